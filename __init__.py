@@ -1,7 +1,7 @@
-"""A clone as a package: in one called `bert`, `from bert import modeling` works as with BERT.
+"""Makes a clone a package: if it is called `bert`, `from bert import modeling` works as with BERT.
 
-Every script and module of this folder is found below the package, and is the module that a script
-finds: `bert.modeling is modeling`. What lies beside them has the one name `adapter_bert`.
+Every script and module of this folder is a submodule, and the same object that scripts import:
+`bert.modeling is modeling`. All other code is in the package `adapter_bert`.
 """
 
 import importlib
@@ -15,7 +15,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds `<clone>.modeling` as the module `modeling`, and so all others of the folder."""
+    """Makes `<clone>.NAME` the same object as the module NAME, for each module of the folder."""
 
     def find_spec(self, fullname, path=None, target=None):
         parent, _, name = fullname.rpartition(".")
@@ -29,12 +29,12 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module):
-        """Gives the module its own spec back; it has been executed."""
+        """Restores the module's own spec; the module has already been executed."""
         module.__spec__ = module.__spec__.loader_state
 
 
 sys.meta_path.insert(0, _AliasFinder())
 if _FOLDER not in sys.path:
     sys.path.append(_FOLDER)
-if __name__ == "adapter_bert":  # The clone's own name is that of the package in it.
+if __name__ == "adapter_bert":  # The clone has the name of the package in it.
     __path__.append(os.path.join(_FOLDER, "adapter_bert"))

@@ -1,10 +1,10 @@
-"""BERT with adapter modules: the encoder, and every variable it is made of.
+"""BERT with adapter modules: the encoder and all of its variables.
 
-The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805), its adapters are Houlsby et
-al. 2019 (https://arxiv.org/abs/1902.00751). Read it from the top: `BertModel`, `transformer_model`,
-`transformer_layer`, `feedforward_adapter`. Variables and functions have the names of Google's
-checkpoints and code. The arithmetic between matrix products lies in `adapter_bert/ops`, the
-configurations in `common/configs.py`.
+The encoder follows Devlin et al. 2018 (https://arxiv.org/abs/1810.04805), the adapters follow
+Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751). Read from the top: `BertModel`,
+`transformer_model`, `transformer_layer`, `feedforward_adapter`. Variables and functions are named
+as in Google's checkpoints and code. `adapter_bert/ops` implements the operations of a layer,
+`common/configs.py` the configurations.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
@@ -26,7 +26,7 @@ from adapter_bert.common.configs import (
     check_config,
 )
 from adapter_bert.common.errors import UserError
-from adapter_bert.common.model_variables import (  # noqa: F401 (the collections of adapter-bert's modeling)
+from adapter_bert.common.model_variables import (  # noqa: F401 (as in adapter-bert's modeling)
     ADAPTERS,
     HEAD,
     LAYER_NORM,
@@ -34,7 +34,7 @@ from adapter_bert.common.model_variables import (  # noqa: F401 (the collections
 from adapter_bert.ops import adapters, graph_functions, layers, xla
 from adapter_bert.ops.dropout import DropoutKey, dropout
 from adapter_bert.ops.graph_functions import SharedLayer
-from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers)
+from adapter_bert.ops.layers import (  # noqa: F401 (as in BERT's modeling)
     assert_rank,
     create_initializer,
     gelu,
@@ -48,34 +48,34 @@ from adapter_bert.ops.rematerialization import recomputed
 
 
 class BertModel:
-    """The encoder, with adapters after the projections of its layers.
+    """Builds BERT's encoder, with adapters in its layers.
 
     Args:
       config: `BertConfig`.
-      is_training: bool; dropout is on, and batch normalization is of the batch, only where true.
+      is_training: bool; enables dropout, and batch statistics in batch normalization.
       input_ids: int32 Tensor [B, S].
       input_mask: int32 Tensor [B, S], 1 for a token and 0 for padding; all ones by default.
       token_type_ids: int32 Tensor [B, S], segment ids; all zeros by default.
-      use_one_hot_embeddings: bool; look embeddings up by a matrix product, as TPUs like it.
+      use_one_hot_embeddings: bool; look up embeddings by a matrix product, for TPUs.
       scope: name of the variable scope, "bert" by default.
-      adapter_fn: a name that `get_adapter` knows, what `AdapterConfig.build` returns, a function
-        from [B * S, D] to [B * S, D] that registers its variables in the collection `adapters`, or
-        None for plain BERT. Its Tensors have the dtype below; it may return several, whose sum is
-        meant.
-      dropout_key: `DropoutKey` for reproducible masks; without it dropout is TensorFlow's own.
-      adapter_layers: indices of the layers that `adapter_fn` adapts; None for all, or for those
-        that its `AdapterConfig` names.
-      dtype: tf.float32, or tf.bfloat16 for what lies between the variables and the outputs, which
-        both stay float32.
-      pooled_only: bool; the last layer is computed for the first position alone, which is all that
-        a head on the pooled output reads. There is no sequence output then.
-      recompute_activations: bool; the backward pass computes each layer anew, and less memory is
-        needed. Needs a dropout key where there is dropout.
-      adapter_gates: float Tensor [B, L] for the L layers: 1 where both adapters of the layer count
-        for the sequence, 0 where they are taken out. None leaves all of them in.
+      adapter_fn: None for plain BERT; a name that `get_adapter` accepts; the `Adapter` that
+        `AdapterConfig.build` returns; or a function from [B * S, D] to [B * S, D] that registers
+        its variables in the collection `adapters`. Its Tensors have the dtype below. If it returns
+        several, their sum is the output.
+      dropout_key: `DropoutKey` for reproducible masks; None for TensorFlow's own dropout.
+      adapter_layers: indices of the layers with adapters; None for those that the `AdapterConfig`
+        names, by default all.
+      dtype: dtype of the activations, tf.float32 or tf.bfloat16. Variables and outputs are always
+        float32.
+      pooled_only: bool; compute the last layer only at the first position, which is all that a
+        head on the pooled output reads. The model then has no sequence output.
+      recompute_activations: bool; save memory by recomputing each layer in the backward pass.
+        Dropout then requires a dropout key.
+      adapter_gates: float Tensor [B, L] for L layers: 1 applies both adapters of the layer to the
+        example, 0 skips them. None applies all.
 
     Raises:
-      ValueError: shapes, layers and config do not go together; raised before any variable is made.
+      ValueError: the arguments are inconsistent; raised before any variable is created.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class BertModel:
             dtype,
             is_training,
             dropout_key,
-            # Plain BERT leaves the collection empty: that is how `create_optimizer` knows a model
-            # without adapters, of which it trains everything, as BERT's own does.
+            # Plain BERT leaves the collection empty. `create_optimizer` then trains all variables,
+            # as BERT's does.
             layer_norm_collections=() if adapter_fn is None else (LAYER_NORM,),
             statistics=[] if is_training else None,
         )
@@ -159,48 +159,48 @@ class BertModel:
                     tf.tanh,
                     initializer_range=config.initializer_range,
                 )
-        # Now, since what recomputes a layer for its gradient makes its statistics once more.
+        # Before gradients are built: recomputing a layer would append its statistics again.
         layers.keep_statistics(forward.statistics or ())
         self.embedding_output = tf.cast(embeddings, tf.float32)
         self.all_encoder_layers = [tf.cast(output, tf.float32) for output in outputs]
         self.sequence_output = None if pooled_only else self.all_encoder_layers[-1]
 
     def get_pooled_output(self):
-        """[B, D]: the first position's output through the pooler."""
+        """Returns the pooler's output for the first position, [B, D]."""
         return self.pooled_output
 
     def get_sequence_output(self):
-        """[B, S, D]: the last layer's output; ValueError if the model is `pooled_only`."""
+        """Returns the last layer's output, [B, S, D]; raises ValueError if `pooled_only`."""
         if self.sequence_output is None:
             raise ValueError("A model with pooled_only=True has no sequence output.")
         return self.sequence_output
 
     def get_all_encoder_layers(self):
-        """A list of [B, S, D], one per layer, of a `pooled_only` model without the last."""
+        """Returns the output of each layer, [B, S, D]; if `pooled_only`, without the last."""
         return self.all_encoder_layers
 
     def get_embedding_output(self):
-        """[B, S, D]: what the first layer reads."""
+        """Returns the input of the first layer, [B, S, D]."""
         return self.embedding_output
 
     def get_embedding_table(self):
-        """[vocab_size, D]: the WordPiece embeddings."""
+        """Returns the table of WordPiece embeddings, [vocab_size, D]."""
         return self.embedding_table
 
 
 def get_assignment_map_from_checkpoint(
     tvars, init_checkpoint: str
 ) -> Tuple[Dict[str, str], Dict[str, int]]:
-    """Pairs the variables of a graph with the tensors of a checkpoint that have their names.
+    """Returns the map from a checkpoint's tensors to the variables of the same names.
 
     Args:
       tvars: variables of the graph.
       init_checkpoint: prefix of a TensorFlow checkpoint.
 
     Returns:
-      (assignment_map, initialized_variable_names): an ordered dict from a checkpoint's tensor to
-      the variable of that name, for `tf.train.init_from_checkpoint`, and a dict whose keys are
-      those variables' names, with and without ":0".
+      (assignment_map, initialized_variable_names): an ordered dict from tensor name to variable
+      name, for `tf.train.init_from_checkpoint`; and a dict whose keys are the names of these
+      variables, with and without ":0".
     """
     names = OrderedDict((variable_name(variable), variable) for variable in tvars)
     assignment_map = OrderedDict()
@@ -223,20 +223,20 @@ def embedding_lookup(
     *,
     parameters: Parameters = VARIABLES,
 ):
-    """Looks ids up in a table of embeddings.
+    """Returns the embeddings of ids, and the table of embeddings.
 
     Args:
       input_ids: int32 Tensor [B, S].
-      vocab_size, embedding_size: of the table.
-      initializer_range: stddev of the truncated normal that it starts from.
-      word_embedding_name: its variable's.
+      vocab_size, embedding_size: shape of the table.
+      initializer_range: stddev of the truncated normal that initializes the table.
+      word_embedding_name: name of the table's variable.
       use_one_hot_embeddings: bool; look up by a matrix product.
       parameters: the source of the table.
 
     Returns:
       (float Tensor [B, S, embedding_size], the table [vocab_size, embedding_size]).
     """
-    if input_ids.shape.ndims == 3:  # [B, S, 1], as BERT's own takes them too.
+    if input_ids.shape.ndims == 3:  # BERT's function accepts [B, S, 1], too.
         input_ids = tf.squeeze(input_ids, -1)
     initializer = create_initializer(initializer_range)
     table = parameters.get(word_embedding_name, [vocab_size, embedding_size], initializer)
@@ -261,16 +261,16 @@ def embedding_postprocessor(
     *,
     forward: "Optional[ForwardPass]" = None,
 ):
-    """Adds segment and position embeddings, normalizes, drops out.
+    """Adds segment and position embeddings, then applies LayerNorm and dropout.
 
     Args:
       input_tensor: float Tensor [B, S, D].
-      use_token_type: bool; add an embedding of each token's segment.
-      token_type_ids: int32 Tensor [B, S], needed for that.
-      token_type_vocab_size, token_type_embedding_name: of the table of segments.
-      use_position_embeddings: bool; add an embedding of each position.
-      position_embedding_name, max_position_embeddings: of the table of positions.
-      initializer_range: stddev of the truncated normal that the tables start from.
+      use_token_type: bool; add segment embeddings.
+      token_type_ids: int32 Tensor [B, S], segment ids; required if `use_token_type`.
+      token_type_vocab_size, token_type_embedding_name: size and name of the segment table.
+      use_position_embeddings: bool; add position embeddings.
+      position_embedding_name, max_position_embeddings: name and size of the position table.
+      initializer_range: stddev of the truncated normal that initializes the tables.
       dropout_prob: float.
       forward: `ForwardPass`.
 
@@ -278,7 +278,7 @@ def embedding_postprocessor(
       Tensor [B, S, D].
 
     Raises:
-      ValueError: segments are asked for without ids, or a sequence is longer than the table.
+      ValueError: segment ids are missing, or a sequence is longer than the position table.
     """
     forward = forward or ForwardPass()
     shape = get_shape_list(input_tensor, expected_rank=3)
@@ -291,7 +291,7 @@ def embedding_postprocessor(
         table = forward.parameters.get(
             token_type_embedding_name, [token_type_vocab_size, width], initializer
         )
-        # The table of types is so small that a matrix product beats a gather everywhere.
+        # The segment table is so small that a matrix product is faster than a gather.
         one_hot_types = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=token_type_vocab_size)
         output += tf.reshape(tf.matmul(one_hot_types, table), shape)
     if use_position_embeddings:
@@ -314,7 +314,7 @@ def layer_norm_and_dropout(
     *,
     forward: "Optional[ForwardPass]" = None,
 ):
-    """Normalizes the last axis of [..., D], then drops out; arguments as of the two."""
+    """Applies LayerNorm to the last axis of [..., D], then dropout."""
     forward = forward or ForwardPass()
     return forward.dropout(forward.layer_norm(input_tensor, name), dropout_prob)
 
@@ -343,26 +343,26 @@ def transformer_model(
 
     Args:
       input_tensor: float Tensor [B, S, D].
-      attention_mask: int32 or float Tensor [B, S, S], or [B, 1, S] if it is the same for all
-        queries: 0 where a position is not attended to. None lets all attend to all.
-      hidden_size: D, as the layers are residual.
+      attention_mask: int32 or float Tensor [B, S, S], or [B, 1, S] if all queries share it;
+        0 masks a key. None: every position attends to all positions.
+      hidden_size: D, which must be the width of `input_tensor`.
       num_hidden_layers: L.
-      num_attention_heads: N, which divides D.
-      intermediate_size: width of the feed-forward layer's hidden units.
-      intermediate_act_fn: their activation, a function from Tensors to Tensors.
-      hidden_dropout_prob: of each sub-layer's output.
-      attention_probs_dropout_prob: float.
-      initializer_range: stddev of the truncated normal that matrices start from.
-      do_return_all_layers: bool.
+      num_attention_heads: N, a divisor of D.
+      intermediate_size: width of the feed-forward sub-layer's hidden layer.
+      intermediate_act_fn: its activation, a function from Tensors to Tensors.
+      hidden_dropout_prob: dropout probability of each sub-layer's output.
+      attention_probs_dropout_prob: dropout probability of the attention probabilities.
+      initializer_range: stddev of the truncated normal that initializes the matrices.
+      do_return_all_layers: bool; return the outputs of all layers.
       adapter_fn, adapter_layers, adapter_gates, recompute_activations: as in `BertModel`.
       forward: `ForwardPass`.
-      first_position_only: bool; compute the last layer for the first position alone, [B, D].
+      first_position_only: bool; compute the last layer only at the first position, [B, D].
 
     Returns:
-      float Tensor [B, S, D], the last layer's output; or a list of all layers'.
+      float Tensor [B, S, D], the last layer's output; or the list of all layers' outputs.
 
     Raises:
-      ValueError: the sizes do not go together.
+      ValueError: the sizes are inconsistent.
     """
     shape = get_shape_list(input_tensor, expected_rank=3)
     if hidden_size % num_attention_heads or hidden_size != shape[-1]:
@@ -390,7 +390,7 @@ def transformer_model(
         and adapter_gates is None
         and _can_share_layers(forward, adapter, settings)
     )
-    # A matrix all the way: reshapes between [B, S, D] and [B * S, D] are not free on TPUs.
+    # A matrix in all layers: on TPUs, reshapes between [B, S, D] and [B * S, D] are not free.
     layer_output = reshape_to_matrix(input_tensor)
     outputs, shared_layers = [], {}
     for index in range(num_hidden_layers):
@@ -417,7 +417,7 @@ def transformer_model(
 
 
 def _can_share_layers(forward: "ForwardPass", adapter: adapters.Adapter, settings) -> bool:
-    """Whether layers can be calls of one graph function: they read nothing but their parameters."""
+    """Returns whether layers can share a graph function: only their parameters may differ."""
     function: Any = adapter.function
     is_own_adapter = not adapter.layers or (
         getattr(function, "func", function) is feedforward_adapter
@@ -451,16 +451,16 @@ def transformer_layer(
     initializer_range: float,
     first_position_only: bool = False,
 ):
-    """Computes one layer with its adapters (Houlsby et al. 2019, figure 2, left).
+    """Builds one Transformer layer with its adapters (Houlsby et al. 2019, figure 2, left).
 
     Args:
       layer_input: float Tensor [B * S, D].
       forward: `ForwardPass`.
-      adapter: `adapters.Adapter`, or None for a layer without.
+      adapter: `adapters.Adapter`, or None for a layer without adapters.
       gate: as in `adapters.Adapter.adapt`.
       batch_size, seq_length: B and S.
-      first_position_only: bool; compute the first position of each sequence alone.
-      The rest is as in `transformer_model`.
+      first_position_only: bool; compute only the first position of each sequence.
+      The other arguments are those of `transformer_model`.
 
     Returns:
       float Tensor [B * S, D], or [B, D] if `first_position_only`.
@@ -523,25 +523,25 @@ def attention_layer(
     *,
     forward: "Optional[ForwardPass]" = None,
 ):
-    """Attends from some positions to others with several heads (Vaswani et al. 2017, section 3.2).
+    """Applies multi-head attention (Vaswani et al. 2017, section 3.2).
 
     Args:
-      from_tensor: float Tensor [B, F, width] or [B * F, width]: what makes the queries.
-      to_tensor: float Tensor [B, T, width] or [B * T, width]: what makes keys and values.
-      attention_mask: int32 or float Tensor [B, F, T], or [B, 1, T] if it is the same for all
-        queries: 0 where a position is not attended to. None lets all attend to all.
+      from_tensor: float Tensor [B, F, width] or [B * F, width], projected to queries.
+      to_tensor: float Tensor [B, T, width] or [B * T, width], projected to keys and values.
+      attention_mask: int32 or float Tensor [B, F, T], or [B, 1, T] if all queries share it;
+        0 masks a key. None: every query attends to all keys.
       num_attention_heads: N.
       size_per_head: H.
       query_act, key_act, value_act: activations of the projections, or None.
-      attention_probs_dropout_prob: float.
-      initializer_range: stddev of the truncated normal that matrices start from.
-      do_return_2d_tensor: bool.
-      batch_size, from_seq_length, to_seq_length: B, F and T, needed if the tensors are matrices.
+      attention_probs_dropout_prob: dropout probability of the attention probabilities.
+      initializer_range: stddev of the truncated normal that initializes the matrices.
+      do_return_2d_tensor: bool; return a matrix.
+      batch_size, from_seq_length, to_seq_length: B, F and T; required if the tensors are matrices.
       forward: `ForwardPass`.
 
     Returns:
-      float Tensor [B, F, N * H], or [B * F, N * H] if `do_return_2d_tensor`: the heads' contexts
-      side by side.
+      float Tensor [B, F, N * H], or [B * F, N * H] if `do_return_2d_tensor`: the concatenated
+      outputs of the heads.
 
     Raises:
       ValueError: the ranks differ, or a size is missing.
@@ -556,7 +556,7 @@ def attention_layer(
     width = num_attention_heads * size_per_head
 
     def project_heads(tensor, name, activation):
-        """[B, positions, D] or [B * positions, D] → [B, N, positions, H]."""
+        """Projects [B, positions, D] or [B * positions, D] to [B, N, positions, H]."""
         rows = reshape_to_matrix(tensor)
         projected = forward.dense(rows, width, activation, name, initializer_range)
         return layers.split_heads(projected, batch_size, num_attention_heads)
@@ -590,30 +590,30 @@ def feedforward_adapter(
     statistics: Optional[list] = None,
     parameters: Parameters = VARIABLES,
 ):
-    """Adapts by a bottleneck with an inner skip connection (Houlsby et al. 2019, section 2.1).
+    """Applies a bottleneck with an internal skip connection (Houlsby et al. 2019, section 2.1).
 
-        x + act(x W1 + b1) W2 + b2
+        x + f(x), where f(x) = act(x W1 + b1) W2 + b2
 
-    has 2mD + m + D parameters and starts near the identity (figure 2, right). The keywords are the
-    variants of section 3.6.
+    It has 2mD + m + D parameters and is initialized near the identity (figure 2, right). Keyword
+    arguments select the variants of section 3.6.
 
     Args:
-      input_tensor: float Tensor [..., D], x; its dtype is that of the products.
+      input_tensor: float Tensor [..., D], x; its dtype is that of the matrix products.
       hidden_size: m, the width of the bottleneck.
-      init_scale: stddev of the truncated normal of W1 and W2.
-      activation: a name that `get_activation` knows.
-      return_terms: bool; return x and what is added to it as a pair. A caller who adds them up
-        in float32 keeps what bfloat16 would round off.
-      normalization: a key of `adapters.NORMALIZATIONS`, of x W1 + b1: 2m parameters.
-      depth: k, the number of hidden layers; each beyond the first is h → act(h W + b), W [m, m].
-      interaction: a key of `adapters.INTERACTIONS`; "multiply" makes it x * (1 + f(x)).
+      init_scale: stddev of the truncated normal that initializes W1 and W2.
+      activation: a name that `get_activation` accepts.
+      return_terms: bool; return the pair (x, f(x)). The caller can then add them in float32, where
+        bfloat16 would round small changes away.
+      normalization: a key of `adapters.NORMALIZATIONS`, applied to x W1 + b1; 2m parameters.
+      depth: k, the number of hidden layers; each after the first is h → act(h W + b), W [m, m].
+      interaction: a key of `adapters.INTERACTIONS`; "multiply" computes x * (1 + f(x)).
       scaling: constant factor of f (He et al. 2021, arXiv 2110.04366).
-      residual: float Tensor [..., D], y; makes it y + f(x) or y * (1 + f(x)).
+      residual: float Tensor [..., D], y; computes y + f(x) or y * (1 + f(x)).
       statistics: as in `layers.batch_norm`: a list in training, else None.
       parameters: the source of the weights.
 
     Returns:
-      float Tensor [..., D], or two.
+      float Tensor [..., D], or a pair of them if `return_terms`.
     """
     width = get_shape_list(input_tensor)[-1]
     act = get_activation(activation) or tf.identity
@@ -634,14 +634,14 @@ _ADAPTER_FUNCTIONS = {FEEDFORWARD_ADAPTER: feedforward_adapter}
 
 
 def get_adapter(function_string):
-    """Returns the adapter function of a name.
+    """Returns the adapter function with a name.
 
     Args:
       function_string: "feedforward_adapter"; None, "" or "none" for no adapter; or a function,
-        which is returned as it is.
+        which is returned unchanged.
 
     Raises:
-      UserError: an unknown name.
+      UserError: the name is unknown.
     """
     if not isinstance(function_string, str):
         return function_string
@@ -679,39 +679,39 @@ def build_adapter(config: AdapterConfig) -> Optional[adapters.Adapter]:
     )
 
 
-# `AdapterConfig(...).build()` is public; the class itself imports no TensorFlow.
+# Assigned here, because `configs` must not import TensorFlow.
 AdapterConfig.build = build_adapter  # type: ignore[attr-defined]
 
 
 def adapter_shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ...]]:
-    """Returns the variables of one adapter of any function, read from its graph.
+    """Returns the shapes of one adapter's variables, read from a graph that it builds.
 
-    `model_variables.adapter_shapes` computes those of `feedforward_adapter` without TensorFlow.
+    For `feedforward_adapter`, `model_variables.adapter_shapes` needs no TensorFlow.
 
     Args:
       config: `AdapterConfig`.
       width: D, the width of the sub-layer's output.
 
     Returns:
-      A dict from names, below the scope of the projection that the adapter follows, to tuples of
-      int; moving statistics are among them.
+      A dict from variable names, relative to the scope of the projection before the adapter, to
+      tuples of int; includes moving statistics.
     """
-    # Nothing is run, or compiled: machines that train together start TensorFlow together.
+    # Nothing may run or compile here: the machines of a cluster start TensorFlow together.
     with tf.Graph().as_default(), xla.portable():
         adapter, x = build_adapter(config), tf.zeros([1, width])
         if adapter:
-            adapter._replace(is_normalized=False).adapt(x, x)  # The variables are the same.
+            adapter._replace(is_normalized=False).adapt(x, x)  # Has the same variables.
         return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
 
 
 class ForwardPass(NamedTuple):
-    """What the parts of an encoder share while it computes a batch.
+    """Holds the settings of one forward pass, for all parts of the encoder.
 
     Attributes:
-      dtype: of what lies between the variables and the outputs; None for that of the input.
-      is_training: bool; LayerNorms save what their gradients need.
+      dtype: dtype of the activations; None for that of the input.
+      is_training: bool; LayerNorms save Tensors for their gradients.
       dropout_key: `DropoutKey` for reproducible masks; None for TensorFlow's own dropout.
-      layer_norm_collections: graph collections that the LayerNorms' variables join.
+      layer_norm_collections: graph collections for the LayerNorms' variables.
       statistics: as in `layers.batch_norm`.
       parameters: the source of the weights.
     """
@@ -731,7 +731,7 @@ class ForwardPass(NamedTuple):
         name: str = "dense",
         initializer_range: float = 0.02,
     ):
-        """Returns `layers.dense` of [rows, in]."""
+        """Applies `layers.dense` to [rows, in]."""
         return layers.dense(
             rows,
             units,
@@ -742,11 +742,11 @@ class ForwardPass(NamedTuple):
         )
 
     def dropout(self, tensor, dropout_prob: Optional[float]):
-        """Returns `dropout` of a Tensor."""
+        """Applies `dropout` with this pass's key."""
         return dropout(tensor, dropout_prob, key=self.dropout_key)
 
     def layer_norm(self, tensor, name: Optional[str] = None, *, plus=()):
-        """Returns `layers.layer_norm` of a Tensor and what is added to it.
+        """Applies `layers.layer_norm` to the sum of `tensor` and `plus`.
 
         Calls with the same name in one scope share beta and gamma.
         """
@@ -765,7 +765,7 @@ class ForwardPass(NamedTuple):
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):
-    """Returns the mask by which all positions attend to those that are no padding.
+    """Returns the attention mask that hides padding from all positions.
 
     Args:
       from_tensor: Tensor [B, F, ...].
@@ -780,7 +780,7 @@ def create_attention_mask_from_input_mask(from_tensor, to_mask):
 
 
 def reshape_to_matrix(input_tensor):
-    """Returns a Tensor [..., D] as a matrix [rows, D]; ValueError if it is a vector."""
+    """Returns a Tensor [..., D] as a matrix [rows, D]; raises ValueError for a vector."""
     if input_tensor.shape.ndims < 2:
         raise ValueError(f"A matrix needs two axes at least, not {input_tensor.shape}.")
     if input_tensor.shape.ndims == 2:
@@ -789,7 +789,7 @@ def reshape_to_matrix(input_tensor):
 
 
 def reshape_from_matrix(output_tensor, orig_shape_list):
-    """Returns a matrix [rows, D] with the axes of `orig_shape_list` but the last, which is D."""
+    """Reshapes a matrix [rows, D] to the leading axes of `orig_shape_list`, with D last."""
     if len(orig_shape_list) == 2:
         return output_tensor
     width = get_shape_list(output_tensor)[-1]
@@ -797,7 +797,7 @@ def reshape_from_matrix(output_tensor, orig_shape_list):
 
 
 def _check_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, adapter_gates):
-    """Fills the defaults in, and raises before any variable is made if they do not fit.
+    """Fills in defaults and checks the inputs, before any variable is created.
 
     Returns:
       (input_ids, input_mask, token_type_ids, adapter_gates): three Tensors [B, S], and a float

@@ -1,8 +1,7 @@
-"""Training steps as BERT takes them: schedule, Adam with decoupled weight decay, clipping.
+"""BERT's training step: learning rate schedule, Adam with decoupled weight decay, clipping.
 
-The formulas stand alone as pure functions (`warmup_then_linear_decay`, `adam_weight_decay`); the
-optimizer only keeps their state, and `create_optimizer` puts them together for the variables that
-`tuning` selects.
+The formulas are pure functions (`warmup_then_linear_decay`, `adam_weight_decay`). The optimizer
+stores their state. `create_optimizer` applies them to the variables that `tuning` selects.
 """
 
 import numbers
@@ -23,16 +22,16 @@ from modeling import ADAPTERS
 def warmup_then_linear_decay(
     step, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int]
 ):
-    """The learning rate of a step (Devlin et al. 2018, appendix A.2).
+    """Returns the learning rate of a step (Devlin et al. 2018, appendix A.2).
 
-    lr * t / W below W warmup steps, lr * (1 - t / N) from there on, both counted from step 0: the
-    first step's rate is 0, and at W the rate falls to that of the decay.
+    lr * t / W for t < W, then lr * (1 - t / N). Both count t from 0: the first step's rate is 0,
+    and at t = W the rate drops to lr * (1 - W / N).
 
     Args:
-      step: t, integer Tensor, the number of steps taken so far.
+      step: t, integer Tensor, the number of completed steps.
       init_lr: lr, the peak.
       num_train_steps: N.
-      num_warmup_steps: W, 0 or None for no warmup.
+      num_warmup_steps: W; 0 or None for no warmup.
 
     Returns:
       scalar float32 Tensor.
@@ -44,17 +43,20 @@ def warmup_then_linear_decay(
     return tf.where(step < num_warmup_steps, init_lr * step / num_warmup_steps, rate)
 
 
-# BERT's fine-tuning takes 2e-5 to 5e-5, adapter-bert 3e-4. At the former, adapters often learn
-# nothing: BioBERT's run_ner.py, at 1e-5 to 5e-5, had an F score of 0.00 with them, else 0.44.
+# BERT is fine-tuned at 2e-5 to 5e-5, adapters are trained at 3e-4. At BERT's rates, adapters often
+# learn nothing: BioBERT's run_ner.py, at 1e-5 to 5e-5, scored F1 0.00 with them, 0.44 without.
 _MAX_FINE_TUNING_RATE = 1e-4
 
 
 def warn_of_fine_tuning_rate(learning_rate, remedy: str) -> None:
-    """Warns where a recipe of BERT's fine-tuning may have met adapters by their being the default.
+    """Logs a warning if the learning rate suits full fine-tuning, but not adapters.
+
+    Adapters are the default, so a recipe for BERT's fine-tuning may train them unintentionally.
 
     Args:
-      learning_rate: what the user gave; not checked if it is a Tensor.
-      remedy: what to do for full fine-tuning, in the user's terms; ends the sentence.
+      learning_rate: the user's value; a Tensor is not checked.
+      remedy: how to request full fine-tuning, such as a flag; completes "or ... for full
+        fine-tuning".
     """
     if isinstance(learning_rate, numbers.Real) and learning_rate <= _MAX_FINE_TUNING_RATE:
         logging.warning(
@@ -66,9 +68,10 @@ def warn_of_fine_tuning_rate(learning_rate, remedy: str) -> None:
 
 
 def adam_weight_decay(param, grad, m, v, learning_rate, weight_decay, beta_1, beta_2, epsilon):
-    """Adam without bias correction, with decoupled weight decay (Loshchilov and Hutter 2017).
+    """Takes a step of Adam with decoupled weight decay (Loshchilov and Hutter 2017).
 
-    All tensors have the shape of `param`; the rates are scalars.
+    There is no bias correction, as in BERT. All tensors have the shape of `param`; the rates are
+    scalars.
 
     Returns:
       (param, m, v) after the step.
@@ -80,16 +83,16 @@ def adam_weight_decay(param, grad, m, v, learning_rate, weight_decay, beta_1, be
 
 
 def moving_average(average, value, step, momentum: float = 0.99):
-    """An exponential moving average after one more value.
+    """Updates an exponential moving average with a value.
 
-    The momentum rises to its own as (1 + t) / (10 + t), as in `tf.train.ExponentialMovingAverage`:
-    where the average started is soon forgotten. At 0.99 from the first step on, the variance of a
-    bottleneck, about 1e-4, would be lost behind its start of 1 for 1,000 steps.
+    The momentum is min(momentum, (1 + t) / (10 + t)), as in `tf.train.ExponentialMovingAverage`,
+    so that the initial value is soon forgotten. With 0.99 from the first step, the initial value 1
+    of a moving variance would hide the variance of a bottleneck, about 1e-4, for 1,000 steps.
 
     Args:
       average, value: float32 Tensors of one shape.
-      step: t, integer Tensor, the number of values so far.
-      momentum: float, what the average keeps of itself.
+      step: t, integer Tensor, the number of earlier values.
+      momentum: float, the weight of the old average.
 
     Returns:
       float32 Tensor of that shape.
@@ -100,7 +103,7 @@ def moving_average(average, value, step, momentum: float = 0.99):
 
 
 class TrainStep(NamedTuple):
-    """One training step: the op that takes it, and the scalars worth watching."""
+    """Holds the op of one training step, and the scalars to log."""
 
     train_op: tf.Operation
     learning_rate: tf.Tensor
@@ -110,24 +113,25 @@ class TrainStep(NamedTuple):
 def create_optimizer(
     loss, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int], use_tpu: bool
 ):
-    """The operation that takes one training step, as BERT's function of this name.
+    """Returns the op of one training step, like BERT's function of this name.
+
+    In a model with adapters it trains adapters, LayerNorms and head, otherwise all variables. It
+    logs the number of trained parameters. As in BERT, variables without a gradient do not train;
+    nor do variables of an encoder with adapters that are neither BERT's nor in a collection. A
+    warning lists both.
 
     Args:
       loss: scalar float Tensor, the mean over this replica's batch.
-      init_lr: float, the learning rate's peak.
-      num_train_steps: int, where the learning rate reaches 0.
-      num_warmup_steps: int, how long it rises.
-      use_tpu: bool; gradients are averaged over the TPU's replicas.
+      init_lr: float, the peak learning rate.
+      num_train_steps: int, the step at which the learning rate reaches 0.
+      num_warmup_steps: int, the number of steps in which it rises.
+      use_tpu: bool; average gradients over the TPU's replicas.
 
     Returns:
-      The train op, which also advances the global step by one. It trains adapters, LayerNorms and
-      head in a model with adapters, and everything in one without; the log says how much that is.
-      As in BERT, variables that the loss does not depend on stay as they are; so does a variable
-      inside an encoder with adapters that is not BERT's and in no collection. One warning names
-      them.
+      The train op, which also increments the global step.
 
     Raises:
-      ValueError: the loss depends on no variable that trains.
+      ValueError: no variable to train has a gradient.
     """
     learning_rate = warmup_then_linear_decay(
         tf.train.get_or_create_global_step(), init_lr, num_train_steps, num_warmup_steps
@@ -139,11 +143,11 @@ def create_optimizer(
 
 
 def minimize(loss, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:
-    """Takes one step down the loss, see `take_step`; logs how much trains, and warns of the rest.
+    """Returns the `TrainStep` that minimizes a loss, and logs how many parameters train.
 
     Args:
       loss: scalar float Tensor, the mean over this replica's batch.
-      variables, learning_rate, use_tpu: as there.
+      variables, learning_rate, use_tpu: as in `take_step`.
 
     Raises:
       ValueError: the loss depends on none of the variables.
@@ -161,21 +165,22 @@ def minimize(loss, variables: list, learning_rate, use_tpu: bool = False) -> Tra
 
 
 def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:
-    """Takes one step with BERT's optimizer and settings, moving statistics with it.
+    """Returns the `TrainStep` that applies gradients with BERT's optimizer and settings.
+
+    It also updates the moving statistics of batch normalization.
 
     Args:
-      gradients: list of the loss's gradients, where None means that it does not depend on that
-        variable, which stays as it is; the loss is the mean over this replica's batch.
+      gradients: list of the gradients of the mean loss over this replica's batch; a variable whose
+        gradient is None does not change.
       variables: list of the variables to train.
       learning_rate: scalar float Tensor.
-      use_tpu: bool; gradients are averaged over the TPU's replicas.
+      use_tpu: bool; average gradients over the TPU's replicas.
 
     Returns:
-      `TrainStep`; its op advances the global step by one, and its gradient norm is the one before
-      clipping.
+      `TrainStep`; its op increments the global step, its gradient norm is that before clipping.
 
     Raises:
-      ValueError: each of several replicas has statistics of its own.
+      ValueError: there are batch statistics and several replicas.
     """
     variables = [v for v, gradient in zip(variables, gradients) if gradient is not None]
     gradients = [gradient for gradient in gradients if gradient is not None]
@@ -183,8 +188,8 @@ def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = F
     gradients, norm = _average_over_replicas(gradients, variables, use_tpu)
     gradients, norm = tf.clip_by_global_norm(gradients, clip_norm=1.0, use_norm=norm)
     if not use_tpu:
-        # Under a distribution strategy `apply_gradients` adds up what the replicas hand it, which
-        # by now is the same everywhere.
+        # Under a distribution strategy `apply_gradients` sums over the replicas, whose gradients
+        # are already averaged and equal.
         num_replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         gradients = [g / num_replicas for g in gradients] if num_replicas > 1 else gradients
     optimizer = AdamWeightDecayOptimizer(
@@ -194,14 +199,14 @@ def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = F
         exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias", "adapters/BatchNorm"],
     )
     updates = [optimizer.apply_gradients(list(zip(gradients, variables)))]
-    # The step advances last, for the updates read it.
+    # Last, because the updates read the global step.
     with tf.control_dependencies(updates + _update_statistics(global_step, use_tpu)):
         train_op = tf.group(global_step.assign_add(1))
     return TrainStep(train_op, learning_rate, norm)
 
 
 def _update_statistics(global_step, use_tpu):
-    """A list of operations, one for each moving statistic that this batch changes."""
+    """Returns the ops that update the moving statistics with those of this batch."""
     statistics = take_statistics()
     if statistics and (use_tpu or tf.distribute.has_strategy()):
         raise ValueError("Batch normalization in training needs the whole batch on one device.")
@@ -214,20 +219,20 @@ def _update_statistics(global_step, use_tpu):
 def mean_gradients(
     loss_of: Callable, variables_of: Callable, features: Dict[str, Any], num_parts: int = 1
 ) -> Tuple[Any, list, list]:
-    """The loss of a batch and its gradients, computed in equal parts, one after the other.
+    """Returns the loss of a batch and its gradients, accumulated over equal parts of the batch.
 
-    To float error they are those of the whole batch, but for dropout, whose masks are each part's
-    own, and batch normalization, whose statistics are. The memory that they take is a part's.
+    Up to float error they equal those of the whole batch, except that each part has its own
+    dropout masks and batch statistics. They need the memory of one part.
 
     Args:
       loss_of: function (features, index of the part) → scalar float Tensor, the mean over the rows
-        of the features. It is called twice, in one variable scope, if there are several parts.
-      variables_of: function () → list of variables, called when they are made.
+        of the features. With several parts it is called twice, in one variable scope.
+      variables_of: function () → list of variables, called after they are created.
       features: dict of Tensors [B, ...].
-      num_parts: int that divides B.
+      num_parts: int, a divisor of B.
 
     Returns:
-      (loss, gradients, variables), as `take_step` takes them.
+      (loss, gradients, variables); the latter two as for `take_step`.
 
     Raises:
       ValueError: `num_parts` does not divide B.
@@ -240,11 +245,11 @@ def mean_gradients(
 
     def loss_of_part(index, reuse):
         part = {name: tf.gather(tensor, index) for name, tensor in parts.items()}
-        # Entered anew, a scope counts anew what has no name of its own.
+        # Entering the scope again restarts the numbering of default names, such as "LayerNorm_1".
         with tf.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False):
             return loss_of(part, index)
 
-    # The first part stands before the loop: it makes the variables, and tells which have gradients.
+    # Before the loop, the first part creates the variables and shows which have gradients.
     loss, variables = loss_of_part(0, reuse=None), variables_of()
     statistics = take_statistics()
     gradients = tf.gradients(loss, variables)
@@ -265,7 +270,7 @@ def mean_gradients(
 
 
 def _split(tensor, num_parts, name):
-    """[B, ...] → [num_parts, B / num_parts, ...]."""
+    """Reshapes [B, ...] to [num_parts, B / num_parts, ...]."""
     rows, *inner = get_shape_list(tensor)
     if isinstance(rows, int) and rows % num_parts:
         raise ValueError(f"{name}: a batch of {rows} has no {num_parts} equal parts.")
@@ -273,22 +278,22 @@ def _split(tensor, num_parts, name):
 
 
 def _mean_of_parts(first, compute_part, num_parts):
-    """The mean of each of several values over all parts, one part computed after the other.
+    """Returns the mean of each value over all parts, which are computed one after the other.
 
     Args:
       first: list of Tensors and IndexedSlices, the values of part 0.
-      compute_part: function from a part's index to such a list.
+      compute_part: function from a part's index to the list of its values.
       num_parts: int.
 
     Returns:
-      Such a list.
+      List of Tensors and IndexedSlices.
     """
 
     def add_part(index, totals):
         return index + 1, [_add_to_total(*pair) for pair in zip(totals, compute_part(index))]
 
     totals = [_to_loop_variable(value) for value in first]
-    with tf.control_dependencies(tf.nest.flatten(totals)):  # Else it would not wait for part 0.
+    with tf.control_dependencies(tf.nest.flatten(totals)):  # Run part 0 first.
         index = tf.constant(1)
     _, totals = tf.while_loop(
         lambda index, _: index < num_parts,
@@ -302,54 +307,55 @@ def _mean_of_parts(first, compute_part, num_parts):
 
 
 class _Slices(NamedTuple):
-    """What of IndexedSlices a loop carries: the Tensors that grow, or their shapes."""
+    """Holds the Tensors of IndexedSlices as loop variables, or the shapes of these."""
 
     values: Any
     indices: Any
 
 
 def _to_loop_variable(value):
-    """A Tensor as it is, IndexedSlices as `_Slices`."""
+    """Returns IndexedSlices as `_Slices`, a Tensor unchanged."""
     return _Slices(value.values, value.indices) if isinstance(value, tf.IndexedSlices) else value
 
 
 def _add_to_total(total, value):
-    """The total with a part's value. Slices are strung together, not added up: the norm that clips
-    counts each, as it does those of a whole batch."""
+    """Returns the total plus a part's value.
+
+    Slices are concatenated, not summed: as in a whole batch, the global norm counts each slice."""
     if isinstance(total, _Slices):
         return _Slices(*(tf.concat(pair, axis=0) for pair in zip(total, _to_loop_variable(value))))
     return total + value
 
 
 def _shape_invariant(total):
-    """The shape that a total has before any part and after it."""
+    """Returns the shape of a total; the number of slices varies."""
     if isinstance(total, _Slices):
         return _Slices(*(tf.TensorShape([None]).concatenate(t.shape[1:]) for t in total))
     return total.shape
 
 
 def _divide(total, divisor, original):
-    """The total as a Tensor, or as IndexedSlices of the dense shape of `original`."""
+    """Returns total / divisor; `_Slices` become IndexedSlices with the shape of `original`."""
     if isinstance(total, _Slices):
         return tf.IndexedSlices(total.values / divisor, total.indices, original.dense_shape)
     return total / divisor
 
 
 def _average_over_replicas(gradients, variables, use_tpu):
-    """Averages before clipping, so that N replicas of batch B / N step as one of batch B does.
+    """Averages gradients before clipping, so that N replicas of batch B / N match one of batch B.
 
     Args:
       gradients, variables, use_tpu: as in `take_step`, without None.
 
     Returns:
-      (the averaged gradients, their global norm).
+      (averaged gradients, their global norm).
     """
     num_replicas, mean = _mean_over_replicas(variables, use_tpu)
     if num_replicas == 1:
         return gradients, tf.global_norm(gradients)
     averaged = mean([tf.convert_to_tensor(gradient) for gradient in gradients])
-    # The norm counts each slice, as it does those of a batch on one replica: of 1 / N of the rows,
-    # each is N times what it is there.
+    # As on one replica, the norm counts each slice. With 1 / N of the rows, each slice is N times
+    # as large, and so is the mean of the squares.
     is_sliced = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     squares = [
         tf.reduce_sum(tf.square(g.values)) for g, sliced in zip(gradients, is_sliced) if sliced
@@ -360,14 +366,14 @@ def _average_over_replicas(gradients, variables, use_tpu):
 
 
 def _mean_over_replicas(variables, use_tpu):
-    """(number of replicas, function of a list of Tensors that returns their means over these).
+    """Returns the number of replicas, and a function that averages Tensors over them.
 
     Args:
-      variables: list of variables, on whose devices the first means are needed.
+      variables: list of variables; the means of the first Tensors are placed on their devices.
       use_tpu: bool.
     """
     if use_tpu:
-        num_replicas = tpu_function.get_tpu_context().number_of_shards or 1  # None outside of it.
+        num_replicas = tpu_function.get_tpu_context().number_of_shards or 1  # None outside.
         return num_replicas, lambda tensors: [
             tf.tpu.cross_replica_sum(tensor) / num_replicas for tensor in tensors
         ]
@@ -384,18 +390,18 @@ def _mean_over_replicas(variables, use_tpu):
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
-    """`adam_weight_decay` as a TensorFlow optimizer.
+    """Implements `adam_weight_decay` as a TensorFlow optimizer.
 
-    Gradients are applied by its base class, which reduces them under distribution strategies; slots
-    are named adam_m and adam_v, as in BERT's checkpoints.
+    The base class applies the gradients, and sums them under distribution strategies. Slots are
+    named adam_m and adam_v, as in BERT's checkpoints.
 
     Args:
       learning_rate: float or scalar Tensor.
-      weight_decay_rate: float, for all variables but the following.
-      adapter_weight_decay_rate: float, for the variables in the collection `adapters`.
+      weight_decay_rate: float, for variables that are not adapters.
+      adapter_weight_decay_rate: float, for variables in the collection `adapters`.
       beta_1, beta_2, epsilon: as in `adam_weight_decay`.
-      exclude_from_weight_decay: list of regular expressions; a variable whose name one of them
-        matches is not decayed.
+      exclude_from_weight_decay: list of regular expressions; variables whose names match one have
+        no weight decay.
       name: str.
     """
 
@@ -421,25 +427,25 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         self._adapters = {variable_name(variable) for variable in tf.get_collection(ADAPTERS)}
 
     def decay_of(self, name: str) -> float:
-        """The weight decay of the variable of that name."""
+        """Returns the weight decay of a variable."""
         return self._rate_of(name) if self._do_use_weight_decay(name) else 0.0
 
     def _rate_of(self, name):
         return self.adapter_weight_decay_rate if name in self._adapters else self.weight_decay_rate
 
     def _do_use_weight_decay(self, param_name):
-        """Returns whether a variable decays; subclasses may override it, as in BERT."""
+        """Returns whether a variable has weight decay; can be overridden, as in BERT."""
         patterns = self.exclude_from_weight_decay
         is_excluded = any(re.search(pattern, param_name) for pattern in patterns)
         return bool(self._rate_of(param_name)) and not is_excluded
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        """The op that takes the step; as BERT's, it leaves `global_step` to be advanced by others.
+        """Returns the op that updates the variables; like BERT's, it does not touch `global_step`.
 
         Args:
-          grads_and_vars: pairs; a variable whose gradient is None stays as it is.
-          global_step: not used.
-          name: str, of the op.
+          grads_and_vars: list of pairs; a variable whose gradient is None does not change.
+          global_step: ignored.
+          name: str, name of the op.
         """
         del global_step
         return super().apply_gradients(grads_and_vars, name=name)
@@ -471,7 +477,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         return self._apply_dense(grad, handle)
 
     def _apply_sparse(self, grad, var):
-        # Moments of rows that a batch does not touch decay as well, as in BERT's own training.
+        # Dense, as in BERT: the moments of rows without gradients decay, too.
         return self._apply_dense(tf.convert_to_tensor(grad), var)
 
     def _resource_apply_sparse(self, grad, handle, indices):

@@ -69,7 +69,7 @@ _REQUIRED_PIECES = (("[CLS]",), ("[SEP]",), ("<pad>", "[PAD]"), ("<unk>", "[UNK]
 
 
 class UnknownTokenError(UserError, KeyError):
-    """A token or id that is not in a vocabulary; also a KeyError, as BERT raises one."""
+    """Reports a token or id that is not in a vocabulary; also a KeyError, as in BERT."""
 
     def __str__(self):
         return str(self.args[0])  # KeyError would add quotes.
@@ -198,8 +198,8 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
 def tokens_by_id(vocab: Dict[str, int]) -> List[str]:
     """Returns the tokens of `load_vocab` in the order of their ids.
 
-    If a token occurs twice, its earlier line is replaced by a text with spaces, which matches no
-    token.
+    If a token occurs twice, its earlier line is replaced by a string with spaces, which is never a
+    token of a text.
     """
     tokens = [f"line {index + 1}, which no text has" for index in range(max(vocab.values()) + 1)]
     for token, index in vocab.items():
@@ -208,7 +208,7 @@ def tokens_by_id(vocab: Dict[str, int]) -> List[str]:
 
 
 def convert_by_vocab(vocab: dict, items: Iterable) -> list:
-    """Returns the entries in `vocab` for each of `items` (tokens or ids).
+    """Returns the entry in `vocab` of each of `items` (tokens or ids).
 
     Raises:
       UnknownTokenError: an item is not in `vocab`.
@@ -232,7 +232,7 @@ def convert_ids_to_tokens(inv_vocab: Dict[int, str], ids: Iterable[int]) -> List
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
-    """Returns the text of SentencePiece's `pieces` without spaces, which they encode as U+2581."""
+    """Returns SentencePiece's `pieces` as text without spaces, which they encode as U+2581."""
     return "".join(pieces).replace("\u2581", "")
 
 
@@ -242,7 +242,7 @@ def whitespace_tokenize(text: str) -> List[str]:
 
 
 class FullTokenizer:
-    """A tokenizer from text to tokens and ids, with a WordPiece vocabulary or SentencePiece model.
+    """Splits text into tokens and maps them to ids, by a WordPiece or SentencePiece model.
 
     Attributes:
       vocab: OrderedDict, token -> id.
@@ -334,7 +334,7 @@ class BasicTokenizer:
     """Splits text into words at white space and punctuation; each ideograph is a word."""
 
     def __init__(self, do_lower_case: bool = True):
-        """With `do_lower_case`, words are lower-cased and lose their accents."""
+        """If `do_lower_case`, words are lower-cased and their accents removed."""
         self.do_lower_case = do_lower_case
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
@@ -454,10 +454,10 @@ class _SentencePieceTokenizer:
 
 
 class _CachingDict(dict):
-    """A dict that computes missing values, and is cleared when it is full."""
+    """Computes missing values and caches them; the cache is cleared when it is full."""
 
     def __init__(self, function: Callable, max_entries: int):
-        """`function` maps a key to its value."""
+        """Creates an empty cache; `function` maps a key to its value."""
         super().__init__()
         self._function = function
         self._max_entries = max_entries
@@ -529,8 +529,8 @@ def _character_table(function: Callable[[str], str]) -> _CachingDict:
     return _CachingDict(lambda code_point: function(chr(code_point)), _MAX_CHARACTERS)
 
 
-# The steps of BasicTokenizer. Each is applied to the whole text, as lower-casing, NFD and these
-# rules never depend on characters beyond white space, nor move any across it.
+# The steps of BasicTokenizer. Each can be applied to the whole text, because lower-casing, NFD and
+# these rules never depend on characters beyond white space, nor move characters across it.
 _CLEANED = _character_table(_clean)
 _CLEANED_AND_SPLIT = _character_table(
     lambda char: _add_spaces(char) if _is_punctuation(char) else _clean(char)

@@ -1,9 +1,9 @@
 """Selects the variables of a graph that train, and counts their parameters.
 
-`roles` gives every variable exactly one role (`model_variables.role_of`). `trained_variables` turns
-a tuning method into the list of variables to train. A variable in the encoder's scope that is
-neither part of BERT nor in a collection would silently keep its initial value: in our scripts it is
-an error; `optimization.create_optimizer`, which serves models written for BERT, warns of it.
+`roles` gives every variable exactly one role (`model_variables.role_of`). `trained_variables`
+returns the variables that a tuning method trains. A variable in the encoder's scope that is neither
+part of BERT nor in a collection would silently keep its initial value. In our scripts this is an
+error; `optimization.create_optimizer`, which also trains models written for BERT, logs a warning.
 """
 
 from collections import OrderedDict
@@ -29,7 +29,8 @@ def roles(strict: bool = True) -> Dict[str, Role]:
     """Returns an ordered dict from the name of each trainable variable of the graph to its `Role`.
 
     Args:
-      strict: whether a variable that no rule covers is an error; otherwise it is `UNCLAIMED`.
+      strict: bool; raise an error for a variable that no rule covers. Otherwise its role is
+        `UNCLAIMED`.
 
     Raises:
       ValueError: no rule covers a variable; see `role_of`.
@@ -56,11 +57,11 @@ def roles(strict: bool = True) -> Dict[str, Role]:
 
 
 def default_tuning() -> Tuning:
-    """Returns the method for a graph without one: "adapters" if it has any, otherwise "full".
+    """Returns the default tuning of a graph: "adapters" if it has adapters, otherwise "full".
 
-    A `BertModel` with an adapter function puts its LayerNorms into the collection `layer_norm`,
-    even if the function creates no variables; a plain one does not. A head's LayerNorms may be in
-    it in either case.
+    An adapter function may create no variables. The graph also has adapters if the encoder's
+    LayerNorms are in the collection `layer_norm`: a `BertModel` without adapters does not put them
+    there. LayerNorms of a head may be in the collection in either case, and do not count.
     """
     scopes = encoder_scopes(variable_name(v) for v in tf.trainable_variables())
     layer_norms = {variable_name(v) for v in tf.get_collection(LAYER_NORM)}
@@ -101,10 +102,11 @@ def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> l
 
 
 def check_gradients(variables: list, gradients: list) -> None:
-    """Raises an error unless the loss depends on every adapter and on the head.
+    """Raises ValueError unless every variable of the adapters and the head has a gradient.
 
-    Raises:
-      ValueError: a variable of an adapter or of the head has no gradient, so it would never train.
+    Args:
+      variables: list of the variables to train.
+      gradients: list of their gradients, or None.
     """
     missing = [variable_name(v) for v, gradient in zip(variables, gradients) if gradient is None]
     if not missing:
@@ -119,13 +121,13 @@ def check_gradients(variables: list, gradients: list) -> None:
 
 
 def warning_of_untrained(variables: list, connected: list) -> str:
-    """Returns a warning about variables that unexpectedly do not train, or "".
+    """Returns a warning that lists variables that do not train unexpectedly, or "".
 
-    It does not name BERT's pooler, on which a head that reads tokens never depends.
+    It does not list BERT's pooler, on which a head that reads tokens never depends.
 
     Args:
       variables: list of the variables to train.
-      connected: list of those that the loss depends on.
+      connected: list of those among them on which the loss depends.
     """
     roles_by_name, trained_names = roles(strict=False), {variable_name(v) for v in variables}
     missing = trained_names - {variable_name(v) for v in connected}
@@ -149,12 +151,12 @@ def warning_of_untrained(variables: list, connected: list) -> str:
 
 
 def count_parameters(variables: list) -> int:
-    """Returns the number of scalars in variables."""
+    """Returns the number of parameters in a list of variables."""
     return sum(variable.shape.num_elements() for variable in variables)
 
 
 def summary(trained: list) -> str:
-    """Returns a sentence with the numbers of trained and frozen parameters, and the share trained.
+    """Returns a sentence with the numbers of trained and frozen parameters, and the percentage.
 
     Args:
       trained: list of variables; all other trainable variables of the graph count as frozen.

@@ -1,4 +1,4 @@
-"""Holds what the scripts use: a package for each subject, from `common` up to `experiments`.
+"""The code behind the scripts, one package per subject, and the classes for use from Python:
 
 from adapter_bert import AdapterBank, Predictor, Row
 """

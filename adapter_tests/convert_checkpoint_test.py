@@ -237,7 +237,7 @@ class AdapterBertTest(AdapterTestCase):
     def test_there_and_back(self):
         full = self.path("full.ckpt")
         output = self.output("to_full_checkpoint", self.adapter, self.bert, full)
-        self.assertIn("only: BERT's own code loads it and ignores the adapters", output)
+        self.assertIn("only: BERT's own code loads it, but silently ignores the adapters", output)
         self.from_adapter_bert(full)
         found = task_adapter.load(self.path("taken"))
         self.assert_same_tensors(found.tensors)
@@ -384,7 +384,7 @@ class DescribeTest(AdapterTestCase):
         run = self.path("run")
         task_adapter.save(os.path.join(run, "adapter"), self.made)
         self.assertEqual(self.output("describe", run), self.output("describe", self.adapter))
-        with self.assertRaisesRegex(UserError, f"{run} is no .*there is one in {run}/adapter\\.$"):
+        with self.assertRaisesRegex(UserError, f"{run} is not .*there is one in {run}/adapter\\.$"):
             convert_checkpoint.to_adapterhub(run, self.path("new"))
 
     def test_a_variant(self):
@@ -451,7 +451,7 @@ class DescribeTest(AdapterTestCase):
         kept = [name for name in reader.get_variable_to_shape_map() if "/pooler/" not in name]
         checkpoints.write(self.path("part.ckpt"), {name: reader.get_tensor(name) for name in kept})
         printed = self.output("describe", self.path("part.ckpt"))
-        self.assertIn("No whole BERT: it lacks 2 tensors, as bert/pooler/dense/kernel", printed)
+        self.assertIn("Incomplete BERT: lacks 2 tensors, such as bert/pooler/dense/kernel", printed)
 
     def test_a_huggingface_bert(self):
         self.output("to_huggingface", self.bert, self.path("theirs"))

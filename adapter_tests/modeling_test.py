@@ -42,7 +42,7 @@ class BertModelTest(tf.test.TestCase):
         )
 
     def run_with_random_values(self, model, tensors, scale=0.3):
-        """Fills all variables with noise; returns the tensors and the values by name."""
+        """Fills all variables with noise; returns the tensors' values and a dict of variables."""
         random = np.random.RandomState(1)
         with self.session() as session:
             variables = tf.global_variables()
@@ -59,11 +59,11 @@ class BertModelTest(tf.test.TestCase):
                     adapter_fn = "feedforward_adapter" if adapters else None
                     model = self.build(adapter_fn, use_one_hot_embeddings=one_hot)
                     outputs = [model.get_sequence_output(), model.get_pooled_output()]
-                    found, values = self.run_with_random_values(model, outputs)
+                    actual, values = self.run_with_random_values(model, outputs)
                 expected = numpy_bert(values, TINY, self.ids, self.mask, self.types, adapters)
-                self.assertAllClose(expected, found, atol=1e-4, rtol=1e-4)
+                self.assertAllClose(expected, actual, atol=1e-4, rtol=1e-4)
 
-    def test_padding_does_not_matter(self):
+    def test_padding_does_not_change_outputs(self):
         with tf.Graph().as_default():
             long = self.build().get_pooled_output()
             with tf.variable_scope("", reuse=True):
@@ -93,7 +93,7 @@ class BertModelTest(tf.test.TestCase):
             self.assertLen(tf.trainable_variables(), 5 + 3 * 16 + 2 + 24)
 
     def test_bert_base_counts(self):
-        """FACTS: 109,482,240 parameters, 24 adapters of 2md + m + d: 2,379,264."""
+        """24 adapters have 2mD + m + D parameters each (Houlsby et al. 2019, section 2.1)."""
         with tf.Graph().as_default():
             ids = tf.zeros([2, 4], tf.int32)
             modeling.BertModel(BERT_BASE, False, ids, adapter_fn=None, scope="plain")
@@ -106,7 +106,7 @@ class BertModelTest(tf.test.TestCase):
             self.assertEqual(parameters(tf.get_collection("layer_norm")), 38400)
             self.assertEqual(parameters(tf.trainable_variables()), 109482240 + 2379264)
 
-    def test_shapes_are_checked_before_variables_are_made(self):
+    def test_shapes_are_checked_before_variables_are_created(self):
         ids = tf.zeros([2, 4], tf.int32)
         gates = {"input_ids": ids, "adapter_gates": tf.zeros([2, 2])}  # There are 3 layers.
         cases = [
@@ -132,13 +132,13 @@ class BertModelTest(tf.test.TestCase):
 
 
 class OptionsTest(tf.test.TestCase):
-    """Keywords that change how the encoder computes, or where it is adapted."""
+    """Keyword arguments for the encoder's computation and the adapters' positions."""
 
     IDS = np.array([[3, 1, 4, 1], [5, 9, 2, 0]])
     MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
 
     def compute(self, fetch, **options):
-        """`fetch(model)` of a tiny BERT whose every variable is drawn from one seed."""
+        """Returns `fetch(model)` of a tiny BERT, with all variables drawn from one seed."""
         random = np.random.RandomState(1)
         with tf.Graph().as_default(), self.session() as session:
             model = modeling.BertModel(
@@ -207,7 +207,7 @@ class OptionsTest(tf.test.TestCase):
             self.compute(self.gradients, recompute_activations=True, **options), plain
         )
 
-    def test_an_adapter_in_two_terms_is_their_sum(self):
+    def test_terms_of_an_adapter_are_summed(self):
         def fetch(model):
             return model.get_pooled_output()
 
@@ -228,23 +228,23 @@ class OptionsTest(tf.test.TestCase):
         rough = self.compute(fetch, dtype=tf.bfloat16)
         exact = self.compute(fetch)
         for a, b in zip(rough, exact):
-            # A bfloat16 has 8 bits: 0.4% of values around 2, over some roundings.
+            # bfloat16 has 8 significant bits: each rounding has an error of up to 0.4%.
             self.assertAllClose(a, b, atol=0.05)
             self.assertNotAllEqual(a, b)
 
 
 def sum_adapter(x):
-    """A user's adapter, of one term: x and half of what it projects x to."""
+    """Implements a user's adapter with a single term: x + x W / 2."""
     weights = tf.get_variable("own", [8, 8], collections=["adapters", "variables"])
     return x + 0.5 * tf.matmul(x, tf.cast(weights, x.dtype))
 
 
 class GatesTest(tf.test.TestCase):
-    """adapter_gates beside models whose adapters were edited."""
+    """Compares adapter_gates with models whose adapters were edited."""
 
     IDS = np.array([[3, 1, 4, 1], [5, 9, 2, 0], [7, 7, 1, 0]])
     MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]])
-    # Two terms, one, and one of a user's; with the last layer's whole output and without.
+    # Adapters with two terms, one term, and a user's; with and without `pooled_only`.
     CASES = [
         {"adapter_fn": modeling.AdapterConfig(size=5).build(), "pooled_only": True},
         {"adapter_fn": modeling.feedforward_adapter},
@@ -252,16 +252,16 @@ class GatesTest(tf.test.TestCase):
     ]
 
     def pooled(self, gates=None, silent=((),), fetch=lambda output: output, **options):
-        """A list of `fetch(pooled output)`, one for each set of layers in `silent`.
+        """Returns a list of `fetch(pooled output)`, one for each set of layers in `silent`.
 
-        The adapters of these layers add nothing, whatever they read.
+        The adapters of these layers add 0 for any input.
         """
         random = np.random.RandomState(1)
         with tf.Graph().as_default(), self.session() as session:
             model = modeling.BertModel(
                 TINY, False, self.IDS, self.MASK, adapter_gates=gates, **options
             )
-            fetches, found = fetch(model.get_pooled_output()), []
+            fetches, actual = fetch(model.get_pooled_output()), []
             variables = sorted(tf.global_variables(), key=lambda v: v.name)
             values = [random.normal(0, 0.3, variable.shape.as_list()) for variable in variables]
             for layers in silent:
@@ -271,26 +271,26 @@ class GatesTest(tf.test.TestCase):
                     for variable, value in zip(variables, values)
                 ]
                 tiny.load(session, variables, silenced)
-                found.append(session.run(fetches))
-        return found
+                actual.append(session.run(fetches))
+        return actual
 
-    def assertSame(self, found, expected):
-        # TensorFlow 1 adds up in another order what is multiplied by a gate.
+    def assertSame(self, actual, expected):
+        # With gates, TensorFlow 1 sums in another order.
         tolerance = 1e-6 if tf.__version__.startswith("1.") else 0.0
-        self.assertAllClose(found, expected, rtol=0.0, atol=tolerance)
+        self.assertAllClose(actual, expected, rtol=0.0, atol=tolerance)
 
-    def test_ones_are_no_gates(self):
+    def test_gates_of_one_equal_no_gates(self):
         for options in self.CASES:
             self.assertSame(self.pooled(np.ones([3, 3]), **options), self.pooled(**options))
 
-    def test_each_row_has_its_own(self):
+    def test_each_example_has_its_own_gates(self):
         gates = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0]])
         for options in self.CASES:
-            (found,) = self.pooled(gates, **options)
+            (actual,) = self.pooled(gates, **options)
             expected = self.pooled(silent=[(0,), (1, 2), (0, 1, 2), ()], **options)
             for row in range(3):
-                self.assertAllClose(found[row], expected[row][row], atol=1e-6)
-                self.assertNotAllClose(found[row], expected[-1][row], atol=1e-4)
+                self.assertAllClose(actual[row], expected[row][row], atol=1e-6)
+                self.assertNotAllClose(actual[row], expected[-1][row], atol=1e-4)
 
     def test_bfloat16(self):
         if tf.__version__.startswith("1."):
@@ -300,13 +300,13 @@ class GatesTest(tf.test.TestCase):
         for gates, one in zip(([1, 1, 1], [1, 0, 1]), expected):
             self.assertSame(self.pooled(np.tile(gates, [3, 1]), **options), [one])
 
-    def test_layers_without_an_adapter_do_not_care(self):
+    def test_layers_without_an_adapter_ignore_gates(self):
         for gates, options in (
             ([0, 1, 0], {"adapter_layers": (1,)}),
             ([0] * 3, {"adapter_fn": None}),
         ):
-            found = self.pooled(np.tile(gates, [3, 1]), **options)
-            self.assertSame(found, self.pooled(**options))
+            actual = self.pooled(np.tile(gates, [3, 1]), **options)
+            self.assertSame(actual, self.pooled(**options))
 
     def test_gradients_and_recomputed_activations(self):
         def gradients(output):
@@ -315,20 +315,20 @@ class GatesTest(tf.test.TestCase):
 
         options = dict(self.CASES[0], gates=np.array([[0, 1, 1]] * 3), fetch=gradients)
         (plain,) = self.pooled(**options)
-        # The first eight, of layer 0, do not reach the output.
+        # The first eight, in layer 0, do not affect the output.
         self.assertEqual([bool(np.any(gradient)) for gradient in plain], [False] * 8 + [True] * 16)
         self.assertAllClose(self.pooled(recompute_activations=True, **options), [plain])
 
 
 class BertFunctionsTest(tf.test.TestCase):
-    """The functions that code written for BERT calls, by BERT's positional arguments."""
+    """Calls the functions with BERT's positional arguments, as code written for BERT does."""
 
     def setUp(self):
         super().setUp()
         self.random = np.random.RandomState(0)
 
     def run_on(self, build):
-        """(value of what `build` returns, values of its variables by name), for random ones."""
+        """Returns (value of `build`'s Tensor, dict of variables' values), for random values."""
         with tf.Graph().as_default(), self.session() as session:
             fetches = build()
             values = {
@@ -365,12 +365,12 @@ class BertFunctionsTest(tf.test.TestCase):
             arguments = None, 2, 4, tf.tanh, None, None, 0.0, 0.02, True, 2, 3, 5
             return modeling.attention_layer(*tensors, *arguments)
 
-        found, values = self.run_on(rank_3)
+        actual, values = self.run_on(rank_3)
         expected = reference(values, mask, lambda v: 1 / (1 + np.exp(-v)))
-        self.assertAllClose(found, expected, rtol=1e-4, atol=1e-4)
-        found, values = self.run_on(rank_2)
+        self.assertAllClose(actual, expected, rtol=1e-4, atol=1e-4)
+        actual, values = self.run_on(rank_2)
         expected = reference(values, np.ones_like(mask), lambda v: v)
-        self.assertAllClose(found, expected.reshape([6, 8]), rtol=1e-4, atol=1e-4)
+        self.assertAllClose(actual, expected.reshape([6, 8]), rtol=1e-4, atol=1e-4)
         with tf.Graph().as_default():
             for wrong in ([tf.zeros([6, 4])] * 2, [tf.zeros([6, 4]), tf.zeros([2, 3, 4])]):
                 with self.assertRaises(ValueError):
@@ -453,22 +453,22 @@ class BertFunctionsTest(tf.test.TestCase):
             self.assertIs(modeling.reshape_to_matrix(matrix), matrix)
             self.assertIs(modeling.reshape_from_matrix(matrix, [6, 4]), matrix)
             self.assertEqual(attention.dtype, tf.float32)
-            found = session.run([attention, matrix, again])
+            actual = session.run([attention, matrix, again])
             with self.assertRaises(ValueError):
                 modeling.reshape_to_matrix(tf.zeros([3]))
-        for value, expected in zip(found, (np.stack([mask] * 3, 1), x.reshape([6, 4]), x)):
+        for value, expected in zip(actual, (np.stack([mask] * 3, 1), x.reshape([6, 4]), x)):
             self.assertAllEqual(value, expected)
 
 
 def normalized(x, values):
-    """LayerNorm of x in NumPy, with the values of its variables by name."""
+    """Computes the LayerNorm of x in NumPy, from a dict of variables' values."""
     x = x - x.mean(-1, keepdims=True)
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
     return x * values["LayerNorm/gamma"] + values["LayerNorm/beta"]
 
 
 class AdapterTest(tf.test.TestCase):
-    def test_near_identity_at_the_start_and_identity_with_zero_output_weights(self):
+    def test_initialized_near_identity_and_identity_with_zero_output_weights(self):
         random = np.random.RandomState(3)
         x = random.randn(5, 8).astype(np.float32)
         with tf.Graph().as_default(), self.session() as session:
@@ -515,7 +515,7 @@ class AdapterTest(tf.test.TestCase):
             modeling.feedforward_adapter(tf.zeros([1, 400]), 100, 0.05)
             session.run(tf.global_variables_initializer())
             weights = session.run(tf.get_collection("adapters")[0])
-            # A normal cut off at two standard deviations has a stddev of 0.8796 of the full one.
+            # Truncating a normal at two standard deviations multiplies its stddev by 0.8796.
             self.assertAllClose(np.std(weights), 0.05 * 0.8796, rtol=0.02)
             self.assertLessEqual(np.abs(weights).max(), 0.1)
 
@@ -527,7 +527,7 @@ class AdapterTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "houlsby.*feedforward_adapter"):
             modeling.get_adapter("houlsby")
 
-    def test_config_refuses_nonsense(self):
+    def test_config_rejects_invalid_values(self):
         for wrong in (dict(size=0), dict(size=-3), dict(init_scale=-1.0), dict(activation="gelo")):
             with self.assertRaises(UserError):
                 modeling.AdapterConfig(**wrong)
@@ -551,7 +551,7 @@ class FunctionsTest(tf.test.TestCase):
         )
         self.assertEqual((config.num_hidden_layers, config.initializer_range), (12, 1.5))
 
-    def test_broken_configs(self):
+    def test_invalid_configs(self):
         path = os.path.join(self.get_temp_dir(), "broken.json")
         texts = ["{", "[]", "{}", '{"vocab_size": "many"}', "[" * 100_000]
         for field in (
@@ -581,17 +581,17 @@ class FunctionsTest(tf.test.TestCase):
             )
         return modeling.BertConfig.from_json_file(path)
 
-    def test_keys_that_would_replace_a_part_of_the_config(self):
+    def test_keys_named_like_attributes_of_the_config(self):
         for key in ("__class__", "__dict__", "__no_such_attribute", "to_dict", "from_dict"):
             with self.assertRaisesRegex(UserError, f'fields.json: .*"{key}"'):
                 self.read_config(**{key: 1})
             with self.assertRaisesRegex(UserError, key):
                 modeling.BertConfig.from_dict({"vocab_size": 7, key: 1})
         others = {"_name": "a", "pooler_fc_size": 768, "directionality": "bidi", "": 1, "a b": 2}
-        found = self.read_config(**others).to_dict()
-        self.assertLessEqual(others.items(), found.items())
+        actual = self.read_config(**others).to_dict()
+        self.assertLessEqual(others.items(), actual.items())
 
-    def test_keys_that_ask_for_another_encoder(self):
+    def test_keys_of_other_architectures(self):
         for key, wrong, right in (
             ("model_type", "electra", "bert"),
             ("layer_norm_eps", 1e-5, 1e-12),
@@ -635,7 +635,7 @@ class FunctionsTest(tf.test.TestCase):
 @needs_shared
 @pytest.mark.estimator
 class GoldenTest(tf.test.TestCase):
-    """The forward pass of the original adapter-bert on a real BERT."""
+    """Compares the forward pass with the original adapter-bert's on a real BERT."""
 
     def test_forward(self):
         golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
@@ -662,13 +662,13 @@ class GoldenTest(tf.test.TestCase):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_config_is_built_or_refused(self):
+    def test_a_damaged_config_is_built_or_rejected(self):
         def read(folder):
             path = os.path.join(folder, "bert_config.json")
             config = modeling.BertConfig.from_json_file(path)
             sizes = (config.vocab_size, config.hidden_size, config.intermediate_size)
             if max(sizes) > 1000 or config.num_hidden_layers > 3:
-                return  # Valid. The checkpoint, which is smaller, would be refused next.
+                return  # Valid, but larger than the checkpoint, which would be rejected next.
             with tf.Graph().as_default():
                 modeling.BertModel(config, True, tf.zeros([2, 2], tf.int32)).get_pooled_output()
 

@@ -37,8 +37,8 @@ class ScheduleTest(tf.test.TestCase):
                 ]
             )
 
-    def test_warmup_then_decay_from_step_zero(self):
-        # t / 4 of 0.1 below step 4, then 0.1 * (1 - t / 10): it falls from 0.075 to 0.06 at 4.
+    def test_warmup_then_decay(self):
+        # 0.1 * t / 4 for t < 4, then 0.1 * (1 - t / 10): the rate drops to 0.06 at t = 4.
         expected = [0, 0.025, 0.05, 0.075, 0.06, 0.05, 0.01, 0, 0]
         self.assertAllClose(expected, self.rates([0, 1, 2, 3, 4, 5, 9, 10, 12], 4), atol=1e-7)
 
@@ -84,7 +84,7 @@ class AdamWeightDecayTest(tf.test.TestCase):
         values = self.train(3, lambda w: w * w, ["w"])
         self.assertAllClose(values["w"], self.numpy_adam(3, lambda w: w * w, 0.3), rtol=1e-5)
 
-    def test_nothing_decays_by_default(self):
+    def test_no_weight_decay_by_default(self):
         with tf.Graph().as_default():
             optimizer = optimization.AdamWeightDecayOptimizer(0.1)
             self.assertEqual(optimizer.decay_of("kernel"), 0.0)
@@ -93,8 +93,8 @@ class AdamWeightDecayTest(tf.test.TestCase):
             optimizer = optimization.AdamWeightDecayOptimizer(0.1, 0.3)
             self.assertEqual([optimizer.decay_of(n) for n in ("kernel", "adapter_w")], [0.3, 0.0])
 
-    def test_whether_a_variable_decays(self):
-        """By the method's name in BERT, which its users override and call."""
+    def test_do_use_weight_decay_can_be_overridden(self):
+        """`_do_use_weight_decay` has the name of BERT's method, which users override and call."""
 
         class Sparing(optimization.AdamWeightDecayOptimizer):
             def _do_use_weight_decay(self, param_name):
@@ -119,7 +119,7 @@ class AdamWeightDecayTest(tf.test.TestCase):
                 values[name], self.numpy_adam(2, lambda w: w * 0 + 1, decay), rtol=1e-5
             )
 
-    def test_sparse_gradients_step_like_dense_ones(self):
+    def test_sparse_gradients_equal_dense_ones(self):
         def sparse(w):
             return tf.IndexedSlices(tf.constant([1.0, 2.0]), tf.constant([1, 1]), tf.constant([2]))
 
@@ -127,14 +127,14 @@ class AdamWeightDecayTest(tf.test.TestCase):
         expected = self.numpy_adam(2, lambda w: np.array([0.0, 3.0]), 0.3)
         self.assertAllClose(values["w"], expected, rtol=1e-5)
 
-    def test_names_of_slots_and_one_step_at_a_time(self):
+    def test_slot_names_and_global_step(self):
         values = self.train(5, lambda w: w, ["scope/w"])
         self.assertEqual(
             set(values), {"scope/w", "scope/w/adam_m", "scope/w/adam_v", "global_step"}
         )
         self.assertEqual(values["global_step"], 5)
 
-    def test_applying_gradients_leaves_the_step_to_the_caller(self):
+    def test_apply_gradients_does_not_change_global_step(self):
         with tf.Graph().as_default(), self.session() as session:
             w, step = tf.get_variable("w", [2]), tf.train.get_or_create_global_step()
             optimizer = optimization.AdamWeightDecayOptimizer(0.1)
@@ -145,8 +145,8 @@ class AdamWeightDecayTest(tf.test.TestCase):
 
 
 class MovingAverageTest(tf.test.TestCase):
-    def test_the_momentum_rises(self):
-        """By hand: (1 + t) / (10 + t) of the average, at most 0.99, and the rest of the value."""
+    def test_momentum_increases(self):
+        """Computed by hand: the momentum is min(0.99, (1 + t) / (10 + t))."""
         with tf.Graph().as_default(), self.session() as session:
             for t, expected in ((0, 0.1 * 5 + 0.9 * 2), (8, 0.5 * 5 + 0.5 * 2)):
                 average = optimization.moving_average(tf.constant(5.0), 2.0, tf.constant(t))
@@ -168,14 +168,14 @@ class MinimizeTest(tf.test.TestCase):
         self.assertAllClose(moments["a/adam_m"], 0.1 * 0.6)
         self.assertAllClose(moments["b/adam_m"], 0.1 * 0.8)
 
-    def test_a_loss_that_depends_on_nothing_is_an_error(self):
+    def test_a_loss_without_gradients_is_an_error(self):
         with tf.Graph().as_default():
             unused = [tf.get_variable(name, []) for name in "ab"]
             with self.assertRaisesRegex(ValueError, "none of the 2 variables"):
                 optimization.minimize(tf.constant(1.0), unused, tf.constant(0.1))
 
-    def test_decay_and_statistics_of_an_adapters_variants(self):
-        """Where gradients are 0 what is left of a step is the weights' decay, of 0.01 each."""
+    def test_weight_decay_and_statistics_of_adapter_variants(self):
+        """With gradients of 0, a step applies only the weight decay of 0.01."""
         decayed = {"weights1", "weights_hidden2", "weights2", "output_weights"}
         for normalization in ("layer", "batch"):
             with tf.Graph().as_default(), self.session() as session:
@@ -195,7 +195,7 @@ class MinimizeTest(tf.test.TestCase):
                     expected = 0.995 if name.split("/")[-1] in decayed else 1.0
                     self.assertAllClose(np.unique(session.run(variable)), [expected], msg=name)
 
-    def test_statistics_of_several_replicas_are_refused(self):
+    def test_batch_statistics_with_several_replicas_are_an_error(self):
         with tf.Graph().as_default():
             w = tf.get_variable("w", [])
             layers.keep_statistics([(tf.get_variable("moving_mean", []), tf.constant(1.0))])
@@ -204,7 +204,7 @@ class MinimizeTest(tf.test.TestCase):
             ):
                 optimization.minimize(w**2, [w], tf.constant(0.1), use_tpu=True)
 
-    def test_outside_of_a_tpus_program_there_is_one_replica(self):
+    def test_one_replica_outside_of_a_tpu_program(self):
         with tf.Graph().as_default(), self.session() as session:
             w = tf.get_variable("w", [], initializer=tf.ones_initializer())
             train_op = optimization.create_optimizer(w * 0.5, 1e-3, 10, 0, use_tpu=True)
@@ -213,7 +213,7 @@ class MinimizeTest(tf.test.TestCase):
             moments = {v.op.name: v.eval(session) for v in tf.global_variables()}
         self.assertAllClose(moments["w/adam_m"], 0.1 * 0.5)
 
-    def test_plain_bert_trains_everything_but_what_the_loss_does_not_use(self):
+    def test_plain_bert_trains_all_variables_with_gradients(self):
         config = modeling.BertConfig(9, 4, 1, 1, 4, max_position_embeddings=4, type_vocab_size=2)
         with tf.Graph().as_default():
             model = modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32), adapter_fn=None)
@@ -223,13 +223,13 @@ class MinimizeTest(tf.test.TestCase):
             slots = {v.op.name[:-7] for v in tf.global_variables() if v.op.name.endswith("adam_m")}
             everything = {v.op.name for v in tf.trainable_variables()}
         self.assertEqual(everything - slots, {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"})
-        # The pooler's kernel is [4, 4]; all others are three tables, LayerNorms and one layer.
+        # The pooler's kernel is [4, 4]; the other variables are tables, LayerNorms and one layer.
         trained = 4 * (9 + 4 + 2) + 3 * 8 + 6 * 16 + 6 * 4
-        said = f"Training {trained} of {trained + 20} parameters (91.07%); 20 are frozen."
-        self.assertEqual([record.getMessage() for record in log.records], [said])
+        message = f"Training {trained} of {trained + 20} parameters (91.07%); 20 are frozen."
+        self.assertEqual([record.getMessage() for record in log.records], [message])
 
     def step_of_user(self, loss_of, adapter_fn="feedforward_adapter", learning_rate=1e-3):
-        """Takes a step of `create_optimizer` as a script of BERT's users does.
+        """Takes a step of `create_optimizer`, like a script written for BERT.
 
         Args:
           loss_of: function of a `modeling.BertModel` of two layers → loss.
@@ -237,7 +237,7 @@ class MinimizeTest(tf.test.TestCase):
           learning_rate: float.
 
         Returns:
-          (names of the variables that the step changed, names of all, messages of warnings).
+          (names of the variables that changed, names of all variables, warnings).
         """
         config = tiny.config()
         with tf.Graph().as_default(), self.session() as session:
@@ -259,7 +259,7 @@ class MinimizeTest(tf.test.TestCase):
         warnings = [r.getMessage() for r in log.records if r.levelname == "WARNING"]
         return changed, {v.op.name for v in variables}, warnings
 
-    def test_heads_of_other_tasks_are_left_alone_and_named(self):
+    def test_heads_of_other_tasks_do_not_train_and_are_listed(self):
         def loss_of(model):
             heads = [tf.get_variable(name, [8, 2]) for name in ("task_a", "task_b", "task_c")]
             return tf.reduce_sum(tf.matmul(model.get_pooled_output(), heads[0]) ** 2)
@@ -271,7 +271,7 @@ class MinimizeTest(tf.test.TestCase):
             self.assertIn("task_b, task_c", warning)
             self.assertNotIn("task_a", warning)
 
-    def test_layers_above_the_loss_are_left_alone_and_named(self):
+    def test_layers_above_the_loss_do_not_train_and_are_listed(self):
         def loss_of(model):
             return tf.reduce_sum(model.get_all_encoder_layers()[0] ** 3)
 
@@ -288,7 +288,7 @@ class MinimizeTest(tf.test.TestCase):
             self.assertNotIn("pooler", warning)
 
     def test_a_users_variable_inside_the_encoders_scope(self):
-        """adapter-bert leaves it alone, for no collection holds it; BERT trains it."""
+        """adapter-bert does not train it, as it is in no collection; BERT trains it."""
 
         def loss_of(model):
             head = tf.get_variable("bert/mine/head", [8, 2])
@@ -301,12 +301,12 @@ class MinimizeTest(tf.test.TestCase):
         self.assertIn("bert/mine/head", changed)
         self.assertEqual(warnings, [])
 
-    def test_nothing_is_said_where_everything_trains(self):
+    def test_no_warning_if_all_variables_train(self):
         _, _, warnings = self.step_of_user(lambda model: tf.reduce_sum(model.get_pooled_output()))
         self.assertEqual(warnings, [])
 
-    def test_a_rate_of_full_fine_tuning_for_adapters(self):
-        """As in a script for BERT whose BertModel has adapters now."""
+    def test_warning_of_a_learning_rate_for_full_fine_tuning(self):
+        """The script may have been written for BERT without adapters, and so its learning rate."""
 
         def loss_of(model):
             return tf.reduce_sum(model.get_pooled_output() ** 2)
@@ -318,17 +318,17 @@ class MinimizeTest(tf.test.TestCase):
             _, _, warnings = self.step_of_user(loss_of, adapter_fn, rate)
             self.assertEqual(warnings, [])
 
-    def test_replicas_step_as_one(self):
-        """Two replicas with half a batch each, clipping in force, end where one with all does."""
+    def test_replicas_equal_one(self):
+        """With clipping, two replicas with half a batch each match one with the whole batch."""
         folders = [tempfile.mkdtemp(dir=self.get_temp_dir()) for _ in range(2)]
-        # TensorFlow divides its CPU in two only before its first use: in a process of its own.
+        # A new process, because TensorFlow splits its CPU into two only before the first use.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             alone, mirrored = pool.apply(train_alone_and_mirrored, folders)
         self.assertAllClose(alone, mirrored, rtol=1e-5)
 
 
 class MeanGradientsTest(tf.test.TestCase):
-    """Against the gradients by hand of mean((table[id] * w + x)^2) over rows and columns."""
+    """Compares with gradients computed by hand of mean((table[id] * w + x)^2)."""
 
     ids = np.array([0, 1, 1, 2, 1, 0])
     x = np.random.RandomState(0).normal(size=[6, 2])
@@ -341,12 +341,12 @@ class MeanGradientsTest(tf.test.TestCase):
         table = tf.get_variable("bert/embeddings/word_embeddings", initializer=table)
         with tf.variable_scope(None, default_name="unnamed"):
             w = tf.get_variable("w", initializer=tf.constant(self.w, tf.float32))
-        tf.get_variable("bert/pooler/dense/kernel", [3])  # Unused, as by many a head.
+        tf.get_variable("bert/pooler/dense/kernel", [3])  # Unused.
         rows = tf.gather(table, features["ids"]) * w + features["x"]
         return tf.reduce_mean(rows**2)
 
     def run_parts(self, num_parts, loss_of=None, use_resource=None):
-        """[loss, norm, gradients...] of one step, and which gradients are None."""
+        """Returns [loss, norm, gradients...] of one step, and which gradients are None."""
         with tf.Graph().as_default(), self.session() as session:
             features = {"ids": tf.constant(self.ids), "x": tf.constant(self.x, tf.float32)}
             with tf.variable_scope("", use_resource=use_resource):
@@ -356,40 +356,40 @@ class MeanGradientsTest(tf.test.TestCase):
             step = optimization.take_step(gradients, variables, tf.constant(0.1))
             session.run(tf.global_variables_initializer())
             arrays = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
-            found = session.run([loss, step.gradient_norm] + [a for a in arrays if a is not None])
+            actual = session.run([loss, step.gradient_norm] + [a for a in arrays if a is not None])
             session.run(step.train_op)
             self.assertEqual(session.run(tf.train.get_global_step()), 1)
-            return found, [a is None for a in arrays]
+            return actual, [a is None for a in arrays]
 
     def by_hand(self, times=1):
-        """[loss, norm, gradients...] of a batch that holds all rows so many times."""
+        """Returns the expected [loss, norm, gradients...] for a batch with each row repeated."""
         ids, x = np.tile(self.ids, times), np.tile(self.x, [times, 1])
         rows = self.table[ids] * self.w + x
         d_rows = 2 * rows / rows.size
         d_table = np.zeros_like(self.table)
         np.add.at(d_table, ids, d_rows * self.w)
         d_w = np.sum(d_rows * self.table[ids], axis=0)
-        # As in BERT, the norm counts the slices of a sparse gradient one by one.
+        # As in BERT, the norm counts each slice of a sparse gradient.
         norm = np.sqrt(np.sum((d_rows * self.w) ** 2) + np.sum(d_w**2))
         return [np.mean(rows**2), norm, d_table, d_w]
 
-    def test_any_number_of_parts_gives_the_whole_batchs_step(self):
+    def test_parts_equal_the_whole_batch(self):
         for num_parts in (1, 2, 3, 6):
             for use_resource in (True, False):
-                found, missing = self.run_parts(num_parts, use_resource=use_resource)
+                actual, missing = self.run_parts(num_parts, use_resource=use_resource)
                 self.assertEqual(missing, [False, False, True])
-                self.assertAllClose(found, self.by_hand(), rtol=1e-6)
+                self.assertAllClose(actual, self.by_hand(), rtol=1e-6)
 
-    def test_a_part_knows_its_index(self):
+    def test_index_of_a_part(self):
         def loss_of(features, index):
             w = tf.get_variable("w", [], initializer=tf.ones_initializer())
             return w * tf.reduce_mean(features["x"]) * 0 + w * tf.cast(index, tf.float32)
 
-        found, _ = self.run_parts(3, loss_of)
-        self.assertAllClose(found, [1.0, 1.0, 1.0])
+        actual, _ = self.run_parts(3, loss_of)
+        self.assertAllClose(actual, [1.0, 1.0, 1.0])
 
-    def test_one_part_after_the_other(self):
-        """The backward pass of a part is over before the next one's forward pass begins."""
+    def test_parts_are_sequential(self):
+        """The backward pass of a part ends before the forward pass of the next part begins."""
         events = []
 
         def log(kind, tensor, index):
@@ -435,8 +435,8 @@ class MeanGradientsTest(tf.test.TestCase):
         self.assertEqual(indices, [0])
         self.assertNoCommonElements(operations, {"While", "Enter"})
 
-    def test_replicas_of_a_tpu_step_as_one(self):
-        """Two of the same rows, beside the batch that holds them twice."""
+    def test_tpu_replicas_equal_one(self):
+        """Two replicas with the same rows match one batch that holds the rows twice."""
         with tf.Graph().as_default(), self.session() as session:
             features = {"ids": tf.constant(self.ids), "x": tf.constant(self.x, tf.float32)}
             loss, variables = self.loss_of(features, 0), tf.trainable_variables()
@@ -455,7 +455,7 @@ class MeanGradientsTest(tf.test.TestCase):
         self.assertAllClose(moments["unnamed/w/adam_m"], 0.1 * d_w / norm)
 
     def test_statistics_of_the_parts_are_averaged(self):
-        """Two steps of momentum 0.1 and 2 / 11, from 0, each by the mean over the parts."""
+        """Two updates from 0, with momentum 0.1 and 2 / 11, by the mean over the parts."""
 
         def loss_of(features, index):
             w = tf.get_variable("w", [], initializer=tf.ones_initializer())
@@ -478,17 +478,17 @@ class MeanGradientsTest(tf.test.TestCase):
                 for momentum in (0.1, 2 / 11):
                     session.run(step.train_op)
                     expected = momentum * expected + (1 - momentum) * value
-                    found = session.run(layers.moving_variables())
-                    self.assertAllClose(found, [expected], rtol=1e-5)
+                    actual = session.run(layers.moving_variables())
+                    self.assertAllClose(actual, [expected], rtol=1e-5)
                 self.assertEqual(layers.take_statistics(), [])
 
-    def test_parts_that_are_not_equal_are_an_error(self):
+    def test_unequal_parts_are_an_error(self):
         with self.assertRaisesRegex(ValueError, "a batch of 6 has no 4 equal parts"):
             self.run_parts(4)
 
 
 def train_alone_and_mirrored(*folders):
-    """The weights and Adam's first moments of a toy, on one CPU and on two virtual ones."""
+    """Compares weights and first moments of a toy model on one CPU and two virtual CPUs."""
     xs = np.array([[3.0, -1.0], [2.0, 5.0], [-4.0, 1.0], [0.5, 0.5]], np.float32)
 
     def model_fn(features, labels, mode):
@@ -521,7 +521,7 @@ def l2(arrays):
 @pytest.mark.estimator
 @pytest.mark.slow
 class GoldenTest(tf.test.TestCase):
-    """Twenty steps of the original adapter-bert on a real BERT; step t has the rate of t."""
+    """Compares twenty steps with the original adapter-bert's on a real BERT."""
 
     def setUp(self):
         super().setUp()
@@ -529,19 +529,19 @@ class GoldenTest(tf.test.TestCase):
         self.hyper = json.loads(str(self.golden["hyper"]))
 
     def placeholders(self):
-        """For what `fed` returns."""
+        """Returns placeholders for the values of `fed`."""
         size, length = self.hyper["batch_size"], self.hyper["seq_length"]
         ids = [tf.placeholder(tf.int32, [size, length]) for _ in range(3)]
         return [*ids, tf.placeholder(tf.int32, [size])]
 
     def fed(self, step):
-        """Ids, mask, segments and labels of a step's batch."""
+        """Returns ids, mask, segments and labels of a step's batch."""
         start = step % 4 * self.hyper["batch_size"]
         names = ("input_ids", "input_mask", "segment_ids", "label_ids")
         return [self.golden["batch/" + name][start:][: self.hyper["batch_size"]] for name in names]
 
     def build(self, inputs):
-        """(loss, logits, train_op) of `placeholders`."""
+        """Returns (loss, logits, train_op) for `placeholders`."""
         loss, logits = self.build_without_dropout(inputs)
         train_op = optimization.create_optimizer(
             loss,
@@ -607,7 +607,7 @@ class GoldenTest(tf.test.TestCase):
             return tpu_program.imported(definition, outputs, fed, values)
 
         losses = []
-        for t in range(8):  # Each takes a second; `test_training` takes all.
+        for t in range(8):  # A few, because each takes a second; `test_training` runs all.
             arrays = [tf.constant(values, tf.int32) for values in self.fed(t)]
             losses.append(run(*arrays)[0].numpy())
         self.assertAllClose(losses, golden["train/losses"][:8], rtol=0, atol=2e-5)

@@ -415,10 +415,10 @@ class RefusedTest(ScriptTestCase):
 
     def test_modules(self):
         missing = os.path.join(self.folder, "missing")
-        self.assert_refused("TF-Hub module .*missing: cannot be fetched", f"--module={missing}")
+        self.assert_refused("TF-Hub module .*missing: cannot be downloaded", f"--module={missing}")
         # One of several, too, before any trial.
         both = f"--module={self.module},{missing}"
-        self.assert_refused("TF-Hub module .*missing: cannot be fetched", both)
+        self.assert_refused("TF-Hub module .*missing: cannot be downloaded", both)
         with mock.patch.object(files, "walk", side_effect=AssertionError("A large folder.")):
             self.assert_refused("expected a module in TensorFlow 1's", f"--module={self.data}")
 
@@ -447,8 +447,8 @@ class RefusedTest(ScriptTestCase):
         self.assertEqual(done.returncode, 1)
         self.assertTrue(
             done.stderr.decode().endswith(
-                "Error: TF-Hub module nowhere: cannot be fetched (nowhere does not exist); expected"
-                " an address that can be reached, or the folder of a module.\n"
+                "Error: TF-Hub module nowhere: cannot be downloaded (nowhere does not exist);"
+                " expected a reachable address, or the folder of a module.\n"
             ),
             done.stderr,
         )

@@ -1,5 +1,5 @@
-"""Tests of tokenization.py: hand-computed values, a reference that goes character by character,
-goldens, and sentencepiece itself."""
+"""Tests of tokenization.py against hand-computed values, a character-wise reference
+implementation, golden files, and sentencepiece."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ CHINESE_VOCAB = "checkpoints/indexes/chinese_L-12_H-768_A-12/vocab.txt"
 
 class TokenizationTestCase(tf.test.TestCase):
     def write(self, content, name="vocab.txt"):
-        """Returns the path of a new file with this content (bytes, or lines of text)."""
+        """Writes a file with this content (bytes, or lines of text); returns its path."""
         if not isinstance(content, bytes):
             content = "".join(line + "\n" for line in content).encode("utf-8")
         path = os.path.join(self.get_temp_dir(), name)
@@ -36,7 +36,7 @@ class TokenizationTestCase(tf.test.TestCase):
         return path
 
     def assert_says(self, *parts):
-        """Expects a UserError of one line whose message holds all of `parts`, in this order."""
+        """Expects a UserError of one line that contains all of `parts`, in this order."""
         pattern = r"(?s)^(?!.*\n).*" + ".*".join(map(re.escape, parts))
         return self.assertRaisesRegex(UserError, pattern)
 
@@ -95,7 +95,7 @@ class VocabCasingTest(TokenizationTestCase):
         vocab = _vocab([f"t{i}" for i in range(98)] + ["A", "B"])
         tokenization.check_vocab_casing(vocab, True, "vocab.txt")
 
-    def test_special_tokens_do_not_count(self):
+    def test_special_tokens_are_ignored(self):
         vocab = _vocab(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<0x0A>", "<S>", "the"])
         tokenization.check_vocab_casing(vocab, True, "vocab.txt")
         with self.assert_says("33%"):
@@ -114,12 +114,12 @@ class VocabCasingTest(TokenizationTestCase):
 
 class VocabSizeTest(TokenizationTestCase):
     def test_sizes(self):
-        # Vocabulary, config's vocab_size, whether they fit.
+        # Size of the vocabulary, the config's vocab_size, whether they match.
         table = [
             (100, 100, True),
             (100, 104, True),  # the next multiple of 8
             (100, 128, True),
-            (100, 103, False),  # no multiple of 8
+            (100, 103, False),  # not a multiple of 8
             (100, 99, False),
             (105, 104, False),
             (1, 128, True),  # 127 beyond
@@ -135,7 +135,7 @@ class VocabSizeTest(TokenizationTestCase):
                     with self.assert_says("vocab.txt", str(tokens), str(vocab_size)):
                         tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
 
-    def test_a_repeated_token_takes_two_rows(self):
+    def test_a_repeated_token_uses_two_rows(self):
         vocab = tokenization.load_vocab(self.write(["a", "b", "a"]))
         tokenization.check_vocab_size(vocab, 3, "vocab.txt")
         with self.assert_says("vocab.txt", "3", "2"):
@@ -170,7 +170,7 @@ class CharactersTest(TokenizationTestCase):
     def test_control(self):
         for char in "\x00\x05\x7f\x85\u00ad\u200b\ufeff":
             self.assertTrue(tokenization._is_control(char), repr(char))
-        # Private use and surrogates are no control characters to BERT.
+        # Private use and surrogates are not control characters in BERT.
         for char in "A \t\r\n\u00a0\U0001f4a9\ue000\ud83d":
             self.assertFalse(tokenization._is_control(char), repr(char))
 
@@ -199,18 +199,18 @@ class BasicTokenizerTest(TokenizationTestCase):
                 ("Cr\u00e8me Br\u00dbL\u00c9E", ["creme", "brulee"]),
                 ("e\u0301te\u0301 A\u030angstro\u0308m", ["ete", "angstrom"]),
                 ("\u0130stanbul Stra\u00dfe \u0141\u00f3d\u017a", ["istanbul", "straße", "łodz"]),
-                # A capital sigma that ends its word becomes the final sigma.
+                # At the end of a word, a capital sigma becomes a final sigma.
                 ("\u039f\u0394\u039f\u03a3, \u03a3", ["\u03bf\u03b4\u03bf\u03c2", ",", "\u03c3"]),
-                # NFD takes a Hangul syllable apart: ieung, a, nieun.
+                # NFD decomposes a Hangul syllable: ieung, a, nieun.
                 ("\uc548", ["\u110b\u1161\u11ab"]),
-                # The Greek question mark is, by NFD, a semicolon.
+                # NFD converts the Greek question mark to a semicolon.
                 ("\u03b1\u037e\u03b2", ["\u03b1", ";", "\u03b2"]),
                 ("\u0301", []),
                 ("\u20ac5", ["\u20ac5"]),
             ],
         )
 
-    def test_accents_by_the_name_that_the_method_has_in_bert(self):
+    def test_run_strip_accents_can_be_overridden(self):
         class German(tokenization.BasicTokenizer):
             def _run_strip_accents(self, text):
                 return text
@@ -231,7 +231,7 @@ class BasicTokenizerTest(TokenizationTestCase):
             ],
         )
 
-    def test_ideographs_stand_alone(self):
+    def test_ideographs_are_words(self):
         blocks = [
             (0x4E00, 0x9FFF),
             (0x3400, 0x4DBF),
@@ -243,7 +243,7 @@ class BasicTokenizerTest(TokenizationTestCase):
             (0x2F800, 0x2FA1F),
         ]
         apart = [(chr(code), True) for block in blocks for code in block]
-        # Just outside of the blocks; Hiragana, Katakana, Hangul, the ideographic zero.
+        # Next to the blocks; Hiragana, Katakana, Hangul, the ideographic zero.
         joined = [0x33FF, 0x4DC0, 0x2A6E0, 0x2CEB0, 0x2F7FF, 0x2FA20, 0x3042, 0x30AB, 0xC548]
         joined = [(chr(code), False) for code in joined + [0x3007]]
         for char, is_apart in apart + joined:
@@ -254,7 +254,7 @@ class BasicTokenizerTest(TokenizationTestCase):
         table = [
             ("\u6211\u7231BERT\u3002", ["\u6211", "\u7231", "bert", "\u3002"]),
             ("2019\u5e74\u3000\u6625", ["2019", "\u5e74", "\u6625"]),
-            # Japanese: kanji apart, kana together; the voicing mark of "de" counts as an accent.
+            # Japanese: kanji are split, kana are not; the voicing mark of "de" counts as an accent.
             ("\u65e5\u672c\u3067\u3059", ["\u65e5", "\u672c", "\u3066\u3059"]),
         ]
         self.check(True, table)
@@ -263,7 +263,7 @@ class BasicTokenizerTest(TokenizationTestCase):
         table = [
             ("a\x00b\ufffdc\x07d\u200be\u00adf\ufeff", ["abcdef"]),
             ("a\tb\nc\rd\u00a0e\u2003f", ["a", "b", "c", "d", "e", "f"]),
-            # Line and paragraph separators stay, and split as white space does.
+            # Line and paragraph separators are kept, and split words like white space.
             ("a\u2028b\u2029c", ["a", "b", "c"]),
             ("\ue000 \ud83d", ["\ue000", "\ud83d"]),
         ]
@@ -286,9 +286,9 @@ class WordpieceTokenizerTest(TokenizationTestCase):
             ("replaying", ["re", "##play", "##ing"]),
             ("plays  replay\n", ["play", "##s", "re", "##play"]),
             ("playx replay", ["[UNK]", "re", "##play"]),
-            # A beginning is never a continuation, nor the other way round.
+            # A piece at the beginning of a word is never a continuation, nor vice versa.
             ("playre ing", ["[UNK]", "[UNK]"]),
-            # Greedy: "abc" is taken and "d" is left over, though "ab" and "##cd" would fit.
+            # Greedy: takes "abc" and fails at "d", although "ab" and "##cd" would match.
             ("abcd", ["[UNK]"]),
             (b"replay\xff", ["re", "##play"]),
         ]
@@ -305,12 +305,12 @@ class WordpieceTokenizerTest(TokenizationTestCase):
         tokenizer = tokenization.WordpieceTokenizer(_vocab(["aaa"]), max_input_chars_per_word=2)
         self.assertEqual(tokenizer.tokenize("aaa"), ["[UNK]"])
 
-    def test_a_piece_is_more_than_its_prefix(self):
+    def test_a_prefix_alone_is_not_a_piece(self):
         tokenizer = tokenization.WordpieceTokenizer(_vocab(["", "##", "a", "##s"]))
         pieces = tokenizer.tokenize("a as ab b ## ##s ###")
         self.assertEqual(pieces, ["a", "a", "##s", "[UNK]", "[UNK]", "##", "##s", "[UNK]"])
 
-    def test_each_tokenizer_remembers_its_own_splits(self):
+    def test_tokenizers_do_not_share_caches(self):
         tokenizers = [
             tokenization.WordpieceTokenizer(_vocab(["ab", "##cd"])),
             tokenization.WordpieceTokenizer(_vocab(["abc", "##d"])),
@@ -320,7 +320,7 @@ class WordpieceTokenizerTest(TokenizationTestCase):
             pieces = [tokenizer.tokenize("abcd") for tokenizer in tokenizers]
             self.assertEqual(pieces, [["ab", "##cd"], ["abc", "##d"], ["<?>"]])
 
-    def test_changes_count_at_once(self):
+    def test_changed_settings_clear_the_cache(self):
         tokenizer = tokenization.WordpieceTokenizer(_vocab(["ab", "##cd"]))
         self.assertEqual(tokenizer.tokenize("abcd x"), ["ab", "##cd", "[UNK]"])
         tokenizer.unk_token = "<?>"
@@ -336,14 +336,14 @@ class WordpieceTokenizerTest(TokenizationTestCase):
         tokenizer.vocab = _vocab(["x"])
         self.assertEqual(tokenizer.tokenize("abcd x"), ["<?>", "x"])
 
-    def test_results_belong_to_the_caller(self):
+    def test_results_can_be_modified(self):
         tokenizer = tokenization.WordpieceTokenizer(_vocab(["ab", "##cd"]))
         for text in ("abcd", "abx", "ab"):
             expected = list(tokenizer.tokenize(text))
             tokenizer.tokenize(text).append("more")
             self.assertEqual(tokenizer.tokenize(text), expected)
 
-    def test_what_is_remembered_is_bounded(self):
+    def test_cache_is_bounded(self):
         words = [f"{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]
         vocab = _vocab(["a", "b", "##c", "##d"])
         expected = [_reference_pieces(word, vocab) for word in words]
@@ -358,16 +358,16 @@ class WordpieceTokenizerTest(TokenizationTestCase):
 
 
 class ReferenceTest(TokenizationTestCase):
-    """The tokenizers against `_reference_words` and `_reference_pieces`, on text of every kind."""
+    """Compares the tokenizers with `_reference_words` and `_reference_pieces` on random text."""
 
     # Spaces and letters are drawn most often.
     KINDS = [
         "   ",
         "aaeeinorstABCXYZ059",
         "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~",
-        "\t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u2029\u3000",  # white space of some kind
+        "\t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u2029\u3000",  # kinds of white space
         "\x00\x01\x08\x7f\x80\xad\u200b\u200d\u202e\ufeff\ufffd\U000e0020",  # removed
-        "\u0300\u0301\u0323\u0307\u20dd\u302a\U0001d165",  # marks that combine
+        "\u0300\u0301\u0323\u0307\u20dd\u302a\U0001d165",  # combining marks
         "\xc0\xc9\xe9\xf1\xdf\u0130\u0131\u0141\u017f\u01c5\u1e9e\ufb01\u212a\u2126",
         "\u03a3\u03c3\u03c2\u0391\u03b1\u03d3\u0345\u1fb3\u037e\u0387",  # Greek
         "\u4e00\u9fff\u3400\uf900\U00020000\u3007\u3042\u3067\uac00\u1100",  # East Asia
@@ -383,7 +383,7 @@ class ReferenceTest(TokenizationTestCase):
             yield "".join(generator.choice(generator.choice(kinds)) for _ in range(length))
 
     def random_vocab(self, do_lower_case, texts):
-        """Some pieces of the words of texts, and what `_split_word` must not trip over."""
+        """Returns random pieces of the texts' words, and pieces that are hard for `_split_word`."""
         generator = random.Random(1)
         vocab = ["", "##", "[UNK]"]
         for text in texts:
@@ -414,7 +414,7 @@ class ReferenceTest(TokenizationTestCase):
             self.assertBetween(unknown / known, 0.1, 0.6)
 
     def test_wordpiece_alone(self):
-        # Text that no BasicTokenizer has seen: only `str.split` stands before the pieces.
+        # Text without BasicTokenizer: only `str.split` precedes WordPiece.
         texts = list(self.random_texts(500))
         vocab = self.random_vocab(False, texts)
         tokenizer = tokenization.WordpieceTokenizer(vocab)
@@ -425,7 +425,7 @@ class ReferenceTest(TokenizationTestCase):
             self.assertEqual(tokenizer.tokenize(data), tokenizer.tokenize(data.decode()))
 
     def test_every_character(self):
-        # Alone, and within a word. Of the ideographs, Hangul and the higher planes, one in 61.
+        # Alone and within a word; of ideographs, Hangul and the higher planes only one in 61.
         codes = [*range(0x3400), *range(0xF900, 0x10000), *range(0x3400, sys.maxunicode + 1, 61)]
         for do_lower_case in (True, False):
             tokenizer = tokenization.BasicTokenizer(do_lower_case)
@@ -434,7 +434,7 @@ class ReferenceTest(TokenizationTestCase):
                 expected = _reference_words(text, do_lower_case)
                 self.assertEqual(tokenizer.tokenize(text), expected, hex(codes[start]))
 
-    def test_order_does_not_matter(self):
+    def test_order_of_texts_does_not_matter(self):
         texts = list(self.random_texts(300))
         path = self.write(
             ["[UNK]", "[CLS]", "[SEP]", *"abeinorst", *(f"##{c}" for c in "abeinorst")]
@@ -478,7 +478,7 @@ class LoadVocabTest(TokenizationTestCase):
         vocab = tokenization.load_vocab(self.write(["a\u2028b", "c\x0bd", "\u2028", "e"]))
         self.assertEqual(list(vocab.items()), [("a\u2028b", 0), ("c\x0bd", 1), ("", 2), ("e", 3)])
 
-    def test_the_last_of_equal_tokens_counts(self):
+    def test_the_last_of_equal_tokens_wins(self):
         vocab = tokenization.load_vocab(self.write(["a", "b", "a", "c"]))
         self.assertEqual(list(vocab.items()), [("a", 2), ("b", 1), ("c", 3)])
 
@@ -501,7 +501,7 @@ def _vocab(tokens):
 
 
 def _reference_words(text, do_lower_case):
-    """BERT's words of a str, by its rules, one character after the other."""
+    """Splits a str into words by BERT's rules, one character at a time."""
     cleaned = ""
     for char in text:
         category = unicodedata.category(char)
@@ -532,7 +532,7 @@ def _reference_is_ideograph(code):
 
 
 def _reference_pieces(word, vocab, limit=200):
-    """The pieces of one word: at each place the longest one, tried from the longest on."""
+    """Splits a word into pieces by trying all pieces at each position, the longest first."""
     pieces, start = [], 0
     while start < len(word) <= limit:
         ends = [
@@ -575,10 +575,10 @@ class FullTokenizerTest(TokenizationTestCase):
             tokenizer.convert_tokens_to_ids(["[CLS]", "[MASK]"])
         with self.assert_says("11"):
             tokenizer.convert_ids_to_tokens([11])
-        with self.assertRaisesRegex(KeyError, "^'.MASK.' is not in"):  # As code for BERT catches.
+        with self.assertRaisesRegex(KeyError, "^'.MASK.' is not in"):  # Code for BERT catches it.
             tokenizer.convert_tokens_to_ids(["[MASK]"])
 
-    def test_special_tokens_are_asked_for_where_they_are_needed(self):
+    def test_check_special_tokens(self):
         for tokens, missing in (
             (["the", "[UNK]", "[SEP]"], "lacks [CLS]:"),
             (["the", "[unk]"], "lacks [UNK], [CLS], [SEP]:"),
@@ -592,8 +592,8 @@ class FullTokenizerTest(TokenizationTestCase):
                 tokenizer.convert_tokens_to_ids(["[CLS]"])
         tokenization.FullTokenizer(self.write(self.TOKENS)).check_special_tokens()
 
-    def test_own_steps(self):
-        """Either step may be replaced by a user's own."""
+    def test_custom_steps(self):
+        """Users can replace either step."""
 
         class Hyphens:
             def tokenize(self, text):
@@ -653,12 +653,12 @@ class FullTokenizerTest(TokenizationTestCase):
 
 
 class SentencePieceTest(TokenizationTestCase):
-    """FullTokenizer on SentencePiece models, against sentencepiece itself."""
+    """Compares FullTokenizer on SentencePiece models with sentencepiece."""
 
     TEXTS = [
         "the red cat plays",
         "  The RED\tcat\n\n plays ,  a caf\u00e9 ",
-        "a blue dog \u4e2d\u56fd runs",  # two characters that the model never saw
+        "a blue dog \u4e2d\u56fd runs",  # two characters that are not in the training data
         "[CLS] dog [SEP]",
         "",
     ]
@@ -683,17 +683,17 @@ class SentencePieceTest(TokenizationTestCase):
             for case in (True, False)
         ]
         options += [dict(vocab_file=path) for path in (vocab, twice)]
-        found = [tokenization.FullTokenizer(**each).fingerprint for each in options]
-        self.assertLen(set(found), len(options))
+        actual = [tokenization.FullTokenizer(**each).fingerprint for each in options]
+        self.assertLen(set(actual), len(options))
         again = [tokenization.FullTokenizer(**each).fingerprint for each in options]
-        self.assertEqual(found, again)
+        self.assertEqual(actual, again)
         with mock.patch.object(sentencepiece, "__version__", "0", create=True):
             later = [tokenization.FullTokenizer(**each).fingerprint for each in options]
-        self.assertEqual([a == b for a, b in zip(found, later)], 4 * [False] + 2 * [True])
-        # 0.1.96 does not tell its version.
+        self.assertEqual([a == b for a, b in zip(actual, later)], 4 * [False] + 2 * [True])
+        # sentencepiece 0.1.96 has no __version__.
         old = types.SimpleNamespace(SentencePieceProcessor=sentencepiece.SentencePieceProcessor)
         with mock.patch.object(tokenization, "sentencepiece", old):
-            self.assertNotIn(tokenization.FullTokenizer(**options[0]).fingerprint, found)
+            self.assertNotIn(tokenization.FullTokenizer(**options[0]).fingerprint, actual)
 
     def test_pieces_and_ids(self):
         for do_lower_case in (True, False):
@@ -706,10 +706,10 @@ class SentencePieceTest(TokenizationTestCase):
                 self.assertEqual(
                     tokenizer.convert_tokens_to_ids(tokens), self.reference.encode_as_ids(expected)
                 )
-                # The model's normalizer is "identity": accents and punctuation are left alone.
+                # The model's normalizer is "identity": it keeps accents and punctuation.
                 self.assertEqual(self.reference.decode_pieces(tokens), expected)
 
-    def test_bytes_and_half_a_surrogate_pair(self):
+    def test_bytes_and_lone_surrogates(self):
         tokenizer = tokenization.FullTokenizer("", spm_model_file=self.path)
         expected = self.reference.encode_as_pieces("red caf\u00e9")
         self.assertEqual(tokenizer.tokenize(b"red caf\xc3\xa9\xff"), expected)
@@ -737,12 +737,12 @@ class SentencePieceTest(TokenizationTestCase):
         path = self.write(model, "named.model")
         tokenizer = tokenization.FullTokenizer(None, False, spm_model_file=path)
         self.assertEqual(tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "\u4e2d"]), [2, 0, 0])
-        # A user-defined symbol is found in running text.
+        # A user-defined symbol also matches in text.
         tokens = tokenizer.tokenize("red [SEP] dog")
         self.assertIn("[SEP]", tokens)
         self.assertEqual(tokens, _processor(model).encode_as_pieces("red [SEP] dog"))
 
-    def test_lacking_pieces(self):
+    def test_missing_pieces(self):
         table = [
             ("--pad_id=0 --unk_id=1 --control_symbols=[CLS]", "lacks [SEP]:"),
             ("--unk_id=0 --control_symbols=[CLS],[SEP]", "lacks <pad> or [PAD]:"),
@@ -783,7 +783,7 @@ class SentencePieceTest(TokenizationTestCase):
 
 
 def _train(options):
-    """Returns the bytes of a small SentencePiece model that keeps white space and case."""
+    """Trains a small SentencePiece model that keeps white space and case; returns its bytes."""
     subjects = ["the red cat", "a blue dog", "The Red fox", "my old caf\u00e9", "RED , BLUE"]
     verbs = ["plays", "runs", "played", "is running", "sat", "cried"]
     places = ["", " in the house", " at Home", " on the [CLS] mat [SEP]"]
@@ -808,7 +808,7 @@ def _processor(model):
 class DamagedFilesTest(tf.test.TestCase):
     TEXT = "The dog, sees a BIRD. 狗 \u2028 naïve"
 
-    def test_a_damaged_vocabulary_is_read_or_refused(self):
+    def test_a_damaged_vocabulary_is_loaded_or_rejected(self):
         def read(folder):
             path = os.path.join(folder, "vocab.txt")
             for lower_case in (True, False):
@@ -820,7 +820,7 @@ class DamagedFilesTest(tf.test.TestCase):
 
         mutations.check({"vocab.txt": "\n".join([*tiny.VOCABULARY, ""]).encode()}, read)
 
-    def test_a_damaged_sentencepiece_model_is_read_or_refused(self):
+    def test_a_damaged_sentencepiece_model_is_loaded_or_rejected(self):
         sentences = ["the dog sees a bird", "the cat hears a man", "a woman likes the small cat"]
         options = {"vocab_size": 40, "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
         options["control_symbols"] = "[CLS],[SEP]"

@@ -1,4 +1,4 @@
-"""Tests of tuning.py: what trains under each method, against lists of names written out here."""
+"""Tests of tuning.py: compares the variables that each method trains with lists of names."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from tuning import Role, Tuning
 
 
 def names(pattern):
-    """The names that a pattern with alternatives in braces stands for: "{a,b}/c" → a/c, b/c."""
+    """Expands alternatives in braces: "{a,b}/c" → a/c, b/c."""
     parts = [part.split(",") for part in re.split(r"[{}]", pattern)]
     return {"".join(choice) for choice in itertools.product(*parts)}
 
@@ -40,7 +40,7 @@ LAYER_1 = {name for name in PLAIN if name.startswith("bert/encoder/layer_1/")}
 
 
 def build(scope=None, adapter_fn="feedforward_adapter", config=None):
-    """Makes the tiny BERT in the default graph; returns its pooled output [1, 8]."""
+    """Builds a tiny BERT in the default graph; returns its pooled output [1, 8]."""
     ids = tf.zeros([1, 2], tf.int32)
     model = modeling.BertModel(
         config or tiny.config(), False, ids, scope=scope, adapter_fn=adapter_fn
@@ -49,7 +49,7 @@ def build(scope=None, adapter_fn="feedforward_adapter", config=None):
 
 
 def build_classifier(adapter_fn="feedforward_adapter", config=None):
-    """Makes the tiny BERT with the head of run_classifier; returns the loss."""
+    """Builds a tiny BERT with the head of run_classifier; returns the loss."""
     ids = tf.zeros([1, 2], tf.int32)
     labels = tf.zeros([1], tf.int32)
     return run_classifier.create_model(
@@ -63,13 +63,13 @@ def variable(name, *collections):
 
 
 def trained(*options, **more):
-    """The names of what trains, without an order."""
+    """Returns the set of names of the variables to train."""
     tuned = Tuning(*options, **more) if options else None
     return {v.op.name for v in tuning.trained_variables(tuned)}
 
 
 class TuningTestCase(tf.test.TestCase):
-    """Gives each test a graph of its own, and compares sets with their differences in view."""
+    """Runs each test in a new graph; shows the differences between sets."""
 
     maxDiff = None
 
@@ -84,7 +84,7 @@ class TuningTestCase(tf.test.TestCase):
 
 
 class TuningOptionsTest(RefusalTestCase):
-    def test_refused(self):
+    def test_invalid_settings(self):
         methods = ["adapters", "full", "top_layers", "layer_norm", "head"]
         needs_adapters = [
             (["--layer_norms=none", f"--tuning={method}"], (method,), {"layer_norms": "none"})
@@ -105,13 +105,13 @@ class TuningOptionsTest(RefusalTestCase):
         ):
             self.assert_refused(parts, Tuning, *options, **more)
 
-    def test_what_was_checked_stays(self):
+    def test_settings_are_immutable(self):
         with self.assertRaises(dataclasses.FrozenInstanceError):
             Tuning().method = "adaptr"
 
 
 class MethodsTest(TuningTestCase):
-    """What trains, by method: in the classifier with adapters, and in plain BERT."""
+    """Checks what each method trains, in a classifier with adapters and in plain BERT."""
 
     ADAPTED = {
         "adapters": ADAPTERS | LAYER_NORMS | HEAD,
@@ -120,7 +120,7 @@ class MethodsTest(TuningTestCase):
         "layer_norm": LAYER_NORMS | HEAD,
         "head": HEAD,
     }
-    # Without adapters there is nothing for that method to add to the LayerNorms.
+    # Without adapters, this method trains only LayerNorms and head.
     UNADAPTED = {
         "adapters": LAYER_NORMS | HEAD,
         "full": PLAIN,
@@ -149,24 +149,24 @@ class MethodsTest(TuningTestCase):
         modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32), adapter_layers=(1,))
         adapters = {name for name in ADAPTERS if "/layer_1/" in name}
         upper = {name for name in LAYER_NORMS if "/layer_1/" in name}
-        variable("shared/scale", modeling.ADAPTERS)  # In no layer, as the embeddings' LayerNorm.
+        variable("shared/scale", modeling.ADAPTERS)  # Not in a layer.
         adapters.add("shared/scale")
         for layer_norms, expected in (("all", LAYER_NORMS), ("adapted", upper), ("none", set())):
             self.assert_trains(adapters | expected, "adapters", layer_norms=layer_norms)
 
     def test_variants_of_adapters(self):
-        """All that an adapter's variant makes trains, but for moving statistics."""
-        for normalization, own in (
+        """All variables of an adapter's variant train, except moving statistics."""
+        for normalization, names in (
             ("batch", {"BatchNorm/beta", "BatchNorm/gamma"}),
             ("layer", {"LayerNorm/beta", "LayerNorm/gamma"}),
         ):
             adapter = modeling.AdapterConfig(
                 normalization=normalization, depth=2, sites="feed_forward", layers=(1,)
             )
-            own |= {"weights1", "biases1", "weights_hidden2", "biases_hidden2"}
-            own |= {"weights2", "biases2"}
-            adapters = {"bert/encoder/layer_1/output/adapters/" + name for name in own}
-            # "adapted" is of layers, whichever of their sub-layers have an adapter.
+            names |= {"weights1", "biases1", "weights_hidden2", "biases_hidden2"}
+            names |= {"weights2", "biases2"}
+            adapters = {"bert/encoder/layer_1/output/adapters/" + name for name in names}
+            # "adapted" selects layers, even if only one of their sub-layers has an adapter.
             upper = {name for name in LAYER_NORMS if "/layer_1/" in name}
             with tf.Graph().as_default():
                 modeling.BertModel(
@@ -190,14 +190,14 @@ class MethodsTest(TuningTestCase):
             below = [name for name in operations if name.startswith(scope) and "layer_0" in name]
             self.assertEqual(bool(below), passed, below[:3])
 
-    def test_layers_are_counted_from_the_top(self):
+    def test_top_layers(self):
         build_classifier(None, tiny.config(num_hidden_layers=12))
         layers = {name for name in LAYERS | LAYER_NORMS if "/layer_0/" in name}
         for count, indices in ((1, [11]), (3, [9, 10, 11]), (11, range(1, 12))):
             top = {name.replace("layer_0", f"layer_{i}") for name in layers for i in indices}
             self.assert_trains(top | POOLER | HEAD, "top_layers", count)
 
-    def test_all_layers_are_full_fine_tuning(self):
+    def test_all_layers_equal_full_fine_tuning(self):
         build_classifier(adapter_fn=None)
         self.assert_trains(PLAIN, "top_layers", 2)
 
@@ -207,12 +207,12 @@ class MethodsTest(TuningTestCase):
         everything = {name for name in PLAIN if "/layer_1/" not in name}
         self.assert_trains(everything, "top_layers", 1)
 
-    def test_more_layers_than_there_are(self):
+    def test_too_many_layers(self):
         build_classifier(adapter_fn=None)
         with self.assertRaisesRegex(UserError, "--num_top_layers=3: the encoder has 2 layers"):
             trained("top_layers", 3)
 
-    def test_the_order_is_that_of_making(self):
+    def test_order_of_creation(self):
         build_classifier()
         order = [v.op.name for v in tuning.trained_variables(Tuning("layer_norm"))]
         self.assertEqual(
@@ -224,7 +224,7 @@ class MethodsTest(TuningTestCase):
 
 
 class DefaultMethodTest(TuningTestCase):
-    """What trains when code written for BERT or adapter-bert calls `create_optimizer`."""
+    """Checks what trains when code for BERT or adapter-bert calls `create_optimizer`."""
 
     def test_with_adapters(self):
         build_classifier()
@@ -239,7 +239,7 @@ class DefaultMethodTest(TuningTestCase):
         self.assert_trains(PLAIN)
 
     def test_plain_bert_under_a_head_with_layer_norm(self):
-        # As the masked language model's head in BERT's run_pretraining.
+        # Like the masked language model's head in BERT's run_pretraining.
         build_classifier(adapter_fn=None)
         with tf.variable_scope("cls/predictions/transform"):
             modeling.layer_norm(tf.zeros([1, 8]))
@@ -266,7 +266,7 @@ class RolesTest(TuningTestCase):
                 expected[name] = Role(kind, layer)
         self.assertEqual(dict(tuning.roles()), expected)
 
-    def test_names_tell_the_roles_of_adapters_and_layer_norms_too(self):
+    def test_roles_by_name(self):
         parts = "{weights_hidden2,biases_hidden2,LayerNorm/gamma,BatchNorm/beta}"
         variants = names("bert/encoder/layer_1/{attention/output,output}/adapters/" + parts)
         for name in ADAPTERS | variants:
@@ -274,7 +274,7 @@ class RolesTest(TuningTestCase):
         for name in LAYER_NORMS:
             self.assertEqual(tuning.role_of(name, ["bert/"]).kind, "layer_norm")
 
-    def test_what_no_collection_claims_outside_of_the_encoder_is_head(self):
+    def test_other_variables_outside_of_the_encoder_are_head(self):
         build()
         heads = [
             "cls/squad/output_weights",
@@ -292,7 +292,7 @@ class RolesTest(TuningTestCase):
         self.assert_trains(ADAPTERS | LAYER_NORMS | set(heads))
         self.assert_trains(heads, "head")
 
-    def test_a_head_with_layer_norm_is_head_all_through(self):
+    def test_a_layer_norm_of_the_head_is_head(self):
         build_classifier()
         with tf.variable_scope("cls"):
             modeling.layer_norm(tf.zeros([1, 8]))
@@ -302,7 +302,7 @@ class RolesTest(TuningTestCase):
             LAYER_1 | {n for n in ADAPTERS if "/layer_1/" in n} | POOLER | head, "top_layers", 1
         )
 
-    def test_a_head_inside_the_encoders_scope_that_is_in_the_collection(self):
+    def test_a_head_in_the_collection_inside_the_encoders_scope(self):
         build()
         variable("bert/classifier", modeling.HEAD)
         self.assertEqual(tuning.roles()["bert/classifier"], Role("head"))
@@ -329,7 +329,7 @@ class RolesTest(TuningTestCase):
         self.assertEqual(tuning.roles()["shared/scale"], Role("adapter"))
         self.assert_trains(ADAPTERS | LAYER_NORMS | {"shared/scale"})
 
-    def test_what_nothing_covers_is_an_error(self):
+    def test_a_variable_without_a_role_is_an_error(self):
         strays = [
             "bert/encoder/layer_1/output/scale",
             "bert/encoder/layer_1/output/dense/kernel_2",
@@ -347,7 +347,7 @@ class RolesTest(TuningTestCase):
 
 
 class ScopesTest(TuningTestCase):
-    """The encoder is found wherever it lies."""
+    """The encoder is found in any scope."""
 
     def test_any_scope(self):
         for scope in ("siamese/bert/", "encoder/", "bert_1/", "a.b/layer_0/", ""):
@@ -399,18 +399,18 @@ class GradientsTest(TuningTestCase):
     def check(self, loss, variables):
         tuning.check_gradients(variables, tf.gradients(loss, variables))
 
-    def test_silent_where_the_loss_depends_on_everything(self):
+    def test_no_warning_if_all_variables_have_gradients(self):
         loss = build_classifier()
         self.check(loss, tf.trainable_variables())
 
-    def test_silent_for_the_pooler(self):
+    def test_no_warning_of_the_pooler(self):
         model = modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32))
         loss = tf.reduce_sum(model.get_sequence_output())
         gradients = tf.gradients(loss, tf.trainable_variables())
         self.assertEqual(sum(gradient is None for gradient in gradients), 2)
         tuning.check_gradients(tf.trainable_variables(), gradients)
 
-    def test_an_adapter_that_is_left_out(self):
+    def test_warning_of_an_adapter_without_gradient(self):
         model = modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32))
         loss = tf.reduce_sum(model.get_all_encoder_layers()[0])
         with self.assertRaisesRegex(
@@ -418,7 +418,7 @@ class GradientsTest(TuningTestCase):
         ):
             self.check(loss, tuning.trained_variables())
 
-    def test_a_head_that_is_left_out(self):
+    def test_warning_of_a_head_without_gradient(self):
         loss = build_classifier()
         variable("second_head")
         with self.assertRaisesRegex(ValueError, "on 1 of .* second_head"):

@@ -1,1 +1,1 @@
-"""Task adapters and pretrained weights, read and written in each format."""
+"""Readers and writers of task adapters and pretrained weights, one module per format."""

@@ -1,4 +1,4 @@
-"""Task adapters and TensorFlow's checkpoints: those of a training, and those of adapter-bert."""
+"""Task adapters in TensorFlow checkpoints, of this project's trainings and of adapter-bert."""
 
 import collections
 import dataclasses
@@ -14,11 +14,11 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.formats.bert import describe_encoder
 
-_TABLE_MAGIC = bytes.fromhex("57fb808b247547db")  # At the end of a checkpoint of the first format.
+_TABLE_MAGIC = bytes.fromhex("57fb808b247547db")  # The last bytes of a V1 checkpoint.
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is a checkpoint's prefix, or one of its files."""
+    """Returns whether a path is the prefix or a file of a checkpoint."""
     if files.exists(path + ".index"):
         return True
     if not files.exists(path) or files.isdir(path):
@@ -31,14 +31,14 @@ def matches(path: str) -> bool:
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that say what a checkpoint holds, for people.
+    """Returns lines that describe a checkpoint for people.
 
     Args:
-      path: its prefix.
-      argument: what an error calls it, such as "PATH".
+      path: prefix of the checkpoint.
+      argument: what errors call the prefix, such as "PATH".
 
     Raises:
-      UserError: it is damaged, or the path is one of its files.
+      UserError: the checkpoint is damaged, or the path is one of its files.
     """
     reader = checkpoints.open_checkpoint(path, argument)
     shapes = reader.get_variable_to_shape_map()
@@ -46,7 +46,7 @@ def describe(path: str, argument: str) -> List[str]:
     for name, shape in shapes.items():
         if name != checkpoints.IDENTITY:
             parameters[_model_part(name)] += int(np.prod(shape, dtype=np.int64))
-    is_one_file = not files.exists(path + ".index")  # Of the first format.
+    is_one_file = not files.exists(path + ".index")  # V1 format.
     size = files.readable_size(path if is_one_file else path + ".")
     lines = [
         f"Checkpoint: {len(shapes)} tensors, {size}",
@@ -57,14 +57,14 @@ def describe(path: str, argument: str) -> List[str]:
         sizes = checkpoints.encoder_sizes(shapes, where)
         missing = [name for name in model_variables.encoder_shapes(sizes) if name not in shapes]
         if missing:
-            return [*lines, f"No whole BERT: it lacks {len(missing)} tensors, as {missing[0]}"]
+            return [*lines, f"Incomplete BERT: lacks {len(missing)} tensors, such as {missing[0]}"]
         read_tensor = functools.partial(checkpoints.read_tensor, reader, where=where)
         lines.append(describe_encoder(sizes, read_tensor))
     return lines
 
 
 def _model_part(name: str) -> str:
-    """Returns which part of a model a tensor of a checkpoint is."""
+    """Returns the part of a model to which a checkpoint's tensor belongs."""
     if name == checkpoints.GLOBAL_STEP:
         return "Step"
     if name.endswith(checkpoints.MOMENTS):
@@ -83,37 +83,41 @@ def _model_part(name: str) -> str:
 def read(
     checkpoint: str, description: task_adapter.Description, init_checkpoint: str
 ) -> task_adapter.TaskAdapter:
-    """Takes the task adapter out of a checkpoint of adapter-bert's.
+    """Loads the task adapter in a checkpoint of adapter-bert.
 
-    All of it that adapters do not train must equal the pretrained BERT to the last bit.
+    All tensors that adapter tuning does not train must be bit-identical to the pretrained BERT's.
 
     Args:
       checkpoint: prefix of the checkpoint.
-      description: `task_adapter.Description`; the checkpoint tells its adapter and global_step.
-      init_checkpoint: prefix of the pretrained checkpoint that it was trained from.
+      description: `task_adapter.Description`; the checkpoint determines its adapter and
+        global_step.
+      init_checkpoint: prefix of the pretrained checkpoint from which it was trained.
 
     Raises:
-      UserError: the checkpoint is damaged, holds no adapters, was trained from another BERT, or has
+      UserError: the checkpoint is damaged, has no adapters, was trained from another BERT, or has
         another number of labels.
     """
     where, bert = f"CHECKPOINT {checkpoint}", f"BERT_DIR {os.path.dirname(init_checkpoint)}"
-    found = checkpoints.trained_tensors(checkpoint, "CHECKPOINT")
-    bias, labels = found.get("output_bias"), description.labels
+    trained = checkpoints.trained_tensors(checkpoint, "CHECKPOINT")
+    bias, labels = trained.get("output_bias"), description.labels
     if bias is not None and bias.size != len(labels):
-        raise UserError(f"--labels={','.join(labels)}: {where} has {bias.size} outputs.")
+        raise UserError(
+            f"--labels={','.join(labels)}: expected {bias.size} labels, because {where} has"
+            f" {bias.size} outputs."
+        )
     description = dataclasses.replace(
         description,
-        adapter=configs.AdapterConfig(_adapter_size(found, where)),
+        adapter=configs.AdapterConfig(_adapter_size(trained, where)),
         global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
     )
     expected_shapes = task_adapter.shapes(description)
     reader = checkpoints.open_checkpoint(init_checkpoint, "BERT_DIR")
-    for name in sorted(set(found) - set(expected_shapes)):
+    for name in sorted(set(trained) - set(expected_shapes)):
         if not reader.has_tensor(name) or not np.array_equal(
-            found[name], checkpoints.read_tensor(reader, name, bert)
+            trained[name], checkpoints.read_tensor(reader, name, bert)
         ):
             raise UserError(f"{where} was not trained from {bert}: {name} differs.")
-    tensors = {name: found[name] for name in expected_shapes if name in found}
+    tensors = {name: trained[name] for name in expected_shapes if name in trained}
     task_adapter.check_tensors(tensors, description, where)
     return task_adapter.TaskAdapter(description, tensors)
 
@@ -126,7 +130,7 @@ def _adapter_size(tensors: Dict[str, np.ndarray], where: str) -> int:
 
 
 class RunAdapter(NamedTuple):
-    """A training's task adapter, the folder or checkpoint that holds it, and output_dir."""
+    """Holds a run's task adapter, its folder or checkpoint, and the run's output_dir."""
 
     adapter: task_adapter.TaskAdapter
     path: str
@@ -134,19 +138,20 @@ class RunAdapter(NamedTuple):
 
 
 def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[RunAdapter]:
-    """Finds the task adapter of a training by its output_dir, a checkpoint of it, or itself.
+    """Loads the task adapter of a run.
 
     Args:
-      path: a folder, a checkpoint's prefix, or its .index.
-      flag: what errors call it.
+      path: folder of the task adapter, output_dir of the run, or prefix or .index file of one of
+        the run's checkpoints.
+      flag: what errors call the path.
 
     Returns:
-      `RunAdapter`; a checkpoint's holds that checkpoint's tensors, maybe of an earlier step than
-      those of the finished adapter. None where the path names neither, as that of a whole BERT.
+      `RunAdapter`. For a checkpoint it has the checkpoint's tensors, which may be of an earlier
+      step than the finished adapter. None if the path is none of these, such as a pretrained BERT.
 
     Raises:
-      UserError: a file is damaged; or a checkpoint's training has left no task adapter, which says
-        what the checkpoint does not.
+      UserError: a file is damaged; or the path is a checkpoint and its run has no task adapter,
+        which holds the description.
     """
     path = path.rstrip("/")
     if files.exists(f"{files.current_folder(path)}/{task_adapter.CONFIG_FILE}"):
@@ -166,8 +171,8 @@ def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[Run
     folder, where = os.path.join(output_dir, task_adapter.FOLDER), f"{flag} {prefix}"
     if not files.exists(files.current_folder(folder)):
         raise UserError(
-            f"{where} holds only what a task trained, and {folder}, which says the rest, is not"
-            " there; run its training to the end."
+            f"{where} has no description of its task, because {folder} is missing; run the"
+            " training to the end."
         )
     finished = task_adapter.load(folder, flag)
     tensors = checkpoints.trained_tensors(prefix, flag)
@@ -181,7 +186,7 @@ def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[Run
 
 
 def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> task_adapter.Backbone:
-    """Returns the `task_adapter.Backbone` in a pretrained checkpoint, named after its folder.
+    """Returns the `task_adapter.Backbone` of a pretrained checkpoint, named after its folder.
 
     Args:
       init_checkpoint: prefix of the checkpoint.
@@ -194,7 +199,7 @@ def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> task_adapte
     reader = checkpoints.open_checkpoint(init_checkpoint)
     read = functools.partial(checkpoints.read_tensor, reader, where=where)
     folder = os.path.dirname(os.path.abspath(init_checkpoint))
-    if os.path.basename(folder) == "variables":  # Of a TF-Hub module.
+    if os.path.basename(folder) == "variables":  # A TF-Hub module.
         folder = os.path.dirname(folder)
     return task_adapter.Backbone(
         name=os.path.basename(folder),
@@ -204,7 +209,7 @@ def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> task_adapte
 
 
 def to_checkpoint(adapter: task_adapter.TaskAdapter, prefix: str) -> None:
-    """Writes the tensors and the step as a TensorFlow checkpoint, as a training leaves them."""
+    """Writes tensors and global step as a TensorFlow checkpoint atomically."""
     step = np.array(adapter.description.global_step, np.int64)
     checkpoints.write(prefix, {**adapter.tensors, checkpoints.GLOBAL_STEP: step})
 
@@ -215,16 +220,16 @@ def to_full_checkpoint(
     prefix: str,
     flag: str = "--init_checkpoint",
 ) -> None:
-    """Writes backbone and task adapter as one checkpoint; see `full_checkpoint_use`.
+    """Writes backbone and task adapter as one checkpoint atomically; see `full_checkpoint_use`.
 
     Args:
       adapter: `task_adapter.TaskAdapter`.
-      init_checkpoint: prefix of the pretrained checkpoint that it was trained on.
-      prefix: of the checkpoint to write.
-      flag: what the error calls the pretrained checkpoint.
+      init_checkpoint: prefix of the pretrained checkpoint on which it was trained.
+      prefix: prefix of the checkpoint to write.
+      flag: what errors call the pretrained checkpoint.
 
     Raises:
-      UserError: it was trained on another one.
+      UserError: the adapter was trained on another checkpoint.
     """
     config, where = adapter.description.backbone.bert_config(), f"{flag} {init_checkpoint}"
     checkpoints.check_encoder(init_checkpoint, config, flag)
@@ -236,21 +241,21 @@ def to_full_checkpoint(
     fingerprint = model_variables.fingerprint(tensors.get, config)
     if fingerprint != adapter.description.backbone.fingerprint:
         raise UserError(
-            f"{where} is not the backbone that the task adapter was"
-            f" trained on, {adapter.description.backbone.name}: their fingerprints differ."
+            f"{where} is not the backbone on which the task adapter was trained,"
+            f" {adapter.description.backbone.name}: their fingerprints differ."
         )
     to_checkpoint(adapter._replace(tensors={**tensors, **adapter.tensors}), prefix)
 
 
 def full_checkpoint_use(description: task_adapter.Description) -> str:
-    """Returns a sentence that says which code may load a full checkpoint of this task.
+    """Returns a sentence that tells which code can use a full checkpoint of this task.
 
-    Other code than that loads it too, and silently ignores tensors: its scores are much worse.
+    Other code also loads the checkpoint, but silently ignores tensors and scores much worse.
     """
     adapter = description.adapter
     if adapter is None:
         return "BERT's own code can load it."
-    warning = "BERT's own code loads it and ignores the adapters without a message"
+    warning = "BERT's own code loads it, but silently ignores the adapters"
     plain_adapter = configs.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
     if adapter != plain_adapter:
         return f"Load it in this project only: {warning}, and adapter-bert has no such adapters."

@@ -1,4 +1,4 @@
-"""Folders of task adapters, and what the tasks are called: "mrpc" for output/mrpc/adapter."""
+"""Finds folders of task adapters, and names the tasks: "mrpc" for output/mrpc/adapter."""
 
 import contextlib
 import glob
@@ -16,18 +16,18 @@ from adapter_bert.formats.bert import count_text
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is a task adapter, or the folder of a run that has one."""
+    """Returns whether a path is a task adapter, or the output_dir of a run that has one."""
     return any(_is_task_adapter(folder) for folder in (path, _of_run(path)))
 
 
 def _is_task_adapter(folder: str) -> bool:
-    """Returns whether a folder has this format's config: other formats call theirs the same."""
+    """Returns whether a folder has this format's config; other formats use the same file name."""
     config = posixpath.join(folder, task_adapter.CONFIG_FILE)
     if not files.exists(config):
         return False
     try:
         record = files.read_object(config)
-    except UserError:  # Damaged: `load` says how, unless the folder is another format's.
+    except UserError:  # Damaged: with tensors of this format, `load` then reports the error.
         return files.exists(posixpath.join(folder, task_adapter.TENSORS_FILE))
     return record.get("format") == task_adapter.FORMAT
 
@@ -37,14 +37,14 @@ def _of_run(path: str) -> str:
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that say what a task adapter is, for people.
+    """Returns lines that describe a task adapter for people.
 
     Args:
-      path: its folder, or that of the run.
-      argument: what an error calls it, such as "PATH".
+      path: folder of the task adapter, or output_dir of its run.
+      argument: what errors call the path, such as "PATH".
 
     Raises:
-      UserError: it is damaged.
+      UserError: the task adapter is damaged.
     """
     folder = path if _is_task_adapter(path) else _of_run(path)
     loaded = task_adapter.load(folder, argument)
@@ -66,9 +66,9 @@ def describe(path: str, argument: str) -> List[str]:
 
 
 def is_task_name(text: str) -> bool:
-    """Whether a task can be called so: letters, digits, ".", "_" and "-", at most 100 of them.
+    """Returns whether a text is a valid task name: up to 100 letters, digits, ".", "_" and "-".
 
-    A folder of that name must not be taken for what a killed `files.atomic_folder` left.
+    Names that `files.atomic_folder` gives to temporary folders are not valid.
     """
     is_match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
     return is_match and files.final_folder(text) == text
@@ -78,49 +78,49 @@ def check_task_name(text: str) -> None:
     """Raises UserError unless `is_task_name`."""
     if not is_task_name(text):
         raise UserError(
-            f"{text[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', a"
-            " letter or digit first, at most 100 of them, and no .partial or .replaced at the end."
+            f"{text[:100]!r} is not a valid task name; expected at most 100 letters, digits, '.',"
+            " '_' and '-', with a letter or digit first and no .partial or .replaced at the end."
         )
 
 
 def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
-    """The task adapters that --adapters names: dict from tasks' names to folders.
+    """Returns a dict from task names to the folders that the patterns of --adapters match.
 
     Raises:
-      UserError: a pattern fits nothing, what it fits is no task adapter or cannot be read, or two
-        have one name.
+      UserError: a pattern matches nothing; a match is not a task adapter or cannot be read; or two
+        tasks have the same name.
     """
     adapters = {}
     for pattern in patterns:
         folders = _expand(pattern)
         if not folders:
-            raise UserError(f"--adapters={pattern}: there is no such folder.")
+            raise UserError(f"--adapters={pattern}: no such folder.")
         for path in map(files.final_folder, folders):
             folder = resolve(path)
             if folder is None:
                 raise UserError(
-                    f"--adapters={pattern}: {path} is no task adapter, a folder with"
-                    " adapter_config.json, as a training leaves it in output_dir/adapter."
+                    f"--adapters={pattern}: {path} is not a task adapter; expected a folder with"
+                    " adapter_config.json, such as output_dir/adapter of a training."
                 )
             name = task_name(folder)
             if adapters.setdefault(name, folder) != folder:
                 raise UserError(
-                    f"--adapters: {adapters[name]} and {folder} are both called {name!r};"
+                    f"--adapters: {adapters[name]} and {folder} are both named {name!r};"
                     " rename one."
                 )
     return adapters
 
 
 def find_all(root: str) -> Dict[str, List[str]]:
-    """The task adapters in a folder of folders: dict from names to their `candidates`.
+    """Returns a dict from task names to `candidates`, for the subfolders of --adapter_dir.
 
-    The log tells of those that cannot be read, and of those whose folder's name is none of a task.
+    Logs a warning for each subfolder that cannot be read or whose name is not a valid task name.
 
     Raises:
-      UserError: it is no folder, or cannot be read.
+      UserError: `root` is not a folder, or cannot be read.
     """
     if not files.isdir(root):
-        raise UserError(f"--adapter_dir={root} is no folder.")
+        raise UserError(f"--adapter_dir={root} is not a folder.")
     adapters = {}
     for name in sorted(set(map(files.final_folder, _list_names(root, "--adapter_dir=")))):
         try:
@@ -134,10 +134,10 @@ def find_all(root: str) -> Dict[str, List[str]]:
 
 
 def candidates(folder: str) -> List[str]:
-    """The folders of task adapters that a name stands for, the one to take first.
+    """Returns the folders of task adapters in a task's folder, in order of preference.
 
-    They are `<folder>/<number>`, as uploads are kept, the highest first; `<folder>`; and
-    `<folder>/adapter`, as a run leaves it.
+    These are `<folder>/<number>` of uploads, the highest number first; `<folder>`; and
+    `<folder>/adapter` of a run.
 
     Raises:
       UserError: the folder cannot be read.
@@ -153,16 +153,12 @@ def candidates(folder: str) -> List[str]:
 
 
 def resolve(folder: str) -> Optional[str]:
-    """The first of a folder's `candidates`, or None; raises UserError as that does."""
+    """Returns the first of a folder's `candidates`, or None."""
     return next(iter(candidates(folder)), None)
 
 
 def check_below(root: str, folder: str) -> None:
-    """Makes sure that links lead neither a folder nor a task adapter's files in it out of another.
-
-    Raises:
-      UserError: one does.
-    """
+    """Raises UserError if links lead a task adapter's folder or files out of `root`."""
     if files.is_remote(root):
         return
     current = files.current_folder(folder)
@@ -173,7 +169,7 @@ def check_below(root: str, folder: str) -> None:
 
 
 def task_name(folder: str) -> str:
-    """What a task is called after its adapter's folder: "mrpc" for output/mrpc/adapter."""
+    """Returns the task name for an adapter's folder: "mrpc" for output/mrpc/adapter."""
     components = [component for component in folder.split("/") if component not in ("", ".")]
     if len(components) > 1 and (components[-1] == task_adapter.FOLDER or components[-1].isdigit()):
         components.pop()
@@ -181,7 +177,7 @@ def task_name(folder: str) -> str:
 
 
 def version_numbers(folder: str) -> List[int]:
-    """The numbers that folders in a folder are called by, a list.
+    """Returns the names of subfolders that are numbers, as ints.
 
     Raises:
       UserError: the folder cannot be read.
@@ -193,7 +189,7 @@ def version_numbers(folder: str) -> List[int]:
 
 
 def _expand(pattern: str) -> List[str]:
-    """The paths that a pattern fits, sorted; one without wildcards elsewhere is such a path."""
+    """Returns the sorted paths that match; a remote path without wildcards matches itself."""
     if not files.is_remote(pattern):
         return sorted(glob.glob(pattern))
     if not glob.has_magic(pattern):
@@ -203,14 +199,14 @@ def _expand(pattern: str) -> List[str]:
 
 
 def _list_names(folder: str, flag: str = "") -> List[str]:
-    """What lies in a folder; raises UserError, which `flag` begins, if it cannot be read."""
+    """Returns the names in a folder; raises UserError, which begins with `flag`."""
     with _convert_read_errors(flag + folder):
         return [name.rstrip("/") for name in files.listdir(folder)]
 
 
 @contextlib.contextmanager
 def _convert_read_errors(where: str) -> Iterator[None]:
-    """An error of the file system is a UserError, which `where` begins."""
+    """Converts errors of the file system to UserError, which begins with `where`."""
     try:
         yield
     except OSError as error:

@@ -1,15 +1,15 @@
-"""Task adapters in AdapterHub's format: the package `adapters` for PyTorch and its predecessors.
+"""Task adapters in AdapterHub's format, that of the PyTorch package `adapters`.
 
     adapter_config.json, adapter.safetensors     the bottleneck adapters
     head_config.json, model_head.safetensors     the head
-    layer_norms.safetensors                      the LayerNorms, which that format has no place for
+    layer_norms.safetensors                      the LayerNorms, which the format does not support
 
-Written as by version 1.3; read of any version, from pytorch_adapter.bin and pytorch_model_head.bin,
-too. `LOADING` are the lines of Python that load what is written.
+Writes the format of version 1.3. Reads all versions, also pytorch_adapter.bin and
+pytorch_model_head.bin. `LOADING` is Python code that loads the written files.
 
 The layouts `double_seq_bn` (Houlsby et al. 2019), `seq_bn` (Pfeiffer et al. 2020) and `par_bn` (He
-et al. 2021) are settings of a `configs.AdapterConfig`. A head with a hidden layer and tanh on the
-first position's output is BERT's pooler, trained, below a head of one layer.
+et al. 2021) correspond to settings of `configs.AdapterConfig`. A head with a hidden layer and tanh
+on the first position corresponds to a trained BERT pooler below a head with one layer.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import huggingface, peft, task_adapter
 from adapter_bert.formats.bert import count_text
 
-Tensors = Dict[Tuple[str, str], np.ndarray]  # By file and PyTorch's name.
+Tensors = Dict[Tuple[str, str], np.ndarray]  # Keys are (file, PyTorch's name).
 
 _ADAPTER, _HEAD, _LAYER_NORMS = "adapter", "model_head", "layer_norms"
 _ADAPTER_CONFIG, HEAD_CONFIG = "adapter_config.json", "head_config.json"
@@ -47,7 +47,7 @@ model.load_state_dict(load_file("{folder}/layer_norms.safetensors"), strict=Fals
 model.eval()
 """
 
-# The package's activations → ours. Its "gelu" is the exact form, and ours the tanh form.
+# The package's activations → ours. Its "gelu" is the exact form, ours the tanh form.
 _ACTIVATIONS = {
     "gelu_new": "gelu",
     "gelu_fast": "gelu",
@@ -63,10 +63,10 @@ _ACTIVATIONS = {
     "silu": "swish",
     "tanh": "tanh",
 }
-# Files without a version are older than 2.0, and call GELU's forms otherwise.
+# Files without a version were written before 2.0, which named the forms of GELU differently.
 _OLD_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 
-# The settings that the package has, and what they are there.
+# Our settings, and the fields that express them in the package.
 _SITES = {
     "both": {"mh_adapter": True, "output_adapter": True},
     "attention": {"mh_adapter": True, "output_adapter": False},
@@ -92,11 +92,11 @@ _PLACEMENTS = {
         "residual_before_ln": True,
     },
 }
-# What else the package can vary in a bottleneck adapter's forward pass, and the only value here.
+# Other fields that change a bottleneck adapter's forward pass; we support only these values.
 _FIXED = {"ln_before": False, "ln_after": False, "use_gating": False, "phm_layer": False}
-# Factors that the package trains, one or D of them.
+# Values of "scaling" with which the package trains one factor, or D factors.
 _TRAINED_SCALINGS = ("learned", "channel")
-# The package's layouts, as a config of its first versions may name them.
+# The package's layouts; in its first versions, a config may be only a layout's name.
 _LAYOUTS = {
     "double_seq_bn": {**_SITES["both"], **_PLACEMENTS["sequential"], "non_linearity": "swish"},
     "seq_bn": {**_SITES["feed_forward"], **_PLACEMENTS["normalized"], "non_linearity": "relu"},
@@ -119,7 +119,7 @@ _TENSOR_NAMES = {
 _HEAD_TENSOR_NAMES = {"output_weights": "weight", "output_bias": "bias"}
 _POOLER_TENSOR_NAMES = {"bert/pooler/dense/kernel": "weight", "bert/pooler/dense/bias": "bias"}
 
-# Models with one head of HuggingFace's → the head's type, and its layer.
+# HuggingFace's model classes with a static head → the head's type and layer.
 _STATIC_HEADS = {
     "BertForSequenceClassification": ("classification", "classifier"),
     "BertForTokenClassification": ("tagging", "classifier"),
@@ -128,12 +128,12 @@ _STATIC_HEADS = {
 
 
 class Source(NamedTuple):
-    """What lies in a folder of this format, in the words of version 1.3.
+    """Holds the content of a folder in this format, converted to version 1.3.
 
     Attributes:
-      name: the adapter's.
-      version: of the package, "" if it is not told.
-      hidden_size: of the model that it belongs to; None if it is not told.
+      name: the adapter's name.
+      version: version of the package; "" if unknown.
+      hidden_size: the model's hidden size; None if unknown.
       adapter: the adapters' config.
       head: the head's config.
       tensors: dict from (file, PyTorch's name) to float32 arrays.
@@ -148,7 +148,7 @@ class Source(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """A head: its kind of task, labels, whether it has a hidden layer, and a bias."""
+    """Describes a head: its kind of task, labels, hidden layer and bias."""
 
     kind: task_kinds.TaskKind
     labels: Tuple[str, ...]
@@ -169,11 +169,11 @@ def matches(path: str) -> bool:
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that say what an adapter is, and whether it opens here, for people.
+    """Returns lines that describe an adapter for people, and whether this project supports it.
 
     Args:
       path: its folder.
-      argument: what an error calls it, such as "PATH".
+      argument: what errors call the folder, such as "PATH".
 
     Raises:
       UserError: a file is missing or damaged.
@@ -190,24 +190,24 @@ def describe(path: str, argument: str) -> List[str]:
         head = _head_of(source.head, where)
         _adapter_of(source, where)
     except UserError as error:
-        return [*lines, f"Does not open here: {error}"]
+        return [*lines, f"Not supported here: {error}"]
     return [*lines, f"Labels: {', '.join(head.labels) or 'none'}, {head.kind.name}"]
 
 
 def _is_like(config: Dict[str, Any], layout: Dict[str, Any]) -> bool:
-    """Returns whether adapters are of a layout, whatever their activation."""
+    """Returns whether a config has all fields of a layout, except the activation."""
     return all(config.get(name) == layout[name] for name in layout if name != "non_linearity")
 
 
 def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
-    """Writes a task adapter into a folder that exists.
+    """Writes a task adapter to an existing folder.
 
     Args:
       folder: path.
       adapter: `task_adapter.TaskAdapter`.
 
     Raises:
-      UserError: the format has no place for it.
+      UserError: the format does not support the adapter.
     """
     description = adapter.description
     records = {
@@ -238,33 +238,30 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
 
 
 def _check_adapter(description: task_adapter.Description) -> configs.AdapterConfig:
-    """Its adapters' settings; raises UserError unless the format can hold the task adapter."""
+    """Returns the adapters' settings; raises UserError if the format does not support them."""
     adapter = description.adapter
     if adapter is None or adapter.fn != "feedforward_adapter":
         raise UserError(
-            "AdapterHub's format holds bottleneck adapters (--adapter_fn=feedforward_adapter), but"
-            f" this is of --tuning={description.tuning.method}"
+            "AdapterHub's format requires bottleneck adapters (--adapter_fn=feedforward_adapter),"
+            f" but this adapter has --tuning={description.tuning.method}"
             + (f" with {adapter.fn}." if adapter else ".")
         )
     for name, value in adapter.variant().items():
         if name not in ("sites", "placement", "scaling"):
-            raise UserError(
-                f"AdapterHub's format has no adapters like these (--adapter_{name}={value})."
-            )
+            raise UserError(f"AdapterHub's format does not support --adapter_{name}={value}.")
     if (adapter.activation.lower() or "linear") not in _ACTIVATIONS.values():
         raise UserError(
-            f"The package adapters has no such activation (--adapter_activation="
-            f"{adapter.activation})."
+            f"AdapterHub's format does not support --adapter_activation={adapter.activation}."
         )
     kind = task_kinds.get(description.kind)
     if kind.adapterhub_head is None:
         known = [name for name in task_kinds.names() if task_kinds.get(name).adapterhub_head]
         raise UserError(
-            f"A head of the kind {description.kind} has no counterpart in AdapterHub's format,"
-            f" expected {' or '.join(known)}."
+            f"AdapterHub's format does not support heads of the kind {description.kind}, expected"
+            f" {' or '.join(known)}."
         )
     if description.tuning.train_pooler and kind.reads_tokens:
-        raise UserError("AdapterHub's format has no place for a pooler below a head of tokens.")
+        raise UserError("AdapterHub's format does not support a pooler below a token head.")
     return adapter
 
 
@@ -290,7 +287,7 @@ def _adapter_config(
 
 
 def reduction_factor(hidden_size: int, adapter_size: int) -> float:
-    """The float f of which the package makes the width: size = hidden_size // f."""
+    """Returns a float f for which the package computes size = hidden_size // f."""
     factor = hidden_size / adapter_size
     return (
         factor if int(hidden_size // factor) == adapter_size else hidden_size / (adapter_size + 0.5)
@@ -315,7 +312,8 @@ def _file_and_name(name: str, description: task_adapter.Description) -> Tuple[st
     """Returns (file, PyTorch's name) of a trained tensor."""
     adapter, is_hidden = description.task, description.tuning.train_pooler
     kind = model_variables.role_of(name, ["bert/"]).kind
-    # The modules of a head are dropout and a layer; a hidden layer is followed by its activation.
+    # A head's modules are 0: dropout, 1: layer; with a hidden layer also 2: its activation,
+    # 3: dropout, 4: layer.
     if kind == "head":
         part = _HEAD_TENSOR_NAMES[name.rpartition("/")[2]]
         return _HEAD, f"heads.{adapter}.{4 if is_hidden else 1}.{part}"
@@ -328,28 +326,28 @@ def _file_and_name(name: str, description: task_adapter.Description) -> Tuple[st
 
 
 def _transposed(google_name: str, value: np.ndarray) -> np.ndarray:
-    """Our layout as PyTorch's, or back: an adapter's and the pooler's weights are transposed."""
+    """Converts between our layout and PyTorch's: transposes weights of adapters and pooler."""
     is_transposed = "/adapters/" in google_name or google_name.endswith("/kernel")
     return value.T if is_transposed else value
 
 
 def read(folder: str, description: task_adapter.Description) -> task_adapter.TaskAdapter:
-    """Reads what `write` or the package's `save_adapter` wrote.
+    """Loads a task adapter written by `write` or the package's `save_adapter`.
 
-    Without `layer_norms.safetensors` the LayerNorms are the backbone's, as the package leaves them.
-    A trained factor of the adapters' output is multiplied into their last weights.
+    Without `layer_norms.safetensors` the LayerNorms are the backbone's, because the package does
+    not train them. Trained scaling factors are multiplied into the adapters' last weights.
 
     Args:
       folder: path.
-      description: `task_adapter.Description`; what the format tells takes the place of its task,
-        kind, labels, tuning and adapter.
+      description: `task_adapter.Description`; the files replace its task, kind, labels, tuning and
+        adapter.
 
     Returns:
       `task_adapter.TaskAdapter`.
 
     Raises:
-      UserError: a file is missing or damaged; adapters or head have no counterpart here; a tensor
-        is missing, of another shape or has no place.
+      UserError: a file is missing or damaged; adapters or head are not supported here; or a tensor
+        is missing, unexpected or of a wrong shape.
     """
     where = f"SOURCE_DIR {folder}"
     source = read_files(folder, where)
@@ -358,8 +356,8 @@ def read(folder: str, description: task_adapter.Description) -> task_adapter.Tas
     )
     if source.hidden_size not in (None, hidden_size):
         raise UserError(
-            f"{where} belongs to a model with hidden size {source.hidden_size}, but BERT_DIR holds"
-            f" {description.backbone.name}, with {hidden_size}."
+            f"{where} requires a model with hidden size {source.hidden_size}, but BERT_DIR"
+            f" {description.backbone.name} has {hidden_size}."
         )
     adapter, leave_out = _adapter_of(source, where)
     layers = tuple(i for i in range(num_layers) if i not in leave_out)
@@ -385,26 +383,26 @@ def read(folder: str, description: task_adapter.Description) -> task_adapter.Tas
 
 
 def read_files(folder: str, where: str) -> Source:
-    """Reads what lies in a folder of this format, of any version.
+    """Reads a folder in any version of this format.
 
     Args:
       folder: path.
-      where: begins the error's sentence.
+      where: beginning of the error message.
 
     Returns:
       `Source`.
 
     Raises:
-      UserError: a file is missing or damaged, but that of the LayerNorms may be missing; it is
-        PEFT's, or of another model than BERT.
+      UserError: a file other than `layer_norms.safetensors` is missing; a file is damaged; or the
+        adapter is PEFT's, or of another model than BERT.
     """
     peft.check_other(folder, where)
     record = _read_record(folder, _ADAPTER_CONFIG, where)
     name = str(record.get("name"))
     if record.get("model_type", "bert") != "bert":
         raise UserError(
-            f"{where} belongs to a model of the type {record['model_type']}, but this project has"
-            " BERT alone."
+            f"{where} requires a model of the type {record['model_type']}, but this project"
+            " supports only BERT."
         )
     adapter = _adapter_fields(record, os.path.join(folder, _ADAPTER_CONFIG))
     head_record = _read_record(folder, HEAD_CONFIG, where)
@@ -427,7 +425,7 @@ def read_files(folder: str, where: str) -> Source:
 
 
 def _tensor_file(folder: str, file: str) -> str:
-    """Returns the path of a file of tensors, safetensors rather than PyTorch's own."""
+    """Returns the path of a tensor file; safetensors takes precedence over PyTorch's format."""
     safe = os.path.join(folder, file + ".safetensors")
     old = os.path.join(folder, _BIN_FILES.get(file, ""))
     return old if file in _BIN_FILES and files.exists(old) and not files.exists(safe) else safe
@@ -436,17 +434,17 @@ def _tensor_file(folder: str, file: str) -> str:
 def _read_record(folder: str, file: str, where: str) -> Dict[str, Any]:
     path = os.path.join(folder, file)
     if not files.exists(path):
-        missing = " It has no head, as an adapter of a language." if file == HEAD_CONFIG else ""
+        missing = "; it has no head, like a language adapter" if file == HEAD_CONFIG else ""
         raise UserError(
-            f"{where} is no task adapter of AdapterHub's format: there is no {path}.{missing}"
+            f"{where} is not a task adapter in AdapterHub's format: there is no {path}{missing}."
         )
     return files.read_object(path)
 
 
 def _adapter_fields(record: Dict[str, Any], path: str) -> Dict[str, Any]:
-    """Returns an adapter's config in the words of version 1.3."""
+    """Returns an adapter's config, converted to version 1.3."""
     config = record.get("config")
-    if isinstance(config, str):  # The name of a layout.
+    if isinstance(config, str):
         layout = _OLD_LAYOUTS.get(config, config)
         if layout not in _LAYOUTS:
             raise UserError(f"{path}: expected a config, or one of {', '.join(_LAYOUTS)}.")
@@ -460,13 +458,13 @@ def _adapter_fields(record: Dict[str, Any], path: str) -> Dict[str, Any]:
     inverse = fields.pop("invertible_adapter", None)
     if inverse:
         fields["inv_adapter"] = inverse
-    if record.get("type") == "text_task":  # Named there, and never used.
+    if record.get("type") == "text_task":  # Such a config names an inverse, but does not use it.
         fields["inv_adapter"] = None
     return {**_PLACEMENTS["sequential"], **fields, "non_linearity": activation}
 
 
 def _head_fields(record: Dict[str, Any], path: str) -> Tuple[Dict[str, Any], Optional[str]]:
-    """Returns a head's config in the words of version 1.3, and a static head's layer, or None."""
+    """Returns a head's config, converted to version 1.3, and the layer of a static head."""
     config, model_class = record.get("config"), record.get("model_class")
     if isinstance(config, dict):
         return config, None
@@ -482,10 +480,10 @@ def _head_fields(record: Dict[str, Any], path: str) -> Tuple[Dict[str, Any], Opt
 def _current_name(
     pytorch_name: str, adapter: str, head_record: Dict[str, Any], layer: Optional[str]
 ) -> str:
-    """Returns the name that a tensor of any version has in version 1.3 with a model with heads."""
-    # Before 2.0 adapters lay apart by site, and by what they were for.
+    """Converts a tensor's name to that in version 1.3, for a model with flexible heads."""
+    # Before 2.0, adapters had separate modules for each site and purpose.
     name = re.sub(r"\.(attention|layer)_text_(task|lang)_adapters\.", ".adapters.", pytorch_name)
-    if name.startswith(("encoder.", "embeddings.")):  # Saved from a model without heads.
+    if name.startswith(("encoder.", "embeddings.")):
         name = "bert." + name
     head_name = str(head_record.get("name"))
     if layer:
@@ -496,7 +494,7 @@ def _current_name(
 
 
 def _adapter_of(source: Source, where: str) -> Tuple[configs.AdapterConfig, List[int]]:
-    """Returns the `configs.AdapterConfig` that a config stands for, and the layers without one."""
+    """Returns the `configs.AdapterConfig` for a config, and the layers without adapters."""
     config = source.adapter
     architecture = config.get("architecture")
     if architecture is not None:
@@ -505,12 +503,10 @@ def _adapter_of(source: Source, where: str) -> Tuple[configs.AdapterConfig, List
         )
     for field, expected in _FIXED.items():
         if config.get(field, expected) != expected:
-            raise UserError(
-                f"{where}: adapters here have {field} {expected}, these {config[field]}."
-            )
+            raise UserError(f"{where}: {field} must be {expected}, but is {config[field]}.")
     if config.get("inv_adapter"):
         raise UserError(
-            f"{where}: it has an invertible adapter below the layers, for which there is no place."
+            f"{where}: it has an invertible adapter, which this project does not support."
         )
     activation, leave_out = config["non_linearity"], config.get("leave_out") or []
     if activation not in _ACTIVATIONS or not isinstance(leave_out, list):
@@ -539,7 +535,7 @@ def _adapter_of(source: Source, where: str) -> Tuple[configs.AdapterConfig, List
 
 
 def _relevant(config: Dict[str, Any]) -> Dict[str, Any]:
-    """Returns a config whose fields without an effect have the values of `_PLACEMENTS`."""
+    """Returns a config in which fields without effect have their values in `_PLACEMENTS`."""
     config = dict(config)
     if config.get("is_parallel") is True:
         config["original_ln_before"] = False
@@ -549,28 +545,28 @@ def _relevant(config: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _setting(config: Dict[str, Any], values: Dict[str, Dict[str, bool]], where: str) -> str:
-    """Returns the key of the values that a config has."""
+    """Returns the key of the entry in `values` that matches a config's fields."""
     default = next(iter(values.values()))
     actual = {field: config.get(field, default[field]) for field in default}
     for value, expected in values.items():
         if actual == expected:
             return value
-    raise UserError(f"{where}: there are no adapters with {json.dumps(actual)}.")
+    raise UserError(f"{where}: adapters with {json.dumps(actual)} are not supported.")
 
 
 def _head_of(config: Dict[str, Any], where: str) -> _Head:
-    """Returns a head; raises UserError if there is none like it here."""
+    """Returns the head for a config; raises UserError if it is not supported here."""
     head_type, num_labels = config.get("head_type"), config.get("num_labels")
     kinds = [kind for kind in map(task_kinds.get, task_kinds.names()) if kind.adapterhub_head]
-    # A kind whose number of outputs does not depend on labels has no labels.
+    # Kinds with a fixed number of outputs have no labels; they take precedence.
     of_type = [kind for kind in kinds if kind.adapterhub_head == head_type]
     unlabelled = [kind for kind in of_type if kind.num_outputs(0) == num_labels]
     kind = next(iter([*unlabelled, *(kind for kind in of_type if not kind.num_outputs(0))]), None)
     if kind is None or type(num_labels) is not int or not 1 <= num_labels < configs.SIZE_LIMIT:
         known = sorted({str(kind.adapterhub_head) for kind in kinds})
         raise UserError(
-            f"{where}: expected a head of the type {', '.join(known)}, but it is of the type"
-            f" {head_type} with {num_labels} outputs."
+            f"{where}: expected a head of the type {', '.join(known)}, but found {head_type} with"
+            f" {num_labels} outputs."
         )
     labels = () if kind.num_outputs(0) else _labels_of(config.get("label2id"), num_labels, where)
     is_hidden, has_bias = _check_layers(config, kind, where), config.get("bias", True)
@@ -580,7 +576,7 @@ def _head_of(config: Dict[str, Any], where: str) -> _Head:
 
 
 def _check_layers(config: Dict[str, Any], kind: task_kinds.TaskKind, where: str) -> bool:
-    """Returns whether a head has a hidden layer; raises UserError if it cannot be computed."""
+    """Returns whether a head has a hidden layer; raises UserError if it is not supported."""
     layers, use_pooler = config.get("layers"), config.get("use_pooler", False)
     activation = config.get("activation_function")
     if layers == 1 and (kind.reads_tokens or use_pooler is True):
@@ -588,29 +584,28 @@ def _check_layers(config: Dict[str, Any], kind: task_kinds.TaskKind, where: str)
     if layers == 2 and activation == "tanh" and use_pooler is False and not kind.reads_tokens:
         return True
     if kind.reads_tokens:
-        raise UserError(
-            f"{where}: a head of tokens has one layer here, this one has {layers} layers."
-        )
+        raise UserError(f"{where}: a token head must have one layer, but has {layers}.")
     raise UserError(
-        f"{where}: a head here is one layer on BERT's pooler, or two with tanh without it; this one"
-        f" has layers {layers}, use_pooler {use_pooler}, activation_function {activation}."
+        f"{where}: the head must have one layer with BERT's pooler, or two layers with tanh and"
+        f" without pooler, but has layers {layers}, use_pooler {use_pooler}, activation_function"
+        f" {activation}."
     )
 
 
 def _labels_of(label2id: Any, num_labels: int, where: str) -> Tuple[str, ...]:
-    """Returns the labels in the head's order; their numbers where they have no names."""
+    """Returns the labels in the order of the head's outputs; numbers if they have no names."""
     if label2id is None:
         return tuple(map(str, range(num_labels)))
     indices: List[Any] = list(label2id.values()) if isinstance(label2id, dict) else [None]
     if {type(index) for index in indices} != {int} or sorted(indices) != list(range(num_labels)):
         raise UserError(
-            f"{where}: head_config.json must number its {num_labels} labels from 0 in label2id."
+            f"{where}: label2id in head_config.json must number its {num_labels} labels from 0."
         )
     return tuple(sorted(label2id, key=label2id.get))
 
 
 def _layer_norms_of(tensors: Tensors) -> str:
-    """Which LayerNorms there are, as `tuning.Tuning.layer_norms` says it."""
+    """Returns the value of `tuning.Tuning.layer_norms` for the LayerNorms in the files."""
     names = [name for file, name in tensors if file == _LAYER_NORMS]
     if not names:
         return "none"
@@ -618,7 +613,7 @@ def _layer_norms_of(tensors: Tensors) -> str:
 
 
 def _apply_trained_scaling(tensors: Tensors, config: Dict[str, Any], where: str) -> None:
-    """Multiplies trained factors, one or one for each of D outputs, into the last weights."""
+    """Multiplies trained scaling factors, [1] or [D], into the adapters' last weights."""
     if config.get("scaling") not in _TRAINED_SCALINGS:
         return
     for file, name in [key for key in tensors if key[1].endswith(".scaling")]:
@@ -626,7 +621,7 @@ def _apply_trained_scaling(tensors: Tensors, config: Dict[str, Any], where: str)
         weight, bias = (file, scope + "adapter_up.weight"), (file, scope + "adapter_up.bias")
         shapes = [tensors[key].shape for key in (bias, weight) if key in tensors]
         if len(shapes) != 2 or factor.shape not in ((1,), shapes[0]) or len(shapes[1]) != 2:
-            raise UserError(f"{where}: {name} has the shape {list(factor.shape)}, which fits none.")
+            raise UserError(f"{where}: {name} has a wrong shape, {list(factor.shape)}.")
         tensors[weight] = tensors[weight] * factor[:, np.newaxis]
         tensors[bias] = tensors[bias] * factor
 
@@ -634,13 +629,13 @@ def _apply_trained_scaling(tensors: Tensors, config: Dict[str, Any], where: str)
 def _to_google(
     tensors: Tensors, description: task_adapter.Description, where: str
 ) -> Dict[str, np.ndarray]:
-    """Gives every tensor our name and layout; raises UserError unless they are all there are."""
+    """Converts tensors to our names and layouts; raises UserError for missing or other ones."""
     shapes = task_adapter.shapes(description)
     locations = {google_name: _file_and_name(google_name, description) for google_name in shapes}
     mismatched = set(locations.values()) ^ set(tensors)
     if mismatched:
         file, name = min(mismatched)
-        problem = "has no place" if (file, name) in tensors else "is missing"
+        problem = "does not match the configs" if (file, name) in tensors else "is missing"
         raise UserError(f"{where}: in {file}.safetensors {name} {problem}.")
     result = {}
     for google_name, location in locations.items():
@@ -648,8 +643,8 @@ def _to_google(
         shape = shapes[google_name]
         if value.size != np.prod(shape) or value.shape != shape[-value.ndim :]:
             raise UserError(
-                f"{where}: {location[1]} has the shape {list(tensors[location].shape)}, which does"
-                f" not fit {google_name} {list(shape)}."
+                f"{where}: {location[1]} has the shape {list(tensors[location].shape)}, but"
+                f" {google_name} requires {list(shape)}."
             )
         result[google_name] = value.reshape(shape)
     return result

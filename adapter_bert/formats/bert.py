@@ -1,4 +1,4 @@
-"""A pretrained BERT in memory, whatever format it was read from."""
+"""A pretrained BERT in memory, loaded from any format."""
 
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
@@ -10,14 +10,14 @@ Tensors = Dict[str, np.ndarray]
 
 
 class Bert(NamedTuple):
-    """A BERT encoder, perhaps with its pretraining heads.
+    """Holds a BERT encoder, with or without its pretraining heads.
 
     Attributes:
       config: `configs.BertConfig`.
-      tensors: dict from Google's names to float32 arrays, in the shapes of
+      tensors: dict from Google's names to float32 arrays, with the shapes in
         `model_variables.encoder_shapes`.
       vocab_file: path of the WordPiece vocabulary.
-      do_lower_case: whether its text was lower-cased; None if the source does not tell.
+      do_lower_case: whether pretraining lower-cased the text; None if unknown.
     """
 
     config: configs.BertConfig
@@ -27,13 +27,13 @@ class Bert(NamedTuple):
 
 
 def count_text(tensors: Mapping[Any, np.ndarray]) -> str:
-    """Returns how many tensors and parameters there are, for people."""
+    """Returns a phrase with the numbers of tensors and parameters."""
     parameters = sum(value.size for value in tensors.values())
     return f"{len(tensors)} tensors, {parameters:,} parameters"
 
 
 def describe_encoder(config: Any, get_tensor: Callable) -> str:
-    """Returns a line for people: an encoder's sizes and fingerprint.
+    """Returns a line with an encoder's sizes and fingerprint, for people.
 
     Args:
       config: `configs.BertConfig` or `model_variables.EncoderSizes`.

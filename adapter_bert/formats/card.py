@@ -1,6 +1,6 @@
-"""The card of a task adapter, README.md: what it is and how to use it, with the Hub's front matter.
+"""The card of a task adapter: README.md with description, usage, and front matter for the Hub.
 
-It is written from the adapter's own description, and nothing is read from it.
+The card is generated from the adapter's description; no program reads it.
 """
 
 import json
@@ -10,44 +10,44 @@ from typing import Any, Dict, Iterable, List, Tuple
 from adapter_bert.common import files, task_kinds
 
 FILE = "README.md"
-_LICENSE = "apache-2.0"  # This project's.
+_LICENSE = "apache-2.0"
 
 
 def text(description: Any, num_parameters: int, num_bytes: int) -> str:
-    """Returns the card of a task adapter, Markdown.
+    """Returns the text of a task adapter's card, in Markdown.
 
     Args:
       description: `task_adapter.Description`.
-      num_parameters: that it trained.
-      num_bytes: of its tensors' file.
+      num_parameters: number of trained parameters.
+      num_bytes: size of the tensors.
     """
     kind = task_kinds.get(description.kind)
     sections = [
         _front_matter(description, kind),
         f"# {_cell(description.task)} on {_cell(description.backbone.name)}\n",
         "A task adapter of adapter-bert (Houlsby et al. 2019, https://arxiv.org/abs/1902.00751):"
-        " what one task trained over a frozen BERT. It works with the BERT of this fingerprint"
-        " alone.\n",
+        " the parameters that one task trained on top of a frozen BERT. It requires the BERT with"
+        " this fingerprint.\n",
         _table(_facts(description, num_parameters, num_bytes)),
         _scores(description),
         "## Training\n\n" + _table(_training(description)),
         _use(description, kind),
-        "## License\n\nApache 2.0, the project's. BERT and the data have licenses of their own.\n",
+        "## License\n\nApache 2.0. BERT and the data have licenses of their own.\n",
     ]
     return "\n".join(sections)
 
 
 def write(folder: str, content: str) -> None:
-    """Writes a card into the folder of a task adapter, atomically.
+    """Writes a card to the folder of a task adapter atomically.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: the card cannot be written.
     """
     files.write_atomically(os.path.join(folder, FILE), content)
 
 
 def _front_matter(description: Any, kind: task_kinds.TaskKind) -> str:
-    """Returns the metadata that the Hub reads, YAML whose values are JSON."""
+    """Returns the metadata for the Hub, in YAML with JSON values."""
     tags = ["adapter-bert", "adapter", "bert", description.kind]
     metrics = [
         {"type": _score_name(name), "value": round(value, 6)}
@@ -78,16 +78,16 @@ def _facts(description: Any, num_parameters: int, num_bytes: int) -> List[Tuple[
         ("labels", ", ".join(description.labels) or "none"),
         ("size", f"{num_parameters:,} parameters, {num_bytes / 1e6:.1f} MB"),
         ("BERT", f"{backbone.name}, {sizes[0]} layers, hidden size {sizes[1]}"),
-        ("its fingerprint", backbone.fingerprint),
-        ("its vocabulary", description.vocabulary),
+        ("BERT's fingerprint", backbone.fingerprint),
+        ("BERT's vocabulary", description.vocabulary),
         ("texts", "lower-cased" if description.do_lower_case else "cased"),
-        ("longest text", f"{description.max_seq_length} tokens"),
+        ("maximum length", f"{description.max_seq_length} tokens"),
     ]
 
 
 def _scores(description: Any) -> str:
     if not description.scores:
-        return "It has not been scored.\n"
+        return "It has not been evaluated.\n"
     seed = description.training.get("random_seed")
     where = "On the dev set" + (f", random seed {seed}" if seed is not None else "")
     rows = [(_score_name(n), f"{value:.4f}") for n, value in sorted(description.scores.items())]
@@ -96,7 +96,7 @@ def _scores(description: Any) -> str:
 
 def _training(description: Any) -> List[Tuple[str, Any]]:
     adapter = description.adapter
-    rows = [("what trained", description.tuning.method), ("steps", description.global_step)]
+    rows = [("tuning method", description.tuning.method), ("steps", description.global_step)]
     if adapter:
         rows += [("adapter size", adapter.size), ("activation", adapter.activation)]
         rows += [("initial standard deviation", adapter.init_scale), *adapter.variant().items()]
@@ -115,7 +115,7 @@ def _use(description: Any, kind: task_kinds.TaskKind) -> str:
     if kind.adapterhub_head is None or description.adapter is None:
         commands[2] = "python convert_checkpoint.py describe FOLDER"
     return (
-        "## Use\n\nWith the BERT in `$BERT_BASE_DIR`, FOLDER being this folder:\n\n```bash\n"
+        "## Use\n\nSet `$BERT_BASE_DIR` to the BERT's folder and FOLDER to this one:\n\n```bash\n"
         + "\n".join(commands)
         + "\n```\n"
     )
@@ -131,7 +131,7 @@ def _table(rows: Iterable[Tuple[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Returns any value as one line of a table, in which nothing is Markdown or HTML."""
+    """Returns a value as the text of a table cell, with Markdown and HTML escaped."""
     content = value if isinstance(value, str) else json.dumps(value)
     content = " ".join(content.split())[:1000]
     return "".join(f"\\{char}" if char in "\\|<>`*_[]#" else char for char in content)

@@ -1,7 +1,7 @@
-"""Pretrained weights in: the tensors of a BERT encoder, and the checks before they are loaded.
+"""TensorFlow checkpoints: reads and writes them, and checks that they match a BERT.
 
-`open_checkpoint` and `check_encoder` find out, from file names, file sizes and the index alone,
-whether a checkpoint can be loaded at all, before a graph is built.
+`open_checkpoint` and `check_encoder` read only file names, file sizes and the index, so that they
+find errors before a graph is built.
 """
 
 import contextlib
@@ -16,38 +16,37 @@ from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import other_files
 
-OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # In checkpoints of tf.train.Checkpoint.
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # Written by tf.train.Checkpoint.
 GLOBAL_STEP = "global_step"
-MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
+MOMENTS = ("/adam_m", "/adam_v")  # Adam's slots of a trained variable.
 
-# What a training's checkpoints are called: Estimator's name where they hold the whole model, and
-# another where they lack frozen weights, so that nobody gives them to BERT's code as a BERT.
+# Names of a training's checkpoints: Estimator's name if they contain the whole model. Those without
+# frozen weights have another name, so that they are not mistaken for a BERT.
 MODEL_CHECKPOINT, PARTIAL_CHECKPOINT = "model.ckpt", "partial.ckpt"
 TRAINING_FILES = ("checkpoint", MODEL_CHECKPOINT + "-*", PARTIAL_CHECKPOINT + "-*")
 
-_SUFFIXES = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
-IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is of.
+_SUFFIXES = (".data-00000-of-00001", ".index")  # Files of a checkpoint with one shard.
+IDENTITY = "_RUN_IDENTITY"  # Tensor that identifies the run of a training checkpoint.
 
-# What reading a damaged checkpoint raises: where it ends too early, TensorFlow an IndexError.
+# Errors of reading a damaged checkpoint; TensorFlow raises IndexError for a truncated one.
 _READ_ERRORS = (tf.errors.OpError, IndexError, OSError)
 
 
 def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
-    """Opens a TensorFlow checkpoint whose index is sound and whose data files are all there.
+    """Opens a TensorFlow checkpoint after checking its index and the size of its data files.
 
-    No tensor is read. A checkpoint of the first format, a single file, opens too; its completeness
-    is not checked.
+    No tensor is read. A V1 checkpoint, which is a single file, is opened without these checks.
 
     Args:
-      prefix: what the names of the checkpoint's files have in common; local or gs://.
-      flag: what the error calls it, usually the flag that named it.
+      prefix: common prefix of the checkpoint's files; local or gs://.
+      flag: what errors call the prefix, usually the flag that named it.
 
     Returns:
-      A checkpoint reader, see `tf.train.NewCheckpointReader`.
+      A checkpoint reader; see `tf.train.NewCheckpointReader`.
 
     Raises:
-      UserError: the prefix names a folder, one of the checkpoint's files, or nothing; the index is
-        unreadable; a data file is missing; or the data files are shorter than the index says.
+      UserError: the prefix is a folder, one of the checkpoint's files, or does not exist; the index
+        is unreadable; or a data file is missing or truncated.
     """
     where = f"{flag} {prefix}"
     try:
@@ -63,9 +62,9 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
 
 
 def _new_reader(prefix: str, where: str):
-    """Opens a checkpoint; UserError that says which file is not one, and not what TensorFlow does.
+    """Opens a checkpoint; raises UserError that describes the file if it is not a checkpoint.
 
-    TensorFlow speaks of a damaged table of strings, whatever the file is.
+    TensorFlow's error always mentions a damaged sstable, whatever the file is.
     """
     try:
         return tf.train.NewCheckpointReader(prefix)
@@ -78,17 +77,17 @@ def _new_reader(prefix: str, where: str):
 
 
 def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_checkpoint") -> None:
-    """Checks that a checkpoint holds the whole encoder that a config describes.
+    """Checks that a checkpoint contains the encoder that a config describes.
 
-    Other tensors (`cls/*`, an optimizer's slots, `global_step`, a task's head) may lie beside it.
+    It may contain other tensors, such as `cls/*`, optimizer slots, `global_step` and a head.
 
     Args:
-      prefix: the checkpoint's prefix.
-      config: `configs.BertConfig`, or anything with the same sizes as attributes.
-      flag: what the error calls the checkpoint, usually the flag that named it.
+      prefix: prefix of the checkpoint.
+      config: `configs.BertConfig`, or an object with the same sizes as attributes.
+      flag: what errors call the checkpoint, usually the flag that named it.
 
     Raises:
-      UserError: the checkpoint cannot be opened, holds no BERT, or one of another size.
+      UserError: the checkpoint cannot be opened, or does not contain such an encoder.
     """
     check_encoder_shapes(
         open_checkpoint(prefix, flag).get_variable_to_shape_map(), config, f"{flag} {prefix}"
@@ -98,51 +97,53 @@ def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_c
 def check_encoder_shapes(
     shapes: Dict[str, Sequence[int]], config: configs.BertConfig, where: str
 ) -> None:
-    """Checks that tensors are the whole encoder that a config describes; others may be among them.
+    """Checks that tensors include the encoder that a config describes.
 
     Args:
-      shapes: dict from names to shapes.
-      config: `configs.BertConfig`, or anything with the same sizes as attributes.
-      where: begins the errors' sentences.
+      shapes: dict from tensor names to shapes.
+      config: `configs.BertConfig`, or an object with the same sizes as attributes.
+      where: beginning of error messages.
 
     Raises:
-      UserError: they are no BERT, or one of another size.
+      UserError: the tensors do not include such an encoder.
     """
     expected = model_variables.encoder_shapes(config)
     missing = [name for name in expected if name not in shapes]
     if is_task_only(shapes):
         raise UserError(
-            f"{where} holds only what a task trained; give the pretrained BERT below it, and the"
-            " task's folder as --adapter."
+            f"{where} has only the trained weights of a task; pass the pretrained BERT instead, and"
+            " the task's folder as --adapter."
         )
     if len(missing) == len(expected) and OBJECT_GRAPH in shapes:
         raise UserError(
-            f"{where} is an object-based checkpoint of TensorFlow 2; convert it by"
+            f"{where} is an object-based checkpoint of TensorFlow 2; convert it with"
             " `python convert_checkpoint.py from_tf2`."
         )
     if len(missing) == len(expected):
-        raise UserError(f"{where} holds no BERT encoder, but {_abbreviate(shapes)}.")
+        raise UserError(
+            f"{where} does not contain a BERT encoder; its tensors are {_abbreviate(shapes)}."
+        )
     for name, shape in expected.items():
         if name in shapes and tuple(shapes[name]) != shape:
             raise UserError(
-                f"{where} is a checkpoint of another size: its {name} has the shape "
-                f"{list(shapes[name])}, bert_config.json asks for {list(shape)}."
+                f"{where} does not match bert_config.json: its {name} has the shape "
+                f"{list(shapes[name])}, expected {list(shape)}."
             )
     if missing:
         raise UserError(
             f"{where} lacks {len(missing)} of the {len(expected)} tensors that bert_config.json "
-            f"asks for, the first of them {missing[0]}."
+            f"requires, such as {missing[0]}."
         )
     num_layers = _count_layers(shapes)
     if num_layers > config.num_hidden_layers:
         raise UserError(
-            f"{where} is a checkpoint of another size: it has {num_layers} layers, "
-            f"bert_config.json asks for {config.num_hidden_layers}."
+            f"{where} does not match bert_config.json: it has {num_layers} layers, "
+            f"expected {config.num_hidden_layers}."
         )
 
 
 def is_task_only(names: Iterable[str]) -> bool:
-    """Returns whether tensors of these names are those of a training that keeps BERT apart."""
+    """Returns whether tensor names are those of a training checkpoint without frozen weights."""
     names = list(names)
     return "bert/embeddings/word_embeddings" not in names and any(
         name.endswith(MOMENTS) for name in names
@@ -150,44 +151,42 @@ def is_task_only(names: Iterable[str]) -> bool:
 
 
 def resolve_prefix(path: str) -> str:
-    """Returns the prefix of a folder's last checkpoint; any other path as it is.
-
-    A folder that records no checkpoint is returned as it is, too.
+    """Returns the prefix of a folder's last checkpoint, or the path unchanged if there is none.
 
     Args:
-      path: a folder, or a checkpoint's prefix.
+      path: a folder, or the prefix of a checkpoint.
     """
-    with contextlib.suppress(ValueError):  # The record is no text, or names no path.
+    with contextlib.suppress(ValueError):  # The checkpoint record is damaged.
         if files.isdir(path):
             return tf.train.latest_checkpoint(path) or path
     return path
 
 
 def check_shapes(prefix: str, shapes: model_variables.Shapes) -> None:
-    """Raises UserError if --init_checkpoint holds a tensor in another shape than the model.
+    """Raises UserError if a tensor in --init_checkpoint has another shape than in the model.
 
     Args:
-      prefix: the checkpoint's prefix.
-      shapes: dict from names to shapes; those that it lacks are not asked for.
+      prefix: prefix of the checkpoint.
+      shapes: dict from names to the model's shapes; the checkpoint may lack some.
     """
     actual = dict(tf.train.list_variables(prefix))
     for name, shape in shapes.items():
         if name in actual and actual[name] != list(shape):
             raise UserError(
-                f"--init_checkpoint {prefix}: its {name} has the shape {actual[name]}, the model's"
-                f" has {list(shape)}."
+                f"--init_checkpoint {prefix}: its {name} has the shape {actual[name]}, but the"
+                f" model's is {list(shape)}."
             )
 
 
 def check_tensors(prefix: str, flag: str = "--init_checkpoint") -> None:
-    """Reads all tensors of a checkpoint; raises UserError if one of them is damaged."""
+    """Reads all tensors of a checkpoint; raises UserError if any is damaged."""
     reader = open_checkpoint(prefix, flag)
     for name in sorted(reader.get_variable_to_shape_map()):
         read_tensor(reader, name, f"{flag} {prefix}")
 
 
 def read_tensor(reader, name: str, where: str) -> np.ndarray:
-    """A tensor of an open checkpoint; raises UserError if it is damaged, `where` begins it."""
+    """Returns a tensor of an open checkpoint; if it is damaged, a UserError begins with `where`."""
     try:
         return reader.get_tensor(name)
     except _READ_ERRORS as error:
@@ -197,11 +196,11 @@ def read_tensor(reader, name: str, where: str) -> np.ndarray:
 
 
 def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.ndarray]:
-    """What a training checkpoint holds but for Adam's moments, the step and the run's identity.
+    """Loads a training checkpoint without Adam's moments, global step and run identity.
 
     Args:
-      prefix: the checkpoint's prefix.
-      flag: what the error calls it.
+      prefix: prefix of the checkpoint.
+      flag: what errors call the prefix.
 
     Returns:
       A dict from names to float32 arrays.
@@ -219,17 +218,16 @@ def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.nda
 
 
 def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
-    """Writes arrays as a TensorFlow checkpoint, which appears whole or not at all.
+    """Writes arrays as a TensorFlow checkpoint atomically.
 
-    By the operation that a Saver uses, and through placeholders, for a graph that held BERT-Large
-    as constants would be near its 2 GB.
+    It uses placeholders, because BERT-Large as constants would almost exceed the 2 GB of a graph.
 
     Args:
-      prefix: the checkpoint's prefix.
+      prefix: prefix of the checkpoint.
       tensors: dict from names to arrays.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: the checkpoint cannot be written.
     """
     cpu_config = tf.ConfigProto(device_count={"GPU": 0})
     with tf.Graph().as_default(), tf.Session(config=cpu_config) as session:
@@ -243,7 +241,7 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
         )
         with files.convert_write_errors(prefix):
             session.run(save, dict(zip(inputs, tensors.values())))
-            # An index never stands beside another checkpoint's data.
+            # Removed first: an old index must never be next to new data.
             if files.exists(prefix + ".index"):
                 files.remove(prefix + ".index")
                 files.sync(os.path.dirname(prefix) or ".")
@@ -252,7 +250,7 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
 
 
 class Saver(tf.train.Saver):
-    """A Saver whose record names a checkpoint, and drops an older one, once it is on disk."""
+    """Saves checkpoints; a new one is on disk before it is recorded and an old one is deleted."""
 
     def save(
         self,
@@ -265,10 +263,10 @@ class Saver(tf.train.Saver):
         write_state=True,
         **options,
     ):
-        """Saves as `tf.train.Saver` does, whose arguments these are.
+        """Writes a checkpoint; arguments and result are those of `tf.train.Saver.save`.
 
         Raises:
-          UserError: it cannot be written.
+          UserError: the checkpoint cannot be written.
         """
         with files.convert_write_errors(
             save_path if global_step is None else f"{save_path}-{global_step}"
@@ -294,22 +292,22 @@ class Saver(tf.train.Saver):
 
 
 def write_record(folder: str, names: Sequence[str], file: str = "checkpoint") -> None:
-    """Writes the record by which TensorFlow finds the checkpoints in a folder.
+    """Writes the file in which TensorFlow looks up a folder's checkpoints, atomically.
 
     Args:
       folder: path.
-      names: their prefixes, relative to the folder; the last checkpoint's at the end.
-      file: name of the record.
+      names: prefixes of the checkpoints, relative to the folder; the latest comes last.
+      file: name of the file.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: the file cannot be written.
     """
     state = tf.train.generate_checkpoint_state_proto(os.sep, names[-1], list(names))
     files.write_atomically(os.path.join(folder, file), str(state))
 
 
 def step_of(prefix: str, flag: str = "--output_dir") -> int:
-    """The global step that a checkpoint holds, 0 if it holds none; UserError if it is damaged."""
+    """Returns a checkpoint's global step, by default 0; raises UserError if it is damaged."""
     reader = open_checkpoint(prefix, flag)
     if not reader.has_tensor(GLOBAL_STEP):
         return 0
@@ -317,11 +315,11 @@ def step_of(prefix: str, flag: str = "--output_dir") -> int:
 
 
 def identity_of(prefix: str, flag: str = "--output_dir") -> Optional[str]:
-    """The identity of the run that saved a checkpoint, None if it does not tell.
+    """Returns the identity of the run that saved a checkpoint; None if it is not recorded.
 
     Args:
-      prefix: the checkpoint's prefix.
-      flag: what the error calls it.
+      prefix: prefix of the checkpoint.
+      flag: what errors call the prefix.
 
     Raises:
       UserError: the checkpoint is damaged.
@@ -334,46 +332,43 @@ def identity_of(prefix: str, flag: str = "--output_dir") -> Optional[str]:
 
 
 def latest(output_dir: str) -> Optional[str]:
-    """Returns the prefix of the last checkpoint of a run; None where there is none."""
+    """Returns the prefix of a run's last checkpoint, or None."""
     return tf.train.latest_checkpoint(output_dir)
 
 
 def last_step(output_dir: Optional[str]) -> int:
-    """The global step of the last checkpoint of a run, 0 where there is none.
+    """Returns the global step of a run's last checkpoint; 0 if there is none.
 
     Args:
-      output_dir: the run's folder, or None.
+      output_dir: output_dir of the run, or None.
     """
     checkpoint = output_dir and latest(output_dir)
     return step_of(checkpoint) if checkpoint else 0
 
 
 def _check_prefix(prefix: str, where: str) -> None:
-    """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
+    """Raises UserError unless `prefix` is that of a checkpoint, or a V1 checkpoint."""
     if files.isdir(prefix):
-        prefixes = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
+        prefixes = " or ".join(_checkpoints_in(prefix)) or "but this folder has none"
         raise UserError(
-            f"{where} is a folder; expected the prefix of a whole checkpoint, {prefixes}."
+            f"{where} is a folder; expected the prefix of a complete checkpoint, {prefixes}."
         )
     file_match = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
     if file_match and files.exists(prefix):
         raise UserError(
-            f"{where} is one of a checkpoint's files; expected the prefix that they share: "
+            f"{where} is one of a checkpoint's files; expected their common prefix: "
             f"{file_match.group(1)}."
         )
     if not files.exists(prefix + ".index") and not files.exists(prefix):
         siblings = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
         raise UserError(
-            f"{where} does not exist: there is no file {prefix}.index; the whole checkpoints in "
+            f"{where} does not exist: there is no file {prefix}.index; the complete checkpoints in "
             f"its folder are: {siblings or 'none'}."
         )
 
 
 def _checkpoints_in(folder: str) -> List[str]:
-    """Returns the prefixes of a folder's checkpoints, sorted; none if there is no such folder.
-
-    `PARTIAL_CHECKPOINT` ones, which nobody loads alone, are left out.
-    """
+    """Returns the sorted prefixes of a folder's checkpoints, except `PARTIAL_CHECKPOINT` ones."""
     names = files.listdir(folder) if files.isdir(folder) else []
     return sorted(
         os.path.join(folder, name[: -len(".index")])
@@ -383,7 +378,7 @@ def _checkpoints_in(folder: str) -> List[str]:
 
 
 def _check_data(prefix: str, reader, where: str) -> None:
-    """Raises UserError unless the data files are complete in number and long enough."""
+    """Raises UserError if a data file is missing or the data files are too short."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
     matches = [pattern.match(file) for file in files.listdir(folder or ".")]
@@ -397,24 +392,24 @@ def _check_data(prefix: str, reader, where: str) -> None:
     required_bytes = sum(
         int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
         for name, shape in reader.get_variable_to_shape_map().items()
-        if dtypes[name] != tf.string  # A string's length is not in the index.
+        if dtypes[name] != tf.string  # The index lacks strings' lengths.
     )
     if num_bytes < required_bytes:
         raise UserError(
-            f"{where} is truncated: its data files hold {num_bytes:,} bytes, its tensors need "
+            f"{where} is truncated: its data files have {num_bytes:,} bytes, its tensors require "
             f"{required_bytes:,}."
         )
 
 
 def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> model_variables.EncoderSizes:
-    """The sizes of an encoder that its tensors' shapes tell.
+    """Infers the sizes of an encoder from the shapes of its tensors.
 
     Args:
-      shapes: dictionary from variable names to lists of int.
-      where: begins the error's sentence.
+      shapes: dict from variable names to lists of int.
+      where: beginning of the error message.
 
     Raises:
-      UserError: a tensor that tells a size is missing, or is no matrix.
+      UserError: a required tensor is missing or is not a matrix.
     """
     vocab_size, hidden_size = _matrix_shape(shapes, "bert/embeddings/word_embeddings", where)
     positions, _ = _matrix_shape(shapes, "bert/embeddings/position_embeddings", where)
@@ -433,7 +428,7 @@ def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> model_variabl
 
 
 def _matrix_shape(shapes: Dict[str, Sequence[int]], name: str, where: str) -> Tuple[int, int]:
-    """The two sizes of a BERT's tensor of that name; UserError if it has not two."""
+    """Returns the shape of a BERT's matrix; raises UserError if it is missing or not a matrix."""
     if name not in shapes:
         raise UserError(
             f"{where} expected the variables of a BERT, but there is no {name}, only"
@@ -441,18 +436,18 @@ def _matrix_shape(shapes: Dict[str, Sequence[int]], name: str, where: str) -> Tu
         )
     if len(shapes[name]) != 2:
         raise UserError(
-            f"{where} expected {name} of two dimensions, but its shape is {list(shapes[name])}."
+            f"{where} expected {name} to have rank 2, but its shape is {list(shapes[name])}."
         )
     rows, columns = shapes[name]
     return rows, columns
 
 
 def _count_layers(names: Iterable[str]) -> int:
-    """The number of Transformer layers among a checkpoint's variables of these names."""
+    """Returns the number of Transformer layers to which variables belong."""
     return len({name.split("/")[2] for name in names if name.startswith("bert/encoder/layer_")})
 
 
 def _abbreviate(names: Iterable[str]) -> str:
-    """The first names, for an error's sentence."""
+    """Returns the first names for an error message."""
     names = sorted(names)
     return ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "nothing"

@@ -1,4 +1,4 @@
-"""BERT in a folder like Google's releases: bert_config.json, vocab.txt and bert_model.ckpt."""
+"""BERT in the format of Google's releases: bert_config.json, vocab.txt and bert_model.ckpt."""
 
 import os
 from typing import Any, List, Tuple
@@ -13,41 +13,40 @@ FILES = (CONFIG, VOCABULARY, CHECKPOINT + ".index", CHECKPOINT + ".data-00000-of
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is such a folder."""
+    """Returns whether a path is a folder in this format."""
     return files.exists(checkpoint_of(path) + ".index")
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that say what a folder holds, for people.
+    """Returns lines that describe a BERT for people.
 
     Args:
       path: the folder.
-      argument: what an error calls it, such as "PATH".
+      argument: what errors call the folder, such as "PATH".
 
     Raises:
-      UserError: its checkpoint is damaged.
+      UserError: the checkpoint is damaged.
     """
     return adapter_checkpoints.describe(checkpoint_of(path), argument)
 
 
 def checkpoint_of(folder: str) -> str:
-    """Returns the prefix of the checkpoint in a folder."""
+    """Returns the prefix of a folder's checkpoint."""
     return os.path.join(folder, CHECKPOINT)
 
 
 def open_folder(folder: str, argument: str) -> Tuple[configs.BertConfig, Any]:
-    """Opens a folder without reading its tensors.
+    """Opens a BERT without reading its tensors.
 
     Args:
       folder: path.
-      argument: what the error calls it, such as "BERT_DIR".
+      argument: what errors call the folder, such as "BERT_DIR".
 
     Returns:
       (`configs.BertConfig`, checkpoint reader).
 
     Raises:
-      UserError: a file is missing or damaged; the checkpoint does not hold what the config asks
-        for.
+      UserError: a file is missing or damaged; or the checkpoint does not match the config.
     """
     config = configs.BertConfig.from_json_file(os.path.join(folder, CONFIG))
     checkpoints.check_encoder(checkpoint_of(folder), config, argument)
@@ -57,14 +56,14 @@ def open_folder(folder: str, argument: str) -> Tuple[configs.BertConfig, Any]:
 
 
 def read(folder: str, argument: str) -> Bert:
-    """Reads a BERT, with the pretraining heads that there are.
+    """Loads a BERT, including its pretraining heads if there are any.
 
     Args:
       folder: path.
-      argument: what the error calls it, such as "BERT_DIR".
+      argument: what errors call the folder, such as "BERT_DIR".
 
     Raises:
-      UserError: see `open_folder`; or a tensor is damaged.
+      UserError: as for `open_folder`; or a tensor is damaged.
     """
     config, reader = open_folder(folder, argument)
     shapes = huggingface.google_shapes(config, reader.get_variable_to_shape_map())
@@ -74,7 +73,7 @@ def read(folder: str, argument: str) -> Bert:
 
 
 def write(folder: str, bert: Bert) -> None:
-    """Writes a BERT into a folder that exists."""
+    """Writes a BERT to an existing folder."""
     with files.open_file(os.path.join(folder, CONFIG), "w") as writer:
         writer.write(bert.config.to_json_string())
     files.copy(bert.vocab_file, os.path.join(folder, VOCABULARY))

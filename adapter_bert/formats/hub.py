@@ -1,7 +1,7 @@
-"""Task adapters on the Hugging Face Hub: hf://owner/name[@revision] stands for a folder.
+"""Downloads and uploads task adapters on the Hugging Face Hub: hf://owner/name[@revision].
 
-The package huggingface_hub, which only this module needs, talks to the Hub and keeps what it
-fetched in its cache. $HF_ENDPOINT, $HF_TOKEN and $HF_HUB_OFFLINE are that package's.
+Only this module needs the package huggingface_hub, which caches downloads and reads $HF_ENDPOINT,
+$HF_TOKEN and $HF_HUB_OFFLINE.
 """
 
 import contextlib
@@ -20,42 +20,44 @@ _FILES = (*task_adapter.FILES, card.FILE)
 
 
 def local_folder(path: str, flag: str) -> str:
-    """Returns a folder as it is, and of an address on the Hub the folder that it is fetched to.
+    """Downloads a task adapter if the path is an address on the Hub; returns the local folder.
 
     Args:
       path: a folder, or hf://owner/name[@revision]; a revision is a branch, a tag or a commit.
-      flag: what errors call it.
+      flag: what errors call the path.
 
     Raises:
-      UserError: the address is none, cannot be fetched, or holds no task adapter.
+      UserError: the address is invalid, cannot be downloaded, or is not a task adapter.
     """
     if not path.startswith(_SCHEME):
         return path
     repository, revision = _parse(path, flag)
-    with _as_user_errors(f"{flag} {path} cannot be fetched"):
+    with _as_user_errors(f"{flag} {path} cannot be downloaded"):
         folder = _library().snapshot_download(
             repository, revision=revision, allow_patterns=list(_FILES)
         )
     missing = [name for name in task_adapter.FILES if not files.exists(os.path.join(folder, name))]
     if missing:
-        raise UserError(f"{flag} {path} is no task adapter: it has no {' and no '.join(missing)}.")
-    logging.info("%s=%s: in %s.", flag, path, folder)
+        raise UserError(
+            f"{flag} {path} is not a task adapter: it has no {' and no '.join(missing)}."
+        )
+    logging.info("Downloaded %s=%s to %s.", flag, path, folder)
     return folder
 
 
 def push(folder: str, repository: str, *, private: bool = False) -> str:
-    """Uploads a task adapter and its card to a repository, which is made where there is none.
+    """Uploads a task adapter and its card to a repository; creates the repository if needed.
 
     Args:
-      folder: of the task adapter; one without a card gets one on the Hub.
+      folder: folder of the task adapter; if it has no card, one is created on the Hub.
       repository: owner/name.
       private: whether a new repository is private.
 
     Returns:
-      Its address, with the revision.
+      The address with the new revision.
 
     Raises:
-      UserError: the adapter is damaged, the name is none, or the Hub does not accept it.
+      UserError: the adapter is damaged, the repository's name is invalid, or the Hub rejects it.
     """
     repository, revision = _parse(_SCHEME + repository, "REPOSITORY")
     if revision:
@@ -68,7 +70,7 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
             with files.open_file(os.path.join(folder, name), "rb") as reader:
                 contents[name] = reader.read()
     library = _library()
-    with _as_user_errors(f"REPOSITORY {repository}: the adapter cannot be pushed"):
+    with _as_user_errors(f"REPOSITORY {repository}: the adapter cannot be uploaded"):
         api = library.HfApi()
         api.create_repo(repository, private=private, exist_ok=True)
         commit = api.create_commit(
@@ -93,7 +95,7 @@ def _library() -> Any:
         import huggingface_hub
     except ImportError:
         raise UserError(
-            "Adapters on the Hub need the package huggingface_hub: pip install -r"
+            "Adapters on the Hub require the package huggingface_hub: pip install -r"
             " requirements-hub.txt."
         ) from None
     return huggingface_hub
@@ -101,7 +103,7 @@ def _library() -> Any:
 
 @contextlib.contextmanager
 def _as_user_errors(what: str) -> Iterator[None]:
-    """Raises as UserError what the library raises, which has classes of several HTTP packages."""
+    """Converts all errors to UserError, as the library raises those of several HTTP packages."""
     try:
         yield
     except Exception as error:

@@ -1,10 +1,10 @@
 """BERT in HuggingFace's format: config.json, model.safetensors, vocab.txt; PyTorch is not needed.
 
-An older folder has its weights in pytorch_model.bin, which is read where there is no other.
+If there is no model.safetensors, weights are read from pytorch_model.bin of older releases.
 
-Google's names and layouts (a kernel is [input, output]) are those of every other module; here they
-become HuggingFace's (a weight is [output, input]) and back. No value changes but for half
-precision, which is widened to float32.
+All other modules use Google's names and layouts, in which a kernel is [input, output]. This module
+converts to and from HuggingFace's, in which a weight is [output, input]. Values do not change,
+except that half precision becomes float32.
 """
 
 import json
@@ -37,11 +37,11 @@ _CONFIG_FIELDS = (
     "initializer_range",
 )
 
-# HuggingFace's "gelu" is the exact form and its "gelu_new" the tanh form, which Google's "gelu" is.
-# They differ by less than 1e-3, and BERTs have been trained with either.
+# HuggingFace's "gelu" is the exact form, "gelu_new" the tanh form, which Google calls "gelu". They
+# differ by less than 1e-3, and BERTs have been trained with either.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "relu": "relu"}
 
-# From Google's names to HuggingFace's, in this order.
+# Replacements from Google's names to HuggingFace's, applied in this order.
 _RENAMINGS = (
     (r"^bert/", ""),
     (r"/layer_", "/layer/"),
@@ -53,13 +53,13 @@ _RENAMINGS = (
     (r"/", "."),
 )
 
-_BUFFERS = [  # Constants, not weights.
+_BUFFERS = [  # Constants that are not weights.
     prefix + name
     for prefix in ("", "bert.")
     for name in ("embeddings.position_ids", "embeddings.token_type_ids")
 ]
 
-# Second copies that some releases hold, and the tensors that they are tied to.
+# Duplicate tensors in some releases, and the tensors that they are tied to.
 _TIED = {
     "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -69,12 +69,12 @@ FILES = (CONFIG, _WEIGHTS, VOCABULARY)
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is a folder with a config.json of HuggingFace's."""
+    """Returns whether a path is a folder with HuggingFace's config.json."""
     return files.exists(os.path.join(path, CONFIG))
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that say what lies there, for people; `read` says what it raises."""
+    """Returns lines that describe a BERT for people; raises UserError as `read` does."""
     source = read(path, argument)
     return [
         f"HuggingFace BERT: {count_text(source.tensors)}",
@@ -83,18 +83,18 @@ def describe(path: str, argument: str) -> List[str]:
 
 
 def read(folder: str, argument: str) -> Bert:
-    """Reads a HuggingFace BERT.
+    """Loads a BERT in HuggingFace's format.
 
     Args:
-      folder: holds config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
-      argument: what the error calls it, such as "SOURCE_DIR".
+      folder: contains config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
+      argument: what errors call the folder, such as "SOURCE_DIR".
 
     Returns:
       `bert.Bert`.
 
     Raises:
-      UserError: a file is missing or broken; the model is not a BERT that Google's format can
-        express; a tensor is missing, of another shape, or has no place.
+      UserError: a file is missing or damaged; the model is not a BERT that Google's format
+        supports; or a tensor is missing, unexpected or of a wrong shape.
     """
     old = os.path.join(folder, _OLD_WEIGHTS)
     paths = [os.path.join(folder, name) for name in FILES]
@@ -113,19 +113,19 @@ def read(folder: str, argument: str) -> Bert:
 
 
 def write(folder: str, bert: Bert) -> None:
-    """Writes config.json, model.safetensors and vocab.txt into a folder that exists."""
+    """Writes config.json, model.safetensors and vocab.txt to an existing folder."""
     write_model(folder, bert.config, bert.tensors)
     files.copy(bert.vocab_file, os.path.join(folder, VOCABULARY))
 
 
 def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
-    """Writes config.json and model.safetensors into a folder that exists.
+    """Writes config.json and model.safetensors to an existing folder.
 
     Args:
       folder: path.
       config: `configs.BertConfig`.
-      tensors: dict from Google's names, all of the encoder's and perhaps of the pretraining
-        heads, to float32 arrays.
+      tensors: dict from Google's names to float32 arrays: the encoder, with or without pretraining
+        heads.
     """
     fields = {name: getattr(config, name) for name in _CONFIG_FIELDS}
     fields["hidden_act"] = activation_name(config.hidden_act)
@@ -144,7 +144,7 @@ def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> No
 
 
 def _read_config(path: str) -> configs.BertConfig:
-    """Reads HuggingFace's config.json as a `configs.BertConfig` of Google's fields."""
+    """Loads HuggingFace's config.json as a `configs.BertConfig`."""
     fields = files.read_object(path)
     try:
         configs.check_architecture(fields)
@@ -168,37 +168,37 @@ def _read_config(path: str) -> configs.BertConfig:
 
 
 def _read_weights(path: str) -> Tensors:
-    """Reads the weights: a dictionary from HuggingFace's names, in one spelling, to float32."""
+    """Loads the weights: a dict from HuggingFace's current names to float32 arrays."""
     tensors = {}
     for name, value in read_tensors(path, _BUFFERS).items():
-        # Task models put the encoder under "bert."; the first releases spelt LayerNorm TensorFlow's
-        # way.
+        # Task models prefix the encoder with "bert."; the first releases have TensorFlow's names of
+        # LayerNorms.
         name = re.sub(r"^bert\.", "", name)
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         if name in tensors:
-            raise UserError(f"{path}: holds {name} twice, under two spellings.")
+            raise UserError(f"{path}: holds {name} twice, with two spellings.")
         tensors[name] = value
     return tensors
 
 
 def read_tensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
-    """Reads tensors of PyTorch, by the file's ending: see `pytorch.read`, `read_safetensors`."""
+    """Loads tensors by `pytorch.read` if the file ends in .bin, otherwise by `read_safetensors`."""
     return (pytorch.read if path.endswith(".bin") else read_safetensors)(path, ignored)
 
 
 def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
-    """Reads a file of safetensors of any floating type.
+    """Loads a safetensors file of float32, float16 or bfloat16 tensors.
 
     Args:
       path: the file.
-      ignored: names of tensors that are not read.
+      ignored: names of tensors to skip.
 
     Returns:
       A dict from names to float32 arrays.
 
     Raises:
-      UserError: it is missing or damaged, or a tensor is of another type.
+      UserError: the file is missing or damaged, or a tensor has another dtype.
     """
     try:
         with files.open_file(path, "rb") as reader:
@@ -220,7 +220,7 @@ def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
 
 
 def write_safetensors(path: str, tensors: Tensors) -> None:
-    """Writes a file of safetensors for PyTorch, whose own loader asks for the entry "format".
+    """Writes a safetensors file for PyTorch, whose loader requires the metadata "format".
 
     Args:
       path: the file.
@@ -231,7 +231,7 @@ def write_safetensors(path: str, tensors: Tensors) -> None:
         writer.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
 
 
-# From safetensors' names of types to functions from little-endian bytes to float32 [size].
+# From safetensors' dtypes to functions from little-endian bytes to float32 arrays [size].
 _DECODERS = {
     "F32": lambda data: np.frombuffer(data, "<f4"),
     "F16": lambda data: np.frombuffer(data, "<f2").astype(np.float32),
@@ -240,15 +240,15 @@ _DECODERS = {
 
 
 def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tensors:
-    """Gives every tensor its name and layout in Google's checkpoints.
+    """Converts tensors to the names and layouts of Google's checkpoints.
 
     Args:
-      tensors: dictionary from HuggingFace's names to arrays; a projection is [output, input].
+      tensors: dict from HuggingFace's names to arrays; a projection is [output, input].
       config: `configs.BertConfig`.
       path: the file, for errors.
 
     Returns:
-      A dictionary from Google's names to arrays; a kernel is [input, output].
+      A dict from Google's names to arrays; a kernel is [input, output].
     """
     tensors = _without_tied(tensors, path)
     shapes = google_shapes(config, [name.replace(".", "/") for name in tensors])
@@ -261,19 +261,19 @@ def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tenso
             value = value.T
         if value.shape != shape:
             raise UserError(
-                f"{path}: {name} has the shape {list(tensors[name].shape)}, which does not fit "
-                f"{google_name} {list(shape)}, as {CONFIG} asks for."
+                f"{path}: {name} has the shape {list(tensors[name].shape)}, but {CONFIG} requires"
+                f" {list(shape)} for {google_name}."
             )
         result[google_name] = value
     return result
 
 
 def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> model_variables.Shapes:
-    """Google's names and shapes of an encoder, and of each pretraining head there is.
+    """Returns Google's names and shapes for an encoder and its pretraining heads.
 
     Args:
       config: `configs.BertConfig`.
-      names: of tensors; a head's begin with "cls/" and its name.
+      names: names of tensors; those that begin with "cls/<head>" show which heads there are.
     """
     heads = {name.split("/")[1] for name in names if name.startswith("cls/")}
     shapes = model_variables.encoder_shapes(config)
@@ -284,7 +284,7 @@ def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> model_var
 
 
 def _without_tied(tensors: Tensors, path: str) -> Tensors:
-    """Leaves out second copies of a tensor, which must equal the first."""
+    """Removes duplicates of tied tensors; raises UserError if they are not equal."""
     tensors = dict(tensors)
     for duplicate, original in _TIED.items():
         if duplicate in tensors:
@@ -295,7 +295,7 @@ def _without_tied(tensors: Tensors, path: str) -> Tensors:
 
 
 def _pretraining_shapes(config: configs.BertConfig) -> model_variables.Shapes:
-    """The tensors of BERT's two pretraining heads: Google's names and shapes."""
+    """Returns Google's names and shapes for BERT's two pretraining heads."""
     hidden = config.hidden_size
     return {
         "cls/predictions/transform/dense/kernel": (hidden, hidden),
@@ -309,13 +309,13 @@ def _pretraining_shapes(config: configs.BertConfig) -> model_variables.Shapes:
 
 
 def activation_name(hidden_act: Optional[str]) -> str:
-    """HuggingFace's name for an activation; BERT's GELU is the tanh form."""
+    """Returns HuggingFace's name for an activation; BERT's GELU is the tanh form."""
     name = (hidden_act or "linear").lower()
     return "gelu_new" if name == "gelu" else name
 
 
 def parameter_name(name: str) -> str:
-    """HuggingFace's name for a tensor of Google's, without the "bert." of models with a head.
+    """Converts a tensor's name from Google's to HuggingFace's, without the prefix "bert.".
 
     bert/encoder/layer_0/attention/self/query/kernel -> encoder.layer.0.attention.self.query.weight
     """
@@ -325,12 +325,12 @@ def parameter_name(name: str) -> str:
 
 
 def _check_names(expected: Set[str], actual: Set[str], path: str) -> None:
-    """Raises UserError, naming them, if tensors are missing or have no place."""
+    """Raises UserError if tensors are missing or unexpected."""
     problems = [
         f"{len(names)} {problem} ({', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)})"
         for names, problem in (
-            (expected - actual, "tensors that its config asks for are missing"),
-            (actual - expected, "of its tensors have no place in BERT"),
+            (expected - actual, "tensors that its config requires are missing"),
+            (actual - expected, "of its tensors do not belong to BERT"),
         )
         if names
     ]

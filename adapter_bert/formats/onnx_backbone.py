@@ -1,9 +1,9 @@
-"""A pretrained encoder as one ONNX file, which programs read that have no TensorFlow.
+"""A pretrained encoder as an ONNX file, which programs can load without TensorFlow.
 
-`backbone.onnx` lies beside the checkpoint or, where that folder cannot be written, in the cache
-folder. Its initializers are the checkpoint's tensors under their names, and it has no nodes: the
-graphs around them differ from adapter to adapter. Its metadata hold the fingerprint, and the digest
-of the checkpoint that it was converted from, so that a replaced checkpoint is converted again.
+`backbone.onnx` is written next to the checkpoint or, if that folder is not writable, to the cache
+folder. Its initializers are the checkpoint's tensors with their names. It has no nodes, because
+each adapter has a graph of its own. Its metadata hold the fingerprint and the digest of the
+checkpoint, so that a replaced checkpoint is converted again.
 """
 
 import importlib.util
@@ -21,17 +21,17 @@ from adapter_bert.common.errors import UserError
 
 FILE = "backbone.onnx"
 FORMAT = "adapter-bert backbone 1"
-OPSET, IR_VERSION = 17, 8  # What ONNX Runtime 1.17 reads, and each later one.
+OPSET, IR_VERSION = 17, 8  # Supported since ONNX Runtime 1.17.
 
-_MAX_BYTES = (1 << 31) - (1 << 20)  # Of a protocol buffer, and of what is not tensors in this one.
+_MAX_BYTES = (1 << 31) - (1 << 20)  # A protocol buffer's 2 GB, minus 1 MB for non-tensors.
 
 
 class Backbone(NamedTuple):
-    """The tensors of an encoder.
+    """Holds the tensors of an encoder.
 
     Attributes:
       fingerprint: see `model_variables.fingerprint`.
-      tensors: dict from the names of `model_variables.encoder_shapes` to float32 arrays.
+      tensors: dict from the names in `model_variables.encoder_shapes` to float32 arrays.
     """
 
     fingerprint: str
@@ -41,13 +41,13 @@ class Backbone(NamedTuple):
 def load(
     init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_checkpoint"
 ) -> Backbone:
-    """Reads a pretrained encoder, which is converted first if it was not yet.
+    """Loads a pretrained encoder; converts the checkpoint the first time.
 
-    To convert takes TensorFlow: in this process where it is imported, in another one elsewhere.
+    Conversion needs TensorFlow. It runs in a subprocess unless TensorFlow is already imported.
 
     Args:
-      init_checkpoint: prefix of the checkpoint. The checkpoint itself may be missing where its
-        `backbone.onnx` lies in the folder.
+      init_checkpoint: prefix of the checkpoint. Its files may be missing if its folder contains
+        `backbone.onnx`.
       config: `configs.BertConfig`.
       flag: what errors call the checkpoint.
 
@@ -55,8 +55,8 @@ def load(
       `Backbone`.
 
     Raises:
-      UserError: there is no such checkpoint, or it is another BERT's; or it is not converted, and
-        this Python has no TensorFlow.
+      UserError: the checkpoint is missing, or does not match the config; or it must be converted
+        and this Python has no TensorFlow.
     """
     configs.check_config(config)
     digest, where = _checkpoint_digest(init_checkpoint), f"{flag} {init_checkpoint}"
@@ -66,28 +66,28 @@ def load(
             return backbone
         if digest is None and files.exists(path):
             raise UserError(
-                f"{path} is damaged or no file of this program, and there is no checkpoint"
+                f"{path} is damaged or was not written by this program, and there is no checkpoint"
                 f" {init_checkpoint} to convert again."
             )
     path = _convert(init_checkpoint, config, where)
     backbone = _read(path, digest, config)
     if backbone is None:
-        raise UserError(f"{where} changed while it was converted to {path}; start again.")
+        raise UserError(f"{where} changed while it was converted to {path}; try again.")
     return backbone
 
 
 def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_checkpoint") -> str:
-    """Converts a checkpoint; the file is written atomically. Needs TensorFlow.
+    """Writes the ONNX file of a checkpoint atomically. Needs TensorFlow.
 
     Args:
-      init_checkpoint, config, flag: as of `load`.
+      init_checkpoint, config, flag: as for `load`.
 
     Returns:
-      The path, beside the checkpoint or in the cache folder.
+      The path, next to the checkpoint or in the cache folder.
 
     Raises:
-      UserError: the checkpoint is missing, damaged or another BERT's; neither folder can be
-        written.
+      UserError: the checkpoint is missing, damaged, or does not match the config; or neither folder
+        is writable.
     """
     from adapter_bert.formats import checkpoints
 
@@ -112,7 +112,7 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
 
 
 def _paths(init_checkpoint: str, digest: Optional[str]) -> Iterator[str]:
-    """Yields where the file may lie: beside the checkpoint, then in the cache folder."""
+    """Yields the possible paths of the file: next to the checkpoint, then in the cache folder."""
     if not files.is_remote(init_checkpoint):
         yield posixpath.join(posixpath.dirname(init_checkpoint), FILE)
     if digest:
@@ -121,7 +121,7 @@ def _paths(init_checkpoint: str, digest: Optional[str]) -> Iterator[str]:
 
 
 def _checkpoint_digest(init_checkpoint: str) -> Optional[str]:
-    """SHA-256 of a checkpoint's index, which holds a checksum of each tensor; None without one."""
+    """Returns the SHA-256 of a checkpoint's index, which has the tensors' checksums, or None."""
     for path in (init_checkpoint + ".index", init_checkpoint):
         if files.exists(path) and not files.isdir(path):
             return files.sha256(path)
@@ -150,7 +150,7 @@ def _to_bytes(
 
 
 def _read(path: str, digest: Optional[str], config: configs.BertConfig) -> Optional[Backbone]:
-    """The `Backbone` in a file; None if there is none, or a damaged one or another checkpoint's."""
+    """Loads a file; returns None if it is missing, damaged or of another checkpoint."""
     import onnx
     from google.protobuf import message
 
@@ -174,38 +174,38 @@ def _to_array(tensor: Any) -> np.ndarray:
 
 
 def _check_shapes(tensors: Dict[str, np.ndarray], config: configs.BertConfig, path: str) -> None:
-    """Raises UserError unless tensors are those of a config's encoder."""
+    """Raises UserError unless the tensors' names and shapes match a config."""
     actual = {name: value.shape for name, value in tensors.items()}
     expected = model_variables.encoder_shapes(config)
     for name in sorted({*actual, *expected}):
         if actual.get(name) != expected.get(name):
             shapes = [list(each[name]) if name in each else None for each in (actual, expected)]
             raise UserError(
-                f"{path} is a BERT of another size: its {name} has the shape {shapes[0]},"
-                f" bert_config.json asks for {shapes[1]}."
+                f"{path} does not match bert_config.json: its {name} has the shape {shapes[0]},"
+                f" expected {shapes[1]}."
             )
 
 
 def _convert(init_checkpoint: str, config: configs.BertConfig, where: str) -> str:
-    """Writes the file, in another process if TensorFlow is not imported; returns its path."""
+    """Calls `write`, in a subprocess if TensorFlow is not imported; returns the path."""
     start = time.monotonic()
     if sys.modules.get("tensorflow"):
         path = write(init_checkpoint, config, where.split(" ")[0])
     else:
-        path = _convert_elsewhere(init_checkpoint, config, where)
+        path = _convert_in_subprocess(init_checkpoint, config, where)
     print(
-        f"Converted {init_checkpoint} to {path} in {time.monotonic() - start:.1f} s; this is done"
-        " once.",
+        f"Converted {init_checkpoint} to {path} in {time.monotonic() - start:.1f} s; later runs"
+        " reuse it.",
         file=sys.stderr,
     )
     return path
 
 
-def _convert_elsewhere(init_checkpoint: str, config: configs.BertConfig, where: str) -> str:
+def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig, where: str) -> str:
     if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
-            f"{where} has no {FILE} yet, and only a Python with TensorFlow can convert it: run"
-            " `python convert_checkpoint.py to_onnx BERT_DIR` in one."
+            f"{where} has no {FILE} yet, and this Python has no TensorFlow to convert it: run"
+            " `python convert_checkpoint.py to_onnx BERT_DIR` in a Python with TensorFlow."
         )
     environment = {**os.environ, "PYTHONPATH": paths.PROJECT, "TF_CPP_MIN_LOG_LEVEL": "3"}
     process = subprocess.run(
@@ -222,7 +222,7 @@ def _convert_elsewhere(init_checkpoint: str, config: configs.BertConfig, where: 
 
 
 def _main() -> None:
-    """Converts the checkpoint that the command line names; its config comes by stdin."""
+    """Converts the checkpoint that the command line names; reads its config from stdin."""
     init_checkpoint, flag = sys.argv[1:]
     config = configs.BertConfig.from_dict(files.parse_json(sys.stdin.read()))
     print(write(init_checkpoint, config, flag))

@@ -1,4 +1,4 @@
-"""What a path is that is of no format of this project, in words."""
+"""Describes files of other formats, for error messages."""
 
 import codecs
 import os
@@ -7,14 +7,13 @@ import zipfile
 from adapter_bert.common import files
 from adapter_bert.formats import pytorch
 
-# How files of some kinds begin.
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "an image (PNG)"),
     (b"\xff\xd8\xff", "an image (JPEG)"),
     (b"GIF8", "an image (GIF)"),
     (b"%PDF-", "a PDF document"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file, such as Keras writes"),
-    (b"\x93NUMPY", "an array of NumPy"),
+    (b"\x93NUMPY", "a NumPy array"),
     (b"SQLite format 3\0", "an SQLite database"),
     (b"\x7fELF", "a program"),
     (b"\x1f\x8b", "a file compressed with gzip"),
@@ -23,19 +22,15 @@ _MAGIC = (
     (b"(\xb5/\xfd", "a file compressed with zstd"),
 )
 _EXPECTED = (
-    "expected a task adapter, a run's folder, a BERT, an adapter of AdapterHub's, or a checkpoint's"
+    "expected a task adapter, a run's output_dir, a BERT, an AdapterHub adapter, or a checkpoint's"
     " prefix"
 )
 
 
 def describe(path: str) -> str:
-    """Returns what a path is, without a period: "is a text file, not a checkpoint".
-
-    Args:
-      path: of a file, of a folder, or of nothing.
-    """
+    """Returns a phrase such as "is a text file, not a checkpoint" for any path."""
     if not files.exists(path):
-        return f"does not exist, and no checkpoint has this prefix; {_EXPECTED}"
+        return f"does not exist, and is not the prefix of a checkpoint; {_EXPECTED}"
     if files.isdir(path):
         return f"is a folder that holds {_content(path)}; {_EXPECTED}"
     return f"is {kind(path)}, not a checkpoint"
@@ -49,7 +44,7 @@ def _content(folder: str) -> str:
 
 
 def kind(path: str) -> str:
-    """Returns what a file is, by how it begins: "a text file"."""
+    """Returns what a file is, such as "a text file", by its first bytes."""
     try:
         with files.open_file(path, "rb") as reader:
             start = reader.read(1024)
@@ -59,11 +54,11 @@ def kind(path: str) -> str:
         if start.startswith(magic):
             return described
     if pytorch.matches(path):
-        return "a file of PyTorch"
+        return "a PyTorch file"
     if not files.is_remote(path) and zipfile.is_zipfile(path):
         return "a ZIP archive"
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= files.size(path):
-        return "a file of safetensors without the config that belongs to it"
+        return "a safetensors file without its config"
     if start[257:262] == b"ustar":
         return "a tar archive"
     try:
@@ -71,7 +66,7 @@ def kind(path: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if not all(char.isprintable() or char.isspace() for char in text):
-        return "a damaged file or one of another kind"
+        return "a damaged or unknown file"
     if not text:
         return "an empty file"
     return "a JSON file" if os.path.splitext(path)[1] == ".json" else "a text file"

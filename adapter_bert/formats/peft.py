@@ -1,4 +1,4 @@
-"""Adapters of HuggingFace's package PEFT, which are recognized so that an error can name them."""
+"""Recognizes adapters of HuggingFace's package PEFT, so that errors can name them."""
 
 import os
 from typing import List
@@ -10,7 +10,7 @@ _CONFIG, _TYPE = "adapter_config.json", "peft_type"
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is a folder that PEFT wrote."""
+    """Returns whether a path is a folder written by PEFT."""
     config = os.path.join(path, _CONFIG)
     try:
         return files.exists(config) and _TYPE in files.read_object(config)
@@ -19,25 +19,25 @@ def matches(path: str) -> bool:
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns a line that says what lies there, for people."""
+    """Returns lines that describe the folder for people."""
     del argument
     return [f"PEFT: {_method(path)}. {_ADVICE}"]
 
 
 def check_other(path: str, where: str) -> None:
-    """Raises UserError if a path is a folder of PEFT's.
+    """Raises UserError if a path is a folder written by PEFT.
 
     Args:
-      path: where an adapter is looked for.
-      where: begins the error's sentence.
+      path: the folder.
+      where: beginning of the error message.
     """
     if matches(path):
-        raise UserError(f"{where} is PEFT's, of the method {_method(path)}: {_ADVICE}")
+        raise UserError(f"{where} is a PEFT adapter (method {_method(path)}): {_ADVICE}")
 
 
 _ADVICE = (
-    "PEFT has no bottleneck adapters, so that none of its files opens here; train an adapter with"
-    " this project, or take one of AdapterHub's package adapters."
+    "PEFT has no bottleneck adapters, so its files cannot be used here; train an adapter with this"
+    " project, or use one in AdapterHub's format."
 )
 
 

@@ -1,14 +1,14 @@
-"""Tensors in files that PyTorch's `torch.save` wrote, read without PyTorch; nothing is executed.
+"""Loads tensors from files that PyTorch's `torch.save` wrote, without PyTorch and safely.
 
-Such a file holds a pickle: a program for a stack machine, whose instructions can call any function
-of any module. `_Machine` is another machine. It knows the instructions that write a dict of tensors
-and no others; a name stands for an entry of `_NAMES`, and to call one makes a value of this module.
-No part of Python's `pickle` runs.
+Such a file holds a pickle: a program for a stack machine, which can call any function of any
+module. `_Machine` replaces Python's `pickle` and executes no code from the file. It supports only
+the instructions that create a dict of tensors, and only the names in `_NAMES`, whose calls create
+values of this module.
 
     PyTorch 1.6 and later   a zip file: <folder>/data.pkl, the pickle; <folder>/data/<key>, values
-    earlier                 five pickles, of which the fourth is the dict, and then the values
+    earlier versions        five pickles, of which the fourth is the dict, followed by the values
 
-Sizes that a file declares are compared with its length before anything is allocated.
+Declared sizes are compared with the length of the file before memory is allocated.
 """
 
 import io
@@ -26,20 +26,20 @@ _ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _LEGACY_VERSION = 1001
 
-# An instruction takes a byte and can allocate an object: the number of these is what bounds memory.
-# A BERT-Large with adapters has some 30,000.
+# Limits memory: an instruction of one byte can allocate an object. A BERT-Large with adapters has
+# some 30,000.
 _MAX_INSTRUCTIONS = 1_000_000
 _MAX_RANK = 8
 _INT_LIMIT = 1 << 63
 
 
 def decode_bfloat16(data: bytes) -> np.ndarray:
-    """Returns float32: bfloat16, which NumPy lacks, is its upper half."""
+    """Returns bfloat16 values as a float32 array; they are the upper halves of float32 values."""
     return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
 
 
 class _Type(NamedTuple):
-    """A type of values: bytes of each, and a function from bytes to float32; None for integers."""
+    """Describes a dtype: its size in bytes, and a decoder to float32 unless it is unsupported."""
 
     size: int
     decode: Optional[Callable[[bytes], np.ndarray]]
@@ -60,7 +60,7 @@ _STORAGES = {
 
 
 class _Storage(NamedTuple):
-    """Values of one type, which tensors share."""
+    """Identifies an array of values of one dtype, which several tensors may share."""
 
     type: _Type
     key: str
@@ -68,7 +68,7 @@ class _Storage(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A view of a storage; offset and strides count values."""
+    """Describes a view of a storage; offset and strides are in values, not bytes."""
 
     storage: _Storage
     offset: int
@@ -77,15 +77,15 @@ class _Tensor(NamedTuple):
 
 
 class _Mark:
-    """What MARK puts on the stack."""
+    """Marks a position on the stack, as pickle's instruction MARK."""
 
 
 class _RefusedError(ValueError):
-    """A file that is none of `torch.save`'s with a dict of tensors; the text completes "it ..."."""
+    """Reports a file without a dict of tensors by `torch.save`; the text completes "it ..."."""
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is a file that `torch.save` wrote."""
+    """Returns whether a path is a file written by `torch.save`."""
     if files.isdir(path) or not files.exists(path):
         return False
     with files.open_file(path, "rb") as reader:
@@ -102,29 +102,29 @@ def matches(path: str) -> bool:
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that say what a file holds, for people; `read` says what it raises."""
+    """Returns lines that describe a file for people; raises UserError as `read` does."""
     del argument
     tensors = read(path)
     names = sorted(tensors)
     return [
-        f"File of PyTorch: {count_text(tensors)}",
+        f"PyTorch file: {count_text(tensors)}",
         f"Tensors: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
     ]
 
 
 def read(path: str, ignored: Sequence[str] = ()) -> Tensors:
-    """Reads a dict of tensors that `torch.save` wrote; nothing of it is executed.
+    """Loads a dict of tensors that `torch.save` wrote; executes no code from it.
 
     Args:
       path: the file.
-      ignored: names of tensors that are not read.
+      ignored: names of tensors to skip.
 
     Returns:
-      A dict from names to float32 arrays, which may share memory and cannot be written.
+      A dict from names to float32 arrays, which are read-only and may share memory.
 
     Raises:
-      UserError: it cannot be read, is damaged, holds anything else than a dict of tensors, or a
-        tensor is neither float32, float16 nor bfloat16.
+      UserError: the file is unreadable, damaged, or not a dict of tensors; or a tensor is not
+        float32, float16 or bfloat16.
     """
     try:
         with files.open_file(path, "rb") as reader:
@@ -133,46 +133,46 @@ def read(path: str, ignored: Sequence[str] = ()) -> Tensors:
         raise UserError(f"{path}: cannot be read ({files.reason(error)}).") from error
     try:
         if content.startswith(_LEGACY_MAGIC):
-            found, values = _read_legacy(content)
+            state_dict, values = _read_legacy(content)
         elif content.startswith(_ZIP_MAGIC):
-            found, values = _read_zip(content)
+            state_dict, values = _read_zip(content)
         else:
-            raise _RefusedError("does not begin as one")
-        return _tensors(found, values, ignored)
+            raise _RefusedError("does not begin like one")
+        return _tensors(state_dict, values, ignored)
     except _RefusedError as error:
         raise UserError(
-            f"{path}: expected a dict of tensors of torch.save, but it {error}."
+            f"{path}: expected a dict of tensors written by torch.save, but it {error}."
         ) from None
 
 
-def _tensors(found: Any, values: Callable[[_Storage], bytes], ignored: Sequence[str]) -> Tensors:
+def _tensors(
+    state_dict: Any, values: Callable[[_Storage], bytes], ignored: Sequence[str]
+) -> Tensors:
     """Returns the tensors of a dict as arrays."""
-    if not isinstance(found, dict):
+    if not isinstance(state_dict, dict):
         raise _RefusedError("holds another object")
     decoded: Dict[str, np.ndarray] = {}
     result = {}
-    for name, tensor in found.items():
+    for name, tensor in state_dict.items():
         if name in ignored:
             continue
         if not isinstance(tensor, _Tensor):
-            raise _RefusedError(f"holds {name[:100]!r}, which is no tensor")
+            raise _RefusedError(f"holds {name[:100]!r}, which is not a tensor")
         storage = tensor.storage
         if storage.type.decode is None:
-            raise _RefusedError(
-                f"holds {name[:100]!r}, which is none of float32, float16 and bfloat16"
-            )
+            raise _RefusedError(f"holds {name[:100]!r}, which is not float32, float16 or bfloat16")
         _check_view(name, tensor)
         if storage.key not in decoded:
             decoded[storage.key] = storage.type.decode(values(storage))
         flat = decoded[storage.key][tensor.offset :]
-        # Along an axis of one value, a stride says nothing, and may be any number.
+        # The stride of an axis of size 1 has no effect and may be any number.
         strides = [4 * stride if size > 1 else 0 for size, stride in zip(*tensor[2:])]
         result[name] = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
     return result
 
 
 def _check_view(name: str, tensor: _Tensor) -> None:
-    """Raises _RefusedError unless a tensor lies in its storage."""
+    """Raises _RefusedError unless a tensor lies within its storage."""
     elements, last = 1, tensor.offset
     for size, stride in zip(tensor.shape, tensor.strides):
         elements *= size
@@ -182,7 +182,7 @@ def _check_view(name: str, tensor: _Tensor) -> None:
 
 
 def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
-    """Returns what the pickle in a zip file stands for, and a function that reads a storage."""
+    """Returns the object in a zip file's pickle, and a function that reads a storage."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
     except (zipfile.BadZipFile, ValueError, OSError, struct.error, NotImplementedError) as error:
@@ -196,7 +196,7 @@ def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
     if len(roots) != 1:
         raise _RefusedError(f"has {len(roots)} pickles in its zip file")
     (root,) = roots
-    remaining = len(content)  # Entries may overlap, and then hold more than the file.
+    remaining = len(content)  # Overlapping entries could exceed the size of the file.
 
     def read_entry(name: str) -> bytes:
         nonlocal remaining
@@ -205,7 +205,7 @@ def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
         entry = entries[root + name]
         remaining -= entry.file_size
         if entry.compress_type != zipfile.ZIP_STORED or remaining < 0:
-            raise _RefusedError("is compressed, or holds more bytes than it has")
+            raise _RefusedError("is compressed, or has overlapping entries")
         try:
             return archive.read(entry)
         except (
@@ -219,7 +219,7 @@ def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
             raise _RefusedError(f"is a damaged zip file ({error})") from None
 
     if root + "byteorder" in entries and read_entry("byteorder") != b"little":
-        raise _RefusedError("is of a big-endian machine")
+        raise _RefusedError("was written on a big-endian machine")
 
     def read_storage(storage: _Storage) -> bytes:
         data = read_entry(f"data/{storage.key}")
@@ -232,46 +232,46 @@ def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
 
 
 def _read_legacy(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
-    """Returns what `_read_zip` does, of a file of PyTorch before 1.6."""
+    """Returns the same as `_read_zip`, for a file of PyTorch before 1.6."""
     machine = _Machine(content, len(_LEGACY_MAGIC))
-    version, system, found, keys = (machine.run() for _ in range(4))
+    version, system, state_dict, keys = (machine.run() for _ in range(4))
     if version != _LEGACY_VERSION or not isinstance(system, dict):
-        raise _RefusedError("is of an unknown version")
+        raise _RefusedError("has an unknown version")
     if system.get("little_endian") is not True:
-        raise _RefusedError("is of a big-endian machine")
+        raise _RefusedError("was written on a big-endian machine")
     if not isinstance(keys, list):
         raise _RefusedError("does not list its values")
-    position, places = machine.position, {}
+    position, values_by_key = machine.position, {}
     for key in keys:
         storage = machine.storages.get(key) if isinstance(key, str) else None
-        if storage is None or key in places:
-            raise _RefusedError("lists values that no tensor has")
+        if storage is None or key in values_by_key:
+            raise _RefusedError("lists values that do not belong to a tensor")
         begin, end = position + 8, position + 8 + storage.length * storage.type.size
         if end > len(content) or content[position:begin] != struct.pack("<q", storage.length):
-            raise _RefusedError("ends before its values")
-        places[key] = content[begin:end]
+            raise _RefusedError("ends before its values end")
+        values_by_key[key] = content[begin:end]
         position = end
     if position != len(content):
-        raise _RefusedError("goes on after its values")
+        raise _RefusedError("has more bytes after its values")
 
     def read_storage(storage: _Storage) -> bytes:
-        if storage.key not in places:
+        if storage.key not in values_by_key:
             raise _RefusedError("lacks the values of a tensor")
-        return places[storage.key]
+        return values_by_key[storage.key]
 
-    return found, read_storage
+    return state_dict, read_storage
 
 
 class _Machine:
-    """The stack machine for pickles of dicts of tensors.
+    """Runs pickles of dicts of tensors on a stack machine.
 
     Args:
       content: bytes.
-      position: where the first pickle begins.
+      position: offset of the first pickle.
 
     Attributes:
-      position: after the last pickle that ran.
-      storages: by key, all that the pickles name.
+      position: offset after the last pickle that ran.
+      storages: dict from keys to the storages that the pickles refer to.
     """
 
     def __init__(self, content: bytes, position: int = 0):
@@ -283,7 +283,7 @@ class _Machine:
         self._memo: Dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Returns what the next pickle stands for; raises _RefusedError."""
+        """Returns the object in the next pickle; raises _RefusedError if it is not supported."""
         self._stack, self._memo = [], {}
         while True:
             self._instructions += 1
@@ -311,12 +311,12 @@ class _Machine:
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
-            raise _RefusedError("has a pickle with a text that is none") from None
+            raise _RefusedError("has a pickle with a string that is not UTF-8") from None
 
     def _line(self) -> str:
         end = self._content.find(b"\n", self.position, self.position + 200)
         if end < 0:
-            raise _RefusedError("has a name without an end in its pickle")
+            raise _RefusedError("has an unterminated name in its pickle")
         line = self._read(end + 1 - self.position)
         return self._text(line[:-1])
 
@@ -332,7 +332,7 @@ class _Machine:
 
     def _checked(self, value: Any, kind: Any) -> Any:
         if isinstance(value, _Mark) or not isinstance(value, kind):
-            raise _RefusedError("has a pickle that makes no sense")
+            raise _RefusedError("has an invalid pickle")
         return value
 
     def _pop_to_mark(self) -> List[Any]:
@@ -341,12 +341,12 @@ class _Machine:
                 items = self._stack[index + 1 :]
                 del self._stack[index:]
                 return items
-        raise _RefusedError("has a pickle that makes no sense")
+        raise _RefusedError("has an invalid pickle")
 
-    # ---- The instructions.
+    # ---- Instructions
 
     def _protocol(self) -> None:
-        self._number("<B")  # What is not known of a later one is refused where it stands.
+        self._number("<B")  # Ignored: unknown instructions of a later protocol raise an error.
 
     def _mark(self) -> None:
         self._push(_Mark())
@@ -354,7 +354,7 @@ class _Machine:
     def _long(self) -> None:
         value = int.from_bytes(self._read(self._number("<B")), "little", signed=True)
         if not -_INT_LIMIT <= value < _INT_LIMIT:
-            raise _RefusedError("has a number above all sizes in its pickle")
+            raise _RefusedError("has a number beyond 64 bits in its pickle")
         self._push(value)
 
     def _unicode(self) -> None:
@@ -372,7 +372,7 @@ class _Machine:
     def _get(self, form: str) -> None:
         index = self._number(form)
         if index not in self._memo:
-            raise _RefusedError("has a pickle that makes no sense")
+            raise _RefusedError("has an invalid pickle")
         self._push(self._memo[index])
 
     def _append(self, items: List[Any]) -> None:
@@ -381,40 +381,40 @@ class _Machine:
     def _set(self, items: List[Any]) -> None:
         target = self._top(dict)
         if len(items) % 2 or not all(isinstance(key, str) for key in items[::2]):
-            raise _RefusedError("has a dict whose keys are no texts")
+            raise _RefusedError("has a dict whose keys are not strings")
         target.update(zip(items[::2], items[1::2]))
 
     def _build(self) -> None:
-        self._pop()  # Of a model's dict, the versions of its layers.
+        self._pop()  # Attributes of a state_dict: the versions of its layers.
         self._top(dict)
 
     def _global(self) -> None:
         name = f"{self._line()}.{self._line()}"
         if name not in _NAMES:
-            raise _RefusedError(f"names {name!r}, which no tensor needs; nothing was executed")
+            raise _RefusedError(f"refers to {name!r}, which is not allowed; nothing was executed")
         self._push(_NAMES[name])
 
     def _persistent(self) -> None:
         fields = self._pop(tuple)
         if len(fields) not in (5, 6) or fields[0] != "storage" or fields[5:] not in ((), (None,)):
-            raise _RefusedError("refers to what is no values of a tensor")
+            raise _RefusedError("has an invalid reference to the values of a tensor")
         _, kind, key, _, length = fields[:5]
         if not (isinstance(kind, _Type) and isinstance(key, str) and _is_size(length)):
-            raise _RefusedError("refers to what is no values of a tensor")
+            raise _RefusedError("has an invalid reference to the values of a tensor")
         storage = _Storage(kind, key, length)
         if self.storages.setdefault(key, storage) != storage:
-            raise _RefusedError("has two types of the same values")
+            raise _RefusedError("has two dtypes for the same values")
         self._push(storage)
 
     def _reduce(self) -> None:
         arguments, function = self._pop(tuple), self._pop()
         if not isinstance(function, _Function):
-            raise _RefusedError("calls what is no function; nothing was executed")
+            raise _RefusedError("calls an object that is not a function; nothing was executed")
         self._push(function.apply(arguments))
 
 
 class _Function(NamedTuple):
-    """What a pickle may call: makes a value of this module out of arguments."""
+    """Wraps a function of this module that a pickle may call."""
 
     apply: Callable[[Tuple[Any, ...]], Any]
 
@@ -430,9 +430,9 @@ def _new_dict(arguments: Tuple[Any, ...]) -> Dict[str, Any]:
 
 
 def _new_tensor(arguments: Tuple[Any, ...]) -> _Tensor:
-    """Returns a tensor of (storage, offset, shape, strides, ...); the rest concerns gradients."""
+    """Returns a tensor from (storage, offset, shape, strides, ...); the rest is for gradients."""
     if not 4 <= len(arguments) <= 7:
-        raise _RefusedError("has a tensor without shape or values")
+        raise _RefusedError("has an invalid tensor")
     storage, offset, shape, strides = arguments[:4]
     if not (
         isinstance(storage, _Storage)
@@ -442,13 +442,13 @@ def _new_tensor(arguments: Tuple[Any, ...]) -> _Tensor:
         and len(shape) == len(strides) <= _MAX_RANK
         and all(map(_is_size, shape + strides))
     ):
-        raise _RefusedError("has a tensor without shape or values")
+        raise _RefusedError("has an invalid tensor")
     return _Tensor(storage, offset, shape, strides)
 
 
 def _new_parameter(arguments: Tuple[Any, ...]) -> _Tensor:
     if len(arguments) != 3 or not isinstance(arguments[0], _Tensor):
-        raise _RefusedError("has a parameter that is no tensor")
+        raise _RefusedError("has a parameter that is not a tensor")
     return arguments[0]
 
 
@@ -460,7 +460,7 @@ _NAMES: Dict[str, Any] = {
     **{f"torch.{name}": kind for name, kind in _STORAGES.items()},
 }
 
-# The instructions of pickle that `torch.save` writes, by their bytes.
+# The pickle instructions that `torch.save` writes, by opcode.
 _INSTRUCTIONS: Dict[bytes, Callable[[_Machine], None]] = {
     b"\x80": _Machine._protocol,
     b"(": _Machine._mark,

@@ -1,12 +1,13 @@
-"""A task adapter: what one task trained, and what it is, as a folder.
+"""Task adapters on disk: the tensors that one task trained and their description, in a folder.
 
-    adapter/adapter.safetensors   the trained tensors (adapters, LayerNorms, head): float32, named
-                                  and laid out as in BERT's checkpoints
+    adapter/adapter.safetensors   the trained tensors (adapters, LayerNorms, head): float32, with
+                                  the names and layouts of BERT's checkpoints
     adapter/adapter_config.json   a `Description`: task, labels, settings, scores, backbone
-    adapter/README.md             its card, for people; no program reads it
+    adapter/README.md             the card, for people; no program reads it
 
-The JSON holds the other file's SHA-256, and that file's metadata the description: a pair that does
-not belong together is refused, and so is a bit that changed. The JSON's "presentation" is excepted.
+The JSON holds the SHA-256 of the safetensors file, whose metadata hold a copy of the JSON. So
+loading detects any changed bit, and files that do not belong together. Only "presentation" in the
+JSON may be edited.
 """
 
 import dataclasses
@@ -34,15 +35,15 @@ CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors
 
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
-Difference = Tuple[str, Any, Any]  # A setting's name, and its values in two descriptions.
+Difference = Tuple[str, Any, Any]  # Name of a setting, its actual value, its expected value.
 
 
 @dataclasses.dataclass(frozen=True)
 class Backbone:
-    """The pretrained BERT that a task adapter was trained on, and fits.
+    """Identifies the pretrained BERT that a task adapter was trained on and works with.
 
     Attributes:
-      name: of its folder, for people.
+      name: name of its folder, for display.
       fingerprint: see `model_variables.fingerprint`.
       config: the fields of its bert_config.json.
     """
@@ -52,7 +53,7 @@ class Backbone:
     config: Dict[str, Any]
 
     def bert_config(self) -> configs.BertConfig:
-        """The `configs.BertConfig`; raises UserError if no model has these sizes."""
+        """Returns the config as `configs.BertConfig`; raises UserError if it is invalid."""
         config = configs.BertConfig.from_dict(self.config)
         configs.check_config(config)
         return config
@@ -60,12 +61,12 @@ class Backbone:
 
 @dataclasses.dataclass(frozen=True)
 class Presentation:
-    """How a task is shown to people; nothing is computed with it, and it may be edited by hand.
+    """Describes a task for display; it affects no computation and may be edited by hand.
 
     Attributes:
-      label_descriptions: what labels mean, by label.
-      fields: the names of the texts that the training's examples had; none if that is unknown.
-      example: a text for each field.
+      label_descriptions: dict from labels to their meanings.
+      fields: names of an example's texts; empty if unknown.
+      example: dict from fields to example texts.
     """
 
     label_descriptions: Dict[str, str] = dataclasses.field(default_factory=dict)
@@ -75,22 +76,22 @@ class Presentation:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a task adapter is.
+    """Describes a task adapter.
 
     Attributes:
-      task: its name, such as "MRPC".
-      kind: the name of a `task_kinds.TaskKind`.
-      labels: in the order of the head's outputs; none for regression and spans.
-      max_seq_length: tokens to which texts were cut.
+      task: name of the task, such as "MRPC".
+      kind: name of a `task_kinds.TaskKind`.
+      labels: in the order of the head's outputs; empty for regression and spans.
+      max_seq_length: maximum number of tokens; longer texts were truncated.
       do_lower_case: whether texts were lower-cased.
       vocabulary: digest of the vocabulary.
       backbone: `Backbone`.
-      tuning: what trained.
-      adapter: what the adapters are, None where nothing was adapted.
-      global_step: training steps taken.
-      training: learning rate and whatever else decided the weights, by name.
-      scores: on the dev set, by name; empty before the first evaluation.
-      versions: of the programs that made it, by name.
+      tuning: the tuning method.
+      adapter: the adapters' settings; None without adapters.
+      global_step: number of training steps.
+      training: dict of the learning rate and all other settings that determined the weights.
+      scores: dict of dev set scores; empty before the first evaluation.
+      versions: dict of the versions of TensorFlow and Python that trained it.
       presentation: `Presentation`.
     """
 
@@ -110,10 +111,10 @@ class Description:
     presentation: Presentation = Presentation()
 
     def __post_init__(self):
-        task_kinds.get(self.kind)  # Raises UserError if there is no such kind.
+        task_kinds.get(self.kind)  # Raises UserError for an unknown kind.
 
 
-# Fields that files may lack: those of later versions, and those that are for people alone.
+# Fields that a file may lack, because they were added later or are only for display.
 _OPTIONAL_FIELDS: Dict[type, Iterable[str]] = {
     configs.AdapterConfig: configs.VARIANTS,
     Description: ("presentation",),
@@ -122,21 +123,21 @@ _OPTIONAL_FIELDS: Dict[type, Iterable[str]] = {
 
 
 class TaskAdapter(NamedTuple):
-    """A `Description` and its tensors: a dict from variable names to float32 arrays."""
+    """Holds a `Description` and the tensors, a dict from variable names to float32 arrays."""
 
     description: Description
     tensors: Dict[str, np.ndarray]
 
 
 def save(folder: str, adapter: TaskAdapter) -> None:
-    """Writes a task adapter; the folder appears, or is replaced, whole or not at all.
+    """Writes or replaces a task adapter atomically.
 
     Args:
-      folder: path.
+      folder: path of the task adapter.
       adapter: `TaskAdapter`.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: the folder cannot be written.
     """
     record = {
         "format": FORMAT,
@@ -161,25 +162,25 @@ def save(folder: str, adapter: TaskAdapter) -> None:
 
 
 def card_of(adapter: TaskAdapter) -> str:
-    """Returns the card of a task adapter, see `card`."""
+    """Returns the text of a task adapter's card; see `card`."""
     trained = parameters(adapter.tensors).values()
     num_bytes = 4 * sum(np.size(value) for value in adapter.tensors.values())
     return card.text(adapter.description, sum(np.size(value) for value in trained), num_bytes)
 
 
 def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
-    """Reads a task adapter that `save` wrote; nothing of it is executed, all of it is checked.
+    """Loads and checks a task adapter that `save` wrote; executes no code from it.
 
     Args:
       folder: path.
-      flag: what the error calls it, usually the flag that named it.
+      flag: what errors call the folder, usually the flag that named it.
 
     Returns:
       `TaskAdapter`.
 
     Raises:
-      UserError: a file is missing or damaged, of a later format, or belongs to another one; the
-        tensors are not those that the description calls for.
+      UserError: a file is missing, damaged or in an unknown format; the files do not belong
+        together; or the tensors do not match the description.
     """
     where = f"{flag} {folder}"
     folder = files.current_folder(folder)
@@ -187,45 +188,45 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
     content = _read(f"{folder}/{TENSORS_FILE}", where)
     if hashlib.sha256(content).hexdigest() != record.pop("sha256"):
         raise UserError(
-            f"{where}: {TENSORS_FILE} is damaged, or not the one that {CONFIG_FILE} was written"
-            " with (its SHA-256 differs)."
+            f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
+            " differs)."
         )
     try:
         entries = safetensors.deserialize(content)
         metadata = _header(content)["__metadata__"]["adapter_config"]
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{where}: {TENSORS_FILE} is no task adapter's ({error}).") from error
+        raise UserError(f"{where}: {TENSORS_FILE} is damaged ({error}).") from error
     record.pop("presentation", None)
     if metadata != _to_json(record):
         raise UserError(
-            f"{where}: {CONFIG_FILE} is not the one that {TENSORS_FILE} was written with, whose"
-            " own copy of it differs."
+            f"{where}: {CONFIG_FILE} was edited, or does not belong to {TENSORS_FILE} (its copy in"
+            " that file differs)."
         )
-    entries.sort(key=operator.itemgetter(0))  # Their order is another in each process.
+    entries.sort(key=operator.itemgetter(0))  # Their order differs between processes.
     tensors = {name: _decode(name, entry, where) for name, entry in entries}
     check_tensors(tensors, description, f"{where}: {TENSORS_FILE}")
     return TaskAdapter(description, tensors)
 
 
 def describe(folder: str, flag: str = "--adapter") -> Description:
-    """The `Description` in a folder, without its tensors; raises UserError as `load` does."""
+    """Loads only the `Description` of a task adapter; raises UserError as `load` does."""
     return _read_description(files.current_folder(folder), f"{flag} {folder}")[0]
 
 
 def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
-    """What a task adapter of this description holds.
+    """Returns the shapes of the tensors that a task adapter with this description has.
 
     Returns:
-      A dict from names to shapes (tuples of int).
+      A dict from variable names to tuples of int.
 
     Raises:
-      UserError: the description contradicts itself.
+      UserError: the description is inconsistent.
     """
     config = description.backbone.bert_config()
     num_layers, method, adapter = config.num_hidden_layers, description.tuning, description.adapter
     has_adapters = adapter is not None and not adapter.is_none
     if has_adapters != (method.method == "adapters"):
-        raise UserError(f"--tuning={method.method} does not go with adapter {adapter}.")
+        raise UserError(f"--tuning={method.method} contradicts adapter {adapter}.")
     method.check_num_top_layers(num_layers)
     adapted_layers = _adapted_layers(adapter, num_layers)
     result = {
@@ -244,7 +245,7 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
 
 
 def has_head(names: Iterable[str]) -> bool:
-    """Returns whether a head of some kind is among tensors of these names."""
+    """Returns whether any of these tensor names belongs to a head."""
     kinds = map(task_kinds.get, task_kinds.names())
     return not {name for kind in kinds for name in kind.head_shapes(0, 0)}.isdisjoint(names)
 
@@ -255,7 +256,7 @@ def _adapted_layers(adapter: Optional[configs.AdapterConfig], num_layers: int) -
     if adapter.layers is None:
         return range(num_layers)
     if not adapter.layers or not set(adapter.layers) <= set(range(num_layers)):
-        raise UserError(f"adapter.layers names layers from 0 to {num_layers - 1}, at least one.")
+        raise UserError(f"adapter.layers must name at least one layer, from 0 to {num_layers - 1}.")
     return adapter.layers
 
 
@@ -264,32 +265,32 @@ def _adapter_shapes(adapter: configs.AdapterConfig, width: int) -> model_variabl
     if adapter.fn.lower() == configs.FEEDFORWARD_ADAPTER:
         return model_variables.adapter_shapes(adapter, width)
     try:
-        import modeling  # Only the graph tells the variables of another one.
+        import modeling  # Only a graph shows the variables of other adapter functions.
     except ImportError:
         raise UserError(
-            f"--adapter_fn={adapter.fn} needs TensorFlow, which is not installed."
+            f"--adapter_fn={adapter.fn} requires TensorFlow, which is not installed."
         ) from None
     return modeling.adapter_shapes(adapter, width)
 
 
 def parameters(tensors: Dict[str, Any]) -> Dict[str, Any]:
-    """What of a dict by variables' names stands for parameters: all but moving statistics."""
+    """Returns the parameters in a dict from variable names: all but moving statistics."""
     return {
         name: value for name, value in tensors.items() if not name.endswith(model_variables.MOVING)
     }
 
 
 def check_tensors(tensors: Dict[str, np.ndarray], description: Description, where: str) -> None:
-    """Makes sure that tensors are those that a description calls for.
+    """Checks that the names and shapes of tensors match a description.
 
     Args:
-      tensors: dict from names to arrays.
+      tensors: dict from variable names to arrays.
       description: `Description`.
-      where: begins the error's sentence.
+      where: beginning of the error message.
 
     Raises:
-      UserError: one is missing, has no place or has another shape; the description contradicts
-        itself.
+      UserError: a tensor is missing, unexpected or of a wrong shape; or the description is
+        inconsistent.
     """
     try:
         expected = shapes(description)
@@ -297,8 +298,8 @@ def check_tensors(tensors: Dict[str, np.ndarray], description: Description, wher
         raise UserError(f"{where}: {error}") from None
     actual = {name: value.shape for name, value in tensors.items()}
     for names, problem in (
-        (set(expected) - set(actual), "lacks {}, which such a task trains"),
-        (set(actual) - set(expected), "holds {}, which no such task trains"),
+        (set(expected) - set(actual), "lacks {}, which its description requires"),
+        (set(actual) - set(expected), "holds {}, which does not match its description"),
     ):
         if names:
             raise UserError(f"{where} {problem.format(json.dumps(min(names)))}.")
@@ -310,25 +311,24 @@ def check_tensors(tensors: Dict[str, np.ndarray], description: Description, wher
 
 
 def check_finite(tensors: Dict[str, np.ndarray], where: str) -> None:
-    """Makes sure that a model can compute with tensors.
+    """Checks that all values of tensors are finite.
 
     Args:
       tensors: dict from names to float arrays.
-      where: begins the error's sentence.
+      where: beginning of the error message.
 
     Raises:
-      UserError: a value is infinite or no number.
+      UserError: a value is NaN or Inf.
     """
     for name, value in tensors.items():
         if not np.isfinite(value).all():
             raise UserError(
-                f"{where}: its {name} holds what is no finite number, as after a training that"
-                " diverged."
+                f"{where}: its {name} holds NaN or Inf, perhaps because the training diverged."
             )
 
 
 def digest(items: Iterable) -> str:
-    """A short name for a sequence of strings or tuples of them."""
+    """Returns a short digest of a sequence of strings or tuples."""
     sha256 = hashlib.sha256()
     for item in items:
         sha256.update(repr(item).encode())
@@ -336,31 +336,33 @@ def digest(items: Iterable) -> str:
 
 
 def tensors_digest(adapter: TaskAdapter) -> str:
-    """A short name for the tensors of a `TaskAdapter`."""
+    """Returns a short digest of the tensors of a `TaskAdapter`."""
     shapes = {name: value.shape for name, value in adapter.tensors.items()}
     return model_variables.sha256_of(adapter.tensors.get, shapes)[:16]
 
 
 def versions() -> Dict[str, str]:
-    """Of the programs at work, by name."""
-    import tensorflow  # Of what was trained or converted just now; reading needs none.
+    """Returns a dict of the versions of TensorFlow and Python."""
+    import tensorflow  # Imported here, because loading an adapter must not need TensorFlow.
 
     return {"tensorflow": tensorflow.__version__, "python": platform.python_version()}
 
 
 def summary(description: Description) -> Dict[str, Any]:
-    """A description as a JSON object, without the backbone's config: what exports say of a task."""
+    """Returns a description as a JSON object for exports, without the backbone's config."""
     record = dataclasses.asdict(description)
     del record["backbone"]["config"]
     return record
 
 
 def compatibility_fields(description: Description) -> Dict[str, Any]:
-    """What must agree for a task adapter to work in a model: a flat dict of JSON values by name.
+    """Returns the fields that must be equal for a task adapter to work in a model.
 
-    The adapter's variants stand there where they are not the defaults, for earlier versions had
-    none. Where it started from, what it scored and what made it may differ; so may the sequence
-    length, for a head reads the first position alone.
+    Variants of the adapter are included only where they differ from the defaults, as earlier
+    versions had none. Initialization, scores, versions and sequence length may differ.
+
+    Returns:
+      A flat dict from names to JSON values.
     """
     adapter = description.adapter
     fields = {
@@ -398,16 +400,17 @@ def check_fits(
     where: str,
     describe: Callable[[Sequence[Difference]], Sequence[str]] = _describe_differences,
 ) -> None:
-    """Makes sure that a task adapter is of the model that a run asks for.
+    """Checks that a task adapter is compatible with the model of a run.
 
     Args:
-      actual, expected: `Description`.
-      where: begins the error's sentence, such as "--adapter output/mrpc/adapter".
-      describe: function of a list of (name, there, here), the settings that differ → phrases for
-        the error, which by default call a setting by its name.
+      actual: `Description` of the task adapter.
+      expected: `Description` of the run.
+      where: beginning of the error message, such as "--adapter output/mrpc/adapter".
+      describe: function from a list of `Difference` to phrases for the error; by default they name
+        each setting and its two values.
 
     Raises:
-      UserError: it is not; the sentence says what differs.
+      UserError: a compatibility field differs.
     """
     actual_fields, expected_fields = compatibility_fields(actual), compatibility_fields(expected)
     differences = [
@@ -423,25 +426,25 @@ def check_fits(
 
 
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:
-    """Returns (`Description`, the JSON object that it stands in)."""
+    """Returns (`Description`, the JSON object that contains it)."""
     content = _read(f"{folder}/{CONFIG_FILE}", where)
     where = f"{where}: {CONFIG_FILE}"
     try:
         record = files.parse_json(content.decode("utf-8"))
-        json.dumps(record, ensure_ascii=False).encode("utf-8")  # Half a surrogate pair is no text.
+        json.dumps(record, ensure_ascii=False).encode("utf-8")  # Rejects lone surrogates.
     except files.DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is no JSON ({error}).") from error
+        raise UserError(f"{where} is not JSON ({error}).") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         peft.check_other(folder, where)
         is_adapterhub = isinstance(record, dict) and "config" in record
-        hint = "; AdapterHub's format is converted by `convert_checkpoint.py from_adapterhub`"
+        hint = "; convert AdapterHub's format by `convert_checkpoint.py from_adapterhub`"
         raise UserError(f'{where}: expected "format": "{FORMAT}"{hint if is_adapterhub else ""}.')
     if record.get("format_version") != FORMAT_VERSION:
         raise UserError(
-            f"{where}: format_version is {record.get('format_version')!r}, this program reads"
-            f" {FORMAT_VERSION}."
+            f"{where}: format_version is {record.get('format_version')!r}, but this program reads"
+            f" only {FORMAT_VERSION}."
         )
     if not isinstance(record.get("sha256"), str):
         raise UserError(f"{where}: expected sha256, the digest of {TENSORS_FILE}.")
@@ -459,16 +462,17 @@ def _read(path: str, where: str) -> bytes:
         with files.open_file(path, "rb") as reader:
             return reader.read()
     except FileNotFoundError as error:
-        subfolder = os.path.join(os.path.dirname(path), FOLDER)  # The folder may be that of a run.
+        # The user may have named the run's output_dir.
+        subfolder = os.path.join(os.path.dirname(path), FOLDER)
         has_adapter = files.exists(os.path.join(subfolder, CONFIG_FILE))
         hint = f"; there is one in {subfolder}" if has_adapter else ""
-        raise UserError(f"{where} is no task adapter: there is no file {path}{hint}.") from error
+        raise UserError(f"{where} is not a task adapter: there is no {path}{hint}.") from error
     except OSError as error:
         raise UserError(f"{where}: {path} cannot be read ({files.reason(error)}).") from error
 
 
 def _header(content: bytes):
-    """The JSON header of safetensors: its length as 8 bytes, little-endian, and then its text."""
+    """Returns the JSON header of safetensors, which follows its length in 8 little-endian bytes."""
     (length,) = struct.unpack_from("<Q", content)
     return files.parse_json(content[8 : 8 + length].decode("utf-8"))
 
@@ -484,10 +488,10 @@ def _to_json(record: Dict[str, Any], indent: Optional[int] = None) -> str:
 
 
 def _from_json(expected_type, value, where):
-    """A JSON value as a value of a type: a dataclass of these, Optional, Tuple, Dict or a scalar.
+    """Converts a JSON value to a type: a dataclass, Optional, Tuple, Dict or scalar.
 
     Raises:
-      UserError: it is another one; a field is missing or unknown.
+      UserError: the value has another type; or a field is missing or unknown.
     """
     if dataclasses.is_dataclass(expected_type):
         return _dataclass_from_json(expected_type, value, where)
@@ -503,7 +507,7 @@ def _from_json(expected_type, value, where):
             for name, item in value.items()
         }
     if type(value) is int and abs(value) >= 1 << 63:
-        raise UserError(f"{where}: {str(value)[:20]}... is too large a number.")
+        raise UserError(f"{where}: the number {str(value)[:20]}... is too large.")
     if expected_type is float and type(value) is int:
         return float(value)
     if expected_type is not Any and type(value) is not expected_type:
@@ -518,7 +522,7 @@ def _dataclass_from_json(expected_type, value, where):
     names = set(value) if isinstance(value, dict) else set()
     mismatched = sorted((set(types) ^ names) - (set(optional) - names))
     if mismatched or not isinstance(value, dict):
-        raise UserError(f"{where}: missing or unknown: {', '.join(mismatched[:5])}.")
+        raise UserError(f"{where}: fields missing or unknown: {', '.join(mismatched[:5])}.")
     fields = {name: _from_json(types[name], value[name], f"{where}.{name}") for name in value}
     try:
         return expected_type(**fields)

@@ -1,8 +1,8 @@
 """BERT in TensorFlow 2's formats: a SavedModel of an encoder, or an object-based checkpoint.
 
-Both are what TensorFlow's Model Garden writes and TF-Hub and Kaggle publish. The weights of both
-are a checkpoint that names its tensors by an object graph. The graph tells the name of each
-variable, and these become Google's names. Nothing of a SavedModel is loaded or run.
+TensorFlow's Model Garden writes both, TF-Hub and Kaggle publish them. Their weights are a
+checkpoint with an object graph, which holds the name of each variable. This module converts the
+names to those of Google's BERT. It never loads or runs a SavedModel.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ _CONFIG, _VOCABULARY, _CHECKPOINT = "bert_config.json", "vocab.txt", "bert_model
 _SAVED_MODEL = "saved_model.pb"
 _LOWER_CASE_KEY = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 
-# The size of an attention head in every BERT that Google has released, for tensors whose shapes do
-# not tell it.
+# The size of an attention head in every BERT that Google released; used if the tensors' shapes do
+# not show it.
 _HEAD_SIZE = 64
 
-# Names of the Model Garden's variables, in the current form and in those of its first encoders,
-# beside Google's names without "bert/".
+# Patterns for the Model Garden's variables, of current and first encoders, and Google's names
+# without "bert/".
 _LAYER = r"(?:transformer|encoder)/layer_([0-9]{1,4})/"
 _DENSE, _NORM = "(kernel|bias)", "(gamma|beta)"
 _NAMES = [
@@ -70,30 +70,30 @@ _NAMES = [
 _PROJECTION = "embedding_projection/kernel"
 _WORD_EMBEDDINGS = "word_embeddings/embeddings"
 
-# The activations of a Keras model, which an old one notes in keras_metadata.pb, and BERT's names.
-# "gelu" may be the exact form there: it differs from the tanh form by less than 1e-3.
+# Keras activations, recorded in keras_metadata.pb of old models, and BERT's names. There "gelu" may
+# be the exact form, which differs from BERT's tanh form by less than 1e-3.
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
 
 
-# What `parsed` raises; SystemError is protobuf's for a warning that is an error.
+# Raised by `parse_message`; protobuf raises SystemError for a warning that is an error.
 PARSE_ERRORS = (DecodeError, RuntimeWarning, SystemError)
 
 
 def parse_message(message_type, content: Any):
-    """Returns the protocol buffer that bytes hold; raises one of `PARSE_ERRORS` if none."""
+    """Parses bytes as a protocol buffer; raises one of `PARSE_ERRORS` if they are damaged."""
     with warnings.catch_warnings():
-        # Of bytes after a stray end of a group, protobuf for Python 3.7 only warns.
+        # For bytes after a stray end of a group, protobuf on Python 3.7 only warns.
         warnings.simplefilter("error", RuntimeWarning)
         return message_type.FromString(content)
 
 
 def is_object_based(reader) -> bool:
-    """Returns whether an open checkpoint is one of TensorFlow 2's, with an object graph."""
+    """Returns whether an open checkpoint has an object graph, as in TensorFlow 2."""
     return reader.has_tensor(checkpoints.OBJECT_GRAPH)
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is the folder of a SavedModel, or of an object-based checkpoint."""
+    """Returns whether a path is a folder with a SavedModel or an object-based checkpoint."""
     if files.exists(os.path.join(path, _SAVED_MODEL)):
         return True
     try:
@@ -108,28 +108,28 @@ def matches(path: str) -> bool:
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that say what lies there, for people; `read` says what it raises."""
+    """Returns lines that describe a BERT for people; raises UserError as `read` does."""
     source = read(path, f"{argument} {path}:")
     return [
-        f"BERT of TensorFlow 2: {count_text(source.tensors)}",
+        f"TensorFlow 2 BERT: {count_text(source.tensors)}",
         describe_encoder(source.config, source.tensors.get),
     ]
 
 
 def read(source: str, where: str) -> Bert:
-    """Reads a BERT encoder; runs nothing of it.
+    """Loads a BERT encoder without running any of its code.
 
     Args:
-      source: folder of a SavedModel, folder of an object-based checkpoint, or such a checkpoint's
-        prefix. vocab.txt, and bert_config.json if there is one, lie in the folder or its assets.
-      where: begins the errors' sentences.
+      source: folder of a SavedModel, folder of an object-based checkpoint, or prefix of such a
+        checkpoint. The folder or its assets contain vocab.txt and may contain bert_config.json.
+      where: beginning of error messages.
 
     Returns:
       `bert.Bert`.
 
     Raises:
-      UserError: there is nothing to read, it is damaged, no BERT with a WordPiece vocabulary, or
-        an encoder that differs from BERT.
+      UserError: a file is missing or damaged; or the encoder is not a BERT with a WordPiece
+        vocabulary.
     """
     folder, prefix = _locate(source, where)
     reader = open_checkpoint(folder, prefix, where)
@@ -153,7 +153,7 @@ def read(source: str, where: str) -> Bert:
 
 
 def _locate(source: str, where: str) -> Tuple[str, str]:
-    """(folder, prefix of the checkpoint)."""
+    """Returns (folder, prefix of the checkpoint)."""
     if not files.isdir(source):
         return os.path.dirname(source) or ".", source
     if files.exists(os.path.join(source, _SAVED_MODEL)):
@@ -168,7 +168,7 @@ def _locate(source: str, where: str) -> Tuple[str, str]:
 
 
 def open_checkpoint(folder: str, prefix: str, where: str):
-    """Opens a checkpoint as `checkpoints.open_checkpoint`, whose files must lie in the folder."""
+    """Opens a checkpoint like `checkpoints.open_checkpoint`; its files must be in the folder."""
     parent, basename = os.path.split(prefix)
     names = files.listdir(parent) if files.isdir(parent) else []
     paths = [os.path.join(parent, name) for name in names if name.startswith(basename + ".")]
@@ -177,7 +177,7 @@ def open_checkpoint(folder: str, prefix: str, where: str):
 
 
 def check_inside(folder: str, paths: Sequence[str], where: str) -> None:
-    """Raises UserError if a path leaves the folder, as a symbolic link may."""
+    """Raises UserError if a symbolic link leads a path out of the folder."""
     real_folder = os.path.realpath(folder)
     for path in paths:
         real_path = os.path.realpath(path)
@@ -188,7 +188,7 @@ def check_inside(folder: str, paths: Sequence[str], where: str) -> None:
 
 
 def _variables(reader, where: str) -> List[Tuple[str, str]]:
-    """(name, key in the checkpoint) of each variable that the object graph names."""
+    """Returns (name, key in the checkpoint) of each variable in the object graph."""
     content = checkpoints.read_tensor(reader, checkpoints.OBJECT_GRAPH, where)
     try:
         graph = parse_message(trackable_object_graph_pb2.TrackableObjectGraph, content)
@@ -205,9 +205,10 @@ def _variables(reader, where: str) -> List[Tuple[str, str]]:
 
 
 def _keys_of_encoder(variables: Sequence[Tuple[str, str]], where: str) -> Dict[str, str]:
-    """Google's names → keys in the checkpoint, of the one encoder among the variables.
+    """Returns a dict from Google's names to the checkpoint's keys of the encoder.
 
-    An encoder's variables may have a scope. An optimizer's have one more, such as "m/".
+    Slots of an optimizer have the same names in an inner scope, such as "m/". So the encoder is the
+    one with the outermost scope.
     """
     scopes: Dict[str, List[Tuple[str, str]]] = {}
     for full_name, key in variables:
@@ -229,20 +230,20 @@ def _keys_of_encoder(variables: Sequence[Tuple[str, str]], where: str) -> Dict[s
     scope = outermost + "/" if outermost else ""
     if any(full_name == scope + _PROJECTION for full_name, _ in variables):
         raise UserError(
-            f"{where} expected a BERT, but {scope}{_PROJECTION} is of an encoder with factorized"
-            " embeddings, such as ALBERT."
+            f"{where} expected a BERT, but {scope}{_PROJECTION} belongs to an encoder with"
+            " factorized embeddings, such as ALBERT."
         )
     names = [name for name, _ in scopes[outermost]]
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
         raise UserError(
-            f"{where} expected one BERT encoder, but there are several {duplicates[0]}."
+            f"{where} expected one BERT encoder, but found {duplicates[0]} more than once."
         )
     return dict(scopes[outermost])
 
 
 def _google_name(full_name: str) -> Tuple[str, str]:
-    """(scope, Google's name) of a variable; the name is empty if it is not of an encoder."""
+    """Returns (scope, Google's name) of a variable, or empty strings for other variables."""
     for pattern, name in _NAMES:
         match = pattern.fullmatch(full_name)
         if match:
@@ -252,7 +253,7 @@ def _google_name(full_name: str) -> Tuple[str, str]:
 
 
 def _config_of(folder: str, shapes: Dict[str, Sequence[int]], where: str) -> configs.BertConfig:
-    """The encoder's `configs.BertConfig`, checked against the shapes of its tensors."""
+    """Returns the encoder's `configs.BertConfig`, after checking it against the tensors' shapes."""
     query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", ())
     num_heads = int(query[1]) if len(query) == 3 else None
     flat_shapes: Dict[str, Sequence[int]] = {
@@ -276,7 +277,7 @@ def _config_of(folder: str, shapes: Dict[str, Sequence[int]], where: str) -> con
 
 
 def _shape_by_heads(name: str, config: configs.BertConfig) -> Optional[Tuple[int, ...]]:
-    """The shape of a tensor of attention whose heads have an axis, None for other tensors."""
+    """Returns the shape of an attention tensor with an axis for heads; None for other tensors."""
     num_heads, width = config.num_attention_heads, config.hidden_size
     if name.endswith("/attention/output/dense/kernel"):
         return num_heads, width // num_heads, width
@@ -287,7 +288,7 @@ def _shape_by_heads(name: str, config: configs.BertConfig) -> Optional[Tuple[int
 
 
 def _flatten_heads(name: str, shape: Sequence[int]) -> List[int]:
-    """The shape of a tensor once its axes for heads and for the size of a head are one."""
+    """Returns a tensor's shape with the axes for heads and head size merged."""
     sizes = [int(size) for size in shape]
     if "/attention/self/" in name and len(sizes) == (3 if name.endswith("/kernel") else 2):
         return [*sizes[:-2], sizes[-2] * sizes[-1]]
@@ -297,10 +298,10 @@ def _flatten_heads(name: str, shape: Sequence[int]) -> List[int]:
 
 
 def _activation_of(folder: str, where: str) -> str:
-    """The activation that keras_metadata.pb notes; "gelu", which all of Google's have, if none.
+    """Returns the activation in keras_metadata.pb; by default "gelu", that of Google's models.
 
     Raises:
-      UserError: it is none of BERT's, or layers are normalized first.
+      UserError: BERT has no such activation; or LayerNorm precedes the sub-layers.
     """
     path = os.path.join(folder, "keras_metadata.pb")
     if not files.exists(path):
@@ -308,7 +309,7 @@ def _activation_of(folder: str, where: str) -> str:
     with files.open_file(path, "rb") as reader:
         metadata = reader.read().decode("utf-8", "replace")
     if re.search(r'"norm_first": true', metadata):
-        raise UserError(f"{where} normalizes before each layer (norm_first), which BERT does not.")
+        raise UserError(f"{where} normalizes before each layer (norm_first), unlike BERT.")
     names = set(re.findall(r'"inner_activation": "(?:\w+>)?(\w+)"', metadata))
     if len(names) > 1 or not names <= set(_ACTIVATIONS):
         raise UserError(
@@ -318,7 +319,7 @@ def _activation_of(folder: str, where: str) -> str:
 
 
 def _lower_case_of(reader, where: str) -> Optional[bool]:
-    """The variable do_lower_case, which an encoder's SavedModel has beside its weights."""
+    """Returns the variable do_lower_case of an encoder's SavedModel, or None."""
     if not reader.has_tensor(_LOWER_CASE_KEY):
         return None
     value = checkpoints.read_tensor(reader, _LOWER_CASE_KEY, where)
@@ -326,10 +327,10 @@ def _lower_case_of(reader, where: str) -> Optional[bool]:
 
 
 def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
-    """Returns the BERT config in a folder or its assets; None if there is no file of it.
+    """Returns the config in bert_config.json of a folder or its assets; None without that file.
 
     Raises:
-      UserError: the file is damaged, or a link out of the folder.
+      UserError: the file is damaged, or is a link out of the folder.
     """
     for path in (folder, os.path.join(folder, "assets")):
         config_file = os.path.join(path, _CONFIG)
@@ -342,35 +343,39 @@ def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
 def config_from_shapes(
     shapes: Dict[str, Sequence[int]], where: str, num_heads: Optional[int] = None
 ) -> configs.BertConfig:
-    """Returns the config of an encoder by its shapes; rates and activation are those of Google's.
+    """Infers an encoder's config from its shapes; other fields are those of Google's models.
 
     Args:
       shapes: dict from Google's names to shapes.
-      where: begins the errors' sentences.
-      num_heads: number of attention heads; None if their size is Google's, 64.
+      where: beginning of error messages.
+      num_heads: number of attention heads; None if each has Google's size, 64.
 
     Raises:
-      UserError: a tensor that tells a size is missing, or there is no whole number of heads.
+      UserError: a required tensor is missing, or the hidden size is not a multiple of the head size
+        or number of heads.
     """
     sizes = checkpoints.encoder_sizes(shapes, where)
     if num_heads is None and sizes.hidden_size % _HEAD_SIZE:
         raise UserError(
-            f"{where} has no {_CONFIG}, and without one its hidden size must be a multiple of"
-            f" {_HEAD_SIZE}, the size of an attention head, but it is {sizes.hidden_size}."
+            f"{where} has no {_CONFIG}, and its number of attention heads cannot be inferred: the"
+            f" hidden size, {sizes.hidden_size}, is not a multiple of {_HEAD_SIZE}."
         )
     num_heads = num_heads or sizes.hidden_size // _HEAD_SIZE
     if not num_heads or sizes.hidden_size % num_heads:
-        raise UserError(f"{where} has {num_heads} heads, which do not divide {sizes.hidden_size}.")
+        raise UserError(
+            f"{where} has {num_heads} heads, which is not a divisor of the hidden size,"
+            f" {sizes.hidden_size}."
+        )
     return configs.BertConfig(num_attention_heads=num_heads, **sizes._asdict())
 
 
 def find_vocabulary(folder: str, where: str) -> str:
-    """Returns the path of the WordPiece vocabulary: vocab.txt, or the only .txt of the assets.
+    """Returns the path of the WordPiece vocabulary: vocab.txt, or the only .txt file in the assets.
 
-    No name that a protocol buffer holds is followed.
+    Paths in protocol buffers are ignored, because they could lead anywhere.
 
     Raises:
-      UserError: there is none, or several; or it is a link out of the folder.
+      UserError: there is no vocabulary, or more than one; or it is a link out of the folder.
     """
     assets = os.path.join(folder, "assets")
     names = sorted(files.listdir(assets)) if files.isdir(assets) else []
@@ -390,31 +395,31 @@ def find_vocabulary(folder: str, where: str) -> str:
 
 
 def default_folder() -> str:
-    """Returns where `checkpoint_of` keeps checkpoints: a part of the user's folder for caches."""
+    """Returns the folder of checkpoints that `checkpoint_of` writes, in the user's cache folder."""
     cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(cache_home, "adapter-bert", "bert")
 
 
 def checkpoint_of(encoder: Bert) -> str:
-    """Returns the prefix of a checkpoint of the encoder with Google's names; writes it once.
+    """Returns the prefix of an encoder's checkpoint with Google's names; writes it if missing.
 
-    It lies under `default_folder`, by the fingerprint of all values: the same weights have the
-    same prefix in each run, and other weights never take its place.
+    The checkpoint is in a subfolder of `default_folder` that is named after the fingerprint of all
+    values. So the same weights have the same prefix in each run, and are never overwritten.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: the checkpoint cannot be written.
     """
     fingerprint = model_variables.fingerprint(encoder.tensors.get, encoder.config)
     folder = os.path.join(default_folder(), fingerprint)
     prefix = os.path.join(folder, _CHECKPOINT)
     if files.exists(prefix + ".index"):
         return prefix
-    partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Another process may write it, too.
+    partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Other processes may write, too.
     try:
         with files.convert_write_errors(folder):
             files.makedirs(partial)
             checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
-            with contextlib.suppress(OSError):  # The other one was faster.
+            with contextlib.suppress(OSError):  # Another process was faster.
                 files.replace(partial, folder)
             if not os.path.isdir(folder):
                 raise OSError(f"{partial} cannot be renamed")

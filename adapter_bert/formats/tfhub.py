@@ -1,8 +1,8 @@
 """BERT in TF-Hub's formats: a module's weights, vocabulary and config.
 
-A module is a closed graph, into which no adapter can be inserted. Its variables are a checkpoint
-like any other, and only they, the vocabulary and constants are read: no graph of a module is
-loaded or run.
+A module is a closed graph, into which adapters cannot be inserted. So only its variables, which are
+an ordinary checkpoint, its vocabulary and its constants are read. Its graphs are never loaded or
+run.
 """
 
 import functools
@@ -23,7 +23,7 @@ _SAVED_MODEL, _HUB_MODULE = "saved_model.pb", "tfhub_module.pb"
 
 
 def library() -> Any:
-    """Returns the package tensorflow_hub, which is slow to import: it imports Estimator."""
+    """Returns the package tensorflow_hub, which is slow to import, as it imports Estimator."""
     from adapter_bert.common import tf_estimator  # noqa: F401  tensorflow_hub finds Estimator in TensorFlow.
 
     # isort: split
@@ -33,16 +33,13 @@ def library() -> Any:
 
 
 def find_module(handle: str) -> str:
-    """Finds a module; one that an address names is fetched.
+    """Returns the folder of a module; downloads the module if the handle is an address.
 
     Args:
-      handle: the module's address, or a folder.
-
-    Returns:
-      Its folder.
+      handle: address or folder of the module.
 
     Raises:
-      UserError: the handle leads to nothing.
+      UserError: the module cannot be downloaded.
     """
     if files.isdir(handle):
         return handle
@@ -50,30 +47,30 @@ def find_module(handle: str) -> str:
         return library().resolve(handle)
     except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
         raise UserError(
-            f"TF-Hub module {handle}: cannot be fetched ({files.reason(error)}); expected an"
-            " address that can be reached, or the folder of a module."
+            f"TF-Hub module {handle}: cannot be downloaded ({files.reason(error)}); expected a"
+            " reachable address, or the folder of a module."
         ) from error
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is the folder of a module in TensorFlow 1's hub format."""
+    """Returns whether a path is a module in TensorFlow 1's hub format."""
     return is_hub_module(path)
 
 
 def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that say what a module holds, for people.
+    """Returns lines that describe a module for people.
 
     Args:
-      path: its folder.
-      argument: what an error calls it, such as "PATH".
+      path: folder of the module.
+      argument: what errors call the folder, such as "PATH".
 
     Raises:
-      UserError: it is damaged, or no BERT.
+      UserError: the module is damaged, or is not a BERT.
     """
     bert = read_bert(path)
     reader = checkpoints.open_checkpoint(bert.init_checkpoint, argument)
     read = functools.partial(checkpoints.read_tensor, reader, where=f"{argument} {path}")
-    return ["Module of TF-Hub", describe_encoder(bert.config, read)]
+    return ["TF-Hub module", describe_encoder(bert.config, read)]
 
 
 def is_hub_module(folder: str) -> bool:
@@ -83,21 +80,20 @@ def is_hub_module(folder: str) -> bool:
 
 
 def read_bert(handle: str) -> configs.PretrainedBert:
-    """Finds the weights, the vocabulary and the config in a module of BERT; runs nothing of it.
+    """Returns the weights, vocabulary and config of a BERT module, without running its code.
 
-    The weights of a module in one of TensorFlow 2's formats are written as a checkpoint with
-    Google's names, see `tf2.checkpoint_of`.
+    Weights in TensorFlow 2's formats are first written as a checkpoint with Google's names; see
+    `tf2.checkpoint_of`.
 
     Args:
-      handle: the module's address, or a folder: in TensorFlow 1's hub format, of a SavedModel, or
+      handle: the module's address; or a folder in TensorFlow 1's hub format, of a SavedModel, or
         of an object-based checkpoint.
 
     Returns:
       `configs.PretrainedBert`.
 
     Raises:
-      UserError: the handle leads to nothing, or to something that is no BERT with a WordPiece
-        vocabulary.
+      UserError: the module cannot be downloaded, or is not a BERT with a WordPiece vocabulary.
     """
     where = f"TF-Hub module {handle}:"
     folder = find_module(handle)
@@ -116,7 +112,7 @@ def _read_tf2(folder: str, where: str) -> configs.PretrainedBert:
     if is_saved_model and not is_tf2(folder, where):
         raise UserError(
             f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
-            f" but {folder} holds neither."
+            f" but {folder} is neither."
         )
     encoder = tf2.read(folder, where)
     return configs.PretrainedBert(
@@ -128,10 +124,10 @@ def _read_tf2(folder: str, where: str) -> configs.PretrainedBert:
 
 
 def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
-    """Reads a folder's saved_model.pb as the protocol buffer that it is.
+    """Loads a folder's saved_model.pb as a protocol buffer.
 
     Raises:
-      UserError: it is missing or damaged.
+      UserError: the file is missing or damaged.
     """
     path = os.path.join(folder, _SAVED_MODEL)
     tf2.check_inside(folder, [path], where)
@@ -143,10 +139,10 @@ def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
 
 
 def is_tf2(folder: str, where: str) -> bool:
-    """Returns whether a SavedModel holds objects, as TensorFlow 2 writes them.
+    """Returns whether a folder has a SavedModel with an object graph, as in TensorFlow 2.
 
     Raises:
-      UserError: see `read_saved_model`.
+      UserError: as for `read_saved_model`.
     """
     if not files.exists(os.path.join(folder, _SAVED_MODEL)):
         return False
@@ -156,10 +152,10 @@ def is_tf2(folder: str, where: str) -> bool:
 
 
 def _lower_case_of(folder: str, where: str) -> Optional[bool]:
-    """The constant "do_lower_case" of the signature "tokenization_info"; None if there is none.
+    """Returns the constant "do_lower_case" of the signature "tokenization_info", or None.
 
     Raises:
-      UserError: the graph computes it. A user may trust the module, and name its parts.
+      UserError: the value is not a constant; the error names flags to use instead of the module.
     """
     graphs = read_saved_model(folder, where).meta_graphs
     for graph in sorted(graphs, key=lambda graph: len(graph.meta_info_def.tags)):
@@ -168,8 +164,8 @@ def _lower_case_of(folder: str, where: str) -> Optional[bool]:
             value = _constant(graph.graph_def, outputs["do_lower_case"].name)
             if value is None:
                 raise UserError(
-                    f"{where} its graph computes do_lower_case and is not run, expected a"
-                    " constant; give --vocab_file, --bert_config_file and"
+                    f"{where} do_lower_case must be a constant, because the graph is not run; set"
+                    " --vocab_file, --bert_config_file and"
                     f" --init_checkpoint={os.path.join(folder, 'variables', 'variables')} instead."
                 )
             return value
@@ -177,10 +173,10 @@ def _lower_case_of(folder: str, where: str) -> Optional[bool]:
 
 
 def _constant(graph_def, name: str) -> Optional[bool]:
-    """The boolean constant that a Tensor of a GraphDef is, None if it is none."""
+    """Returns the value of a boolean constant in a GraphDef; None if it is not a constant."""
     nodes = {node.name: node for node in graph_def.node}
     node = nodes.get(_node_name(name))
-    for _ in nodes:  # At most so many steps, for a graph may go round in circles.
+    for _ in nodes:  # Limits the number of steps, because a damaged graph may have cycles.
         if node is None or node.op != "Identity" or not node.input:
             break
         node = nodes.get(_node_name(node.input[0]))
@@ -195,5 +191,5 @@ def _constant(graph_def, name: str) -> Optional[bool]:
 
 
 def _node_name(tensor: str) -> str:
-    """A Tensor's node; a control input, "^node", names no Tensor."""
+    """Returns the name of a Tensor's node; a control input, "^node", is not a Tensor."""
     return tensor.rpartition(":")[0] if ":" in tensor else tensor

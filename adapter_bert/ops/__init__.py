@@ -1,1 +1,1 @@
-"""The arithmetic of a Transformer on TensorFlow, and its hand-written gradients."""
+"""The layers of a Transformer in TensorFlow, and their hand-written gradients."""

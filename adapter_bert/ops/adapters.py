@@ -1,7 +1,7 @@
-"""Where an encoder has adapters, and what their variants compute.
+"""Places adapters in an encoder, and computes their variants.
 
-Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), section 3.6. The paper's own adapter is
-`modeling.feedforward_adapter`. Where variants differ by a function, it stands in a table.
+The variants follow Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), section 3.6; the paper's
+main adapter is `modeling.feedforward_adapter`.
 
 Axes in shape comments: B batch, L layers, D hidden size, m adapter size.
 """
@@ -17,7 +17,7 @@ from adapter_bert.ops import layers
 from adapter_bert.ops.layers import create_initializer, get_shape_list
 from adapter_bert.ops.parameters import VARIABLES, Parameters
 
-# Of the bottleneck [rows, m], before its activation; statistics as in `layers.batch_norm`.
+# Functions of the bottleneck [rows, m] before its activation; statistics as in `layers.batch_norm`.
 NORMALIZATIONS = {
     "none": lambda bottleneck, statistics, parameters: bottleneck,
     "layer": lambda bottleneck, statistics, parameters: layers.layer_norm(
@@ -27,12 +27,12 @@ NORMALIZATIONS = {
         bottleneck, statistics, collections=[ADAPTERS], parameters=parameters
     ),
 }
-# What is added to x, of x and what the bottleneck makes: x + f, or x * (1 + f).
+# Functions of x and the bottleneck's output f; their result is added to x: x + f, or x * (1 + f).
 INTERACTIONS = {"add": lambda x, change: change, "multiply": lambda x, change: x * change}
 
 
 def project(rows, name: str, units: int, init_scale: float, *, parameters: Parameters = VARIABLES):
-    """rows W + b, with W = weights<name> [in, units] and b = biases<name> [1, units]."""
+    """Returns rows W + b, where W = weights<name> [in, units] and b = biases<name> [1, units]."""
     shape, initializer = [get_shape_list(rows)[-1], units], create_initializer(init_scale)
     weights = parameters.get("weights" + name, shape, initializer, collections=[ADAPTERS])
     zeros = tf.zeros_initializer()
@@ -41,26 +41,28 @@ def project(rows, name: str, units: int, init_scale: float, *, parameters: Param
 
 
 def deepen(hidden, depth: int, act: Callable, *, parameters: Parameters = VARIABLES):
-    """Passes the bottleneck [rows, m] through depth - 1 more hidden layers, h → act(h W + b)."""
+    """Applies depth - 1 more hidden layers, h → act(h W + b), to the bottleneck [rows, m]."""
     size = get_shape_list(hidden)[-1]
     for index in range(2, depth + 1):
-        # These keep the scale of what they read, and of gradients; init_scale would end both.
+        # m**-0.5 preserves the scale of activations and gradients; init_scale would shrink both.
         name, init_scale = f"_hidden{index}", size**-0.5
         hidden = act(project(hidden, name, size, init_scale, parameters=parameters))
     return hidden
 
 
 class Adapter(NamedTuple):
-    """An adapter function, and what of an encoder it adapts.
+    """Holds an adapter function and its position in the encoder.
 
     Attributes:
-      function: function of (input, residual=None, statistics=None, parameters=VARIABLES), as
+      function: function of (input, residual=None, statistics=None, parameters=VARIABLES), such as
         `modeling.feedforward_adapter`.
-      sites: scopes of the projections that it follows.
-      is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
-      layers: indices of the layers that have one; None for all.
-      is_normalized: bool; it reads the LayerNorm of the sub-layer's output and input, and is added
-        to that output before the same LayerNorm (Pfeiffer et al. 2020, arXiv 2005.00247).
+      sites: scopes of the projections that adapters follow.
+      is_parallel: bool; the adapter reads the sub-layer's input, and its output is added to the
+        sub-layer's output.
+      layers: indices of the layers with adapters; None for all.
+      is_normalized: bool; the adapter reads LayerNorm(sub-layer's output + input), and its output
+        is added to the sub-layer's before the same LayerNorm (Pfeiffer et al. 2020, arXiv
+        2005.00247).
     """
 
     function: Callable
@@ -79,20 +81,20 @@ class Adapter(NamedTuple):
         parameters: Parameters = VARIABLES,
         layer_norm: Any = None,
     ):
-        """Adapts a sub-layer.
+        """Applies the adapter to the output of a sub-layer.
 
         Args:
           output: float Tensor [rows, D], the sub-layer's output.
-          sublayer_input: float Tensor [rows, D], what the sub-layer reads.
+          sublayer_input: float Tensor [rows, D], the sub-layer's input.
           statistics: as in `layers.batch_norm`.
-          gate: float Tensor [B]: 1 where the adapter counts for a sequence, 0 where it is as if
-            there were none; None where it always counts.
+          gate: float Tensor [B]: 1 applies the adapter to the example, 0 skips it. None applies it
+            to all examples.
           parameters: the source of the weights.
-          layer_norm: the one that closes the sub-layer, a function of (Tensor, name, plus=Tensor);
-            needed where `is_normalized`.
+          layer_norm: the sub-layer's LayerNorm, a function of (Tensor, name, plus=Tensor); required
+            if `is_normalized`.
 
         Returns:
-          float Tensor [rows, D], or several, whose sum is the adapted output.
+          float Tensor [rows, D], or several Tensors whose sum is the adapted output.
         """
         options = dict(statistics=statistics, parameters=parameters)
         if self.is_parallel:
@@ -109,12 +111,12 @@ def as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: 
     """Returns the `Adapter` of an encoder.
 
     Args:
-      adapter_fn: `Adapter`, or a function of a sub-layer's output alone, or None for no adapters.
-      adapter_layers: indices of the layers that have adapters; None for the `Adapter`'s own.
+      adapter_fn: `Adapter`; a function of a sub-layer's output; or None for no adapters.
+      adapter_layers: indices of the layers with adapters; None for those of the `Adapter`.
       num_layers: L.
 
     Raises:
-      ValueError: the encoder has no layer of such an index.
+      ValueError: a layer index is out of range.
     """
     if adapter_fn is None:
         return Adapter(tf.identity, layers=())
@@ -126,7 +128,7 @@ def as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: 
     unknown_layers = sorted(set(adapted_layers) - set(range(num_layers)))
     if unknown_layers:
         raise ValueError(
-            f"The encoder has layers 0 to {num_layers - 1}, but adapters are asked for in"
+            f"adapter_layers must be from 0 to {num_layers - 1}, but names"
             f" {', '.join(map(str, unknown_layers))}."
         )
     return adapter_fn._replace(layers=tuple(adapted_layers))
@@ -139,14 +141,15 @@ def of_layer(
     parameters: Parameters = VARIABLES,
     layer_norm: Any = None,
 ) -> list:
-    """Returns what follows both projections of a layer: the adapter, or nothing.
+    """Returns the functions that a layer applies after its attention and feed-forward projections.
 
     Args:
-      adapter: `Adapter`, or None for a layer without.
+      adapter: `Adapter`, or None for a layer without adapters.
       statistics, gate, parameters, layer_norm: as in `Adapter.adapt`.
 
     Returns:
-      Two functions of a sub-layer's (output, input) that return the adapted output.
+      Two functions of a sub-layer's (output, input) that return the adapted output, or the output
+      unchanged where there is no adapter.
     """
     if adapter is None:
         return [_leave, _leave]
@@ -166,10 +169,13 @@ def _leave(output, sublayer_input):
 
 
 def _gated(terms, output, gate):
-    """Terms whose sum is gate * adapted + (1 - gate) * output; all are [B * F, D], gate is [B]."""
+    """Returns terms whose sum is gate * sum(terms) + (1 - gate) * output.
+
+    All terms are [B * F, D], the gate is [B].
+    """
     first, *others = tf.nest.flatten(terms)
     rows_per_example = get_shape_list(output)[0] // get_shape_list(gate)[0]
     gate = tf.cast(tf.repeat(gate, rows_per_example)[:, tf.newaxis], output.dtype)
-    if first is output:  # Only what is added to it comes and goes.
+    if first is output:  # Then only the other terms need the gate.
         return [output, *(gate * term for term in others)]
     return [*(gate * term for term in (first, *others)), (1 - gate) * output]

@@ -1,4 +1,4 @@
-"""Dropout whose masks can be drawn again: for a gradient, a resumed run, a recomputed layer."""
+"""Reproducible dropout: gradients, resumed runs and recomputed layers draw the same masks."""
 
 import zlib
 from typing import Any, NamedTuple, Optional
@@ -11,13 +11,13 @@ from adapter_bert.ops.gradients import apply
 
 
 class DropoutKey(NamedTuple):
-    """What a run's dropout masks depend on besides their place in the model.
+    """Determines a run's dropout masks, together with the variable scope of each dropout.
 
     Attributes:
       seed: Python int, the run's --random_seed.
-      step: scalar integer Tensor, the global step: a resumed run draws the same masks.
-      micro_step: int or scalar integer Tensor, which part of an accumulated batch this is.
-      replica: int or scalar integer Tensor, which of the run's replicas this is.
+      step: scalar integer Tensor, the global step.
+      micro_step: int or scalar integer Tensor, index of the part in an accumulated batch.
+      replica: int or scalar integer Tensor, index of the replica.
     """
 
     seed: int
@@ -26,18 +26,17 @@ class DropoutKey(NamedTuple):
     replica: Any = 0
 
     def site(self) -> int:
-        """Returns a number of 32 bits for the current variable scope."""
+        """Returns a 32-bit hash of the seed and the current variable scope."""
         return zlib.crc32(f"{self.seed}/{tf.get_variable_scope().name}".encode())
 
 
 def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[DropoutKey] = None):
-    """Sets a share `dropout_prob` of the elements to zero and scales up the rest.
+    """Sets a fraction `dropout_prob` of the elements to zero and scales up the others.
 
-    With a `key` the mask is a function of (seed, step, micro-step, replica, site) alone, the site
-    being the variable scope of the call: neither the order of construction nor a restart changes
-    it, but programs that XLA compiles whole draw other masks than the rest. Two calls in one
-    variable scope draw the same mask. One random byte decides an element, so that the
-    share is the nearest of n / 256: 26 / 256 for 0.1.
+    With a `key`, the mask depends only on (seed, step, micro-step, replica, variable scope), not on
+    restarts or the order in which the graph is built. Two calls in one variable scope draw the same
+    mask. Programs that XLA compiles as a whole draw different masks than others. Each element is
+    decided by one random byte, which rounds the fraction to n / 256: 0.1 becomes 26 / 256.
 
     Args:
       input_tensor: float Tensor of any shape.
@@ -53,22 +52,22 @@ def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[Dropou
 
 
 def dropout_forward(x, random, *, dropout_prob: float):
-    """Returns (what dropout leaves of x, saved for backward), for a `random_source`."""
+    """Returns (x after dropout, saved for backward); `random` is a `random_source`."""
     return drop(x, random, dropout_prob=dropout_prob), (random, dropout_prob)
 
 
 def dropout_backward(saved, d_output):
-    """Returns the gradients of x and of the random source."""
+    """Returns the gradient of x, and None for the random source."""
     random, dropout_prob = saved
     return drop(d_output, random, dropout_prob=dropout_prob), None
 
 
 @xla.fused
 def drop(x, random, *, dropout_prob: float):
-    """Drops the elements of x whose random bytes are below a threshold.
+    """Applies dropout to x: zeros each element whose random byte is below a threshold.
 
-    `random` is either those bytes or the key from which to hash them: drawn by a generator of
-    TensorFlow's, they would take more time than the rest of dropout.
+    `random` is either the bytes or a key from which they are hashed. Hashing is faster than
+    TensorFlow's generator, which takes more time than the rest of dropout.
     """
     threshold = min(255, max(1, round(256 * dropout_prob)))
     random_bytes = random if random.dtype == tf.uint8 else _hash_bytes(tf.shape(x), random)
@@ -77,7 +76,7 @@ def drop(x, random, *, dropout_prob: float):
 
 
 def random_source(key: DropoutKey, shape):
-    """Returns the Tensor that decides over elements of that shape in this scope: see `drop`."""
+    """Returns the argument `random` of `drop`, for a Tensor of that shape in the current scope."""
     site = key.site()
     if xla.is_in_xla():
         return _mix_key(site, key)
@@ -89,9 +88,9 @@ def random_source(key: DropoutKey, shape):
 
 
 def _random_bytes(shape, seed):
-    """uint8 Tensor of that shape from TensorFlow's generator."""
+    """Draws a uint8 Tensor of that shape by TensorFlow's generator."""
     count = tf.reduce_prod(shape)
-    # All of int64 but its last value, because TensorFlow 1 has no draw from all of it.
+    # All int64 values except the largest: TensorFlow 1 cannot draw from the full range.
     words = tf.random.stateless_uniform(
         tf.expand_dims((count + 7) // 8, 0), seed, -(2**63), 2**63 - 1, tf.int64
     )
@@ -99,17 +98,17 @@ def _random_bytes(shape, seed):
 
 
 def _hash_key(seed):
-    """int32 Tensor [2], drawn by TensorFlow's generator."""
+    """Draws the key of a mask, an int32 Tensor [2], by TensorFlow's generator."""
     return tf.random.stateless_uniform([2], seed, -(2**31), 2**31 - 1, tf.int32)
 
 
 def _mix_key(site: int, key: DropoutKey):
-    """int32 Tensor [2], mixed of a `DropoutKey` and the site's number.
+    """Hashes a `DropoutKey` and a site to the key of a mask, an int32 Tensor [2].
 
-    Within a program for a TPU TensorFlow's generator is hundreds of operations on single numbers,
-    which take longer than the dropout itself.
+    In a TPU program, TensorFlow's generator consists of hundreds of scalar operations, which take
+    longer than the dropout itself.
     """
-    sites = np.array([site, site ^ 0x9E3779B9])  # Any other number in the second.
+    sites = np.array([site, site ^ 0x9E3779B9])  # The constant is arbitrary.
     mixed = _mix(tf.constant(sites.astype(np.int32)))
     for part in (key.step, key.micro_step, key.replica):
         mixed = _mix(tf.bitwise.bitwise_xor(mixed, tf.cast(part, tf.int32)))
@@ -117,14 +116,14 @@ def _mix_key(site: int, key: DropoutKey):
 
 
 def _hash_bytes(shape, key):
-    """int32 Tensor of that shape, values 0 to 255: the top bytes of the elements' hashed indices.
+    """Hashes the index of each element to a byte; returns int32 values 0 to 255 in that shape.
 
-    Two rounds of multiply and xorshift with the constants of "lowbias32", whose every input bit
-    flips every output bit with a probability near 1/2 (Wellons, nullprogram.com, 2018).
+    The hash is two rounds of multiply and xorshift with the constants of "lowbias32": each input
+    bit flips each output bit with a probability near 1/2 (Wellons, nullprogram.com, 2018).
     """
     width = shape[-1]
-    # Counted from the key: an index that depends on nothing would be compiled in as a constant of
-    # the tensor's size, which takes longer than all the rest.
+    # Indices start at the key. XLA would compile constant indices into a constant of the tensor's
+    # size, which is slower than hashing.
     rows = key[0] + width * tf.range(tf.reduce_prod(shape[:-1]))
     bits = tf.reshape(rows[:, tf.newaxis] + tf.range(width), shape)
     bits = _mix(tf.bitwise.bitwise_xor(_mix(bits), key[1]))
@@ -138,5 +137,5 @@ def _mix(bits):
 
 
 def _shift_right(bits, shift):
-    """Of int32 as if it had no sign: zeros move in."""
+    """Shifts int32 right as if it were unsigned: zeros fill the upper bits."""
     return tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, shift), 2 ** (32 - shift) - 1)

@@ -1,7 +1,7 @@
-"""Gradients of one's own: `apply` joins a forward and a backward pass that are written by hand.
+"""Custom gradients: `apply` joins a hand-written forward and backward pass.
 
-They are freed with their graph. TensorFlow's own `custom_gradient` would keep both as long as the
-process lives, and a process that evaluates while it trains builds a hundred graphs.
+Both are freed with their graph. `tf.custom_gradient` would keep them as long as the process lives,
+and a training that evaluates builds a hundred graphs.
 """
 
 from typing import Callable
@@ -14,16 +14,16 @@ _GRADIENT = "AdapterBertGradient"
 
 
 def apply(forward: Callable, backward: Callable, *inputs, recompute: bool = False, **settings):
-    """Returns what `forward` computes, which `tf.gradients` differentiates by `backward`.
+    """Returns the output of `forward`, whose gradients `backward` computes.
 
     Args:
-      forward: function (*inputs, **settings) → (output, saved): a Tensor, and what the backward
-        pass reads.
-      backward: function (saved, d_output) → the gradients of the inputs, one or a list; None for
-        an input that has none.
+      forward: function (*inputs, **settings) → (output, saved): a Tensor, and any object for
+        `backward`.
+      backward: function (saved, d_output) → the gradient of each input, a list or the only one;
+        None for an input without a gradient.
       *inputs: Tensors.
-      recompute: bool; save the inputs alone. The backward pass then calls `forward` again.
-      **settings: what else `forward` needs.
+      recompute: bool; save only the inputs, and call `forward` again in the backward pass.
+      **settings: other arguments of `forward`.
     """
     inputs = tuple(map(tf.convert_to_tensor, inputs))
     output, saved = forward(*inputs, **settings)
@@ -38,15 +38,16 @@ def apply(forward: Callable, backward: Callable, *inputs, recompute: bool = Fals
 
 
 def with_gradients(output, inputs, gradients: Callable):
-    """Returns an output whose gradients are given.
+    """Returns an output with a custom gradient function.
 
     Args:
       output: Tensor.
-      inputs: list of the Tensors that it depends on.
-      gradients: function of the output's gradient that returns that of each input, one or a list.
+      inputs: list of Tensors on which the output depends.
+      gradients: function from the output's gradient to the gradient of each input, a list or the
+        only one.
     """
     graph = tf.get_default_graph()
-    # The inputs pass through too, as it is they whose gradients are given.
+    # Inputs must pass through the operation to receive its gradients.
     with graph.gradient_override_map({"IdentityN": _GRADIENT}):
         output, *_ = tf.identity_n([output, *inputs])
     xla.graph_dict(graph, _GRADIENT)[output.op.name] = gradients

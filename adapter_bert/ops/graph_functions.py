@@ -1,8 +1,8 @@
-"""Graph functions: what a graph has many of is built once, and called.
+"""Graph functions: layers and optimizer updates are traced once and called many times.
 
-To build a graph takes Python time: a layer's forward and backward pass have some 800 operations,
-their calls two. Before a step runs TensorFlow expands the calls, and computes what it would without
-functions.
+Building a graph costs Python time: a layer's forward and backward pass have some 800 operations,
+the calls of its graph functions only two. TensorFlow inlines the calls before the first step, which
+therefore runs the same operations as without functions.
 """
 
 import functools
@@ -21,8 +21,8 @@ from adapter_bert.ops.parameters import Parameters
 def can_share() -> bool:
     """Returns whether layers can be graph functions of the default graph.
 
-    It must be a whole graph, no loop's or function's, of one replica; elsewhere than on CPUs it has
-    not been measured.
+    The default graph must not be that of a loop or function, and must have one replica. Only CPUs
+    are supported, because other devices have not been measured.
     """
     graph = tf.get_default_graph()
     is_whole = not isinstance(graph, FuncGraph) and graph._get_control_flow_context() is None
@@ -30,9 +30,9 @@ def can_share() -> bool:
 
 
 def elementwise(function: Callable, *tensors, **settings) -> list:
-    """Returns what a function of Tensors returns: a list of Tensors of the first one's shape.
+    """Calls an element-wise function; returns its list of Tensors, all with the first one's shape.
 
-    In a graph that `can_share` it is traced once, for Tensors of any shape.
+    If `can_share`, the function is traced only once per graph, for Tensors of any shape.
     """
     if not can_share():
         return function(*tensors, **settings)
@@ -50,11 +50,11 @@ def elementwise(function: Callable, *tensors, **settings) -> list:
 
 
 class SharedLayer:
-    """A layer that is traced at its first call.
+    """Traces a layer at its first call, and calls the traced function for all other layers.
 
     Args:
-      layer: function (hidden, forward=...) → Tensor; what else it reads must be the same for all
-        layers.
+      layer: function (hidden, forward=...) → Tensor; apart from its arguments, it may only read
+        values that all layers share.
       forward: `modeling.ForwardPass`.
     """
 
@@ -68,7 +68,7 @@ class SharedLayer:
         self._has_gradient: List[bool] = []
 
     def __call__(self, hidden):
-        """Returns the output for the weights and dropout of the current variable scope."""
+        """Returns the output, with weights and dropout masks of the current variable scope."""
         if self._forward is None:
             self._source.enter()
             self._forward = _trace(self._trace_forward, hidden)
@@ -86,7 +86,7 @@ class SharedLayer:
         return with_gradients(output, [hidden, *answers], gradients)
 
     def _trace_forward(self, hidden):
-        """[output, all that the backward pass reads]."""
+        """Returns [output, *saved for backward]."""
         output = self._layer(hidden, forward=self._forward_pass)
         graph = tf.get_default_graph()
         inputs = [hidden, *(graph.capture(request.answer) for request in self._source.requests)]
@@ -103,9 +103,9 @@ class SharedLayer:
 
 
 class _Source(Parameters):
-    """Weights from outside of the function that is traced.
+    """Provides a traced function with weights of the outer graph.
 
-    It notes each request, so that it can be repeated in the scope of another layer.
+    It records each request, so that the request can be repeated in the scope of another layer.
     """
 
     def __init__(self, parameters: Parameters):
@@ -113,16 +113,16 @@ class _Source(Parameters):
         self.requests: List[_Request] = []
 
     def enter(self):
-        """Makes the default graph the one outside, and the current scope the first layer's."""
+        """Records the default graph as the outer graph, and the current scope as the layer's."""
         self._outside = tf.get_default_graph()
         self._scope = tf.get_variable_scope().name
 
     def get(self, *arguments, **options):
-        """Returns a Tensor of the graph outside."""
+        """Returns the weight as a Tensor of the outer graph."""
         return self.ask(lambda: tf.convert_to_tensor(self._parameters.get(*arguments, **options)))
 
     def ask(self, make: Callable):
-        """Returns the Tensor that `make` returns in the graph outside and the current scope."""
+        """Returns the Tensor that `make` returns in the outer graph and the current scope."""
         scope = tf.get_variable_scope().name[len(self._scope) + 1 :]
         with self._outside.as_default():
             self.requests.append(_Request(scope, make, make()))
@@ -130,20 +130,20 @@ class _Source(Parameters):
 
 
 class _Request(NamedTuple):
-    """What a layer asked for: the scope below its own, the function, and what that returned."""
+    """Records a layer's request: the scope relative to the layer, the function, its result."""
 
     scope: str
     make: Callable
     answer: Any
 
     def repeat(self):
-        """Returns what the function returns in the scope of another layer."""
+        """Calls the function in the scope of another layer, and returns its result."""
         with tf.variable_scope(self.scope, auxiliary_name_scope=False):
             return self.make()
 
 
 class _SharedKey:
-    """A `DropoutKey` whose sites are those of the layer for which the function is called."""
+    """Acts as a `DropoutKey` whose sites are those of the layer that calls the function."""
 
     def __init__(self, key: DropoutKey, source: _Source):
         self._key = key
@@ -152,18 +152,18 @@ class _SharedKey:
         self.step, self.micro_step, self.replica = map(tf.convert_to_tensor, parts)
 
     def site(self):
-        """int64 Tensor []."""
+        """Returns the site's number, an int64 Tensor []."""
         return self._source.ask(lambda: tf.constant(self._key.site(), tf.int64))
 
 
 def _trace(function: Callable, argument):
-    """Returns the concrete function of one Tensor."""
+    """Traces a function of one Tensor; returns the concrete function."""
     spec = tf.TensorSpec(argument.shape, argument.dtype)
     return tf.function(function, autograph=False).get_concrete_function(spec)
 
 
 def _call(function, tensors) -> list:
-    """Returns the outputs of a concrete function, called with its captured inputs, too."""
+    """Calls a concrete function with its inputs and captured inputs; returns its outputs."""
     dtypes = [output.dtype for output in function.outputs]
     outputs = tf.raw_ops.PartitionedCall(args=tensors, Tout=dtypes, f=function)
     for output, traced in zip(outputs, function.outputs):

@@ -1,10 +1,10 @@
-"""The parts of a Transformer: matrix products, and the arithmetic between them.
+"""The layers of a Transformer: matrix products, and the element-wise operations between them.
 
-Between the products a step is bound by memory: written operation by operation, GELU alone passes
-over its tensor ten times. So each element-wise stretch is one function with a gradient of its own,
-which XLA compiles into one pass where it can (`xla.fused`), and TensorFlow computes operation by
-operation, with the same result, where it cannot. The tensors between the products have the run's
-dtype, float32 or bfloat16; inside a stretch everything is float32, sums and statistics above all.
+Between matrix products a step is bound by memory: as single operations, GELU alone passes over its
+tensor ten times. So each run of element-wise operations is one function with a hand-written
+gradient. On a CPU, XLA compiles it into one pass (`xla.fused`); elsewhere TensorFlow computes the
+same result operation by operation. Activations have the run's dtype, float32 or bfloat16; inside
+such a function everything is float32, above all sums and statistics.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
@@ -27,7 +27,7 @@ from adapter_bert.ops.dropout import DropoutKey, drop, random_source
 from adapter_bert.ops.gradients import apply
 from adapter_bert.ops.parameters import VARIABLES, Parameters
 
-_STATISTICS = "batch_statistics"  # Graph collection of what `keep_statistics` leaves.
+_STATISTICS = "batch_statistics"  # Graph collection, see `keep_statistics`.
 
 
 def _float32(*tensors):
@@ -38,9 +38,9 @@ def _float32(*tensors):
 
 
 def gelu(x):
-    """Gaussian error linear unit, tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+    """Applies GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
 
-    The form that BERT was trained with; at most 5e-4 from the exact one.
+    BERT was trained with this form; it differs from the exact one by at most 5e-4.
     """
     return apply(gelu_forward, gelu_backward, x)
 
@@ -76,7 +76,7 @@ def gelu_backward(x, d_output):
 ACTIVATIONS = {
     "elu": tf.nn.elu,
     "gelu": gelu,
-    # The slope below 0 of Maas et al. 2013, and of PyTorch.
+    # The negative slope of Maas et al. 2013 and of PyTorch.
     "leaky_relu": functools.partial(tf.nn.leaky_relu, alpha=0.01),
     "linear": None,
     "relu": tf.nn.relu,
@@ -88,13 +88,17 @@ ACTIVATIONS = {
 
 
 def get_activation(activation_string):
-    """The activation of a name, a key of `ACTIVATIONS` in any case.
+    """Returns the activation function with a name.
+
+    Args:
+      activation_string: a key of `ACTIVATIONS` in upper or lower case; or None or a function, which
+        are returned unchanged.
 
     Returns:
-      A function; None for "linear" and ""; what is no string as it is.
+      A function; None for "linear" and "".
 
     Raises:
-      UserError: an unknown name, or neither a name nor a function.
+      UserError: the name is unknown, or the argument is neither a name nor a function.
     """
     configs.check_activation(activation_string)
     if activation_string is None or callable(activation_string):
@@ -115,17 +119,20 @@ def layer_norm(
     training: bool = True,
     parameters: Parameters = VARIABLES,
 ):
-    """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450), epsilon 1e-12.
+    """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450) with epsilon 1e-12.
 
     Args:
       input_tensor: float Tensor [..., D].
       name: variable scope; by default "LayerNorm", then "LayerNorm_1" and so on.
-      plus: Tensor of the same shape, or several, of any float dtype, which are added first, in
-        float32: what a small adapter changes would be lost if bfloat16 rounded the sum.
-      dtype: of the result, that of input_tensor by default.
-      collections: graph collections that beta and gamma join.
-      training: bool; save what the gradient needs. Without, a gradient recomputes it.
+      plus: one or more Tensors of the same shape and any float dtype, added to the input first. The
+        sum is float32, as bfloat16 would round an adapter's small changes away.
+      dtype: dtype of the result; by default that of input_tensor.
+      collections: graph collections for beta and gamma.
+      training: bool; save Tensors for the gradient, which otherwise recomputes them.
       parameters: the source of beta and gamma.
+
+    Returns:
+      float Tensor [..., D].
     """
     with tf.variable_scope(name, default_name="LayerNorm"):
         beta, gamma = (
@@ -146,14 +153,14 @@ def layer_norm(
 
 @xla.fused
 def _normalize(gamma, beta, *terms, dtype):
-    """[the normalized sum, scaled and shifted]: the output."""
+    """Returns [output]."""
     normalized, _ = _normalized_sum(*terms)
     return [tf.cast(normalized * gamma + beta, dtype)]
 
 
 @xla.fused
 def _normalize_and_save(gamma, beta, *terms, dtype):
-    """[output, normalized sum, both in that dtype; one over the standard deviation, float32]."""
+    """Returns [output, normalized sum], both in `dtype`, and float32 1 / stddev, in one list."""
     normalized, inverse_stddev = _normalized_sum(*terms)
     output = tf.cast(normalized * gamma + beta, dtype)
     return [output, tf.cast(normalized, dtype), inverse_stddev]
@@ -193,25 +200,25 @@ def layer_norm_backward(saved, d_output):
 
 
 def layer_norm_inference(*inputs, dtype):
-    """Returns (LayerNorm, its inputs): `layer_norm_forward` that saves nothing else."""
+    """Returns (LayerNorm of the terms' sum, saved for backward); saves only the inputs."""
     (output,) = _normalize(*inputs, dtype=dtype)
     return output, (inputs, dtype)
 
 
 def layer_norm_inference_backward(saved, d_output):
-    """Returns the gradients that `layer_norm_backward` does."""
+    """Returns the gradients of gamma, beta and the terms, after recomputing the forward pass."""
     inputs, dtype = saved
     _, recomputed = layer_norm_forward(*inputs, dtype=dtype)
     return layer_norm_backward(recomputed, d_output)
 
 
 def _column_sums(x):
-    """[D], the sums of [..., D] over all axes but the last."""
+    """Sums [..., D] over all axes but the last."""
     rows = tf.reshape(x, [-1, get_shape_list(x)[-1]])
     if x.dtype == tf.float32 or xla.is_in_xla():
         return tf.reduce_sum(tf.cast(rows, tf.float32), 0)
-    # TensorFlow's sums of bfloat16 stop growing at 256 times a summand; its products are summed in
-    # float32.
+    # TensorFlow sums bfloat16 in bfloat16, which stops growing at 256 times a summand. Its matrix
+    # products accumulate in float32.
     return tf.matmul(tf.ones([1, tf.shape(rows)[0]], x.dtype), rows)[0]
 
 
@@ -226,12 +233,12 @@ def batch_norm(
     """Normalizes each column over all rows (Ioffe and Szegedy 2015, arXiv 1502.03167).
 
     Args:
-      input_tensor: float Tensor [rows, in]. Each row counts, those of padding too.
-      statistics: list, in training: the rows' own mean and variance normalize them, and are added
-        to it as pairs (moving variable, float32 Tensor [in]). None: the moving ones normalize.
+      input_tensor: float Tensor [rows, in]. All rows count, also those of padding.
+      statistics: a list in training: the batch's mean and variance are used, and are appended to it
+        as pairs (moving variable, float32 Tensor [in]). None: the moving statistics are used.
       name: variable scope; by default "BatchNorm", then "BatchNorm_1" and so on.
-      collections: graph collections that beta and gamma join; the moving mean and variance, which
-        do not train, join none.
+      collections: graph collections for beta and gamma. The moving statistics, which do not train,
+        are in none.
       parameters: the source of beta, gamma and the moving statistics.
 
     Returns:
@@ -251,18 +258,18 @@ def batch_norm(
     if statistics is not None:
         moments = tf.nn.moments(rows, [0])
         statistics.extend(zip(moving, moments))
-    # Small against the variance of a bottleneck whose weights have a stddev of 1e-3, about 1e-4.
+    # Much less than the variance of a bottleneck with weights of stddev 1e-3, which is about 1e-4.
     output = tf.nn.batch_normalization(rows, *moments, beta, gamma, variance_epsilon=1e-6)
     return tf.cast(output, input_tensor.dtype)
 
 
 def keep_statistics(statistics):
-    """Leaves pairs (moving variable, value of this batch) for `take_statistics`."""
+    """Stores pairs (moving variable, batch statistic) in the graph for `take_statistics`."""
     tf.get_collection_ref(_STATISTICS).extend(statistics)
 
 
 def take_statistics():
-    """The pairs that training's `batch_norm` has left in the graph since the last call, a list."""
+    """Returns the list of pairs that `keep_statistics` stored, and removes them from the graph."""
     collection = tf.get_collection_ref(_STATISTICS)
     statistics, collection[:] = collection[:], []
     return statistics
@@ -277,20 +284,20 @@ def dot_product_attention(
     *,
     dropout_key: Optional[DropoutKey] = None,
 ):
-    """Scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1).
+    """Applies scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1).
 
     Args:
       query: float Tensor [B, N, F, H].
       key, value: float Tensors [B, N, T, H].
-      attention_mask: Tensor [B, F, T], or [B, 1, T] if it is the same for all queries; 0 where a
-        query must not attend to a key. None lets all attend to all.
-      dropout_prob, dropout_key: of the attention probabilities, see `dropout`.
+      attention_mask: Tensor [B, F, T], or [B, 1, T] if all queries share it; 0 masks a key. None:
+        every query attends to all keys.
+      dropout_prob, dropout_key: dropout of the attention probabilities; see `dropout`.
 
     Returns:
       float Tensor [B, N, F, H].
     """
     scale = 1.0 / math.sqrt(get_shape_list(query)[-1])
-    # -10000 before the softmax is as good as removal, and stays finite in half precision.
+    # -10000 before the softmax gives a probability of 0, and is finite in half precision.
     additive_mask = (
         tf.zeros([1, 1, 1, 1])
         if attention_mask is None
@@ -300,7 +307,8 @@ def dot_product_attention(
     if dropout_prob and dropout_key is not None:
         shape = [*get_shape_list(query)[:3], get_shape_list(key)[2]]
         inputs.append(random_source(dropout_key, tf.stack(shape)))
-    # A TPU computes them faster than it writes and reads them. Without a key they would be others.
+    # A TPU recomputes the probabilities faster than it writes and reads them. Without a key, their
+    # dropout mask would change.
     recompute = xla.is_in_xla() and (dropout_key is not None or not dropout_prob)
     return apply(
         attention_forward,
@@ -313,10 +321,10 @@ def dot_product_attention(
 
 
 def attention_forward(query, key, value, mask, random=None, *, scale, dropout_prob):
-    """Returns (the contexts [B, N, F, H], saved for backward).
+    """Returns (context [B, N, F, H], saved for backward).
 
     `mask` is added to the scores [B, N, F, T]. `random` is a `random_source` for dropout of the
-    probabilities; None for TensorFlow's own.
+    probabilities; None for TensorFlow's own dropout.
     """
     scores = tf.matmul(query, key, transpose_b=True)
     probs = tf.nn.softmax(_scale_and_mask(scores, mask, scale=scale))
@@ -330,7 +338,7 @@ def attention_forward(query, key, value, mask, random=None, *, scale, dropout_pr
 
 
 def attention_backward(saved, d_context):
-    """Returns the gradients of query, key and value; the mask and the random source have none."""
+    """Returns the gradients of query, key and value, and None for mask and random source."""
     query, key, value, probs, dropped, context, scale, has_random = saved
     d_value = tf.matmul(dropped, d_context, transpose_a=True)
     d_dropped = tf.matmul(d_context, value, transpose_b=True)
@@ -346,11 +354,14 @@ def _scale_and_mask(scores, mask, *, scale):
 
 @xla.fused
 def _softmax_gradient(probs, dropped, d_dropped, context, d_context, *, scale):
-    """Through dropout, softmax and scaling. What a softmax takes off each row, the sum of
-    probabilities times their gradients, is that of the context times its own, which is shorter
-    (Dao et al. 2022, arXiv 2205.14135, appendix B.2)."""
+    """Returns the gradient of the scores, through dropout, softmax and scaling.
+
+    The softmax gradient subtracts from each row sum(probabilities * their gradients) over T keys.
+    It equals sum(context * its gradient) over H values, which are fewer (Dao et al. 2022, arXiv
+    2205.14135, appendix B.2).
+    """
     p, a, d = _float32(probs, dropped, d_dropped)
-    if xla.is_in_xla():  # There the longer sum costs nothing, and to keep the context does.
+    if xla.is_in_xla():  # XLA fuses the longer sum, so the context need not be saved.
         row_sums = tf.reduce_sum(a * d, -1, keepdims=True)
     else:
         c, d_c = _float32(context, d_context)
@@ -362,20 +373,20 @@ def _softmax_gradient(probs, dropped, d_dropped, context, d_context, *, scale):
 
 
 def variable_name(variable) -> str:
-    """A variable's name, the same for the copies that several replicas have of it."""
+    """Returns a variable's name, without the suffix of its copy on a replica."""
     return re.sub(r"(/replica_\d+)?:\d+$", "", variable.name)
 
 
 def moving_variables():
-    """The moving statistics of all batch normalizations of the graph."""
+    """Returns the moving statistics of all batch normalizations in the graph."""
     return [v for v in tf.global_variables() if variable_name(v).endswith(MOVING)]
 
 
 def create_initializer(initializer_range: float = 0.02) -> Callable:
-    """A truncated normal of that stddev.
+    """Returns an initializer that draws from a truncated normal with that stddev.
 
-    In a graph with a seed a variable's values follow from the seed and its name alone. TensorFlow's
-    own initializer draws others as soon as a graph has one operation more.
+    In a graph with a seed, values depend only on the seed and the variable's name. With
+    TensorFlow's initializer they would change whenever the graph gets another operation.
     """
 
     def initialize(shape, dtype=tf.float32, partition_info=None):
@@ -399,14 +410,14 @@ def dense(
     initializer_range: float = 0.02,
     parameters: Parameters = VARIABLES,
 ):
-    """act(x W + b) with variables `<name>/kernel` and `<name>/bias`, float32.
+    """Returns act(x W + b), with float32 variables `<name>/kernel` and `<name>/bias`.
 
     Args:
-      input_tensor: float Tensor [rows, in]; its dtype is that of the product and of the result.
+      input_tensor: float Tensor [rows, in], x; its dtype is that of the product and of the result.
       units: the width of the output.
       name: variable scope.
-      activation: act, a function from Tensors to Tensors; None for none.
-      initializer_range: stddev of the truncated normal that W starts from; b starts from 0.
+      activation: act, a function from Tensors to Tensors; None for the identity.
+      initializer_range: stddev of the truncated normal that initializes W; b is initialized to 0.
       parameters: the source of W and b.
 
     Returns:
@@ -422,7 +433,7 @@ def dense(
 
 
 def affine(input_tensor, kernel, bias):
-    """x W + b in the dtype of x, whatever that of W and b.
+    """Returns x W + b, after casting W and b to the dtype of x.
 
     Args:
       input_tensor: float Tensor [rows, in].
@@ -447,14 +458,14 @@ def affine_backward(saved, d_output):
 
 
 def split_heads(projected, batch_size: Any, num_heads: int):
-    """[B * S, N * H] → [B, N, S, H]."""
+    """Reshapes [B * S, N * H] to [B, N, S, H]."""
     width = get_shape_list(projected)[-1]
     heads = tf.reshape(projected, [batch_size, -1, num_heads, width // num_heads])
     return tf.transpose(heads, [0, 2, 1, 3])
 
 
 def merge_heads(context):
-    """[B, N, S, H] → [B * S, N * H]."""
+    """Reshapes [B, N, S, H] to [B * S, N * H]."""
     _, num_heads, _, size = get_shape_list(context, expected_rank=4)
     return tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, num_heads * size])
 
@@ -463,10 +474,15 @@ def merge_heads(context):
 
 
 def get_shape_list(tensor, expected_rank=None, name: Optional[str] = None) -> list:
-    """A tensor's shape as a list: ints where known, scalar Tensors where not.
+    """Returns a tensor's shape as a list; sizes that are not known statically are scalar Tensors.
+
+    Args:
+      tensor: Tensor.
+      expected_rank: int or collection of ints; None for any rank.
+      name: what the error calls the tensor.
 
     Raises:
-      ValueError: the rank is not `expected_rank` (an int or a collection of ints).
+      ValueError: the rank is not an expected one.
     """
     if expected_rank is not None:
         assert_rank(tensor, expected_rank, name)
@@ -478,7 +494,7 @@ def get_shape_list(tensor, expected_rank=None, name: Optional[str] = None) -> li
 
 
 def assert_rank(tensor, expected_rank, name: Optional[str] = None) -> None:
-    """Raises ValueError, naming tensor and scope, if the rank is not (one of) `expected_rank`."""
+    """Raises ValueError if the rank is not `expected_rank`, an int or a collection of ints."""
     expected = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
     if tensor.shape.ndims not in expected:
         raise ValueError(

@@ -1,20 +1,20 @@
-"""The sources that a forward pass asks for its weights."""
+"""The source of the weights in a forward pass."""
 
 import tensorflow.compat.v1 as tf
 
 
 class Parameters:
-    """Variables of the default graph. A subclass takes the weights from elsewhere."""
+    """Provides weights as variables of the default graph; subclasses have other sources."""
 
     def get(self, name: str, shape, initializer, *, collections=(), trainable: bool = True):
-        """Returns the weight of a name in the current variable scope.
+        """Returns the weight with a name in the current variable scope.
 
         Args:
           name: str.
           shape: list of int.
-          initializer: of a new variable.
-          collections: graph collections that a new variable joins, besides the global variables.
-          trainable: bool; whether a new variable may train.
+          initializer: initializer of a new variable.
+          collections: graph collections for a new variable, besides the global variables.
+          trainable: bool; whether a new variable can train.
 
         Returns:
           float Tensor or variable of that shape.
@@ -28,14 +28,14 @@ class Parameters:
         )
 
     def get_for_rows(self, name: str, rows, initializer, *, collections=()):
-        """Returns the weight of a name that each of some rows is scaled or shifted by.
+        """Returns the weight with a name that scales or shifts rows.
 
         Args:
-          rows: float Tensor [..., D].
           name, initializer, collections: as in `get`.
+          rows: float Tensor [..., D].
 
         Returns:
-          float Tensor or variable [D]; or [..., D], if each row has its own.
+          float Tensor or variable: [D], or [..., D] if each row has its own weight.
         """
         return self.get(name, rows.shape.as_list()[-1:], initializer, collections=collections)
 

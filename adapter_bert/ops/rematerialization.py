@@ -1,7 +1,7 @@
-"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): memory for arithmetic.
+"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): saves memory by recomputing.
 
-The backward pass of a network needs what the forward pass computed, all of it at once. A part
-wrapped in `recomputed` keeps its inputs alone, and computes the rest again when its turn comes.
+Backpropagation saves all activations of the forward pass. A function wrapped in `recomputed` saves
+only its inputs, and the backward pass recomputes the rest.
 """
 
 from typing import Callable
@@ -13,12 +13,12 @@ from adapter_bert.ops.gradients import with_gradients
 
 
 def recomputed(function: Callable, *inputs):
-    """`function(*inputs)`, of which only the inputs are kept for the backward pass.
+    """Returns `function(*inputs)`, and saves only the inputs for the backward pass.
 
-    That pass calls `function` a second time, in the same variable scope: it must build the same
-    computation again from the variables that it gets by `tf.get_variable`, so dropout needs a key.
-    Gradients flow to the inputs and to those variables, with the values that they have without
-    this function; whatever else `function` reads counts as a constant.
+    The backward pass calls `function` again in the same variable scope. The second call must build
+    the same computation, so dropout needs a key. Gradients flow to the inputs and to the variables
+    that `function` gets by `tf.get_variable`, and equal those without recomputation. Any other
+    Tensor that `function` reads counts as a constant.
 
     Args:
       function: function from Tensors to one Tensor.
@@ -28,7 +28,8 @@ def recomputed(function: Callable, *inputs):
       The function's Tensor.
 
     Raises:
-      ValueError: when gradients are asked for, if `function` draws random numbers without a key.
+      ValueError: `function` draws random numbers without a key; raised when the gradients are
+        built.
     """
     saved_for_backward = [tf.convert_to_tensor(tensor) for tensor in inputs]
     scope = tf.get_variable_scope()
@@ -36,7 +37,7 @@ def recomputed(function: Callable, *inputs):
 
     def record_variable(getter, *args, **kwargs):
         variable = getter(*args, **kwargs)
-        # One that is recorded twice would get its gradient twice.
+        # A variable that is recorded twice would get its gradient twice.
         if not any(recorded is variable for recorded in variables):
             variables.append(variable)
         return variable
@@ -46,8 +47,8 @@ def recomputed(function: Callable, *inputs):
 
     def backward(gradient):
         num_operations = len(output.graph.get_operations())
-        # Behind the control dependency nothing starts before the backward pass arrives here, nor
-        # does TensorFlow's optimizer see twice the same operation and merge both.
+        # The control dependency delays recomputation until the backward pass needs it, and prevents
+        # TensorFlow's graph optimizer from merging it with the forward pass.
         with tf.control_dependencies([gradient]):
             recomputed_inputs = [
                 tf.identity(tensor) for tensor in xla.recompute(gradient, *saved_for_backward)
@@ -58,17 +59,17 @@ def recomputed(function: Callable, *inputs):
         sources = recomputed_inputs + variables
         return tf.gradients(recomputed_output, sources, gradient, stop_gradients=recomputed_inputs)
 
-    # The values of variables: one that is no resource has no other Tensor to take the gradient of.
+    # Of a variable that is not a resource, only the value is a Tensor that can have a gradient.
     values = [tf.convert_to_tensor(variable) for variable in variables]
 
     return with_gradients(output, [*saved_for_backward, *values], backward)
 
 
 def _check_repeatable(operations):
-    """Raises ValueError if one of them draws other random numbers in each pass."""
+    """Raises ValueError if an operation draws different random numbers in each pass."""
     for operation in operations:
         if operation.type.startswith("Random"):
             raise ValueError(
-                f"{operation.name} would draw other numbers when it is recomputed: give dropout a"
-                " key (a run's --random_seed)."
+                f"{operation.name} would draw different random numbers when it is recomputed: give"
+                " dropout a key (set --random_seed)."
             )

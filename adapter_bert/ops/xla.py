@@ -1,6 +1,7 @@
-"""Stretches of arithmetic that XLA compiles into one pass, where there is XLA and it may be used.
+"""Decides which functions XLA compiles into one pass, and what it recomputes.
 
-`fused` marks one. Inside a program that XLA compiles whole, as a TPU's is, marks mean nothing.
+`fused` marks such a function. It has no effect in a program that XLA compiles as a whole, such as a
+TPU's.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ try:
 except ImportError:
 
     def xla_optimization_barrier(tensors):
-        """TensorFlow 1 has no barrier: saved tensors may be larger, and nothing is recomputed."""
+        """Returns the tensors: without a barrier, XLA may keep larger ones and not recompute."""
         return tensors
 
 
@@ -29,16 +30,17 @@ _portable = contextvars.ContextVar("portable", default=False)
 
 
 def graph_dict(graph: tf.Graph, owner: str) -> dict:
-    """Returns the owner's dict, which lives as long as the graph."""
+    """Returns the owner's dict in a graph, which lives as long as the graph."""
     if not hasattr(graph, _GRAPH_DICTS):
         setattr(graph, _GRAPH_DICTS, {})
     return getattr(graph, _GRAPH_DICTS).setdefault(owner, {})
 
 
 def fused(function: Callable) -> Callable:
-    """Has XLA compile a function of Tensors, element-wise but for sums over rows, into one pass.
+    """Compiles a function of Tensors into one pass by XLA, where possible.
 
-    Compiled anew for every shape, in 10 to 50 ms. Keywords are settings, which can be hashed.
+    The function may contain element-wise operations and sums over rows. It is recompiled for each
+    shape, in 10 to 50 ms. Its keyword arguments must be hashable.
     """
 
     @functools.wraps(function)
@@ -61,7 +63,7 @@ def fused(function: Callable) -> Callable:
 
 
 def _whole_graph() -> tf.Graph:
-    """The graph of which the default one is a function's or loop's."""
+    """Returns the outermost graph, if the default one is that of a function or loop."""
     graph = tf.get_default_graph()
     while isinstance(graph, FuncGraph):
         graph = graph.outer_graph
@@ -69,13 +71,13 @@ def _whole_graph() -> tf.Graph:
 
 
 def fuses() -> bool:
-    """Whether XLA compiles single functions of what is built here."""
+    """Returns whether `fused` compiles functions in the current context."""
     return not _portable.get() and not is_in_xla() and can_fuse()
 
 
 @contextlib.contextmanager
 def portable():
-    """While entered, what is built needs no XLA where it runs: nothing is `fused`."""
+    """Disables `fused` in its context, so that the graph also runs without XLA."""
     token = _portable.set(True)
     try:
         yield
@@ -85,9 +87,9 @@ def portable():
 
 @functools.lru_cache(maxsize=None)
 def can_fuse() -> bool:
-    """Whether XLA compiles single functions here: on CPU, and not with TensorFlow 1.
+    """Returns whether XLA can compile single functions here: on CPUs, with TensorFlow 2.
 
-    On GPUs it has not been measured. A TPU's whole program is compiled, these functions with it.
+    GPUs are excluded, because they have not been measured. A TPU's program is compiled as a whole.
     """
     if tf.__version__.startswith("1.") or devices.has_gpu():
         return False
@@ -100,24 +102,25 @@ def can_fuse() -> bool:
 
 
 def is_in_xla() -> bool:
-    """Whether what is built here is part of a program that XLA compiles whole, as a TPU's is."""
+    """Returns whether XLA compiles the whole program that is built here, as for a TPU."""
     return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
 
 
 def saved_for_backward(tensor):
-    """Returns a tensor that the forward pass saves for the backward pass, in its own dtype.
+    """Returns a tensor, marked so that XLA saves it for backward in its dtype.
 
-    XLA takes a cast to bfloat16 and back for none. It would keep the float32 from which the tensor
-    was cast, twice as large.
+    XLA removes a cast to bfloat16 and back to float32. It would keep the float32 tensor before the
+    cast, which is twice as large.
     """
     return xla_optimization_barrier([tensor])[0] if is_in_xla() else tensor
 
 
 def recompute(dependency, *tensors):
-    """Returns the tensors from which a backward pass recomputes what was not saved.
+    """Returns copies of saved tensors, from which a backward pass recomputes the forward pass.
 
-    XLA takes them for others than before. Else it would find the same computation twice and keep
-    the first. They are there as soon as `dependency` is, a gradient of the backward pass.
+    XLA cannot tell that the copies are equal to the tensors. Otherwise it would merge the two
+    computations and keep the result of the first. The copies become available with `dependency`, a
+    gradient of the backward pass.
     """
     return (
         list(xla_optimization_barrier([dependency, *tensors]))[1:] if is_in_xla() else list(tensors)
@@ -125,9 +128,9 @@ def recompute(dependency, *tensors):
 
 
 def _compile_silently():
-    """XLA reports a process's first compilation on stderr, past every setting of the log.
+    """Compiles a trivial function by XLA with stderr redirected to /dev/null.
 
-    So the first one is of next to nothing, while stderr leads nowhere.
+    XLA reports the first compilation of a process on stderr, and no log setting prevents it.
     """
     with tf.Graph().as_default(), tf.Session(config=devices.session_config()) as session:
         x = tf.placeholder(tf.float32, [])

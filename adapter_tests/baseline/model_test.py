@@ -313,10 +313,10 @@ class OpenModuleTest(tf.test.TestCase):
 
     def test_modules_that_are_none(self):
         missing = os.path.join(self.get_temp_dir(), "missing")
-        self.assert_refused(missing, "TF-Hub module .*missing: cannot be fetched")
+        self.assert_refused(missing, "TF-Hub module .*missing: cannot be downloaded")
         empty = os.path.join(self.get_temp_dir(), "empty")
         os.makedirs(empty)
-        self.assert_refused(empty, r"TensorFlow 2's SavedModel, but .*empty holds neither")
+        self.assert_refused(empty, r"TensorFlow 2's SavedModel, but .*empty is neither")
 
     def test_modules_of_another_type(self):
         def image():

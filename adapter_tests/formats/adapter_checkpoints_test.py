@@ -41,8 +41,8 @@ class CheckpointsTest(TaskAdaptersTestCase):
             expected = saved.tensors.get(name, plain.get_tensor(name))
             np.testing.assert_array_equal(full.get_tensor(name), expected, err_msg=name)
 
-    def test_whose_code_can_use_a_full_checkpoint(self):
-        own = adapter_checkpoints.full_checkpoint_use
+    def test_full_checkpoint_use(self):
+        use = adapter_checkpoints.full_checkpoint_use
         plain = modeling.AdapterConfig(48, init_scale=0.1)
         for adapter, expected in (
             (None, "^BERT's own code can load it"),
@@ -52,7 +52,7 @@ class CheckpointsTest(TaskAdaptersTestCase):
             (dataclasses.replace(plain, depth=2), "^Load it in this project only:"),
         ):
             described = dataclasses.replace(self.save().description, adapter=adapter)
-            self.assertRegex(own(described), expected)
+            self.assertRegex(use(described), expected)
 
     def test_to_full_checkpoint_of_another_backbone(self):
         bert = os.path.join(tiny.write_bert(os.path.join(self.root, "bert")), "bert_model.ckpt")

@@ -29,19 +29,19 @@ class FoldersTest(tf.test.TestCase):
             {name: os.path.join(self.root, name, "adapter") for name in ("sms", "stars", "topics")},
         )
 
-    def test_adapters_that_are_none(self):
+    def test_folders_that_are_not_adapters(self):
         served.save_all(self.root, ["sms"])
         shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, "b", "sms"))
         for pattern, sentence in (
-            ("nothing*", "there is no such folder"),
-            ("b", "is no task adapter"),
-            ("**/adapter,b/sms/adapter", "are both called 'sms'"),
+            ("nothing*", "no such folder"),
+            ("b", "is not a task adapter"),
+            ("**/adapter,b/sms/adapter", "are both named 'sms'"),
         ):
             patterns = [os.path.join(self.root, one) for one in pattern.split(",")]
             with self.subTest(pattern), self.assertRaisesRegex(UserError, sentence):
                 adapter_folders.match_patterns(patterns)
 
-    def test_what_folders_are_called(self):
+    def test_task_names(self):
         for folder, name in (
             ("output/mrpc/adapter", "mrpc"),
             ("/a/mrpc/adapter/", "mrpc"),
@@ -54,16 +54,16 @@ class FoldersTest(tf.test.TestCase):
         ):
             self.assertEqual(adapter_folders.task_name(folder), name)
 
-    def test_folders_that_are_no_adapters_are_passed_over(self):
+    def test_other_folders_are_skipped(self):
         served.save_all(self.root, ["sms", "stars"])
         os.makedirs(os.path.join(self.root, "empty", "adapter"))
         os.makedirs(os.path.join(self.root, ".hidden"))
-        found = adapter_folders.find_all(self.root)
-        self.assertEqual(sorted(found), ["sms", "stars"])
-        with self.assertRaisesRegex(UserError, "--adapter_dir=.* is no folder"):
+        actual = adapter_folders.find_all(self.root)
+        self.assertEqual(sorted(actual), ["sms", "stars"])
+        with self.assertRaisesRegex(UserError, "--adapter_dir=.* is not a folder"):
             adapter_folders.find_all(os.path.join(self.root, "nothing"))
 
-    def test_an_adapter_that_no_task_can_be_called_after_is_told(self):
+    def test_warning_of_an_invalid_task_name(self):
         served.save_all(self.root, ["sms"])
         for name in ("sms+bf16", "_old"):
             shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
@@ -72,21 +72,21 @@ class FoldersTest(tf.test.TestCase):
             self.assertEqual(list(adapter_folders.find_all(self.root)), ["sms"])
         self.assertLen(logs.output, 2)
         for line, name in zip(logs.output, ("_old", "sms+bf16")):
-            self.assertIn(f"Not served: {name}: '{name}' is no name of a task; expected", line)
+            self.assertIn(f"Not served: {name}: '{name}' is not a valid task name; expected", line)
 
-    def test_the_candidates_of_a_name_are_the_highest_number_first(self):
+    def test_candidates_with_the_highest_number_come_first(self):
         folder = os.path.join(self.root, "sms")
-        for place in ("2", "adapter", "10", ".", "x3", "03"):
-            path = os.path.join(folder, place)
+        for name in ("2", "adapter", "10", ".", "x3", "03"):
+            path = os.path.join(folder, name)
             os.makedirs(path, exist_ok=True)
             with open(os.path.join(path, task_adapter.CONFIG_FILE), "w"):
                 pass
-        expected = [os.path.join(folder, place) for place in ("10", "2", "", "adapter")]
+        expected = [os.path.join(folder, name) for name in ("10", "2", "", "adapter")]
         expected[2] = folder
         self.assertEqual(adapter_folders.candidates(folder), expected)
         self.assertEqual(adapter_folders.resolve(folder), expected[0])
 
-    def test_links_that_lead_out_are_refused_at_every_depth(self):
+    def test_links_out_of_the_folder_are_rejected_at_every_depth(self):
         outside = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()), ["sms"])
         adapter = os.path.join(outside, "sms", "adapter")
         inside = os.path.join(self.root, "inside")
@@ -131,18 +131,18 @@ class FoldersTest(tf.test.TestCase):
                 adapter_folders.match_patterns(["s://bucket/*"])
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
-    def test_patterns_of_folders_elsewhere(self):
+    def test_patterns_of_remote_folders(self):
         root = "ram://adapter_folders_test"
         for name in ("sms", "stars", "topics"):
             files.makedirs(f"{root}/{name}/adapter")
             files.write_object(f"{root}/{name}/adapter/{task_adapter.CONFIG_FILE}", {})
-        found = adapter_folders.match_patterns([f"{root}/s*/adapter", f"{root}/topics/adapter"])
+        actual = adapter_folders.match_patterns([f"{root}/s*/adapter", f"{root}/topics/adapter"])
         expected = {name: f"{root}/{name}/adapter" for name in ("sms", "stars", "topics")}
-        self.assertEqual(found, expected)
-        with self.assertRaisesRegex(UserError, "there is no such folder"):
+        self.assertEqual(actual, expected)
+        with self.assertRaisesRegex(UserError, "no such folder"):
             adapter_folders.match_patterns([f"{root}/x*/adapter"])
 
-    def test_what_a_kill_left_is_no_task_of_its_own(self):
+    def test_temporary_folders_are_not_tasks(self):
         task_adapter.save(os.path.join(self.root, "sms"), served.prepare()[1]["sms"])
         folder = os.path.join(self.root, "sms")
         shutil.copytree(folder, folder + ".partial")

@@ -1,7 +1,7 @@
-"""Tests of adapterhub.py: against names written out by hand, and against the package itself.
+"""Tests of adapterhub.py against a list of names, and against the package `adapters`.
 
-The package `adapters` needs PyTorch, in an environment of its own: ADAPTER_BERT_PEERS names its
-Python, as `make .venv-peers/installed` makes it.
+The package needs PyTorch and its own environment, which `make .venv-peers/installed` creates;
+ADAPTER_BERT_PEERS names its Python.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ GOLDENS = os.path.join(GOLDENS, "adapterhub")
 PFEIFFER = {"activation": "relu", "sites": "feed_forward", "placement": "normalized"}
 PARALLEL = {**PFEIFFER, "placement": "parallel", "scaling": 4.0}
 
-# The lines that to_adapterhub prints, and a forward pass.
+# The code that to_adapterhub prints, and a forward pass.
 FORWARD = """
 import sys, json, numpy, torch
 {loading}
@@ -73,31 +73,33 @@ class AdapterHubTestCase(RefusalTestCase):
 
 class WriteTest(AdapterHubTestCase):
     def test_names_and_layouts(self):
-        made = random_adapter()
-        adapterhub.write(self.folder, made)
+        original = random_adapter()
+        adapterhub.write(self.folder, original)
         self.assertEqual(set(os.listdir(self.folder)), set(adapterhub.FILES))
         adapters, head, norms = (
             self.load(name + ".safetensors") for name in ("adapter", "model_head", "layer_norms")
         )
         self.assertEqual((len(adapters), len(head), len(norms)), (2 * 2 * 4, 2, 2 * (1 + 2 * 2)))
-        own, site = (
+        scope, site = (
             "bert/encoder/layer_1/attention/output/",
             "bert.encoder.layer.1.attention.output.",
         )
         np.testing.assert_array_equal(
             adapters[site + "adapters.MRPC.adapter_down.0.weight"],
-            made.tensors[own + "adapters/weights1"].T,
+            original.tensors[scope + "adapters/weights1"].T,
         )
         np.testing.assert_array_equal(
             adapters[site + "adapters.MRPC.adapter_up.bias"],
-            made.tensors[own + "adapters/biases2"][0],
+            original.tensors[scope + "adapters/biases2"][0],
         )
         np.testing.assert_array_equal(
-            norms[site + "LayerNorm.weight"], made.tensors[own + "LayerNorm/gamma"]
+            norms[site + "LayerNorm.weight"], original.tensors[scope + "LayerNorm/gamma"]
         )
-        np.testing.assert_array_equal(head["heads.MRPC.1.weight"], made.tensors["output_weights"])
+        np.testing.assert_array_equal(
+            head["heads.MRPC.1.weight"], original.tensors["output_weights"]
+        )
 
-    def test_the_variants_that_the_package_has(self):
+    def test_supported_variants(self):
         sites_of = {"both": (True, True), "attention": (True, False), "feed_forward": (False, True)}
         for sites, placement in itertools.product(sites_of, ("sequential", "parallel")):
             adapterhub.write(self.folder, random_adapter(sites=sites, placement=placement))
@@ -106,30 +108,32 @@ class WriteTest(AdapterHubTestCase):
             self.assertEqual((config["mh_adapter"], config["output_adapter"]), sites_of[sites])
             self.assertEqual(config["is_parallel"], placement == "parallel")
 
-    def test_the_width_comes_out_of_the_reduction_factor(self):
+    def test_reduction_factor_gives_the_size(self):
         for hidden in (8, 128, 384, 768, 1024):
             for size in range(1, min(hidden, 520) + 1):
                 factor = adapterhub.reduction_factor(hidden, size)
                 self.assertEqual(int(hidden // factor), size, (hidden, size))
 
-    def test_what_the_format_has_no_place_for(self):
-        made = random_adapter()
+    def test_unsupported_adapters_are_not_written(self):
+        original = random_adapter()
         for changes, part in (
             ({"adapter": None, "tuning": tuning.Tuning("full")}, "--tuning=full"),
-            ({"kind": "tagging", "tuning": tuning.Tuning(train_pooler=True)}, "head of tokens"),
+            ({"kind": "tagging", "tuning": tuning.Tuning(train_pooler=True)}, "token head"),
             ({"adapter": modeling.AdapterConfig(4, normalization="layer")}, "normalization=layer"),
             ({"adapter": modeling.AdapterConfig(4, normalization="batch")}, "normalization=batch"),
             ({"adapter": modeling.AdapterConfig(4, depth=2)}, "--adapter_depth=2"),
             ({"adapter": modeling.AdapterConfig(4, interaction="multiply")}, "=multiply"),
             ({"adapter": modeling.AdapterConfig(4, "elu")}, "--adapter_activation=elu"),
         ):
-            changed = made._replace(description=dataclasses.replace(made.description, **changes))
+            changed = original._replace(
+                description=dataclasses.replace(original.description, **changes)
+            )
             with self.assertRaisesRegex(UserError, part):
                 adapterhub.write(self.folder, changed)
 
 
 class ReadTest(AdapterHubTestCase):
-    def test_what_was_written(self):
+    def test_round_trip(self):
         for options in (
             {},
             {"size": 3, "activation": "tanh"},
@@ -147,47 +151,51 @@ class ReadTest(AdapterHubTestCase):
             {"placement": "parallel", "scaling": 4.0, "activation": "relu"},
             {"placement": "normalized", "sites": "feed_forward", "activation": "relu"},
         ):
-            made = random_adapter(**options)
-            adapterhub.write(self.folder, made)
+            original = random_adapter(**options)
+            adapterhub.write(self.folder, original)
             if options.get("layer_norms") == "none":
                 os.remove(os.path.join(self.folder, "layer_norms.safetensors"))
-            told = description(task="", labels=(), adapter=None)
-            found = adapterhub.read(self.folder, told)
+            given = description(task="", labels=(), adapter=None)
+            actual = adapterhub.read(self.folder, given)
             self.assertEqual(
-                dataclasses.replace(found.description, adapter=None),
-                dataclasses.replace(made.description, adapter=None),
+                dataclasses.replace(actual.description, adapter=None),
+                dataclasses.replace(original.description, adapter=None),
             )
-            adapter = made.description.adapter
+            adapter = original.description.adapter
             activation = adapter.activation or "linear"
             expected = dataclasses.replace(adapter, activation=activation)
-            self.assertEqual(found.description.adapter, expected)
-            self.assertEqual(set(found.tensors), set(made.tensors))
-            for name, value in made.tensors.items():
-                np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+            self.assertEqual(actual.description.adapter, expected)
+            self.assertEqual(set(actual.tensors), set(original.tensors))
+            for name, value in original.tensors.items():
+                np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
-    def test_other_adapters(self):
+    def test_unsupported_adapters_are_not_read(self):
         for file, fields, part in (
             ("adapter_config.json", {"scaling": 0.0}, "must be a number above 0"),
             ("adapter_config.json", {"scaling": "much"}, "scaling"),
             ("adapter_config.json", {"architecture": "lora"}, "its architecture is lora"),
-            ("adapter_config.json", {"ln_before": True}, "have ln_before False, these True"),
-            ("adapter_config.json", {"phm_layer": True}, "have phm_layer False, these True"),
+            ("adapter_config.json", {"ln_before": True}, "ln_before must be False, but is True"),
+            ("adapter_config.json", {"phm_layer": True}, "phm_layer must be False, but is True"),
             ("adapter_config.json", {"inv_adapter": "nice"}, "an invertible adapter"),
-            ("adapter_config.json", {"original_ln_after": False}, "no adapters with"),
+            ("adapter_config.json", {"original_ln_after": False}, "are not supported"),
             (
                 "adapter_config.json",
                 {"original_ln_before": True, "residual_before_ln": "post_add"},
                 '"residual_before_ln": "post_add"',
             ),
             ("adapter_config.json", {"is_parallel": "yes"}, 'with {"is_parallel": "yes",'),
-            ("adapter_config.json", {"mh_adapter": False, "output_adapter": False}, "no adapters"),
-            ("adapter_config.json", {"mh_adapter": [True]}, "no adapters"),
-            ("adapter_config.json", {"mh_adapter": False}, "has no place"),
+            (
+                "adapter_config.json",
+                {"mh_adapter": False, "output_adapter": False},
+                "are not supported",
+            ),
+            ("adapter_config.json", {"mh_adapter": [True]}, "are not supported"),
+            ("adapter_config.json", {"mh_adapter": False}, "does not match the configs"),
             ("adapter_config.json", {"non_linearity": "mish"}, "non_linearity must be one of"),
-            ("adapter_config.json", {"leave_out": [0]}, "has no place"),
-            ("head_config.json", {"layers": 2}, "this one has layers 2, use_pooler True"),
+            ("adapter_config.json", {"leave_out": [0]}, "does not match the configs"),
+            ("head_config.json", {"layers": 2}, "but has layers 2, use_pooler True"),
             ("head_config.json", {"use_pooler": False}, "layers 1, use_pooler False"),
-            ("head_config.json", {"head_type": "multiple_choice"}, "type multiple_choice"),
+            ("head_config.json", {"head_type": "multiple_choice"}, "found multiple_choice"),
             ("head_config.json", {"num_labels": None}, "with None outputs"),
             ("head_config.json", {"num_labels": True}, "with True outputs"),
             ("head_config.json", {"bias": "no"}, "must be true or false"),
@@ -215,7 +223,7 @@ class ReadTest(AdapterHubTestCase):
 
 
 class GoldensTest(AdapterHubTestCase):
-    """Against files and logits of the package itself: see `support/make_adapterhub_goldens.py`."""
+    """Compares with files and logits of the package; see `support/make_adapterhub_goldens.py`."""
 
     # Folder → (kind, adapter, whether the head has a hidden layer).
     CASES = {
@@ -249,15 +257,15 @@ class GoldensTest(AdapterHubTestCase):
         batch = np.load(os.path.join(GOLDENS, "batch.npz"))
         inputs = [batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")]
         for name, (kind, settings, is_hidden) in self.CASES.items():
-            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
-            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
-            loaded = task_adapter.load(made)
+            source, converted = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, converted, "--max_seq_length=16")
+            loaded = task_adapter.load(converted)
             self.assertEqual(loaded.description.kind, kind)
             self.assertEqual(loaded.description.adapter, modeling.AdapterConfig(4, **settings))
             self.assertEqual(loaded.description.tuning.train_pooler, is_hidden)
             expected = np.load(os.path.join(source, "logits.npy"))
-            found = own_models.logits(self.bert, loaded, *inputs)
-            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5, msg=name)
+            actual = own_models.logits(self.bert, loaded, *inputs)
+            self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5, msg=name)
 
     def test_labels(self):
         for name, labels in (
@@ -267,46 +275,46 @@ class GoldensTest(AdapterHubTestCase):
             ("parallel_questions", ()),
             ("old", ("no", "maybe", "yes")),
         ):
-            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
-            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
-            self.assertEqual(task_adapter.load(made).description.labels, labels)
+            source, converted = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, converted, "--max_seq_length=16")
+            self.assertEqual(task_adapter.load(converted).description.labels, labels)
 
-    def test_what_is_written_is_what_the_package_wrote(self):
+    def test_written_files_equal_the_packages(self):
         for name in ("houlsby_pooler", "pfeiffer_tagging", "parallel"):
-            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
-            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
+            source, converted = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, converted, "--max_seq_length=16")
             written = os.path.join(self.folder, "written", name)
-            self.output("to_adapterhub", made, written)
+            self.output("to_adapterhub", converted, written)
             for file in ("adapter.safetensors", "model_head.safetensors"):
-                expected, found = (
+                expected, actual = (
                     safetensors.numpy.load_file(os.path.join(folder, file))
                     for folder in (source, written)
                 )
-                self.assertEqual(set(found), set(expected))
+                self.assertEqual(set(actual), set(expected))
                 for tensor, value in expected.items():
-                    np.testing.assert_array_equal(found[tensor], value, err_msg=tensor)
+                    np.testing.assert_array_equal(actual[tensor], value, err_msg=tensor)
             for file in ("adapter_config.json", "head_config.json"):
-                expected, found = (
+                expected, actual = (
                     files.read_object(os.path.join(folder, file)) for folder in (source, written)
                 )
-                self.assertEqual(set(found), set(expected))
-                # The package's None is the model's dropout, 0.1 for a BERT; and one layer has no
-                # activation, whatever its head names.
+                self.assertEqual(set(actual), set(expected))
+                # In the package None means the model's dropout, 0.1 for a BERT. One layer has no
+                # activation, even if the config names one.
                 ignored = {"dropout_prob", "activation_function"}
-                for field in set(found["config"]) - ignored:
-                    self.assertEqual(found["config"][field], expected["config"][field], field)
+                for field in set(actual["config"]) - ignored:
+                    self.assertEqual(actual["config"][field], expected["config"][field], field)
 
-    def test_the_bert_from_both_files_of_weights(self):
+    def test_bert_from_both_weight_formats(self):
         source, old = os.path.join(GOLDENS, "bert"), os.path.join(self.folder, "old_bert")
         os.mkdir(old)
         for name in ("config.json", "vocab.txt", "pytorch_model.bin"):
             shutil.copy(os.path.join(source, name), old)
-        found, expected = (huggingface.read(folder, "SOURCE_DIR") for folder in (old, source))
-        self.assertEqual(set(found.tensors), set(expected.tensors))
+        actual, expected = (huggingface.read(folder, "SOURCE_DIR") for folder in (old, source))
+        self.assertEqual(set(actual.tensors), set(expected.tensors))
         for name, value in expected.tensors.items():
-            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+            np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
-    def test_described(self):
+    def test_describe(self):
         for name, parts in (
             ("houlsby", ("houlsby, double_seq_bn, reduction factor 2", "no, maybe, yes")),
             ("pfeiffer_tagging", ("seq_bn", "O, B-PER, I-PER, tagging")),
@@ -320,7 +328,7 @@ class GoldensTest(AdapterHubTestCase):
     def test_an_adapter_of_another_width(self):
         wide = tiny.write_bert(os.path.join(self.folder, "wide"), hidden_size=16)
         arguments = ("from_adapterhub", os.path.join(GOLDENS, "houlsby"), wide, self.folder + "/x")
-        with self.assertRaisesRegex(UserError, "hidden size 8, but BERT_DIR holds wide, with 16"):
+        with self.assertRaisesRegex(UserError, "hidden size 8, but BERT_DIR wide has 16"):
             self.output(*arguments, "--max_seq_length=16")
 
 
@@ -344,26 +352,26 @@ class PackageTest(AdapterHubTestCase):
             {"kind": "tagging", "labels": ("O", "B-X", "I-X")},
             {"kind": "span", "labels": ()},
         ):
-            made = random_adapter(**options)
+            original = random_adapter(**options)
             source = os.path.join(self.folder, "source")
             os.makedirs(source, exist_ok=True)
-            adapterhub.write(source, made)
+            adapterhub.write(source, original)
             batch = [arrays[n] for n in ("input_ids", "input_mask", "segment_ids")]
-            expected = own_models.logits(tiny.write_bert(bert), made, *batch)
-            found = self._package_forward(bert, source, arrays)
-            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5)
+            expected = own_models.logits(tiny.write_bert(bert), original, *batch)
+            actual = self._package_forward(bert, source, arrays)
+            self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5)
             saved = os.path.join(self.folder, "saved")
             os.replace(
                 os.path.join(source, "layer_norms.safetensors"),
                 os.path.join(saved, "layer_norms.safetensors"),
             )
-            read = adapterhub.read(saved, made.description)
-            self.assertEqual(read.description, made.description)
-            for name, value in made.tensors.items():
+            read = adapterhub.read(saved, original.description)
+            self.assertEqual(read.description, original.description)
+            for name, value in original.tensors.items():
                 np.testing.assert_array_equal(read.tensors[name], value, err_msg=name)
 
     def _package_forward(self, bert, source, arrays):
-        """The package's logits; saves the adapter with the package, too."""
+        """Returns the package's logits; also saves the adapter with the package."""
         reader = tf.train.NewCheckpointReader(os.path.join(bert, "bert_model.ckpt"))
         names = huggingface.google_shapes(tiny.config(), ())
         huggingface.write_model(
@@ -386,26 +394,30 @@ class PackageTest(AdapterHubTestCase):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_adapter_is_converted_or_refused(self):
+    def test_a_damaged_adapter_is_converted_or_rejected(self):
         bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
         adapter = own_models.build_task_adapter(bert)
 
         def read(folder):
             convert_checkpoint.main(["describe", folder])
-            made = os.path.join(folder, "made")
-            convert_checkpoint.main(["from_adapterhub", folder, bert, made, "--max_seq_length=16"])
+            converted = os.path.join(folder, "made")
+            convert_checkpoint.main(
+                ["from_adapterhub", folder, bert, converted, "--max_seq_length=16"]
+            )
 
         contents = mutations.written_by(lambda folder: adapterhub.write(folder, adapter))
         mutations.check(contents, read, (*adapterhub.FILES, "SOURCE_DIR", "PATH"))
 
-    def test_a_damaged_folder_of_the_package_is_converted_or_refused(self):
+    def test_a_damaged_folder_of_the_package_is_converted_or_rejected(self):
         bert = os.path.join(self.get_temp_dir(), "bert")
         convert_checkpoint.main(["from_huggingface", os.path.join(GOLDENS, "bert"), bert])
 
         def read(folder):
             convert_checkpoint.main(["describe", folder])
-            made = os.path.join(folder, "made")
-            convert_checkpoint.main(["from_adapterhub", folder, bert, made, "--max_seq_length=16"])
+            converted = os.path.join(folder, "made")
+            convert_checkpoint.main(
+                ["from_adapterhub", folder, bert, converted, "--max_seq_length=16"]
+            )
 
         for name in ("houlsby_learned", "old"):
             contents = mutations.files_in(os.path.join(GOLDENS, name))

@@ -1,4 +1,4 @@
-"""Tests of card.py: what stands in a card, read as YAML and Markdown."""
+"""Tests of card.py: reads cards as YAML and Markdown."""
 
 import contextlib
 import dataclasses
@@ -36,12 +36,12 @@ class CardTest(tf.test.TestCase):
             return reader.read()
 
     def front_matter(self, card):
-        """The fields of the YAML, whose values are JSON."""
+        """Returns the fields of the YAML, whose values are JSON."""
         match = re.match(r"---\n(.*?)\n---\n", card, re.S)
         fields = dict(line.split(": ", 1) for line in match.group(1).split("\n"))
         return {name: json.loads(value) for name, value in fields.items()}
 
-    def test_a_saved_adapter_has_one(self):
+    def test_save_writes_a_card(self):
         training = {"learning_rate": 3e-4, "random_seed": 7}
         card = self.save(training=training, scores={"eval_accuracy": 0.75, "eval_f1": 0.5})
         fields = self.front_matter(card)
@@ -52,7 +52,7 @@ class CardTest(tf.test.TestCase):
         self.assertEqual(result["dataset"], {"name": "MRPC", "type": "MRPC", "split": "dev"})
         metrics = {metric["type"]: metric["value"] for metric in result["metrics"]}
         self.assertEqual(metrics, {"accuracy": 0.75, "f1": 0.5})
-        # 18 of the head, 80 of LayerNorms, and four adapters of 2 * 4 * 8 + 4 + 8 parameters.
+        # Head 18, LayerNorms 80, and four adapters with 2 * 4 * 8 + 4 + 8 parameters.
         for part in (
             "| labels | no, yes |",
             f"| size | {18 + 80 + 4 * 76} parameters, 0.0 MB |",
@@ -76,12 +76,12 @@ class CardTest(tf.test.TestCase):
             card = self.save(kind=kind, labels=labels, scores={})
             self.assertEqual(self.front_matter(card)["pipeline_tag"], tag)
             self.assertIn(f"python {script} ", card)
-            self.assertIn("It has not been scored.", card)
+            self.assertIn("It has not been evaluated.", card)
             self.assertNotIn("model-index", self.front_matter(card))
         adapter = modeling.AdapterConfig(4, placement="parallel", scaling=4.0)
         self.assertIn("| scaling | 4.0 |", self.save(adapter=adapter))
 
-    def test_names_are_no_markdown(self):
+    def test_names_are_escaped(self):
         task = "a | b\n\n<script>---\nlicense: mit\n# [x](y) `z` é"
         card = self.save(task=task, labels=('"', "|"), training={"a|b": "c\nd"})
         self.assertEqual(self.front_matter(card)["license"], "apache-2.0")

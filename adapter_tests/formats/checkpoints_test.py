@@ -1,5 +1,4 @@
-"""Tests of checkpoints.py: each way in which a checkpoint can be broken, and what a run's
-checkpoints tell."""
+"""Tests of checkpoints.py: damaged checkpoints, and the checkpoints of a run."""
 
 import os
 import re
@@ -20,7 +19,7 @@ from adapter_tests.support.shared import SHARED, needs_shared
 
 
 class OpenCheckpointTest(CheckpointTestCase):
-    def test_reads_what_was_saved(self):
+    def test_reads_a_saved_checkpoint(self):
         self.save({"a": np.float32([1, 2]), "step": np.int64(7)})
         reader = checkpoints.open_checkpoint(self.prefix)
         self.assertAllEqual(reader.get_tensor("a"), [1, 2])
@@ -34,18 +33,18 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.assertTrue(checkpoints.open_checkpoint("bert_model.ckpt").has_tensor("a"))
         self.assert_refused(["bert_model.ckpt."], checkpoints.open_checkpoint, "other")
 
-    def test_short_strings_do_not_count_as_missing_bytes(self):
+    def test_sizes_of_strings_are_ignored(self):
         self.save({"words": np.array([b""] * 100)})
         self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("words"))
 
-    def test_a_checkpoint_of_the_first_format(self):
+    def test_a_v1_checkpoint(self):
         self.save({"a": np.float32([1, 2])}, write_version=tf.train.SaverDef.V1)
         self.assertEqual(os.listdir(self.folder), ["bert_model.ckpt"])
         self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("a"))
 
     def test_a_folder(self):
         self.assert_refused(
-            ["--init_checkpoint", "is a folder", "holds none"],
+            ["--init_checkpoint", "is a folder", "but this folder has none"],
             checkpoints.open_checkpoint,
             self.folder,
         )
@@ -58,11 +57,11 @@ class OpenCheckpointTest(CheckpointTestCase):
             flag="--weights",
         )
 
-    def test_a_partial_checkpoint_is_not_advised(self):
-        """`check_encoder` would refuse it next."""
+    def test_a_partial_checkpoint_is_not_suggested(self):
+        """`check_encoder` would reject it next."""
         self.save({"a": np.float32([1, 2])}, os.path.join(self.folder, "partial.ckpt-3"))
         for prefix in (self.folder, self.prefix):
-            with self.assertRaisesRegex(UserError, "whole checkpoint") as caught:
+            with self.assertRaisesRegex(UserError, "complete checkpoint") as caught:
                 checkpoints.open_checkpoint(prefix)
             self.assertNotIn("partial", str(caught.exception))
 
@@ -74,7 +73,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             with self.assertRaisesRegex(UserError, expected):
                 checkpoints.open_checkpoint(self.prefix + ending)
 
-    def test_nothing_there(self):
+    def test_missing_checkpoint(self):
         self.save({"a": np.float32([1, 2])})
         wrong = os.path.join(self.folder, "bert_modle.ckpt")
         self.assert_refused(
@@ -92,7 +91,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             self.prefix,
         )
 
-    def test_shards_missing(self):
+    def test_missing_shards(self):
         parts = [
             self.save({name: np.float32([1, 2])}, os.path.join(self.folder, "part_" + name))
             for name in "abc"
@@ -118,7 +117,7 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.save({"a": np.float32([1, 2, 3]), "step": np.int64(7)})
         os.truncate(self.prefix + ".data-00000-of-00001", 19)
         self.assert_refused(
-            ["truncated", "hold 19 bytes", "need 20."], checkpoints.open_checkpoint, self.prefix
+            ["truncated", "have 19 bytes", "require 20."], checkpoints.open_checkpoint, self.prefix
         )
 
     def test_damaged_index(self):
@@ -135,7 +134,7 @@ class OpenCheckpointTest(CheckpointTestCase):
                 self.prefix,
             )
 
-    def test_what_cannot_be_read(self):
+    def test_unreadable_checkpoints(self):
         self.save({"a": np.float32([1, 2, 3])})
         refused = mock.patch.object(files, "listdir", side_effect=PermissionError(13, "No leave"))
         for path in (self.prefix, self.folder):
@@ -149,7 +148,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             self.prefix,
         )
 
-    def test_a_file_of_another_kind(self):
+    def test_files_of_other_formats(self):
         config_file = os.path.join(self.folder, "bert_config.json")
         with open(config_file, "w") as stream:
             stream.write(TINY.to_json_string())
@@ -162,9 +161,9 @@ class OpenCheckpointTest(CheckpointTestCase):
         for content, kind in (
             (b"", "an empty file"),
             ("é".encode() * 1000, "a text file"),
-            (b"x" + "é".encode() * 1000, "a text file"),  # The first 1024 bytes end in a character.
+            (b"x" + "é".encode() * 1000, "a text file"),  # Byte 1024 is within a character.
             (b"\x89PNG\r\n\x1a\n\0", "an image (PNG)"),
-            (b"a\0b", "a damaged file or one of another kind"),
+            (b"a\0b", "a damaged or unknown file"),
         ):
             with open(path, "wb") as stream:
                 stream.write(content)
@@ -181,7 +180,7 @@ class OpenCheckpointTest(CheckpointTestCase):
 
 
 class CheckEncoderTest(CheckpointTestCase):
-    def test_other_tensors_may_lie_beside_it(self):
+    def test_other_tensors_are_ignored(self):
         checkpoints.check_encoder(
             self.save_encoder(
                 TINY,
@@ -197,21 +196,21 @@ class CheckEncoderTest(CheckpointTestCase):
     def test_no_bert(self):
         self.save({"conv/kernel": np.float32([1]), "global_step": np.int64(3)})
         self.assert_refused(
-            ["--init_checkpoint", self.prefix, "no BERT", "conv/kernel, global_step"],
+            ["--init_checkpoint", self.prefix, "not contain a BERT", "conv/kernel, global_step"],
             checkpoints.check_encoder,
             self.prefix,
             TINY,
         )
 
-    def test_a_few_of_its_tensors_are_named(self):
-        for names, said in (
-            ("abc", "but a, b, c."),
-            ("dcba", "but a, b, c, ...."),
+    def test_the_error_names_some_tensors(self):
+        for names, part in (
+            ("abc", "are a, b, c."),
+            ("dcba", "are a, b, c, ...."),
             ("", "nothing."),
         ):
             with mock.patch.object(checkpoints, "open_checkpoint") as opened:
                 opened.return_value.get_variable_to_shape_map.return_value = dict.fromkeys(names)
-                self.assert_refused([said], checkpoints.check_encoder, self.prefix, TINY)
+                self.assert_refused([part], checkpoints.check_encoder, self.prefix, TINY)
 
     def test_missing_tensors(self):
         self.save_encoder(TINY)
@@ -225,13 +224,13 @@ class CheckEncoderTest(CheckpointTestCase):
     def test_another_size(self):
         self.save_encoder(TINY)
         self.assert_refused(
-            ["another size", "bert/embeddings/word_embeddings", "[11, 64]", "[12, 64]"],
+            ["does not match", "bert/embeddings/word_embeddings", "[11, 64]", "[12, 64]"],
             checkpoints.check_encoder,
             self.prefix,
             changed(TINY, vocab_size=12),
         )
         self.assert_refused(
-            ["another size", "layer_0/intermediate/dense/kernel", "[64, 96]", "[64, 128]"],
+            ["does not match", "layer_0/intermediate/dense/kernel", "[64, 96]", "[64, 128]"],
             checkpoints.check_encoder,
             self.prefix,
             changed(TINY, intermediate_size=128, num_hidden_layers=3),
@@ -241,7 +240,7 @@ class CheckEncoderTest(CheckpointTestCase):
         adapter = "bert/encoder/layer_0/output/adapters/weights1"
         self.save_encoder(changed(TINY, num_hidden_layers=11), **{adapter: np.float32([[0]])})
         self.assert_refused(
-            ["another size", "has 11 layers", "asks for 2."],
+            ["does not match", "has 11 layers", "expected 2."],
             checkpoints.check_encoder,
             self.prefix,
             TINY,
@@ -253,7 +252,7 @@ class CheckEncoderTest(CheckpointTestCase):
         size = os.path.getsize(data)
         with open(data, "wb") as stream:
             stream.write(b"\xff" * size)
-        with self.assertRaises(tf.errors.OpError):  # Its checksum is wrong.
+        with self.assertRaises(tf.errors.OpError):  # Its checksum no longer matches.
             checkpoints.open_checkpoint(self.prefix).get_tensor("bert/pooler/dense/kernel")
         checkpoints.check_encoder(self.prefix, TINY)
 
@@ -266,12 +265,12 @@ class CheckEncoderTest(CheckpointTestCase):
 
 
 class EncoderSizesTest(CheckpointTestCase):
-    def test_they_are_those_of_the_config(self):
+    def test_sizes_equal_the_config(self):
         shapes = {name: list(shape) for name, shape in model_variables.encoder_shapes(TINY).items()}
         shapes["cls/predictions/output_bias"] = [11]
         self.assertEqual(checkpoints.encoder_sizes(shapes, "Here"), (11, 64, 2, 96, 16, 2))
 
-    def test_a_tensor_that_tells_a_size_is_missing(self):
+    def test_a_required_tensor_is_missing(self):
         shapes = model_variables.encoder_shapes(TINY)
         for name in (
             "bert/embeddings/word_embeddings",
@@ -294,7 +293,7 @@ class EncoderSizesTest(CheckpointTestCase):
             ("bert/encoder/layer_0/intermediate/dense/kernel", [2, 64, 96]),
         ):
             self.assert_refused(
-                [f"Here expected {name} of two dimensions, but its shape is {shape}."],
+                [f"Here expected {name} to have rank 2, but its shape is {shape}."],
                 checkpoints.encoder_sizes,
                 {**shapes, name: shape},
                 "Here",
@@ -306,7 +305,7 @@ class CheckTensorsTest(CheckpointTestCase):
         self.save({"a": np.zeros(100, np.float32), "b": np.zeros(100, np.float32)})
         checkpoints.check_tensors(self.prefix)
         data = self.prefix + ".data-00000-of-00001"
-        for name, offset in (("b", 700), ("a", 100)):  # 400 bytes each, in the order of names.
+        for name, offset in (("b", 700), ("a", 100)):  # 400 bytes each, ordered by name.
             with open(data, "r+b") as stream:
                 stream.seek(offset)
                 stream.write(b"\xff")
@@ -319,7 +318,7 @@ class CheckTensorsTest(CheckpointTestCase):
 
 
 class RunTest(CheckpointTestCase):
-    """What is read from the checkpoints of a run."""
+    """Reads the checkpoints of a run."""
 
     def save_step(self, step, **tensors):
         with tf.Graph().as_default(), tf.Session() as session:
@@ -335,7 +334,7 @@ class RunTest(CheckpointTestCase):
             self.assertEqual(checkpoints.last_step(output_dir), 0)
 
     def test_the_last_checkpoint_counts(self):
-        for step in (900, 1000, 7):  # The last one written, whatever its number.
+        for step in (900, 1000, 7):  # The last one written, regardless of its step.
             self.save_step(step)
             self.assertEqual(checkpoints.last_step(self.folder), step)
 
@@ -350,17 +349,17 @@ class RunTest(CheckpointTestCase):
             "output_weights/adam_v": np.zeros([4, 9], np.float32),
         }
         prefix = self.save_step(5, **tensors)
-        found = checkpoints.trained_tensors(prefix)
-        self.assertEqual(set(found), {"output_weights"})
-        self.assertAllEqual(found["output_weights"], tensors["output_weights"])
+        actual = checkpoints.trained_tensors(prefix)
+        self.assertEqual(set(actual), {"output_weights"})
+        self.assertAllEqual(actual["output_weights"], tensors["output_weights"])
         with open(prefix + ".data-00000-of-00001", "r+b") as stream:
             stream.write(b"\xff" * 10)
         self.assert_refused(["--output_dir", "damaged"], checkpoints.trained_tensors, prefix)
 
-    def test_a_training_checkpoint_is_no_bert(self):
+    def test_a_training_checkpoint_is_not_a_bert(self):
         slots = {"output_weights" + slot: np.zeros(2, np.float32) for slot in checkpoints.MOMENTS}
         self.assert_refused(
-            ["only what a task trained", "--adapter"],
+            ["only the trained weights of a task", "--adapter"],
             checkpoints.check_encoder,
             self.save_step(5, **slots),
             TINY,
@@ -368,7 +367,7 @@ class RunTest(CheckpointTestCase):
 
 
 class WriteTest(CheckpointTestCase):
-    def test_what_is_written_is_read(self):
+    def test_round_trip(self):
         tensors = {
             "a/b": np.arange(6, dtype=np.float32).reshape(2, 3),
             "global_step": np.array(7, np.int64),
@@ -377,11 +376,11 @@ class WriteTest(CheckpointTestCase):
         reader = tf.train.NewCheckpointReader(self.prefix)
         self.assertEqual(set(reader.get_variable_to_shape_map()), set(tensors))
         for name, value in tensors.items():
-            found = reader.get_tensor(name)
-            self.assertEqual(found.dtype, value.dtype)
-            self.assertAllEqual(found, value)
+            actual = reader.get_tensor(name)
+            self.assertEqual(actual.dtype, value.dtype)
+            self.assertAllEqual(actual, value)
 
-    def test_no_gpu_is_taken(self):
+    def test_no_gpu_is_used(self):
         with mock.patch.object(tf, "Session", side_effect=tf.Session) as session:
             checkpoints.write(self.prefix, {"a": np.zeros(3)})
         self.assertEqual(dict(session.call_args[1]["config"].device_count), {"GPU": 0})
@@ -389,11 +388,11 @@ class WriteTest(CheckpointTestCase):
     def test_another_checkpoint_is_replaced(self):
         for value in (1.0, 2.0):
             checkpoints.write(self.prefix, {"a": np.full(3, value)})
-            found = tf.train.NewCheckpointReader(self.prefix).get_tensor("a")
-            self.assertAllEqual(found, [value] * 3)
+            actual = tf.train.NewCheckpointReader(self.prefix).get_tensor("a")
+            self.assertAllEqual(actual, [value] * 3)
         self.assertLen(os.listdir(self.folder), 2)
 
-    def test_an_index_never_stands_beside_another_checkpoints_data(self):
+    def test_an_old_index_is_never_next_to_new_data(self):
         checkpoints.write(self.prefix, {"a": np.zeros(3)})
         rename = files.rename
 
@@ -406,7 +405,7 @@ class WriteTest(CheckpointTestCase):
             checkpoints.write(self.prefix, {"a": np.ones(3)})
         self.assertNotIn("bert_model.ckpt.index", os.listdir(self.folder))
 
-    def test_a_place_that_cannot_be_written(self):
+    def test_an_unwritable_folder(self):
         file = self.save({"a": np.zeros(1)}) + ".index"
         prefix = os.path.join(file, "inside")
         self.assert_refused(
@@ -416,7 +415,7 @@ class WriteTest(CheckpointTestCase):
 
 @st.composite
 def other_tensors(draw, contents):
-    """A sound checkpoint of wrong tensors: missing, renamed, of other shapes and types."""
+    """Tests valid checkpoints with missing or renamed tensors, or other shapes and dtypes."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = os.path.join(folder, "bert_model.ckpt")
         for name, content in contents.items():
@@ -431,7 +430,7 @@ def other_tensors(draw, contents):
             changes = [value.astype(dtype) for dtype in (np.float64, np.int64, np.complex64)]
             changes += [value > 0, np.full(value.shape, b"text", object), value * np.nan]
             changes += [value[..., None], value[:1], value[:0], value.reshape(-1), np.float32(3)]
-            changes.append(None)  # It is gone.
+            changes.append(None)  # It was deleted.
             change = changes[draw(st.integers(0, len(changes) - 1))]
             if change is not None:
                 tensors[draw(st.sampled_from((*[name] * 5, name + "x", *odd)))] = change
@@ -440,7 +439,7 @@ def other_tensors(draw, contents):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_checkpoint_is_read_or_refused(self):
+    def test_a_damaged_checkpoint_is_loaded_or_rejected(self):
         def read(folder):
             prefix = os.path.join(folder, "bert_model.ckpt")
             checkpoints.check_encoder(prefix, tiny.config())

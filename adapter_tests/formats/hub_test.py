@@ -1,6 +1,6 @@
-"""Tests of hub.py against a stand-in of the Hub, with the package huggingface_hub itself.
+"""Tests of hub.py with the package huggingface_hub and a local server that replaces the Hub.
 
-The package reads its settings when it is imported: each case runs the scripts in a new process.
+The package reads its settings at import, so each case runs the scripts in a new process.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ HAS_PACKAGE = importlib.util.find_spec("huggingface_hub") is not None
 
 
 class AddressTest(RefusalTestCase):
-    def test_a_folder_stays_as_it_is(self):
+    def test_a_folder_is_returned_unchanged(self):
         for path in ("output/mrpc/adapter", "gs://bucket/adapter", "/x", "hf:/x", ""):
             self.assertEqual(hub.local_folder(path, "--adapter"), path)
 
-    def test_what_is_no_address(self):
+    def test_invalid_addresses(self):
         for path in (
             "hf://",
             "hf://name",
@@ -57,8 +57,8 @@ class HubTest(tf.test.TestCase):
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         self.bert = tiny.write_bert(self.path("bert"))
         self.adapter = self.path("adapter")
-        made = own_models.build_task_adapter(self.bert, task="MRPC")
-        task_adapter.save(self.adapter, made)
+        adapter = own_models.build_task_adapter(self.bert, task="MRPC")
+        task_adapter.save(self.adapter, adapter)
         self.hub = HubServer()
         stack = contextlib.ExitStack()
         stack.enter_context(self.hub.serving())
@@ -107,7 +107,7 @@ class HubTest(tf.test.TestCase):
         self.assertTrue(card.startswith(b"---\nlibrary_name: "), card)
         self.assertNotIn("README.md", os.listdir(self.adapter))
 
-    def test_a_revision_is_what_it_was(self):
+    def test_a_revision_does_not_change(self):
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
         first = self.hub.sha("me/mrpc")
         task_adapter.save(self.adapter, own_models.build_task_adapter(self.bert, 1, task="CoLA"))
@@ -117,16 +117,16 @@ class HubTest(tf.test.TestCase):
             self.assertEqual(code, 0, complaints)
             self.assertIn(f"Task adapter: {task}", output)
 
-    def test_refused_in_one_sentence(self):
+    def test_errors_are_one_sentence(self):
         self.hub.repositories["me/empty"] = [{"README.md": b"text"}]
         damaged = mutations.files_in(self.adapter)
         damaged["adapter.safetensors"] = damaged["adapter.safetensors"][:-1] + b"\x01"
         self.hub.repositories["me/damaged"] = [damaged]
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
         for path, part in (
-            ("hf://me/nothing", "cannot be fetched"),
-            ("hf://me/mrpc@nowhere", "cannot be fetched"),
-            ("hf://me/empty", "is no task adapter: it has no adapter_config.json"),
+            ("hf://me/nothing", "cannot be downloaded"),
+            ("hf://me/mrpc@nowhere", "cannot be downloaded"),
+            ("hf://me/empty", "is not a task adapter: it has no adapter_config.json"),
             ("hf://me/damaged", "adapter.safetensors is damaged"),
         ):
             code, output, complaints = self.convert("describe", path)
@@ -138,7 +138,7 @@ class HubTest(tf.test.TestCase):
         shutil.rmtree(self.adapter)
         code, _, complaints = self.convert("push", self.adapter, "me/other")
         self.assertEqual(code, 1)
-        self.assertIn("is no task adapter", complaints)
+        self.assertIn("is not a task adapter", complaints)
         self.assertNotIn("me/other", self.hub.repositories)
 
     def test_a_script_evaluates_one(self):
@@ -148,7 +148,7 @@ class HubTest(tf.test.TestCase):
         arguments = ("run_classifier.py", "--do_eval", f"--data_dir={data}", "--verbosity=-1")
         output_dir = self.path("evaluated")
         for bert, code in ((self.bert, 0), (self._other_bert(), 1)):
-            found, _, complaints = self.run_script(
+            actual, _, complaints = self.run_script(
                 *arguments,
                 "--adapter=hf://me/mrpc",
                 f"--init_checkpoint={bert}/bert_model.ckpt",
@@ -156,7 +156,7 @@ class HubTest(tf.test.TestCase):
                 f"--vocab_file={bert}/vocab.txt",
                 f"--output_dir={output_dir}",
             )
-            self.assertEqual(found, code, complaints)
+            self.assertEqual(actual, code, complaints)
             output_dir = self.path("other")
         self.assertIn("does not fit", complaints)
         self.assertIn("backbone", complaints)

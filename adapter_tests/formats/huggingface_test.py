@@ -1,5 +1,5 @@
-"""Tests of huggingface.py: tiny BERTs with random weights, read, written and compared tensor by
-tensor by way of a table of names written out by hand."""
+"""Tests of huggingface.py: reads and writes tiny BERTs, and compares each tensor by a table of
+names."""
 
 import json
 import os
@@ -54,17 +54,17 @@ class HuggingFaceTestCase(RefusalTestCase):
         write_source(self.source, tensors, **config)
 
     def read(self):
-        """The tensors, by Google's names."""
+        """Returns the tensors by Google's names."""
         return huggingface.read(self.source, "SOURCE_DIR").tensors
 
     def config(self):
         return huggingface.read(self.source, "SOURCE_DIR").config
 
-    def assert_equal_tensors(self, found, expected):
-        self.assertEqual(set(found), set(expected))
+    def assert_equal_tensors(self, actual, expected):
+        self.assertEqual(set(actual), set(expected))
         for name, value in expected.items():
-            self.assertEqual(found[name].dtype, np.float32)
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
+            self.assertEqual(actual[name].dtype, np.float32)
+            np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
     def assert_refused(self, *parts):
         super().assert_refused(parts, self.read)
@@ -87,7 +87,7 @@ class TensorsTest(HuggingFaceTestCase):
         self.write_source(spelt)
         self.assert_equal_tensors(self.read(), as_google(table, tensors))
 
-    def test_buffers_are_left_out(self):
+    def test_buffers_are_ignored(self):
         tensors = random_tensors(ENCODER)
         for prefix in ("", "bert."):
             buffers = {
@@ -97,19 +97,19 @@ class TensorsTest(HuggingFaceTestCase):
             self.write_source(dict(tensors, **buffers))
             self.assert_equal_tensors(self.read(), as_google(ENCODER, tensors))
 
-    def test_one_head_alone(self):
+    def test_only_one_head(self):
         table = ENCODER + PREDICTIONS
         tensors = random_tensors(table)
         self.write_source(tensors)
         self.assert_equal_tensors(self.read(), as_google(table, tensors))
 
-    def test_a_head_must_be_whole(self):
+    def test_a_head_must_be_complete(self):
         tensors = random_tensors(ENCODER + SEQ_RELATIONSHIP)
         del tensors["cls.seq_relationship.bias"]
         self.write_source(tensors)
         self.assert_refused("model.safetensors", "1 tensors", "missing (cls.seq_relationship.bias)")
 
-    def test_tied_copies_are_left_out_and_must_be_equal(self):
+    def test_duplicates_are_ignored_and_must_be_equal(self):
         table = ENCODER + PREDICTIONS
         tensors = random_tensors(table)
         tied = {
@@ -133,7 +133,7 @@ class TensorsTest(HuggingFaceTestCase):
         tensors = random_tensors(ENCODER)
         self.write_source(tensors)
         upper = {name: value.view(np.uint32) >> 16 for name, value in tensors.items()}
-        header, data = {}, b""  # NumPy has no bfloat16, so the file is put together by hand.
+        header, data = {}, b""  # Written byte by byte, because NumPy has no bfloat16.
         for name, value in upper.items():
             start, data = len(data), data + value.astype("<u2").tobytes()
             header[name] = {
@@ -156,10 +156,12 @@ class TensorsTest(HuggingFaceTestCase):
         self.write_source(tensors)
         self.assert_refused("pooler.dense.bias", "F32, F16, BF16", "is I64")
 
-    def test_tensors_without_a_place_are_listed(self):
+    def test_unexpected_tensors_are_listed(self):
         table = ENCODER + [("classifier.weight", (2, 4), ""), ("cls.weight", (2,), "")]
         self.write_source(random_tensors(table))
-        self.assert_refused("model.safetensors", "no place in BERT (classifier.weight, cls.weight)")
+        self.assert_refused(
+            "model.safetensors", "do not belong to BERT (classifier.weight, cls.weight)"
+        )
 
     def test_missing_tensors_are_listed(self):
         self.write_source(random_tensors(ENCODER[:-2]))
@@ -174,7 +176,7 @@ class TensorsTest(HuggingFaceTestCase):
     def test_another_shape(self):
         self.write_source(random_tensors(ENCODER), intermediate_size=7)
         self.assert_refused(
-            "encoder.layer.0.intermediate.dense.weight has the shape [6, 4]", "kernel [4, 7]"
+            "encoder.layer.0.intermediate.dense.weight has the shape [6, 4]", "[4, 7]"
         )
 
 
@@ -206,7 +208,7 @@ class ConfigTest(HuggingFaceTestCase):
         self.write_source(tensors, hidden_act="swish")
         self.assert_refused("config.json", "gelu, gelu_new, relu", "'swish'")
 
-    def test_what_googles_config_cannot_say(self):
+    def test_configs_that_google_does_not_support(self):
         tensors = random_tensors(ENCODER)
         for field, value in (
             ("model_type", "roberta"),
@@ -218,7 +220,7 @@ class ConfigTest(HuggingFaceTestCase):
             self.write_source(tensors, **{field: value})
             self.assert_refused("config.json", field, "must be", repr(value))
 
-    def test_a_broken_config(self):
+    def test_an_invalid_config(self):
         self.write_source(random_tensors(ENCODER))
         for content, problem in (
             ("{", "not valid JSON"),
@@ -274,18 +276,18 @@ class WriteTest(HuggingFaceTestCase):
         huggingface.write_model(self.source, self.config(), tensors)
         return tensors
 
-    def test_what_is_written_is_read(self):
+    def test_round_trip(self):
         for table in (ENCODER, ENCODER + PREDICTIONS + SEQ_RELATIONSHIP, ENCODER + PREDICTIONS):
             tensors = self.write(table)
             self.assert_equal_tensors(self.read(), tensors)
 
     def test_the_names_of_a_plain_encoder(self):
         self.write(ENCODER)
-        found = safetensors.numpy.load_file(os.path.join(self.source, "model.safetensors"))
-        self.assert_equal_tensors(found, random_tensors(ENCODER))
+        actual = safetensors.numpy.load_file(os.path.join(self.source, "model.safetensors"))
+        self.assert_equal_tensors(actual, random_tensors(ENCODER))
         with open(os.path.join(self.source, "config.json")) as stream:
             written = json.load(stream)
-        # Of Google's models, the tanh form of GELU.
+        # Google's models use the tanh form of GELU.
         self.assertEqual(written["hidden_act"], "gelu_new")
         self.assertEqual(written["architectures"], ["BertModel"])
         self.assertEqual(written["model_type"], "bert")
@@ -305,7 +307,7 @@ class WriteTest(HuggingFaceTestCase):
 
 
 class FingerprintTest(HuggingFaceTestCase):
-    def test_it_is_that_of_the_same_checkpoint(self):
+    def test_fingerprint_equals_that_of_the_checkpoint(self):
         config = tiny.config()
         prefix = os.path.join(tiny.write_bert(os.path.join(self.source, "bert")), "bert_model.ckpt")
         reader = tf.train.NewCheckpointReader(prefix)
@@ -323,7 +325,7 @@ class FingerprintTest(HuggingFaceTestCase):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_bert_is_converted_or_refused(self):
+    def test_a_damaged_bert_is_converted_or_rejected(self):
         bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
         contents = mutations.written_by(
             lambda folder: convert_checkpoint.main(["to_huggingface", bert, folder])

@@ -21,7 +21,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, onnx_backbone
 from adapter_tests.support import mutations, tiny
 
-# Loads a BERT, and says whether that imported TensorFlow.
+# Loads a BERT, and prints whether this imported TensorFlow.
 _LOAD = """
 import json, sys
 from adapter_bert.common import configs, errors
@@ -42,7 +42,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         self.path = os.path.join(self.bert, "backbone.onnx")
 
     def load(self, config=None):
-        """(backbone, what was printed)."""
+        """Returns (backbone, output)."""
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             backbone = onnx_backbone.load(self.prefix, config or tiny.config())
         return backbone, stderr.getvalue()
@@ -82,10 +82,10 @@ class OnnxBackboneTest(tf.test.TestCase):
         for damaged in (content[:100], b"", content[:-400] + bytes(400), b"text"):
             with open(self.path, "wb") as writer:
                 writer.write(damaged)
-            found, printed = self.load()
+            actual, printed = self.load()
             self.assertIn("Converted", printed)
-            self.assertEqual(found.fingerprint, expected.fingerprint)
-        # A bit of a weight.
+            self.assertEqual(actual.fingerprint, expected.fingerprint)
+        # Flips a bit of a weight.
         with open(self.path, "rb") as reader:
             content = bytearray(reader.read())
         weight = expected.tensors["bert/pooler/dense/kernel"].tobytes()
@@ -94,7 +94,7 @@ class OnnxBackboneTest(tf.test.TestCase):
             writer.write(content)
         self.assertIn("Converted", self.load()[1])
 
-    def test_a_folder_that_cannot_be_written(self):
+    def test_an_unwritable_folder(self):
         os.mkdir(self.path)
         cache = os.path.join(self.get_temp_dir(), "cache")
         with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}):
@@ -103,13 +103,15 @@ class OnnxBackboneTest(tf.test.TestCase):
             again, printed = self.load()
         self.assertEqual((again.fingerprint, printed), (backbone.fingerprint, ""))
 
-    def test_the_file_alone(self):
+    def test_without_the_checkpoint(self):
         expected, _ = self.load()
         for name in os.listdir(self.bert):
             if name.startswith("bert_model.ckpt"):
                 os.remove(os.path.join(self.bert, name))
         self.assertEqual(self.load()[0].fingerprint, expected.fingerprint)
-        with self.assertRaisesRegex(UserError, "backbone.onnx is a BERT of another size: its bert"):
+        with self.assertRaisesRegex(
+            UserError, "backbone.onnx does not match bert_config.json: its bert"
+        ):
             self.load(tiny.config(intermediate_size=24))
         os.remove(self.path)
         with self.assertRaisesRegex(UserError, "^--init_checkpoint .* does not exist"):
@@ -119,7 +121,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         without = "import sys; sys.modules['tensorflow'] = None\n"
         done = self.load_elsewhere(without)
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* to_onnx BERT_DIR` in one.\n$")
+        self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* to_onnx BERT_DIR` in a .*\n$")
         done = self.load_elsewhere()
         self.assertRegex(done.stderr, r"Converted .* in [\d.]+ s")
         fingerprint = adapter_checkpoints.backbone_of(self.prefix, tiny.config()).fingerprint
@@ -127,7 +129,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         done = self.load_elsewhere(without)
         self.assertEqual(done.stdout.split()[0], fingerprint)
 
-    def test_what_is_no_checkpoint_is_refused_by_the_other_process(self):
+    def test_the_subprocess_rejects_other_files(self):
         os.remove(self.prefix + ".data-00000-of-00001")
         done = self.load_elsewhere()
         self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* is incomplete: there is no")
@@ -142,7 +144,7 @@ class OnnxBackboneTest(tf.test.TestCase):
 
         mutations.check(contents, read)
 
-    def test_one_that_is_too_large(self):
+    def test_a_bert_that_is_too_large(self):
         limit = mock.patch.object(onnx_backbone, "_MAX_BYTES", 100)
         with limit, self.assertRaisesRegex(UserError, "an ONNX file holds at most 2 GB"):
             self.load()

@@ -1,4 +1,4 @@
-"""Tests of other_files.py: what convert_checkpoint.py says of files that are no model."""
+"""Tests of other_files.py: errors of convert_checkpoint.py for files that are not models."""
 
 import os
 import tempfile
@@ -21,7 +21,7 @@ class OtherFilesTest(RefusalTestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def test_each_file_is_called_what_it_is(self):
+    def test_files(self):
         with zipfile.ZipFile(self.path("archive.zip"), "w") as archive:
             archive.writestr("a", "b")
         np.save(self.path("array.npy"), np.zeros(3))
@@ -33,10 +33,10 @@ class OtherFilesTest(RefusalTestCase):
             "picture.png": (b"\x89PNG\r\n\x1a\n\0\0", "is an image (PNG)"),
             "model.h5": (b"\x89HDF\r\n\x1a\n\0\0", "is an HDF5 file, such as Keras writes"),
             "model.gz": (b"\x1f\x8b\x08", "is a file compressed with gzip"),
-            "random": (bytes(range(128, 256)), "is a damaged file or one of another kind"),
+            "random": (bytes(range(128, 256)), "is a damaged or unknown file"),
             "archive.zip": (None, "is a ZIP archive"),
-            "array.npy": (None, "is an array of NumPy"),
-            "a.safetensors": (None, "is a file of safetensors without the config"),
+            "array.npy": (None, "is a NumPy array"),
+            "a.safetensors": (None, "is a safetensors file without its config"),
         }
         for name, (content, expected) in contents.items():
             if content is not None:

@@ -1,4 +1,4 @@
-"""Tests of peft.py: a folder of PEFT's is recognized wherever an adapter is read."""
+"""Tests of peft.py: PEFT's folders are recognized wherever an adapter is loaded."""
 
 import json
 import os
@@ -13,17 +13,17 @@ from adapter_tests.support.refusals import RefusalTestCase
 
 
 class PeftTest(RefusalTestCase):
-    def test_it_is_named(self):
+    def test_errors_name_peft(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         bert = tiny.write_bert(os.path.join(folder, "bert"))
         self.assertFalse(peft.matches(folder))
         with open(os.path.join(folder, "adapter_config.json"), "w") as writer:
             json.dump({"peft_type": "LORA", "r": 8, "target_modules": ["query"]}, writer)
         self.assertIn("PEFT: LORA. ", "".join(peft.describe(folder, "PATH")))
-        parts = ["PEFT's, of the method LORA", "no bottleneck adapters"]
-        made = os.path.join(folder, "made")
+        parts = ["is a PEFT adapter (method LORA)", "no bottleneck adapters"]
+        converted = os.path.join(folder, "made")
         convert = convert_checkpoint.from_adapterhub
-        self.assert_refused(parts, convert, folder, bert, made, max_seq_length=16)
+        self.assert_refused(parts, convert, folder, bert, converted, max_seq_length=16)
         self.assert_refused(["--adapter", *parts], task_adapter.load, folder)
 
 

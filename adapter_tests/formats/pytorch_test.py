@@ -1,6 +1,6 @@
-"""Tests of pytorch.py: files that torch.save wrote, and pickles that would call, import or build.
+"""Tests of pytorch.py: files that torch.save wrote, and hostile pickles.
 
-The files are those of `support/adapterhub`; a hostile one is such a file with another pickle.
+Files are those in `support/adapterhub`; a hostile file is one of these with another pickle.
 """
 
 import collections
@@ -26,7 +26,7 @@ GOLDENS = os.path.join(GOLDENS, "adapterhub")
 ZIP = os.path.join(GOLDENS, "houlsby", "pytorch_model_head.bin")
 LEGACY = os.path.join(GOLDENS, "pfeiffer", "pytorch_model_head.bin")
 
-# ---- A pickle of a dict of one tensor, instruction by instruction.
+# ---- Parts of a pickle with a dict of one tensor
 
 
 def text(value):
@@ -70,7 +70,7 @@ BYTES = VALUES.tobytes()
 
 
 def zipped(content, values=BYTES, compression=zipfile.ZIP_STORED, more=()):
-    """Returns a file as PyTorch 1.6 writes it."""
+    """Returns a file in the format of PyTorch 1.6."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", compression) as archive:
         archive.writestr("archive/data.pkl", content)
@@ -81,7 +81,7 @@ def zipped(content, values=BYTES, compression=zipfile.ZIP_STORED, more=()):
 
 
 def legacy(content, values=BYTES, length=6):
-    """Returns a file as PyTorch before 1.6 wrote it."""
+    """Returns a file in the format before PyTorch 1.6."""
     magic = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
     system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"int": 4}}
     begin = magic + pickle.dumps(1001, protocol=2) + pickle.dumps(system, protocol=2)
@@ -100,7 +100,7 @@ class PyTorchTestCase(RefusalTestCase):
             writer.write(content)
 
     def refuse(self, content):
-        """Checks that a file is refused in one sentence that names it."""
+        """Checks that a file is rejected with one sentence that names it; returns the sentence."""
         self.write(content)
         with self.assertRaises(UserError) as caught:
             pytorch.read(self.path)
@@ -110,7 +110,7 @@ class PyTorchTestCase(RefusalTestCase):
 
 class ReadTest(PyTorchTestCase):
     def test_files_of_the_package(self):
-        # The same head as safetensors, and in both forms of torch.save; numbers of the goldens.
+        # The same head as safetensors, and in both formats of torch.save.
         for folder, file, count in (
             ("houlsby", "pytorch_model_head.bin", 4),
             ("houlsby", "pytorch_adapter.bin", 16),
@@ -122,14 +122,14 @@ class ReadTest(PyTorchTestCase):
                 self.assertEqual(value.dtype, np.float32)
                 self.assertGreater(np.abs(value).max(), 0)
 
-    def test_both_forms_hold_the_same(self):
+    def test_both_formats_hold_the_same(self):
         for content in (zipped(state()), legacy(state())):
             self.write(content)
-            (found,) = pytorch.read(self.path).items()
-            self.assertEqual(found[0], "weight")
-            np.testing.assert_array_equal(found[1], VALUES.reshape(2, 3))
+            (actual,) = pytorch.read(self.path).items()
+            self.assertEqual(actual[0], "weight")
+            np.testing.assert_array_equal(actual[1], VALUES.reshape(2, 3))
 
-    def test_views_of_values(self):
+    def test_views(self):
         for view, expected in (
             ({"shape": (3, 2), "strides": (1, 3)}, VALUES.reshape(2, 3).T),
             ({"shape": (2,), "strides": (2,), "offset": 1}, VALUES[1:4:2]),
@@ -147,14 +147,14 @@ class ReadTest(PyTorchTestCase):
         self.write(zipped(state(tensor(storage("BFloat16Storage"))), upper.tobytes()))
         np.testing.assert_array_equal(pytorch.read(self.path)["weight"], VALUES.reshape(2, 3))
 
-    def test_tensors_that_are_ignored(self):
+    def test_ignored_tensors(self):
         positions = text("positions") + tensor(storage("LongStorage", "1"))
         self.write(zipped(state(tensor() + positions)))
         self.assertEqual(set(pytorch.read(self.path, ["positions"])), {"weight"})
-        with self.assertRaisesRegex(UserError, "'positions', which is none of float32"):
+        with self.assertRaisesRegex(UserError, "'positions', which is not float32"):
             pytorch.read(self.path)
 
-    def test_a_models_dict_and_its_parameters(self):
+    def test_state_dict_of_a_model(self):
         ordered = name("collections", "OrderedDict") + b")Rq\x00("
         parameter = name("torch._utils", "_rebuild_parameter") + b"(" + tensor() + b"\x88"
         parameter += name("collections", "OrderedDict") + b")RtR"
@@ -164,7 +164,7 @@ class ReadTest(PyTorchTestCase):
         )
         np.testing.assert_array_equal(pytorch.read(self.path)["weight"], VALUES.reshape(2, 3))
 
-    def test_what_is_one(self):
+    def test_matches(self):
         self.assertTrue(pytorch.matches(ZIP) and pytorch.matches(LEGACY))
         for content in (b"", b"PK\x03\x04", b"text", pickle.dumps({"a": 1})):
             self.write(content)
@@ -173,7 +173,7 @@ class ReadTest(PyTorchTestCase):
 
 
 class Payload:
-    """What a pickle calls that wants to be found: it makes a file."""
+    """Unpickles by a call that creates a file."""
 
     def __init__(self, path):
         self.path = path
@@ -183,11 +183,11 @@ class Payload:
 
 
 class Attributes:
-    """What a pickle builds with attributes."""
+    """Unpickles by BUILD, with attributes."""
 
 
 def calls(canary):
-    """Returns values on a pickle's stack that call, import, build or reduce, if they run."""
+    """Returns pickles of values that call, import, build or reduce if executed."""
     path, code = text(canary), text(f"__import__('os').mkdir({canary!r})")
     command = text(f"mkdir {canary}")
     functions = [
@@ -236,7 +236,7 @@ def calls(canary):
             b"(" + function + arguments + b"o",  # OBJ
             b"(" + arguments + b"i" + function[1:],  # INST
             by_stack + b"(" + arguments + b"tR",
-            b"(" + called + b"tQ",  # As the values of a tensor.
+            b"(" + called + b"tQ",  # In place of a tensor's values.
             name("collections", "OrderedDict") + b"(" + called + b"tR",
             name("collections", "OrderedDict") + b")R" + called + b"b",  # BUILD
             tensor(called),
@@ -249,7 +249,7 @@ def calls(canary):
 class HostileTest(PyTorchTestCase):
     def test_nothing_is_executed(self):
         canary = os.path.join(self.folder, "canary")
-        # What these files want does happen to whoever unpickles one of them.
+        # Python's pickle does execute these files.
         pickle.loads(state(calls(canary)[0]))
         self.assertTrue(os.path.isdir(canary))
         os.rmdir(canary)
@@ -266,7 +266,7 @@ class HostileTest(PyTorchTestCase):
                 self.refuse(form(content))
                 self.assertFalse(os.path.exists(canary), content)
 
-    def test_values_that_are_not_there(self):
+    def test_missing_values(self):
         huge, more = 1 << 40, (("archive/data/00", b"x"),)
         views = [
             {"shape": (2, 4), "strides": (4, 1)},
@@ -318,14 +318,14 @@ class HostileTest(PyTorchTestCase):
         self.refuse(legacy(state(), length=5))
         self.refuse(legacy(state(), VALUES.tobytes()[:-1]))
 
-    def test_numbers_of_instructions_are_limited(self):
+    def test_number_of_instructions_is_limited(self):
         for body in (b"}" * 2_000_000, b"(" * 2_000_000, b"}q\x00" + b"h\x00" * 2_000_000):
             self.assertIn("too many instructions", self.refuse(zipped(b"\x80\x02" + body + b".")))
-        # A million tuples, one in the other, are let go without recursion.
+        # A million nested tuples are freed without recursion.
         self.refuse(zipped(b"\x80\x02)" + b"\x85" * 900_000 + b"."))
 
-    def test_entries_that_overlap_hold_no_more_than_the_file(self):
-        # Each entry's directory record points to the same 100 kB.
+    def test_overlapping_entries_are_rejected(self):
+        # The directory record of each entry points to the same 100 kB.
         values, count = bytes(100_000), 200
         tensors = [
             text(str(index)) + tensor(storage(key=str(index), length=25_000), 0, (25_000,), (1,))
@@ -353,7 +353,7 @@ class HostileTest(PyTorchTestCase):
             for end in [0, 1, 10, *(generator.randrange(len(content)) for _ in range(60))]:
                 self.refuse(content[:end])
 
-    def test_a_damaged_file_is_read_or_refused(self):
+    def test_a_damaged_file_is_loaded_or_rejected(self):
         for path in (ZIP, LEGACY):
             with open(path, "rb") as reader:
                 contents = {"weights.bin": reader.read()}
@@ -365,13 +365,13 @@ class HostileTest(PyTorchTestCase):
 
 
 class WithoutFilesTest(PyTorchTestCase):
-    def test_a_file_that_is_missing_or_no_file(self):
+    def test_a_missing_file_and_a_folder(self):
         for path in (self.path, self.folder):
             with self.assertRaisesRegex(UserError, f"{path}: cannot be read"):
                 pytorch.read(path)
 
-    def test_safetensors_are_none(self):
-        self.assertIn("does not begin as one", self.refuse(safetensors.numpy.save({"a": VALUES})))
+    def test_safetensors_are_rejected(self):
+        self.assertIn("does not begin like one", self.refuse(safetensors.numpy.save({"a": VALUES})))
 
 
 if __name__ == "__main__":

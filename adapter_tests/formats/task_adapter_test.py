@@ -1,4 +1,4 @@
-"""Tests of task_adapter.py, by safetensors' and TensorFlow's own readers, and by hand."""
+"""Tests of task_adapter.py with the readers of safetensors and TensorFlow, and by hand."""
 
 import dataclasses
 import hashlib
@@ -26,11 +26,11 @@ from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.task_adapters import description, tensors
 
-# Every field is another than the default.
+# No field has its default.
 VARIANT = modeling.AdapterConfig(
     3, "elu", 0.1, "feedforward_adapter", (1,), "batch", 2, "attention", "parallel", "multiply"
 )
-# What versions that had no variants wrote of an adapter.
+# The adapter's fields in versions without variants.
 FIELDS_OF_OLD = ("size", "activation", "init_scale", "fn", "layers")
 
 
@@ -61,21 +61,21 @@ class TaskAdaptersTestCase(RefusalTestCase):
     def write_record(self, record):
         self.write(self.config_file, json.dumps(record).encode())
 
-    def assert_equal_adapters(self, found, expected):
-        self.assertEqual(found.description, expected.description)
-        self.assertEqual(set(found.tensors), set(expected.tensors))
+    def assert_equal_adapters(self, actual, expected):
+        self.assertEqual(actual.description, expected.description)
+        self.assertEqual(set(actual.tensors), set(expected.tensors))
         for name, value in expected.tensors.items():
-            self.assertEqual(found.tensors[name].dtype, np.float32)
-            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+            self.assertEqual(actual.tensors[name].dtype, np.float32)
+            np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
     def assert_refused(self, *parts):
-        """Checks that loading fails with one sentence that names the flag and holds each part."""
+        """Checks that loading fails with one sentence that contains the flag and each part."""
         parts = (f"--adapter {self.folder}", *parts)
         super().assert_refused(parts, task_adapter.load, self.folder)
 
 
 class SaveTest(TaskAdaptersTestCase):
-    def test_what_is_saved_is_loaded(self):
+    def test_round_trip(self):
         for changes in (
             {},
             {"adapter": None, "tuning": tuning.Tuning("top_layers", num_top_layers=1)},
@@ -88,28 +88,28 @@ class SaveTest(TaskAdaptersTestCase):
             self.assert_equal_adapters(task_adapter.load(self.folder), saved)
             self.assertEqual(task_adapter.describe(self.folder), saved.description)
 
-    def test_the_order_is_that_of_the_names(self):
+    def test_tensors_are_sorted_by_name(self):
         names = list(self.save().tensors)
         self.assertEqual(list(task_adapter.load(self.folder).tensors), sorted(names))
 
-    def test_the_files_are_what_they_say(self):
+    def test_formats_of_the_files(self):
         saved = self.save()
         names = ["README.md", "adapter.safetensors", "adapter_config.json"]
         self.assertEqual(sorted(os.listdir(self.folder)), names)
-        found = safetensors.numpy.load_file(self.tensors_file)
-        self.assertEqual(set(found), set(saved.tensors))
+        actual = safetensors.numpy.load_file(self.tensors_file)
+        self.assertEqual(set(actual), set(saved.tensors))
         for name, value in saved.tensors.items():
-            np.testing.assert_array_equal(found[name], value)
+            np.testing.assert_array_equal(actual[name], value)
         record = self.record()
         self.assertEqual(record["sha256"], hashlib.sha256(self.read(self.tensors_file)).hexdigest())
         self.assertEqual(record["adapter"]["size"], 4)
         self.assertEqual(record["labels"], ["0", "1"])
         with safetensors.safe_open(self.tensors_file, "np") as opened:
-            own = json.loads(opened.metadata()["adapter_config"])
+            copy = json.loads(opened.metadata()["adapter_config"])
         del record["sha256"]
-        self.assertEqual(own, record)
+        self.assertEqual(copy, record)
 
-    def test_little_beside_the_tensors(self):
+    def test_size_overhead_is_small(self):
         saved = self.save()
         held = sum(os.path.getsize(path) for path in (self.config_file, self.tensors_file))
         needed = sum(value.nbytes for value in saved.tensors.values())
@@ -136,9 +136,9 @@ class SaveTest(TaskAdaptersTestCase):
 
 
 class ShapesTest(TaskAdaptersTestCase):
-    """Exactly which tensors a task adapter holds."""
+    """Checks the names and shapes of a task adapter's tensors."""
 
-    def test_they_are_what_trains_in_the_graph(self):
+    def test_they_equal_the_trained_variables(self):
         upper = modeling.AdapterConfig(size=3, layers=(1,))
         for changes in (
             {},
@@ -221,10 +221,10 @@ class ShapesTest(TaskAdaptersTestCase):
 
 
 class EarlierVersionTest(TaskAdaptersTestCase):
-    """A folder that a version without variants of adapters wrote."""
+    """Tests folders written by a version without variants of adapters."""
 
     def write_old(self, fields):
-        """Saves a task adapter, and takes all but these fields of its adapter out of its files."""
+        """Saves a task adapter, and removes all other fields of its adapter from its files."""
         saved = self.save()
         content, record = self.read(self.tensors_file), self.record()
         length = struct.unpack("<Q", content[:8])[0]
@@ -241,24 +241,24 @@ class EarlierVersionTest(TaskAdaptersTestCase):
     def test_it_is_loaded_with_the_defaults(self):
         saved = self.write_old(FIELDS_OF_OLD)
         self.assertEqual(set(self.record()["adapter"]), set(FIELDS_OF_OLD))
-        found = task_adapter.load(self.folder)
-        self.assert_equal_adapters(found, saved)
-        self.assertEqual(found.description.adapter.variant(), {})
-        task_adapter.check_fits(found.description, description(), "--adapter there")
+        actual = task_adapter.load(self.folder)
+        self.assert_equal_adapters(actual, saved)
+        self.assertEqual(actual.description.adapter.variant(), {})
+        task_adapter.check_fits(actual.description, description(), "--adapter there")
 
-    def test_what_it_always_held_may_not_be_missing(self):
+    def test_original_fields_are_required(self):
         self.write_old(FIELDS_OF_OLD[1:])
         self.assert_refused("missing or unknown: size.")
 
 
 def with_header(header, data):
-    """A file of safetensors."""
+    """Returns the content of a safetensors file."""
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
 def hostile_changes(record):
-    """Dicts of what to change in a record of `description`."""
+    """Returns changes to the JSON of `description`, each a dict."""
     adapter, backbone = record["adapter"], record["backbone"]
 
     def sizes(**changes):
@@ -297,21 +297,21 @@ def hostile_changes(record):
 
 class RefusedTest(TaskAdaptersTestCase):
     def test_missing_files(self):
-        self.assert_refused("no file", "adapter_config.json")
+        self.assert_refused("there is no", "adapter_config.json")
         self.save()
         os.remove(self.tensors_file)
-        self.assert_refused("no file", "adapter.safetensors")
+        self.assert_refused("there is no", "adapter.safetensors")
         os.mkdir(self.tensors_file)
         self.assert_refused(self.tensors_file, "cannot be read")
 
-    def test_a_pair_that_does_not_belong_together(self):
+    def test_files_that_do_not_belong_together(self):
         other = os.path.join(self.root, "other")
         self.save(seed=1, folder=other)
         self.save()
         os.replace(os.path.join(other, "adapter.safetensors"), self.tensors_file)
         self.assert_refused("SHA-256")
 
-    def test_a_description_that_was_edited(self):
+    def test_an_edited_description(self):
         self.save()
         for name, value in (("task", "RTE"), ("labels", ["1", "0"]), ("scores", {"f1": 1.0})):
             self.write_record({**self.record(), name: value})
@@ -354,25 +354,25 @@ class RefusedTest(TaskAdaptersTestCase):
         for _ in range(180):
             path = rng.choice(sorted(whole))
             content = bytearray(whole[path])
-            place = rng.randrange(len(content))
+            position = rng.randrange(len(content))
             damage = rng.choice(["flip", "cut", "grow", "zero", "double"])
             if damage == "flip":
-                content[place] ^= 1 << rng.randrange(8)
+                content[position] ^= 1 << rng.randrange(8)
             elif damage == "cut":
-                del content[place:]
+                del content[position:]
             elif damage == "grow":
                 content += os.urandom(rng.randrange(1, 50))
             elif damage == "zero":
-                content[place : place + 8] = bytes(len(content[place : place + 8]))
+                content[position : position + 8] = bytes(len(content[position : position + 8]))
             else:
                 content += bytes(content)
             self.write(path, bytes(content))
             try:
-                found = task_adapter.load(self.folder)
+                actual = task_adapter.load(self.folder)
             except UserError as error:
                 self.assertNotIn("\n", str(error))
-            else:  # A space for a newline, say.
-                self.assert_equal_adapters(found, saved)
+            else:  # For example, a space for a newline.
+                self.assert_equal_adapters(actual, saved)
             self.write(path, whole[path])
 
     def test_hostile_headers(self):
@@ -415,18 +415,18 @@ class RefusedTest(TaskAdaptersTestCase):
             self.assert_hostile_refused(hostile, record)
 
     def header_and_data(self):
-        """The two parts of the file of tensors."""
+        """Returns the two parts of the tensors' file: header and data."""
         content = self.read(self.tensors_file)
         length = struct.unpack("<Q", content[:8])[0]
         return json.loads(content[8 : 8 + length].decode()), content[8 + length :]
 
     def assert_hostile_refused(self, content, record):
-        """Refused even if the SHA-256 was made to fit."""
+        """Checks that tensors are rejected even if the SHA-256 matches."""
         self.write(self.tensors_file, content)
         self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
         self.assert_refused("adapter.safetensors")
 
-    def test_tensors_that_the_description_does_not_call_for(self):
+    def test_unexpected_tensors(self):
         name = "bert/encoder/layer_1/output/adapters/weights1"
         for changes, part in (
             ({name: None}, f'lacks "{name}"'),
@@ -442,7 +442,7 @@ class RefusedTest(TaskAdaptersTestCase):
             self.assert_refused("adapter.safetensors", part)
 
     def test_hostile_descriptions(self):
-        """Refused even if both files agree and all digests were made to fit."""
+        """Rejects descriptions even if both files agree and all digests match."""
         saved = self.save()
         record, (header, data) = self.record(), self.header_and_data()
         del record["sha256"]
@@ -457,13 +457,13 @@ class RefusedTest(TaskAdaptersTestCase):
         task_adapter.save(self.folder, saved)
         self.assert_equal_adapters(task_adapter.load(self.folder), saved)
 
-    def test_a_whole_number_for_a_float(self):
+    def test_an_int_for_a_float(self):
         self.save()
         self.write_record({**self.record(), "scores": {"f1": 1}})
         (score,) = task_adapter.describe(self.folder).scores.values()
         self.assertEqual(repr(score), "1.0")
 
-    def test_a_key_that_an_object_has_twice(self):
+    def test_duplicate_keys(self):
         self.save()
         whole = self.read(self.config_file)
         self.write(self.config_file, whole.replace(b'"size": 4', b'"size": 8, "size": 4'))
@@ -483,12 +483,12 @@ class CheckFitsTest(TaskAdaptersTestCase):
     def check(self, **changes):
         task_adapter.check_fits(description(), description(**changes), "--adapter there")
 
-    def test_what_may_differ(self):
+    def test_fields_that_may_differ(self):
         self.check(
             task="RTE", max_seq_length=32, global_step=1, training={}, scores={}, versions={}
         )
 
-    def test_what_may_not(self):
+    def test_fields_that_must_be_equal(self):
         adapter = description().adapter
         backbone = description().backbone
         one_head_config = {**backbone.config, "num_attention_heads": 1}
@@ -522,8 +522,8 @@ class CheckFitsTest(TaskAdaptersTestCase):
             self.assertIn(part, str(caught.exception))
             self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
 
-    def test_what_output_directories_of_earlier_versions_hold(self):
-        """The default's compatibility fields have the names that they recorded, and no others."""
+    def test_compatibility_fields_of_earlier_versions(self):
+        """With defaults, the compatibility fields are exactly those of earlier versions."""
         self.assertEqual(
             {
                 name
@@ -541,7 +541,7 @@ class CheckFitsTest(TaskAdaptersTestCase):
 
 class OldFilesTest(tf.test.TestCase):
     def test_a_task_adapter_of_an_earlier_version(self):
-        """support/old_files has one, written at c5f2c13."""
+        """Loads the one in support/old_files, written at c5f2c13."""
         folder = os.path.join(os.path.dirname(tiny.__file__), "old_files")
         with open(os.path.join(folder, "expected.json")) as reader:
             expected = json.load(reader)
@@ -555,7 +555,7 @@ class OldFilesTest(tf.test.TestCase):
 
 @st.composite
 def resealed(draw, contents):
-    """A task adapter with another description or header, and the right checksums."""
+    """Tests task adapters with changed descriptions or headers and matching checksums."""
     config, content = (contents[name] for name in task_adapter.FILES)
     (length,) = struct.unpack_from("<Q", content)
     header = json.loads(content[8 : 8 + length].decode())
@@ -576,7 +576,7 @@ def resealed(draw, contents):
 
 
 class PresentationTest(TaskAdaptersTestCase):
-    def test_it_comes_back_and_may_be_edited_by_hand(self):
+    def test_presentation_is_loaded_and_can_be_edited(self):
         presentation = task_adapter.Presentation({"0": "no"}, ("text",), {"text": "a"})
         self.save(presentation=presentation)
         self.assertEqual(task_adapter.load(self.folder).description.presentation, presentation)
@@ -593,7 +593,7 @@ class PresentationTest(TaskAdaptersTestCase):
         with self.assertRaisesRegex(UserError, "presentation.label_descriptions.1: expected str"):
             task_adapter.load(self.folder)
 
-    def test_files_without_one_are_as_they_were(self):
+    def test_files_without_presentation_do_not_change(self):
         self.save()
         with open(self.config_file) as reader:
             self.assertNotIn("presentation", reader.read())
@@ -603,7 +603,7 @@ class PresentationTest(TaskAdaptersTestCase):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_or_resealed_adapter_is_read_or_refused(self):
+    def test_a_damaged_or_resealed_adapter_is_loaded_or_rejected(self):
         bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
         tokenizers = request_texts.Tokenizers(os.path.join(bert, "vocab.txt"))
         encoding = request_texts.TextEncoding(tiny.config(), tokenizers, 1000)

@@ -1,4 +1,4 @@
-"""Tests of tf2.py: encoders in TensorFlow 2's formats beside the values put into them."""
+"""Tests of tf2.py: compares encoders in TensorFlow 2's formats with their original values."""
 
 import json
 import os
@@ -19,11 +19,11 @@ from adapter_bert.formats.bert import Bert
 from adapter_tests.support import tf2_modules, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
-CONFIG = tiny.config(num_hidden_layers=11)  # In the order of names, layer 10 comes before layer 2.
+CONFIG = tiny.config(num_hidden_layers=11)  # Sorting puts layer_10 before layer_2.
 
 
 def output_of(encoder, features):
-    """(sequence output, pooled output) of our model with these weights."""
+    """Returns (sequence output, pooled output) of our model with these weights."""
     prefix = tf2_bert.checkpoint_of(encoder)
     with tf.Graph().as_default(), tf.Session() as session:
         names = ("input_word_ids", "input_mask", "input_type_ids")
@@ -59,7 +59,7 @@ class EncoderTestCase(RefusalTestCase):
         self.assert_refused(["SOURCE x: ", *parts], self.read)
 
     def assert_holds(self, encoder, values, config=CONFIG):
-        """Checks that an encoder has these values to the last bit, and no other."""
+        """Checks that an encoder has exactly these values, bit for bit."""
         expected = tf2_modules.by_google_name(config, values)
         self.assertEqual(set(encoder.tensors), set(expected))
         for name, value in expected.items():
@@ -87,11 +87,11 @@ class FormatsTest(EncoderTestCase):
             self.assertAllClose(pooled, expected["pooled_output"].numpy(), 0, 1e-5)
             shutil.rmtree(self.source)
 
-    def test_its_case(self):
-        for told in (False, None):
+    def test_do_lower_case(self):
+        for expected in (False, None):
             values = tf2_modules.tensors(CONFIG)
-            tf2_modules.save_encoder(self.source, values, do_lower_case=told)
-            self.assertIs(self.read().do_lower_case, told)
+            tf2_modules.save_encoder(self.source, values, do_lower_case=expected)
+            self.assertIs(self.read().do_lower_case, expected)
 
     def test_a_checkpoint_by_its_folder_and_by_its_prefix(self):
         values = tf2_modules.tensors(CONFIG)
@@ -99,7 +99,7 @@ class FormatsTest(EncoderTestCase):
         self.assert_holds(self.read(), values)
         self.assert_holds(tf2_bert.read(prefix, "SOURCE"), values)
 
-    def test_an_optimizer_beside_the_encoder_is_left_out(self):
+    def test_optimizer_slots_are_ignored(self):
         values = tf2_modules.tensors(CONFIG)
         slots = [tf2.Variable(value * 2, name="m/" + name) for (name, _), value in values.items()]
         tf2_modules.save_checkpoint(self.source, values, optimizer=tf2.Module(), slots=slots)
@@ -110,7 +110,7 @@ class FormatsTest(EncoderTestCase):
         tf2_modules.save_checkpoint(self.source, values, other=tf2_modules.Encoder(values))
         self.refuse("expected one BERT encoder")
 
-    def test_an_activation_that_keras_notes(self):
+    def test_activation_in_keras_metadata(self):
         tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
         path = os.path.join(self.source, "keras_metadata.pb")
         for noted, activation in (("Text>gelu", "gelu"), ("relu", "relu")):
@@ -125,12 +125,12 @@ class FormatsTest(EncoderTestCase):
                 writer.write(noted)
             self.refuse(part)
 
-    def test_a_vocabulary_that_is_none(self):
+    def test_invalid_vocabularies(self):
         values = tf2_modules.tensors(CONFIG)
         tf2_modules.save_encoder(self.source, values, vocabulary="30k-clean.model")
         self.refuse("one WordPiece vocabulary", "30k-clean.model")
 
-    def test_links_that_lead_out_of_the_folder(self):
+    def test_links_out_of_the_folder(self):
         tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
         outside = tf2_modules.write_vocabulary(os.path.join(self.folder, "outside"))
         for path in ("assets/vocab.txt", "variables/variables.index"):
@@ -143,10 +143,10 @@ class FormatsTest(EncoderTestCase):
 
 
 class WrittenByHandTest(EncoderTestCase):
-    """Checkpoints of any content, which every TensorFlow can write."""
+    """Tests checkpoints with any content, which all versions of TensorFlow can write."""
 
     def write(self, values, graph=None, config=None):
-        """Writes tensors by their full names; returns nothing."""
+        """Writes a checkpoint of tensors with these full names."""
         if graph is None:
             graph = trackable_object_graph_pb2.TrackableObjectGraph()
             for name in values:
@@ -171,7 +171,7 @@ class WrittenByHandTest(EncoderTestCase):
         self.write(self.values())
         self.assert_holds(self.read(), tf2_modules.tensors(CONFIG))
 
-    def test_a_config_beside_it_comes_first(self):
+    def test_bert_config_takes_precedence(self):
         config = tiny.config(num_hidden_layers=11, hidden_act="relu", hidden_dropout_prob=0.3)
         self.write(self.values(), config=config)
         self.assertEqual(self.read().config.to_dict(), config.to_dict())
@@ -183,7 +183,7 @@ class WrittenByHandTest(EncoderTestCase):
             self.write(self.values(), config=tiny.config(**{"num_hidden_layers": 11, **wrong}))
             self.refuse(part)
 
-    def test_what_is_no_bert(self):
+    def test_other_models(self):
         values = self.values()
         query = "transformer/layer_3/self_attention/query/kernel"
         for changes, parts in (
@@ -191,7 +191,7 @@ class WrittenByHandTest(EncoderTestCase):
             ({query: values[query].transpose(1, 0, 2)}, ["shape"]),
             ({query: values[query].astype(np.float64)}, ["float32", "float64"]),
             ({"word_embeddings/embeddings": None}, ["there is no word_embeddings/embeddings"]),
-            ({"word_embeddings/embeddings": np.zeros([], np.float32)}, ["two dimensions"]),
+            ({"word_embeddings/embeddings": np.zeros([], np.float32)}, ["rank 2"]),
             ({"position_embedding/embeddings": None}, ["position_embeddings"]),
             ({"embedding_projection/kernel": np.ones([4, 8], np.float32)}, ["ALBERT"]),
         ):
@@ -201,7 +201,7 @@ class WrittenByHandTest(EncoderTestCase):
         self.write({"dense/kernel": np.ones([2, 2], np.float32)})
         self.refuse("BERT encoder", "dense/kernel")
 
-    def test_heads_of_no_size(self):
+    def test_heads_of_size_zero(self):
         values = self.values()
         for name in values:
             if name.startswith("transformer/layer_0/self_attention/query"):
@@ -215,16 +215,16 @@ class WrittenByHandTest(EncoderTestCase):
             self.write(self.values(), graph)
             self.refuse()
 
-    def test_no_such_source(self):
+    def test_missing_source(self):
         self.refuse("does not exist")
         os.makedirs(self.source)
         self.refuse("expected a SavedModel or a folder with one checkpoint", "neither")
 
-    def test_a_checkpoint_of_names(self):
+    def test_a_name_based_checkpoint(self):
         tiny.write_bert(self.source)
         self.refuse("object-based")
 
-    def test_as_init_checkpoint_it_is_refused(self):
+    def test_rejected_as_init_checkpoint(self):
         self.write(self.values())
         prefix = os.path.join(self.source, "bert_model.ckpt")
         self.assert_refused(["from_tf2"], checkpoints.check_encoder, prefix, CONFIG)
@@ -233,10 +233,10 @@ class WrittenByHandTest(EncoderTestCase):
 class CheckpointTest(EncoderTestCase):
     def encoder(self, seed):
         values = tf2_modules.tensors(CONFIG, seed=seed)
-        found = tf2_modules.by_google_name(CONFIG, values)
-        return Bert(CONFIG, found, "vocab.txt", None)
+        actual = tf2_modules.by_google_name(CONFIG, values)
+        return Bert(CONFIG, actual, "vocab.txt", None)
 
-    def test_it_is_written_once_and_by_its_content(self):
+    def test_written_once_for_each_content(self):
         cache = os.path.join(self.folder, "cache")
         with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}):
             first = tf2_bert.checkpoint_of(self.encoder(0))
@@ -250,7 +250,7 @@ class CheckpointTest(EncoderTestCase):
         for name, value in self.encoder(1).tensors.items():
             self.assertAllEqual(reader.get_tensor(name), value)
 
-    def test_a_cache_that_cannot_be_written(self):
+    def test_an_unwritable_cache(self):
         path = os.path.join(self.folder, "file")
         with open(path, "w"), mock.patch.dict(os.environ, {"XDG_CACHE_HOME": path}):
             self.assert_refused(["cannot be written"], tf2_bert.checkpoint_of, self.encoder(0))

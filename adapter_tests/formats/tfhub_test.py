@@ -1,4 +1,4 @@
-"""Tests of tfhub.py on hub modules that the tests export themselves."""
+"""Tests of tfhub.py with hub modules that the tests export."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ class HubTestCase(CheckpointTestCase):
         self.assets = os.path.join(self.module, "assets")
 
     def export(self, config=TINY, tokenization=None, vocabulary="vocab.txt"):
-        """Exports a BERT as Google's hub modules are built; returns its variables by name."""
+        """Exports a BERT like Google's hub modules; returns its variables by name."""
         vocab_file = os.path.join(self.folder, vocabulary)
         with open(vocab_file, "w") as stream:
             stream.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
@@ -41,8 +41,8 @@ class HubTestCase(CheckpointTestCase):
             tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
             hub.add_signature("tokens", {"input_ids": ids}, {"pooled": model.get_pooled_output()})
             if tokenization is not None:
-                told = {name: tf.constant(value) for name, value in tokenization.items()}
-                hub.add_signature("tokenization_info", outputs={"vocab_file": path, **told})
+                constants = {name: tf.constant(value) for name, value in tokenization.items()}
+                hub.add_signature("tokenization_info", outputs={"vocab_file": path, **constants})
 
         return self.export_module(build)
 
@@ -57,11 +57,11 @@ class HubTestCase(CheckpointTestCase):
 class HubTest(HubTestCase):
     def test_weights_vocabulary_and_config(self):
         exported = self.export(tokenization={"do_lower_case": True})
-        found = tfhub.read_bert(self.module)
-        self.assertEqual(found.config.to_dict(), TINY.to_dict())
-        self.assertEqual(found.vocab_file, os.path.join(self.assets, "vocab.txt"))
-        self.assertIs(found.do_lower_case, True)
-        reader = checkpoints.open_checkpoint(found.init_checkpoint)
+        actual = tfhub.read_bert(self.module)
+        self.assertEqual(actual.config.to_dict(), TINY.to_dict())
+        self.assertEqual(actual.vocab_file, os.path.join(self.assets, "vocab.txt"))
+        self.assertIs(actual.do_lower_case, True)
+        reader = checkpoints.open_checkpoint(actual.init_checkpoint)
         self.assertEqual(set(exported), set(model_variables.encoder_shapes(TINY)))
         for name, value in exported.items():
             self.assertAllEqual(reader.get_tensor(name), value)
@@ -70,7 +70,7 @@ class HubTest(HubTestCase):
         self.export(tokenization={"do_lower_case": False})
         self.assertIs(tfhub.read_bert(self.module).do_lower_case, False)
 
-    def test_a_module_that_does_not_tell_its_case(self):
+    def test_a_module_without_do_lower_case(self):
         for tokenization in (None, {}):
             self.export(tokenization=tokenization)
             self.assertIsNone(tfhub.read_bert(self.module).do_lower_case)
@@ -81,25 +81,27 @@ class HubTest(HubTestCase):
         config = tfhub.read_bert(self.module).config
         self.assertEqual((config.num_attention_heads, config.num_hidden_layers), (2, 11))
 
-    def test_a_width_that_tells_no_number_of_heads(self):
+    def test_a_width_that_is_not_a_multiple_of_the_head_size(self):
         self.export(changed(TINY, hidden_size=96))
-        self.assert_refused(["multiple of 64", "is 96"], tfhub.read_bert, self.module)
+        self.assert_refused(
+            ["the hidden size, 96, is not a multiple of 64"], tfhub.read_bert, self.module
+        )
 
-    def test_a_config_in_the_module_comes_first(self):
+    def test_bert_config_takes_precedence(self):
         config = changed(TINY, hidden_size=96, num_attention_heads=3, hidden_act="relu")
         self.export(config)
-        for place in (self.assets, self.module):
-            config_file = os.path.join(place, "bert_config.json")
+        for folder in (self.assets, self.module):
+            config_file = os.path.join(folder, "bert_config.json")
             with open(config_file, "w") as stream:
                 stream.write(config.to_json_string())
-            found = tfhub.read_bert(self.module).config
-            self.assertEqual(found.to_dict(), config.to_dict())
+            actual = tfhub.read_bert(self.module).config
+            self.assertEqual(actual.to_dict(), config.to_dict())
             with open(config_file, "w") as stream:
                 stream.write(changed(config, num_hidden_layers=3).to_json_string())
             self.assert_refused(["lacks 16 of"], tfhub.read_bert, self.module)
             os.remove(config_file)
 
-    def test_the_only_text_among_the_assets_is_the_vocabulary(self):
+    def test_the_only_text_file_in_the_assets_is_the_vocabulary(self):
         self.export(vocabulary="pieces.txt")
         expected = os.path.join(self.assets, "pieces.txt")
         self.assertEqual(tfhub.read_bert(self.module).vocab_file, expected)
@@ -113,13 +115,13 @@ class HubTest(HubTestCase):
         expected = os.path.join(self.assets, "vocab.txt")
         self.assertEqual(tfhub.read_bert(self.module).vocab_file, expected)
 
-    def test_a_sentencepiece_model_is_no_vocabulary(self):
+    def test_a_sentencepiece_model_is_not_a_vocabulary(self):
         self.export(vocabulary="30k-clean.model")
         self.assert_refused(
             ["WordPiece vocabulary", "30k-clean.model"], tfhub.read_bert, self.module
         )
 
-    def test_no_such_module(self):
+    def test_missing_module(self):
         self.assert_refused(
             [self.module, "does not exist"],
             tfhub.read_bert,
@@ -135,7 +137,7 @@ class HubTest(HubTestCase):
                 "https://tfhub.dev/google/bert/1",
             )
 
-    def test_a_saved_model_that_is_no_hub_module(self):
+    def test_a_saved_model_that_is_not_a_hub_module(self):
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.placeholder(tf.float32, [1])
             y = x * tf.get_variable("bert/w", initializer=[1.0])
@@ -153,15 +155,15 @@ class HubTest(HubTestCase):
                 writer.write(damaged)
             self.assert_refused(["saved_model.pb cannot be read"], tfhub.read_bert, self.module)
 
-    def test_a_graph_that_goes_round_in_circles(self):
+    def test_a_graph_with_a_cycle(self):
         self.export(tokenization={"do_lower_case": True})
         path = os.path.join(self.module, "saved_model.pb")
         with open(path, "rb") as reader:
             model = saved_model_pb2.SavedModel.FromString(reader.read())
         for graph in model.meta_graphs:
-            told = graph.signature_def["tokenization_info"].outputs["do_lower_case"].name
+            output = graph.signature_def["tokenization_info"].outputs["do_lower_case"].name
             for node in graph.graph_def.node:
-                if node.name == told.split(":")[0]:
+                if node.name == output.split(":")[0]:
                     node.op = "Identity"
                     node.input[:] = [node.name]
         with open(path, "wb") as writer:
@@ -175,10 +177,10 @@ class HubTest(HubTestCase):
         )
         program += " print({'tensorflow_hub', 'tf_estimator'} & set(sys.modules))"
         root = paths.PROJECT
-        told = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
-        self.assertEqual(told.decode().strip(), "set()")
+        printed = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
+        self.assertEqual(printed.decode().strip(), "set()")
 
-    def test_a_hub_module_of_something_else(self):
+    def test_a_hub_module_without_a_bert(self):
         def build():
             x = tf.placeholder(tf.float32, [1])
             y = x * tf.get_variable("scale", initializer=[1.0])
@@ -193,14 +195,14 @@ class HubTest(HubTestCase):
 
 
 class HostileTest(HubTestCase):
-    """Modules whose every graph writes a file: nothing of them may run."""
+    """Tests modules whose graphs all write a file, so that a test fails if any runs."""
 
     def setUp(self):
         super().setUp()
         self.written = os.path.join(self.folder, "written")
 
     def export_hostile(self, is_constant):
-        """Exports a BERT; reading any output of it writes a file."""
+        """Exports a BERT that writes a file whenever an output is computed."""
         vocab_file = tf2_modules.write_vocabulary(self.folder)
 
         def build():
@@ -210,11 +212,11 @@ class HostileTest(HubTestCase):
             tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
             with tf.control_dependencies([tf.io.write_file(self.written, "hostile")]):
                 pooled = tf.identity(model.get_pooled_output())
-                path, told = tf.identity(path), tf.identity(tf.constant(True))
+                path, lower = tf.identity(path), tf.identity(tf.constant(True))
             if not is_constant:
-                told = tf.logical_not(tf.logical_not(told))
+                lower = tf.logical_not(tf.logical_not(lower))
             hub.add_signature("tokens", {"input_ids": ids}, {"pooled": pooled})
-            outputs = {"vocab_file": path, "do_lower_case": told}
+            outputs = {"vocab_file": path, "do_lower_case": lower}
             hub.add_signature("tokenization_info", outputs=outputs)
 
         self.export_module(build)
@@ -229,11 +231,11 @@ class HostileTest(HubTestCase):
         return run_classifier.run(command_lines.parsed(run_classifier.define_flags, *arguments))
 
     def test_its_graph_writes(self):
-        """Else the other tests would show nothing."""
+        """Otherwise the other tests would prove nothing."""
         self.export_hostile(is_constant=True)
         with tf.Graph().as_default(), tf.Session() as session:
-            told = hub.Module(self.module)(signature="tokenization_info", as_dict=True)
-            session.run(told["do_lower_case"])
+            outputs = hub.Module(self.module)(signature="tokenization_info", as_dict=True)
+            session.run(outputs["do_lower_case"])
         self.assertTrue(os.path.exists(self.written))
 
     def test_it_trains_and_writes_nothing(self):
@@ -241,9 +243,9 @@ class HostileTest(HubTestCase):
         self.assertIn("Trained: ", "\n".join(self.train()))
         self.assertFalse(os.path.exists(self.written))
 
-    def test_a_case_that_it_computes_is_refused(self):
+    def test_a_computed_do_lower_case_is_rejected(self):
         self.export_hostile(is_constant=False)
-        parts = ["computes do_lower_case", "--init_checkpoint=" + self.module]
+        parts = ["do_lower_case must be a constant", "--init_checkpoint=" + self.module]
         self.assert_refused(parts, self.train)
         self.assertFalse(os.path.exists(self.written))
 

@@ -1,4 +1,4 @@
-"""Tests of adapters.py: every variant of an adapter against NumPy, alone and in BERT."""
+"""Tests of adapters.py: compares every variant with NumPy, alone and in BERT."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from adapter_bert.ops import adapters, layers, xla
 from adapter_tests.support import tiny
 from adapter_tests.support.numpy_bert import numpy_bert, numpy_norm
 
-# One of each, and several together.
+# Each variant alone, and some combinations.
 VARIANTS = (
     {"normalization": "layer"},
     {"normalization": "batch"},
@@ -54,9 +54,10 @@ ACTIVATIONS = {
 
 
 def numpy_adapter(config, values, x, residual=None, trains=False):
-    """What an adapter makes of x [..., D], by section 3.6; values: name below "adapters/" → array.
+    """Computes an adapter's output for x [..., D] in NumPy (Houlsby et al. 2019, section 3.6).
 
-    Batch normalization is by x's own statistics if it `trains`.
+    `values` maps names below "adapters/" to arrays. Batch normalization uses the statistics of x if
+    it `trains`, else the moving statistics.
     """
     act = ACTIVATIONS[config.activation]
     hidden = x @ values["weights1"] + values["biases1"]
@@ -80,7 +81,7 @@ def numpy_adapter(config, values, x, residual=None, trains=False):
 
 
 def load_random(session, scale=0.5):
-    """Fills all variables with noise, around 1 what is a variance; returns values by name."""
+    """Fills all variables with noise, variances around 1; returns values by name."""
     random = np.random.RandomState(1)
     variables = sorted(tf.global_variables(), key=lambda v: v.name)
     values = [random.normal(0, scale, variable.shape.as_list()) for variable in variables]
@@ -90,7 +91,7 @@ def load_random(session, scale=0.5):
 
 
 class FeedforwardAdapterTest(tf.test.TestCase):
-    """Every combination that one adapter can have."""
+    """Tests every combination of variants of a single adapter."""
 
     X, Y = np.random.RandomState(0).normal(size=[2, 3, 4, 6]).astype(np.float32)
 
@@ -116,11 +117,11 @@ class FeedforwardAdapterTest(tf.test.TestCase):
                     [variable.op.name for variable, _ in statistics],
                     ["adapters/BatchNorm/moving_mean", "adapters/BatchNorm/moving_variance"],
                 )
-                found = session.run([value for _, value in statistics])
-                self.assertAllClose(found, [hidden.mean(0), hidden.var(0)], rtol=1e-4)
+                actual = session.run([value for _, value in statistics])
+                self.assertAllClose(actual, [hidden.mean(0), hidden.var(0)], rtol=1e-4)
 
     def test_every_combination_equals_numpy(self):
-        for normalization, depth, interaction, beside, trains in itertools.product(
+        for normalization, depth, interaction, residual, trains in itertools.product(
             adapters.NORMALIZATIONS,
             (1, 2, 3),
             adapters.INTERACTIONS,
@@ -128,10 +129,10 @@ class FeedforwardAdapterTest(tf.test.TestCase):
             (False, True),
         ):
             settings = dict(normalization=normalization, depth=depth, interaction=interaction)
-            with self.subTest(beside=beside is not None, trains=trains, **settings):
-                self.check(beside, trains, **settings)
+            with self.subTest(residual=residual is not None, trains=trains, **settings):
+                self.check(residual, trains, **settings)
 
-    def test_a_sum_where_the_terms_are_not_wanted_apart(self):
+    def test_terms_are_summed_by_default(self):
         with tf.Graph().as_default(), self.session() as session:
             whole = modeling.feedforward_adapter(
                 tf.constant(self.X), 5, interaction="multiply", residual=tf.constant(self.Y)
@@ -141,7 +142,7 @@ class FeedforwardAdapterTest(tf.test.TestCase):
             expected = numpy_adapter(config, values, self.X, self.Y)
             self.assertAllClose(session.run(whole), expected, rtol=1e-4, atol=1e-4)
 
-    def test_the_default_makes_adapter_berts_variables_and_no_others(self):
+    def test_default_variables_equal_adapter_berts(self):
         with tf.Graph().as_default():
             modeling.feedforward_adapter(tf.zeros([2, 6]), 5)
             self.assertEqual(
@@ -162,18 +163,18 @@ class FeedforwardAdapterTest(tf.test.TestCase):
             values = session.run({v.op.name: v for v in tf.global_variables()})
             self.assertEqual(values["adapters/weights1"].shape, (300, 64))
             stddev = {name: np.std(value) for name, value in values.items()}
-            # A normal cut off at two standard deviations has a stddev of 0.8796 of the full one.
+            # Truncating a normal at two standard deviations multiplies its stddev by 0.8796.
             self.assertAllClose(stddev["adapters/weights1"], 1e-3 * 0.8796, rtol=0.02)
-            # 1 / 8 of 64 hidden units.
+            # 64**-0.5.
             self.assertAllClose(stddev["adapters/weights_hidden2"], 0.125 * 0.8796, rtol=0.02)
 
 
 class BertTest(tf.test.TestCase):
-    """Each variant in a BERT of one layer."""
+    """Tests each variant in a BERT with one layer."""
 
     def setUp(self):
         super().setUp()
-        if "bfloat16" not in self.id():  # Each graph's compilation would take seconds.
+        if "bfloat16" not in self.id():  # XLA would compile each graph, in seconds.
             plain = mock.patch.object(xla, "can_fuse", lambda: False)
             plain.start()
             self.addCleanup(plain.stop)
@@ -181,7 +182,7 @@ class BertTest(tf.test.TestCase):
         self.inputs = [arrays[name] for name in ("input_ids", "input_mask", "segment_ids")]
 
     def build(self, adapter, is_training=False, dropout=0.1, **options):
-        """A `modeling.BertModel` with adapters of that config, or without any for None."""
+        """Builds a `modeling.BertModel` with that adapter config; None for no adapters."""
         config = tiny.config(
             num_hidden_layers=1,
             hidden_dropout_prob=dropout,
@@ -195,7 +196,7 @@ class BertTest(tf.test.TestCase):
         )
 
     def expected(self, adapter, values, trains):
-        """What NumPy makes of the values."""
+        """Computes the outputs in NumPy."""
         scopes = {
             "both": ("attention/output", "output"),
             "attention": ("attention/output",),
@@ -205,17 +206,17 @@ class BertTest(tf.test.TestCase):
         def adapt(output, residual, name):
             if name[len("bert/encoder/layer_0/") :] not in scopes:
                 return output
-            own = {
+            adapter_values = {
                 n[len(name + "/adapters/") :]: v
                 for n, v in values.items()
                 if n.startswith(name + "/adapters/")
             }
             if adapter.placement == "parallel":
-                return numpy_adapter(adapter, own, residual, output, trains)
+                return numpy_adapter(adapter, adapter_values, residual, output, trains)
             if adapter.placement == "normalized":
                 normalized = numpy_norm(values, output + residual, name)
-                return numpy_adapter(adapter, own, normalized, output, trains)
-            return numpy_adapter(adapter, own, output, None, trains)
+                return numpy_adapter(adapter, adapter_values, normalized, output, trains)
+            return numpy_adapter(adapter, adapter_values, output, None, trains)
 
         config = tiny.config(num_hidden_layers=1)
         return numpy_bert(values, config, *self.inputs, adapters=False, adapt=adapt)
@@ -228,24 +229,24 @@ class BertTest(tf.test.TestCase):
                     model = self.build(adapter, trains, dropout=0.0)
                     with self.session() as session:
                         values = load_random(session, 0.3)
-                        found = session.run(
+                        actual = session.run(
                             [model.get_sequence_output(), model.get_pooled_output()]
                         )
                     expected = self.expected(adapter, values, trains)
-                    self.assertAllClose(found, expected, rtol=1e-3, atol=1e-3)
+                    self.assertAllClose(actual, expected, rtol=1e-3, atol=1e-3)
 
     def test_pooled_only_is_the_whole_models_pooled_output(self):
         for variant in ({"placement": "parallel"}, {"normalization": "layer"}):
-            adapter, found = modeling.AdapterConfig(size=5, **variant), []
+            adapter, actual = modeling.AdapterConfig(size=5, **variant), []
             for pooled_only in (False, True):
                 with tf.Graph().as_default(), self.session() as session:
                     model = self.build(adapter, pooled_only=pooled_only)
                     load_random(session)
-                    found.append(session.run(model.get_pooled_output()))
-            self.assertAllClose(found[0], found[1], rtol=1e-4, atol=1e-5)
+                    actual.append(session.run(model.get_pooled_output()))
+            self.assertAllClose(actual[0], actual[1], rtol=1e-4, atol=1e-5)
 
-    def test_parameters_are_those_of_the_formula(self):
-        """2mD + (k-1)(m^2 + m) + m + D, and 2m of gamma and beta; m = 5, D = 8."""
+    def test_number_of_parameters(self):
+        """2mD + (k-1)(m^2 + m) + m + D, plus 2m for gamma and beta; m = 5, D = 8."""
         for variant in VARIANTS:
             depth = variant.get("depth", 1)
             each = 2 * 5 * 8 + (depth - 1) * (5 * 5 + 5) + 5 + 8
@@ -265,13 +266,13 @@ class BertTest(tf.test.TestCase):
                 sizes = [np.prod(s) for name, s in shapes.items() if name not in moving]
                 self.assertEqual(sum(sizes), each)
 
-    def test_shapes_start_nothing(self):
-        # On several machines TensorFlow's runtime starts with all of them, or not at all.
+    def test_shapes_do_not_start_the_runtime(self):
+        # On a cluster, TensorFlow's runtime must start on all machines together.
         with mock.patch.object(xla, "can_fuse") as can_fuse:
             modeling.adapter_shapes(modeling.AdapterConfig(size=5), 8)
         can_fuse.assert_not_called()
 
-    def test_near_identity_at_the_start(self):
+    def test_initialized_near_identity(self):
         for variant in VARIANTS:
             distances = []
             for init_scale in (1e-3, 1.0):
@@ -289,7 +290,7 @@ class BertTest(tf.test.TestCase):
                     plain, adapted = session.run(outputs)
                     distances.append(np.abs(plain - adapted).max())
             with self.subTest(**variant):
-                # The outputs are of LayerNorms: of the size 1.
+                # The outputs of LayerNorms are of order 1.
                 self.assertLess(distances[0], 0.02)
                 self.assertGreater(distances[1], 0.2)
 
@@ -306,13 +307,15 @@ class BertTest(tf.test.TestCase):
                 gradients = tf.gradients(loss, variables)
                 load_random(session)
                 for variable, gradient in zip(variables, session.run(gradients)):
-                    # What batch normalization is about to take off again has no effect.
-                    lost = variant.get("normalization") == "batch" and "biases1" in variable.name
-                    if not lost:
+                    # A bias before batch normalization has no effect, so its gradient is 0.
+                    has_no_effect = (
+                        variant.get("normalization") == "batch" and "biases1" in variable.name
+                    )
+                    if not has_no_effect:
                         self.assertGreater(np.abs(gradient).max(), 1e-3, variable.name)
 
     def test_recomputed_activations_give_the_same_gradients_and_statistics(self):
-        found = []
+        actual = []
         for recompute in (False, True):
             with tf.Graph().as_default(), self.session() as session:
                 model = self.build(
@@ -333,11 +336,11 @@ class BertTest(tf.test.TestCase):
                 )
                 load_random(session)
                 values = [value for _, value in statistics]
-                found.append(session.run([gradients, values]))
-        self.assertAllClose(found[0], found[1], rtol=1e-4, atol=1e-5)
+                actual.append(session.run([gradients, values]))
+        self.assertAllClose(actual[0], actual[1], rtol=1e-4, atol=1e-5)
 
-    def test_gradients_of_a_layer_norm_that_reads_and_closes(self):
-        """Against differences of the loss, with activations saved and recomputed."""
+    def test_gradients_of_a_layer_norm_used_twice(self):
+        """Compares with finite differences of the loss, with saved and recomputed activations."""
         adapter = modeling.AdapterConfig(5, placement="normalized")
         for recompute in (False, True):
             with tf.Graph().as_default(), self.session() as session:
@@ -349,7 +352,7 @@ class BertTest(tf.test.TestCase):
                     recompute_activations=recompute,
                 )
                 variables = tf.get_collection("layer_norm")
-                # Embeddings, and two of the one layer: gamma and beta of each.
+                # Gamma and beta of the embeddings' LayerNorm and the layer's two.
                 self.assertLen(set(variables), 6)
                 loss = tf.reduce_mean(model.get_sequence_output() ** 3)
                 gradients = tf.gradients(loss, variables)
@@ -364,11 +367,11 @@ class BertTest(tf.test.TestCase):
                     slope = (losses[0] - losses[1]) / 0.04
                     self.assertAllClose(slope, np.linalg.norm(gradient), rtol=0.03, atol=1e-3)
 
-    def test_layers_that_share_a_graph_function_have_layer_norms_of_their_own(self):
-        """Two layers in training, where a layer is traced once, equal those of inference."""
+    def test_shared_layers_have_their_own_layer_norms(self):
+        """Two layers in training, which share a trace, equal those of inference."""
         config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         adapter = modeling.AdapterConfig(5, placement="normalized")
-        found = []
+        actual = []
         for is_training in (False, True):
             with tf.Graph().as_default(), self.session() as session:
                 model = modeling.BertModel(
@@ -380,9 +383,9 @@ class BertTest(tf.test.TestCase):
                 gradients = tf.gradients(tf.reduce_sum(output**3), variables[:-2])
                 load_random(session, 0.3)
                 gradients = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-                found.append([session.run(output), *session.run(gradients)])
-        self.assertEqual(len(found[0]), len(found[1]))
-        for inference, training in zip(*found):
+                actual.append([session.run(output), *session.run(gradients)])
+        self.assertEqual(len(actual[0]), len(actual[1]))
+        for inference, training in zip(*actual):
             self.assertAllClose(inference, training, rtol=1e-3, atol=1e-3)
 
     def test_bfloat16(self):
@@ -393,7 +396,7 @@ class BertTest(tf.test.TestCase):
                 self.with_gradient(variant, dtype) for dtype in (tf.bfloat16, tf.float32)
             )
             with self.subTest(**variant):
-                # A bfloat16 has 8 bits: 0.4% of values around 2, over some roundings.
+                # bfloat16 has 8 significant bits: each rounding has an error of up to 0.4%.
                 self.assertAllClose(rough, exact, atol=0.1)
                 self.assertNotAllEqual(rough, exact)
 
@@ -429,7 +432,7 @@ class AdapterConfigTest(tf.test.TestCase):
                 modeling.AdapterConfig(size=3, activation="relu", **variant).variant(), variant
             )
 
-    def test_refused(self):
+    def test_invalid_settings(self):
         for wrong, part in (
             ({"size": 0}, "--adapter_size must be at least 1, but is 0"),
             ({"size": 2**31}, "--adapter_size=2147483648 is more than"),
@@ -462,7 +465,7 @@ class AdapterConfigTest(tf.test.TestCase):
                 dataclasses.asdict(modeling.AdapterConfig(**settings)), {**DEFAULTS, **settings}
             )
 
-    def test_what_was_checked_stays(self):
+    def test_settings_are_immutable(self):
         with self.assertRaises(dataclasses.FrozenInstanceError):
             modeling.AdapterConfig().size = 0
 
@@ -486,21 +489,21 @@ class AdapterConfigTest(tf.test.TestCase):
 
 
 def adapted_sites(adapter, num_layers):
-    """A list of the sites of each layer where the adapter changes something."""
-    found, output = [], object()
+    """Returns for each layer the list of sites where the adapter changes the output."""
+    actual, output = [], object()
     adapter = adapter._replace(function=lambda output, **_: None, is_parallel=False)
     for index in range(num_layers):
         functions = adapters.of_layer(adapter if index in adapter.layers else None)
         sites = zip(("attention/output", "output"), functions)
-        found.append([site for site, adapt in sites if adapt(output, None) is not output])
-    return found
+        actual.append([site for site, adapt in sites if adapt(output, None) is not output])
+    return actual
 
 
 class LayersTest(tf.test.TestCase):
     OUTPUT, RESIDUAL = np.random.RandomState(0).normal(size=[2, 6, 4]).astype(np.float32)
-    GATES = np.array([[1.0, 0.0], [0.25, 1.0]], np.float32)  # Of 2 sequences of 3 tokens.
+    GATES = np.array([[1.0, 0.0], [0.25, 1.0]], np.float32)  # 2 sequences of 3 tokens.
 
-    def test_which_layers_and_sites_have_one(self):
+    def test_layers_and_sites_with_adapters(self):
         adapter = modeling.AdapterConfig(sites="feed_forward", layers=(0, 2))
         for adapter_fn, adapted, expected in (
             (None, None, [[], [], []]),
@@ -512,17 +515,17 @@ class LayersTest(tf.test.TestCase):
             sites = adapted_sites(adapters.as_adapter(adapter_fn, adapted, 3), 3)
             self.assertEqual(sites, expected)
 
-    def test_layers_that_are_not_there(self):
+    def test_layers_out_of_range(self):
         for adapted, wrong in (((-1,), "-1"), (range(1, 4), "3"), ((0, 5, -2), "-2, 5")):
             for adapter, given in (
                 (modeling.AdapterConfig(layers=adapted), None),
                 (modeling.AdapterConfig(), adapted),
             ):
-                with self.assertRaisesRegex(ValueError, f"has layers 0 to 2, but .* {wrong}\\."):
+                with self.assertRaisesRegex(ValueError, f"from 0 to 2, but names .*{wrong}\\."):
                     adapters.as_adapter(adapter.build(), given, 3)
 
     def test_gates(self):
-        """gate * adapted + (1 - gate) * output, where a sequence has one gate for its tokens."""
+        """gate * adapted + (1 - gate) * output, with one gate for all tokens of a sequence."""
         sequential = modeling.AdapterConfig(size=5, interaction="multiply")
         parallel = modeling.AdapterConfig(size=5, placement="parallel")
         for adapter_fn, adapt, count in (
@@ -545,12 +548,12 @@ class LayersTest(tf.test.TestCase):
                         terms.append(adapt_output(output, residual))
                 self.assertEqual([len(each) for each in terms], [count] * 2)
                 values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
-                found = session.run([tf.add_n(each) for each in terms])
+                actual = session.run([tf.add_n(each) for each in terms])
             gate = np.repeat(self.GATES.T, 3, axis=1)[:, :, None]
             expected = gate * adapt(values) + (1 - gate) * self.OUTPUT
-            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5)
+            self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5)
 
-    def test_a_gate_leaves_the_output_itself_alone(self):
+    def test_a_gate_keeps_the_output(self):
         with tf.Graph().as_default():
             output = tf.constant(self.OUTPUT)
             adapter = adapters.as_adapter(modeling.AdapterConfig().build(), None, 2)
@@ -559,7 +562,7 @@ class LayersTest(tf.test.TestCase):
 
 
 class OwnFunctionTest(tf.test.TestCase):
-    def test_a_function_of_the_output_alone_stands_after_both_projections(self):
+    def test_a_function_of_the_output_follows_both_projections(self):
         shapes = []
 
         def adapter(output):

@@ -1,4 +1,4 @@
-"""Tests of dropout.py: masks that depend on seed, step and place alone."""
+"""Tests of dropout.py: masks depend only on seed, step and variable scope."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -22,10 +22,10 @@ class DropoutTest(tf.test.TestCase):
             # 20,000 draws: 26 / 256 with a standard error of 0.0021.
             self.assertNear(np.mean(dropped == 0), 26 / 256, 0.009)
 
-    def test_nearly_everything_is_dropped(self):
+    def test_probability_near_one(self):
         self.assertContainsSubset(np.unique(self.draw(1, 5, rate=0.999)), [0, 256])
 
-    def test_mask_depends_on_seed_steps_and_site_alone(self):
+    def test_mask_depends_only_on_seed_steps_and_site(self):
         mask = self.draw(1, 5)
         self.assertAllEqual(mask, self.draw(1, 5))
         for other in (self.draw(2, 5), self.draw(1, 6), self.draw(1, 5, scope="b")):
@@ -35,14 +35,14 @@ class DropoutTest(tf.test.TestCase):
         other = self.draw(1, 5, 1)
         self.assertNear(np.mean((mask == 0) == (other == 0)), 0.82, 0.02)
 
-    def test_replicas_draw_masks_of_their_own(self):
+    def test_replicas_draw_different_masks(self):
         mask = self.draw(1, 5)
         self.assertAllEqual(mask, self.draw(1, 5, 0, 0))
         others = [self.draw(1, 5, 0, replica) for replica in (1, 2)]
         for one, other in ((mask, others[0]), (mask, others[1]), others):
             self.assertNear(np.mean((one == 0) == (other == 0)), 0.82, 0.02)
 
-    def test_keys_in_a_program_compiled_whole(self):
+    def test_keys_in_an_xla_program(self):
         def key_of(site, *parts):
             return session.run(dropout._mix_key(site, dropout.DropoutKey(0, *parts)))
 
@@ -55,16 +55,16 @@ class DropoutTest(tf.test.TestCase):
     def test_order_of_construction_does_not_matter(self):
         def masks(scopes):
             with tf.Graph().as_default(), self.session() as session:
-                found = {}
+                actual = {}
                 for scope in scopes:
                     with tf.variable_scope(scope):
                         key = dropout.DropoutKey(7, tf.constant(3))
-                        found[scope] = dropout.dropout(tf.ones([50]), 0.5, key=key)
-                return session.run(found)
+                        actual[scope] = dropout.dropout(tf.ones([50]), 0.5, key=key)
+                return session.run(actual)
 
         self.assertAllEqual(masks(["a", "b"])["b"], masks(["b", "a"])["b"])
 
-    def test_gradient_has_the_mask_of_the_output(self):
+    def test_gradient_uses_the_same_mask(self):
         with tf.Graph().as_default(), self.session() as session:
             x = tf.ones([40])
             dropped = dropout.dropout(x, 0.5, key=dropout.DropoutKey(7, 3))
@@ -85,11 +85,11 @@ class DropoutTest(tf.test.TestCase):
             correlation = np.corrcoef(draws[0].ravel(), other.ravel())[0, 1]
             self.assertLess(abs(correlation), 5 / 512)
 
-    def test_off(self):
+    def test_zero_probability(self):
         x = tf.ones([3])
         self.assertIs(dropout.dropout(x, 0.0), x)
 
-    def test_without_a_key_it_is_plain_dropout(self):
+    def test_without_a_key_it_is_tensorflows_dropout(self):
         with tf.Graph().as_default(), self.session() as session:
             dropped = dropout.dropout(tf.ones([10000]), 0.5)
             self.assertNear(np.mean(session.run(dropped) == 0), 0.5, 0.05)

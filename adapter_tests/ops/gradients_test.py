@@ -1,4 +1,4 @@
-"""Tests of gradients.py: gradients of one's own, and graphs that are forgotten."""
+"""Tests of gradients.py: custom gradients, and graphs that are freed."""
 
 import gc
 import weakref
@@ -21,7 +21,7 @@ def scaled_backward(saved, d_output):
 
 
 class ApplyTest(tf.test.TestCase):
-    def test_the_given_gradient_counts_and_no_other(self):
+    def test_only_the_custom_gradient_is_used(self):
         for recompute in (False, True):
             with tf.Graph().as_default() as graph, self.session() as session:
                 x, factor, offset = tf.constant([1.0, 2.0]), tf.constant(3.0), tf.constant(1.0)
@@ -29,18 +29,18 @@ class ApplyTest(tf.test.TestCase):
                     scaled_forward, scaled_backward, x, factor, offset, recompute=recompute
                 )
                 half = gradients.apply(lambda y: (y + 0.0, None), lambda _, d: 0.5 * d, output)
-                found = tf.gradients(2.0 * half, [x, factor, offset])
-                self.assertIsNone(found[2])
-                found = session.run([output, *found[:2]])
+                actual = tf.gradients(2.0 * half, [x, factor, offset])
+                self.assertIsNone(actual[2])
+                actual = session.run([output, *actual[:2]])
                 self.assertLen(
                     [op for op in graph.get_operations() if "saved" in op.name], 1 + recompute
                 )
-            for value, expected in zip(found, ([4.0, 7.0], [3.0, 3.0], 7.0 * (1 + 2))):
+            for value, expected in zip(actual, ([4.0, 7.0], [3.0, 3.0], 7.0 * (1 + 2))):
                 self.assertAllEqual(value, expected)
 
 
 class LifetimeTest(tf.test.TestCase):
-    def test_the_graph_of_a_model_is_forgotten(self):
+    def test_the_graph_of_a_model_is_freed(self):
         def build():
             with tf.Graph().as_default() as graph, tf.Session() as session:
                 key = modeling.DropoutKey(1, 2, 0, 0)

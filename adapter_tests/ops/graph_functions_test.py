@@ -1,4 +1,4 @@
-"""Tests of graph_functions.py: what is built once computes what is built for each layer."""
+"""Tests of graph_functions.py: shared layers compute the same as separately built layers."""
 
 import unittest
 from unittest import mock
@@ -17,7 +17,7 @@ MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
 
 
 def calls(graph):
-    """How many calls of functions there are in a graph that XLA does not compile."""
+    """Returns the number of calls of functions that XLA does not compile."""
     nodes = graph.as_graph_def().node
     return sum(
         node.op == "PartitionedCall" and not node.attr["_XlaMustCompile"].b for node in nodes
@@ -27,7 +27,7 @@ def calls(graph):
 @unittest.skipUnless(xla.can_fuse(), "layers are built one by one here")
 class SharedLayerTest(tf.test.TestCase):
     def train(self, shared, steps=2, **options):
-        """(calls, [(name, value)] of the variables after some steps, their gradients' norm)."""
+        """Returns (calls, [(name, value)] of variables after some steps, norm of gradients)."""
         can_share = graph_functions.can_share
         patch = mock.patch.object(graph_functions, "can_share", lambda: shared and can_share())
         with patch, tf.Graph().as_default() as graph, self.session() as session:
@@ -52,21 +52,21 @@ class SharedLayerTest(tf.test.TestCase):
             return calls(graph), list(zip(names, session.run(tf.global_variables()))), norm
 
     def check(self, count, **options):
-        """Compares with layers that are built one by one, to the last bit."""
-        found_calls, found, norm = self.train(True, **options)
+        """Checks that results are bit-identical to those of separately built layers."""
+        actual_calls, actual, norm = self.train(True, **options)
         no_calls, expected, expected_norm = self.train(False, **options)
         updates = len(updated_names(expected))
-        self.assertEqual((found_calls - updates, no_calls), (count, 0))
+        self.assertEqual((actual_calls - updates, no_calls), (count, 0))
         self.assertEqual(norm, expected_norm)
         self.assertGreater(norm, 0.0)
-        self.assertEqual([name for name, _ in found], [name for name, _ in expected])
-        for (name, value), (_, reference) in zip(found, expected):
+        self.assertEqual([name for name, _ in actual], [name for name, _ in expected])
+        for (name, value), (_, reference) in zip(actual, expected):
             self.assertAllEqual(value, reference, name)
 
     def test_adapters(self):
         self.check(2 * 4)
 
-    def test_bfloat16_and_the_last_layer_of_its_own(self):
+    def test_bfloat16_and_pooled_only(self):
         self.check(2 * 3, pooled_only=True, dtype=tf.bfloat16)
 
     def test_some_layers_have_adapters(self):
@@ -80,7 +80,7 @@ class SharedLayerTest(tf.test.TestCase):
         adapter = modeling.AdapterConfig(size=3, normalization="layer", depth=2)
         self.check(2 * 4, adapter_fn=adapter.build())
 
-    def test_what_is_built_one_by_one(self):
+    def test_options_without_shared_layers(self):
         batch_norm = modeling.AdapterConfig(size=3, normalization="batch").build()
         for options in (
             {"adapter_fn": batch_norm},
@@ -102,16 +102,16 @@ class SharedLayerTest(tf.test.TestCase):
             for gradient in session.run(gradients):
                 self.assertTrue(np.isfinite(gradient).all())
 
-    def test_dropout_without_a_key_is_built_one_by_one(self):
+    def test_dropout_without_a_key_is_not_shared(self):
         with tf.Graph().as_default() as graph:
             modeling.BertModel(tiny.config(), True, IDS, MASK)
             self.assertEqual(calls(graph), 0)
 
-    def test_only_in_whole_graphs(self):
-        found = []
+    def test_not_inside_of_functions_and_loops(self):
+        actual = []
 
         def body(i):
-            found.append(graph_functions.can_share())
+            actual.append(graph_functions.can_share())
             return i + 1
 
         with tf.Graph().as_default():
@@ -121,13 +121,13 @@ class SharedLayerTest(tf.test.TestCase):
                 body(0)
             with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
                 body(0)
-            self.assertEqual(found, [False] * len(found))
+            self.assertEqual(actual, [False] * len(actual))
             body(0)
-            self.assertTrue(found[-1])
+            self.assertTrue(actual[-1])
 
 
 def updated_names(variables):
-    """The names of variables that an optimizer updates."""
+    """Returns the names of Adam's slots among variables."""
     return [name for name, _ in variables if name.endswith("/adam_m")]
 
 
@@ -142,8 +142,8 @@ class ElementwiseTest(tf.test.TestCase):
                 for shape, by in (([2], 3.0), ([2, 3], 3.0), ([], 4.0))
             ]
             self.assertEqual([x.shape.as_list() for x, _ in outputs], [[2], [2, 3], []])
-            found = session.run([x for x, _ in outputs])
-        for value, expected in zip(found, ([4.0, 4.0], [[4.0] * 3] * 2, 5.0)):
+            actual = session.run([x for x, _ in outputs])
+        for value, expected in zip(actual, ([4.0, 4.0], [[4.0] * 3] * 2, 5.0)):
             self.assertAllEqual(value, expected)
 
 

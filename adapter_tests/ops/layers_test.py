@@ -11,7 +11,7 @@ from adapter_tests.support.ways import as_for_a_tpu, both_ways
 
 
 def derivative(function, x, d_output, step=1e-5):
-    """d(sum(function(x) * d_output)) / dx by central differences, in float64."""
+    """Returns d(sum(function(x) * d_output)) / dx by central differences, in float64."""
     gradient = np.zeros_like(x)
     for index in np.ndindex(*x.shape):
         moved = [x.copy(), x.copy()]
@@ -23,7 +23,7 @@ def derivative(function, x, d_output, step=1e-5):
 
 
 class Given(parameters.Parameters):
-    """A source of given weights: arrays or Tensors by name."""
+    """Provides given weights: arrays or Tensors by name."""
 
     def __init__(self, **weights):
         self.weights = weights
@@ -33,14 +33,14 @@ class Given(parameters.Parameters):
 
 
 class BothWaysTest(tf.test.TestCase):
-    """Every stretch, compiled by XLA where it can be, and operation by operation."""
+    """Tests each fused function, with XLA where possible, and operation by operation."""
 
     def setUp(self):
         super().setUp()
         self.random = np.random.RandomState(0)
 
     def check(self, function, reference, inputs):
-        """Compares `function` of Tensors, and its gradients, with `reference` of NumPy arrays."""
+        """Compares `function` of Tensors and its gradients with `reference` of NumPy arrays."""
         inputs = [np.asarray(x, np.float64) for x in inputs]
         d_output = self.random.normal(size=reference(*inputs).shape)
         for way in both_ways():
@@ -82,7 +82,7 @@ class BothWaysTest(tf.test.TestCase):
         self.check(function, reference, inputs)
         self.check(functools.partial(function, training=False), reference, inputs)
 
-    def test_layer_norm_of_its_variables(self):
+    def test_layer_norm_with_variables(self):
         x = self.random.normal(size=[2, 3, 6])
 
         def reference(gamma, beta):
@@ -98,7 +98,7 @@ class BothWaysTest(tf.test.TestCase):
         self.check(function, reference, inputs)
         self.check(functools.partial(function, training=False), reference, inputs)
 
-    def test_weights_of_each_row(self):
+    def test_layer_norm_with_weights_for_each_row(self):
         x, gamma, beta = self.random.normal(size=[3, 6, 4])
         centred = x - x.mean(-1, keepdims=True)
         expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True)) * gamma + beta
@@ -127,7 +127,7 @@ class BothWaysTest(tf.test.TestCase):
         self.check(function, reference, [inputs[0][:, :, :1], *inputs[1:]])
         everything = functools.partial(reference, mask=np.ones([1, 1, 1]))
         self.check(layers.dot_product_attention, everything, inputs)
-        # Each query has a mask of its own: it sees no key behind itself.
+        # Causal: each query has its own mask, which hides later keys.
         causal = np.tril(np.ones([1, 4, 4]))
         self.check(
             lambda q, k, v: layers.dot_product_attention(q, k, v, tf.constant(causal)),
@@ -136,17 +136,17 @@ class BothWaysTest(tf.test.TestCase):
         )
 
     def test_attention_with_dropout(self):
-        # Which probabilities are dropped is seen in the output for values that tell positions.
+        # One-hot values show in the output which probabilities were dropped.
         for key in (DropoutKey(5, 0), None):
             for way in (*both_ways(), as_for_a_tpu()):
                 with way, tf.Graph().as_default(), self.session() as session:
                     pairs, kept = session.run(self.attention_with_dropout(key))
-                self.assertBetween(int(kept.sum()), 8, 28)  # Of 36; both 3.3 deviations off 18.
-                for found, expected in pairs:
-                    self.assertAllClose(found, expected, atol=1e-5)
+                self.assertBetween(int(kept.sum()), 8, 28)  # 18 of 36, +- 3.3 stddevs.
+                for actual, expected in pairs:
+                    self.assertAllClose(actual, expected, atol=1e-5)
 
     def attention_with_dropout(self, key):
-        """Pairs of Tensors to compare, and 1 for every probability that stays."""
+        """Returns pairs of Tensors to compare, and 1 for every probability that is kept."""
         shape = [1, 1, 6, 6]
         q, k = (tf.constant(self.random.normal(size=shape), tf.float32) for _ in "qk")
         v = tf.eye(6)[tf.newaxis, tf.newaxis]
@@ -156,8 +156,8 @@ class BothWaysTest(tf.test.TestCase):
         probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
         kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))
         expected = probs * kept * 2
-        found, wanted = (tf.gradients(y, [q, k], d_output) for y in (output, expected))
-        return [(output, expected), (found, wanted)], kept
+        actual, expected_gradients = (tf.gradients(y, [q, k], d_output) for y in (output, expected))
+        return [(output, expected), (actual, expected_gradients)], kept
 
 
 class Bfloat16Test(tf.test.TestCase):
@@ -167,9 +167,9 @@ class Bfloat16Test(tf.test.TestCase):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no bfloat16 products.")
 
-    def test_layer_norm_keeps_what_a_sum_in_bfloat16_would_lose(self):
+    def test_layer_norm_sums_in_float32(self):
         x = np.array([[256.0, 258.0, 260.0, 262.0]])
-        small = np.array([[0.5, -0.5, 0.0, 0.0]])  # Between 256 and 512 a bfloat16 is even.
+        small = np.array([[0.5, -0.5, 0.0, 0.0]])  # Between 256 and 512, bfloat16 values are even.
         with tf.Graph().as_default(), self.session() as session:
             terms = [tf.constant(term, tf.bfloat16) for term in (x, small)]
             output = layers.layer_norm(terms[0], plus=terms[1:], dtype=tf.float32)
@@ -187,10 +187,10 @@ class Bfloat16Test(tf.test.TestCase):
             beta, gamma = tf.gradients(output, variables)
             self.assertEqual((gamma.dtype, beta.dtype), (tf.float32, tf.float32))
             session.run(tf.global_variables_initializer())
-            # Every summand is 1: a sum in bfloat16 would stop at 256.
+            # Every summand is 1; a sum in bfloat16 would stop at 256.
             self.assertAllEqual(session.run(beta), [rows] * 8)
 
-    def test_gradient_of_a_bias_too(self):
+    def test_gradients_of_biases_are_float32_sums(self):
         with tf.Graph().as_default(), self.session() as session:
             bias = tf.zeros([3])
             output = layers.affine(tf.ones([4096, 2], tf.bfloat16), tf.ones([2, 3]), bias)
@@ -204,7 +204,7 @@ class BatchNormTest(tf.test.TestCase):
     GAMMA, BETA, MEAN, VARIANCE = np.random.RandomState(1).uniform(0.5, 2, size=[4, 4])
 
     def run_on(self, x, dtype, statistics=None):
-        """(output, gradients of its squares' sum for x, beta and gamma, values of statistics)."""
+        """Returns (output, gradients of sum(output^2) for x, beta and gamma, statistics)."""
         with tf.Graph().as_default(), self.session() as session:
             x = tf.constant(x, dtype)
             output = layers.batch_norm(x, statistics, collections=["own"])
@@ -229,7 +229,7 @@ class BatchNormTest(tf.test.TestCase):
     def reference(self, x, gamma=GAMMA, beta=BETA):
         return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-6) * gamma + beta
 
-    def test_in_training_rows_are_normalized_by_their_own_statistics(self):
+    def test_training_uses_batch_statistics(self):
         output, d_x, d_beta, d_gamma, mean, variance = self.run_on(self.X, tf.float32, [])
         expected = self.reference(self.X)
         self.assertAllClose(output, expected, atol=1e-5)
@@ -239,7 +239,7 @@ class BatchNormTest(tf.test.TestCase):
         self.assertAllClose(d_beta, d_output.sum(0), rtol=1e-4, atol=1e-4)
         self.assertAllClose(d_gamma, (d_output * (expected - self.BETA) / self.GAMMA).sum(0), 1e-4)
 
-    def test_in_evaluation_by_the_moving_ones(self):
+    def test_evaluation_uses_moving_statistics(self):
         normal = (self.X - self.MEAN) / np.sqrt(self.VARIANCE + 1e-6)
         output = self.run_on(self.X, tf.float32)[0]
         self.assertAllClose(output, normal * self.GAMMA + self.BETA, rtol=1e-4, atol=1e-5)
@@ -247,13 +247,13 @@ class BatchNormTest(tf.test.TestCase):
     def test_bfloat16_has_float32_statistics(self):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no bfloat16 products.")
-        # Sums of 4,096 rows of 1: in bfloat16 they would stop at 256.
+        # Sums of 4,096 rows of 1; in bfloat16 they would stop at 256.
         x = np.ones([4096, 4]) + 2 * (np.arange(4096) % 2)[:, np.newaxis]
         output, *_, mean, variance = self.run_on(x, tf.bfloat16, [])
         self.assertAllClose([mean, variance], [[2.0] * 4, [1.0] * 4], rtol=1e-5)
         self.assertAllClose(output, self.reference(x), rtol=1e-2, atol=1e-2)
 
-    def test_statistics_are_taken_once(self):
+    def test_statistics_are_returned_once(self):
         with tf.Graph().as_default():
             layers.keep_statistics([("a", 1)])
             layers.keep_statistics([("b", 2)])
@@ -262,7 +262,7 @@ class BatchNormTest(tf.test.TestCase):
 
 
 class ScopeTest(tf.test.TestCase):
-    def test_a_second_normalization_has_variables_of_its_own(self):
+    def test_a_second_normalization_has_new_variables(self):
         for normalize, name in ((layers.layer_norm, "LayerNorm"), (layers.batch_norm, "BatchNorm")):
             for reuse in (None, tf.AUTO_REUSE):
                 with tf.Graph().as_default(), tf.variable_scope("a", reuse=reuse):
@@ -287,7 +287,7 @@ class InitializerTest(tf.test.TestCase):
             session.run(tf.global_variables_initializer())
             return session.run(drawn)
 
-    def test_values_follow_from_the_graphs_seed_and_the_name(self):
+    def test_values_depend_only_on_seed_and_name(self):
         x, y = self.values(seed=3)
         self.assertAllEqual(self.values(seed=3, operations=5), [x, y])
         self.assertLess(abs(np.corrcoef(x, y)[0, 1]), 0.2)
@@ -299,7 +299,7 @@ class InitializerTest(tf.test.TestCase):
     def test_truncated_normal(self):
         x = np.concatenate(self.values(seed=3))
         self.assertLess(np.abs(x).max(), 2 * 0.5)
-        # Cut off at two deviations, a normal keeps 0.8796 of its deviation.
+        # Truncating a normal at two standard deviations multiplies its stddev by 0.8796.
         self.assertNear(np.std(x), 0.8796 * 0.5, 0.03)
 
 
@@ -307,9 +307,9 @@ class ActivationTest(tf.test.TestCase):
     def test_gelu_is_close_to_the_exact_one(self):
         x = np.array([-2.0, -0.5, 0.0, 1.0, 3.0])
         with tf.Graph().as_default(), self.session() as session:
-            found = session.run(layers.gelu(tf.constant(x)))
-        # The exact values, x * Phi(x), of which the tanh form stays within 5e-4.
-        self.assertAllClose(found, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
+            actual = session.run(layers.gelu(tf.constant(x)))
+        # The exact form is x * Phi(x); the tanh form differs by at most 5e-4.
+        self.assertAllClose(actual, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
 
     def test_every_activation_equals_numpy(self):
         def sigmoid(x):
@@ -329,8 +329,8 @@ class ActivationTest(tf.test.TestCase):
         x = np.linspace(-8, 8, 33)
         with tf.Graph().as_default(), self.session() as session:
             for name, reference in expected.items():
-                found = session.run(layers.get_activation(name)(tf.constant(x, tf.float32)))
-                self.assertAllClose(found, reference(x), atol=1e-5, msg=name)
+                actual = session.run(layers.get_activation(name)(tf.constant(x, tf.float32)))
+                self.assertAllClose(actual, reference(x), atol=1e-5, msg=name)
 
     def test_get_activation(self):
         self.assertIs(layers.get_activation("GELU"), layers.gelu)

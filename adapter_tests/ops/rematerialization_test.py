@@ -1,4 +1,4 @@
-"""Tests of rematerialization.py: the gradients of plain code, of which only the inputs are kept."""
+"""Tests of rematerialization.py: same gradients as plain code, but only inputs are saved."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -11,7 +11,7 @@ GIVEN = ("Const", "VariableV2", "VarHandleOp", "ReadVariableOp", "Placeholder", 
 
 
 def layer(hidden, step, rate=0.3, tied=False):
-    """dropout(tanh(h W1)) W2 + h; W1 squared in place of W1 if it is tied to itself."""
+    """Returns dropout(tanh(h W1)) W2 + h; if tied, W1 W1 replaces W1."""
     w1 = tf.get_variable("w1", [WIDTH, WIDTH])
     if tied:
         with tf.variable_scope(tf.get_variable_scope(), reuse=True):
@@ -24,7 +24,7 @@ def layer(hidden, step, rate=0.3, tied=False):
 
 
 class Stack:
-    """Two layers over 5 rows, their loss and its gradients, in the default graph."""
+    """Builds two layers for 5 rows, the loss and its gradients in the default graph."""
 
     def __init__(self, wrap, use_resource=False, trained="", tied=False):
         self.inputs = tf.placeholder(tf.float32, [5, WIDTH], "inputs")
@@ -47,7 +47,7 @@ class Stack:
         return session.run(fetches, feed, **options)
 
     def optimized_nodes(self, session):
-        """The operations that TensorFlow executes for the gradients, by name."""
+        """Returns the operations that TensorFlow executes for the gradients, by name."""
         options, metadata = tf.RunOptions(output_partition_graphs=True), tf.RunMetadata()
         self.run(session, self.gradients, options=options, run_metadata=metadata)
         return {node.name: node for graph in metadata.partition_graphs for node in graph.node}
@@ -68,14 +68,14 @@ class RecomputedTest(tf.test.TestCase):
             names = [variable.op.name for variable in stack.variables]
             return names, stack.run(session, [stack.loss, *stack.gradients])
 
-    def test_values_and_gradients_are_those_of_plain_code(self):
+    def test_values_and_gradients_equal_plain_code(self):
         for options in ({}, {"use_resource": True}, {"tied": True}):
             names, expected = self.values(plain, **options)
-            again, found = self.values(recomputed, **options)
+            again, actual = self.values(recomputed, **options)
             self.assertEqual(names, again)
-            self.assertLen(found, 6)
-            self.assertAllClose(expected, found, rtol=1e-6, atol=1e-6)
-            for gradient in found[1:]:
+            self.assertLen(actual, 6)
+            self.assertAllClose(expected, actual, rtol=1e-6, atol=1e-6)
+            for gradient in actual[1:]:
                 self.assertGreater(np.abs(gradient).max(), 0.1)
 
     def nodes(self, wrap, **options):
@@ -85,8 +85,8 @@ class RecomputedTest(tf.test.TestCase):
     def count(self, nodes, op):
         return sum(op in node.op for node in nodes.values())
 
-    def kept(self, nodes):
-        """What the forward pass computes and the backward pass reads."""
+    def saved(self, nodes):
+        """Returns the outputs of the forward pass that the backward pass reads."""
         read = {
             source
             for name, node in nodes.items()
@@ -96,27 +96,27 @@ class RecomputedTest(tf.test.TestCase):
         }
         return {name for name in read if nodes[name].op not in GIVEN and "/read" not in name}
 
-    def test_only_the_inputs_are_kept_and_the_two_passes_do_not_merge(self):
+    def test_only_inputs_are_saved_and_passes_are_not_merged(self):
         nodes, plain_nodes = self.nodes(recomputed), self.nodes(plain)
-        # The second layer's input and the loss's; plain code keeps tanh, mask and dropout, too.
-        self.assertLen(self.kept(nodes), 2)
-        self.assertLen(self.kept(plain_nodes), 8)
-        for op, times in (("StatelessRandomUniform", 2), ("Tanh", 4)):  # TanhGrad is one, too.
+        # Inputs of the second layer and the loss; plain code also saves tanh, mask and dropout.
+        self.assertLen(self.saved(nodes), 2)
+        self.assertLen(self.saved(plain_nodes), 8)
+        for op, times in (("StatelessRandomUniform", 2), ("Tanh", 4)):  # TanhGrad matches, too.
             self.assertEqual(self.count(plain_nodes, op), times)
             self.assertEqual(self.count(nodes, op), times + 2)
 
-    def test_frozen_variables_get_no_gradient_computed(self):
+    def test_gradients_of_frozen_variables_are_not_computed(self):
         nodes = self.nodes(recomputed, trained="w2")
-        # Forward 4; W1's 2 again, as nothing asks for what W2's give; 2 for the gradients of W2 and
+        # 4 forward; 2 recomputed for W1, as W2's outputs are not needed; 2 for the gradients of W2;
         # 2 for that of layer 1's input. The frozen W1 would add 2.
         self.assertEqual(self.count(nodes, "MatMul"), 4 + 2 + 2 + 2)
 
-    def test_layers_below_all_that_trains_are_not_recomputed(self):
+    def test_layers_below_the_lowest_trained_one_are_not_recomputed(self):
         nodes = self.nodes(recomputed, trained="layer_1")
         self.assertEqual(self.count(nodes, "TanhGrad"), 1)
         self.assertEqual(self.count(nodes, "Tanh"), 2 + 1 + 1)
 
-    def test_random_numbers_that_cannot_be_drawn_again_are_an_error(self):
+    def test_dropout_without_a_key_is_an_error(self):
         with tf.Graph().as_default():
             values = tf.constant([1.0, 2.0])
             dropped = recomputed(lambda x: tf.nn.dropout(x, rate=0.5), values)

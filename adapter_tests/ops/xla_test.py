@@ -1,4 +1,4 @@
-"""Tests of xla.py: what is compiled apart, and where nothing is."""
+"""Tests of xla.py: which functions are compiled, and where none are."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ import tpu_program  # noqa: E402
 
 
 def compiled_calls(graph):
-    """How many calls of functions that XLA must compile a graph has."""
+    """Returns the number of calls of functions in a graph that XLA must compile."""
     return sum(
         "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
         for node in graph.as_graph_def().node
@@ -34,7 +34,7 @@ class GraphDictTest(tf.test.TestCase):
 
 class FusedTest(tf.test.TestCase):
     def built(self):
-        """(how many calls are compiled, 2 * 3 + 1 as the graph computes it)."""
+        """Returns (number of compiled calls, 2 * 3 + 1 as computed by the graph)."""
         function = xla.fused(lambda x, y: x * y + 1.0)
         with tf.Graph().as_default() as graph, self.session() as session:
             result = function(tf.constant(2.0), tf.constant(3.0))
@@ -44,22 +44,22 @@ class FusedTest(tf.test.TestCase):
         function = xla.fused(lambda x, *, factor: factor * x)
         with tf.Graph().as_default(), self.session() as session:
             x = tf.constant(2.0)
-            found = [function(x, factor=factor) for factor in (3.0, 5.0, 3.0)]
-            self.assertEqual(session.run(found), [6.0, 10.0, 6.0])
+            actual = [function(x, factor=factor) for factor in (3.0, 5.0, 3.0)]
+            self.assertEqual(session.run(actual), [6.0, 10.0, 6.0])
 
     @unittest.skipUnless(xla.can_fuse(), "there is no XLA for single functions here")
     def test_it_is_compiled(self):
         self.assertEqual(self.built(), (1, 7.0))
 
-    def test_nothing_is_where_it_must_be_portable(self):
+    def test_portable_graphs_are_not_compiled(self):
         with xla.portable():
             self.assertEqual(self.built(), (0, 7.0))
 
-    def test_nothing_is_on_a_gpu(self):
+    def test_not_compiled_on_a_gpu(self):
         with mock.patch.object(devices, "has_gpu", return_value=True):
             self.assertFalse(xla.can_fuse.__wrapped__())
 
-    def test_kept_outside_of_xla_is_what_it_was(self):
+    def test_tensors_are_unchanged_outside_of_xla(self):
         with tf.Graph().as_default():
             tensor = tf.constant(2.0)
             self.assertIs(xla.saved_for_backward(tensor), tensor)
@@ -67,12 +67,12 @@ class FusedTest(tf.test.TestCase):
             self.assertFalse(xla.is_in_xla())
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 shows no XLA program.")
-    def test_anew_is_computed_twice(self):
+    def test_recompute_prevents_merging(self):
         self.assertEqual(self.tanhs(xla.recompute), 2)
         self.assertEqual(self.tanhs(lambda _, x: [x]), 1)
 
     def tanhs(self, again):
-        """How many are in the program that takes the gradient of tanh from x, `again`."""
+        """Returns the number of tanh operations in a program with the gradient of tanh."""
 
         @tf.function(jit_compile=True, autograph=False)
         def step(x, gradient):

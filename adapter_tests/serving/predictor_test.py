@@ -122,7 +122,7 @@ class PredictorTest(tf.test.TestCase):
             predictor.Predictor(folder, other)
         with self.assertRaisesRegex(UserError, "bert: there is no folder"):
             predictor.Predictor(folder, "nowhere")
-        with self.assertRaisesRegex(UserError, "^Folder nowhere is no task adapter"):
+        with self.assertRaisesRegex(UserError, "^Folder nowhere is not a task adapter"):
             predictor.Predictor("nowhere", self.bert)
 
     def test_a_process_without_tensorflow(self):

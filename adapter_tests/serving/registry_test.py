@@ -145,9 +145,9 @@ class ServedTasksTest(tf.test.TestCase):
     def test_names_that_are_none(self):
         for name in ("", ".", "..", "../x", "a/b", "a b", "-x", "a@1", "ä", "x" * 101, "a\n"):
             with self.subTest(name):
-                with self.assertRaisesRegex(UserError, "no name of a task"):
+                with self.assertRaisesRegex(UserError, "not a valid task name"):
                     self.tasks.put_below_root(name, "sms")
-                with self.assertRaisesRegex(UserError, "no name of a task"):
+                with self.assertRaisesRegex(UserError, "not a valid task name"):
                     self.tasks.upload(name, {})
 
     def test_an_upload_is_there_after_a_restart(self):
