@@ -1,8 +1,7 @@
 """BERT in TF-Hub's formats: a module's weights, vocabulary and config.
 
-A module is a closed graph, into which adapters cannot be inserted. So only its variables, which are
-an ordinary checkpoint, its vocabulary and its constants are read. Its graphs are never loaded or
-run.
+A module is a closed graph, into which adapters cannot be inserted. Only its variables (an ordinary
+checkpoint), vocabulary and constants are read. Its graphs are never loaded or run.
 """
 
 import functools

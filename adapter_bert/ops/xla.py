@@ -128,9 +128,9 @@ def recompute(dependency, *tensors):
 
 
 def _compile_silently():
-    """Compiles a trivial function by XLA with stderr redirected to /dev/null.
+    """Compiles a trivial function with stderr redirected to /dev/null.
 
-    XLA reports the first compilation of a process on stderr, and no log setting prevents it.
+    XLA reports a process's first compilation on stderr, and no log setting prevents it.
     """
     with tf.Graph().as_default(), tf.Session(config=devices.session_config()) as session:
         x = tf.placeholder(tf.float32, [])

@@ -316,7 +316,7 @@ class OpenModuleTest(tf.test.TestCase):
         self.assert_refused(missing, "TF-Hub module .*missing: cannot be downloaded")
         empty = os.path.join(self.get_temp_dir(), "empty")
         os.makedirs(empty)
-        self.assert_refused(empty, r"TensorFlow 2's SavedModel, but .*empty is neither")
+        self.assert_refused(empty, r"TensorFlow 2's SavedModel, but .*empty holds neither")
 
     def test_modules_of_another_type(self):
         def image():
