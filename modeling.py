@@ -395,19 +395,21 @@ def transformer_model(
     outputs, shared_layers = [], {}
     for index in range(num_hidden_layers):
         is_adapted = index in (adapter.layers or ())
-        is_last = index == num_hidden_layers - 1
+        is_short = first_position_only and index == num_hidden_layers - 1
         layer: Callable = functools.partial(
             transformer_layer,
             forward=forward,
             adapter=adapter if is_adapted else None,
             gate=None if adapter_gates is None else adapter_gates[:, index],
-            first_position_only=first_position_only and is_last,
+            first_position_only=is_short,
             **settings,
         )
         if recompute_activations:
             layer = functools.partial(recomputed, layer)
-        elif can_share and not (first_position_only and is_last):
+        elif can_share and not is_short:
             layer = shared_layers.setdefault(is_adapted, SharedLayer(layer, forward))
+        if is_short:  # To compile it would take longer than the few rows of a whole training.
+            layer = xla.portable()(layer)
         with tf.variable_scope(f"layer_{index}"):
             layer_output = layer(layer_output)
         outputs.append(layer_output)

@@ -85,6 +85,11 @@ def portable():
         _portable.reset(token)
 
 
+def like_now(function: Callable) -> Callable:
+    """Returns the function; if `portable` is entered now, it is entered for each call."""
+    return portable()(function) if _portable.get() else function
+
+
 @functools.lru_cache(maxsize=None)
 def can_fuse() -> bool:
     """Returns whether XLA can compile single functions here: on CPUs, with TensorFlow 2.
