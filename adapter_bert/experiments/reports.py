@@ -315,8 +315,8 @@ def searches(results):
     samplers = sorted({search["sampler"] for search in ordered})
     caption = (
         "The best validation score of each trial, in the order in which they began, and the best so"
-        " far. Trials stopped early were behind the others at the same number of samples."
-        f" Sampler: {', '.join(samplers)}."
+        " far. Trials stopped early scored worse than others at the same number of samples."
+        f" Settings were proposed by: {', '.join(samplers)}."
     )
     titles = [paper.title(search["task"]) for search in ordered]
     tables = [
