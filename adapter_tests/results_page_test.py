@@ -43,7 +43,7 @@ class PageTest(tf.test.TestCase):
 
     def test_every_table_of_scores_is_one_of_a_report(self):
         scores = [table for table in tables_of(self.page) if not table.startswith("| grid |")]
-        self.assertGreater(len(scores), 4)
+        self.assertNotEmpty(scores)
         for table in scores:
             self.assertIn(table, self.reported, table.split("\n", 1)[0])
 
@@ -61,7 +61,7 @@ class PageTest(tf.test.TestCase):
             record = json.loads(line)
             if record["status"] == "done":
                 recorded.add((record["script"], tuple(sorted(record["flags"].items()))))
-        rows = re.findall(r"^\| `(\w+)` \| .* \| (\d+) \| (\d+) \|$", self.page, re.MULTILINE)
+        rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|$", self.page, re.MULTILINE)
         names = [
             os.path.splitext(os.path.basename(path))[0]
             for path in glob.glob(os.path.join(RESULTS, "grids", "*.json"))

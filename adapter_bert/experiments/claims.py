@@ -175,12 +175,12 @@ def _glue_rows(records):
     full = side(FULL.label, selection.filter_by_method(glue, FULL))
     for pooler, note in ((False, ""), (True, ", pooler trained")):
         for sizes, claim, expected, trained in (
-            (_SIZES, f"GLUE: adapters, the size chosen per task{note}", -0.4, "3.6%"),
+            (_SIZES, f"GLUE: adapters, best size per task{note}", -0.4, "3.6%"),
             ([64], f"GLUE: adapters of size 64{note}", -0.8, "2.1%"),
         ):
             adapters = side(ADAPTERS.label, selection.select_adapters(glue, pooler, sizes))
             yield _difference_row(
-                f"{claim}, less full fine-tuning",
+                f"{claim}, minus full fine-tuning",
                 f"{_signed(expected)}, {trained} trained",
                 adapters,
                 full,
@@ -217,7 +217,7 @@ def _parameter_rows(records):
     glue = list(filter(_is_glue, records))
     top = [r for r in selection.filter_by_method(glue, TOP_LAYERS) if TOP_LAYERS.level_of(r) == 1]
     yield _difference_row(
-        "The top layer alone, less adapters of size 64",
+        "Top layer alone, minus adapters of size 64",
         "−5.9 (MNLI)",
         side("top layer", top),
         side(ADAPTERS.label, selection.select_adapters(glue, sizes=[64])),
@@ -227,7 +227,7 @@ def _parameter_rows(records):
     norms = selection.filter_by_method(glue, LAYER_NORM)
     full = selection.filter_by_method(glue, FULL)
     yield _difference_row(
-        "LayerNorms alone, less full fine-tuning, accuracy",
+        "LayerNorms alone, minus full fine-tuning, accuracy",
         "−3.5 (CoLA), −4 (MNLI)",
         side(LAYER_NORM.label, _by_accuracy(norms)),
         side(FULL.label, _by_accuracy(full)),
@@ -242,7 +242,7 @@ def _squad_rows(records):
     full = side(FULL.label, selection.filter_by_method(squad, FULL))
     for size, expected, lowest in ((64, "−0.3 (90.4, 90.7)", -0.5), (2, "−0.8 (89.9, 90.7)", -1.0)):
         yield _difference_row(
-            f"SQuAD: F1 of adapters of size {size}, less full fine-tuning",
+            f"SQuAD: F1 of adapters of size {size}, minus full fine-tuning",
             expected,
             side(ADAPTERS.label, selection.select_adapters(squad, sizes=[size])),
             full,
@@ -268,7 +268,7 @@ def _further_rows(records):
         (NO_BERT.label, selection.filter_by_method(further, NO_BERT), -1.0, lambda d: d.value < 0),
     ):
         yield _difference_row(
-            f"Further tasks: {label}, less full fine-tuning, test accuracy",
+            f"Further tasks: {label}, minus full fine-tuning, test accuracy",
             f"{_signed(expected)} (17 tasks)",
             side(label, method_records, TEST),
             full,
@@ -282,13 +282,13 @@ def _ablation_rows(ablations):
     if not ablations:
         return
     ablations = sorted(ablations, key=lambda ablation: paper.sort_key(ablation["task"]))
-    one_model = ("1 a task", "1", "open: one learning rate, one number of epochs, one seed")
+    one_model = ("1 per task", "1", "open: one learning rate, one number of epochs, one seed")
 
     def by_task(value):
         return ", ".join(f"{_signed(value(a))} ({paper.title(a['task'])})" for a in ablations)
 
     yield Row(
-        "Without one layer's adapters, accuracy at worst",
+        "Removing one layer's adapters: worst change in accuracy",
         "−2 (MNLI, CoLA)",
         by_task(
             lambda a: min(v for (first, last), v in a["spans"].items() if first == last) - a["all"]
@@ -297,7 +297,7 @@ def _ablation_rows(ablations):
     )
     classes = [ablation for ablation in ablations if ablation["majority"] is not None]
     yield Row(
-        "Without any adapter, accuracy less the majority class's",
+        "Removing all adapters: accuracy, minus the majority class's",
         "0 (MNLI, CoLA)",
         ", ".join(
             f"{_signed(a['none'] - a['majority'])} ({paper.title(a['task'])})" for a in classes
@@ -337,7 +337,7 @@ def _init_scale_row(records):
     ]
     texts = [_by_task(drop) for drop in drops]
     return _row(
-        "Initial weights: the worst up to 1e-2, and above, less the best",
+        "Initial standard deviation up to 1e-2, and above it: worst score minus best",
         "about 0, and worse (MNLI, CoLA)",
         f"{texts[0]}; above {texts[1]}",
         sides,
@@ -388,7 +388,7 @@ def _learning_rate_row(records):
         for method, _ in sides
     )
     return _row(
-        "Learning rates from 2e-5 to 1e-3 within 2 points of the best one",
+        "Learning rates from 2e-5 to 1e-3 within 2 points of the best",
         "more with adapters than with full fine-tuning",
         ours,
         by_method,
@@ -421,7 +421,7 @@ def _variant_rows(records):
     values = sorted(differences.values())
     tasks = set.intersection(*(set(one.chosen) for one in sides))
     yield _row(
-        f"Other adapters, {len(values)} designs, less the default one",
+        f"{len(values)} other adapter designs, minus the default",
         "about 0",
         f"{_signed(values[0])} to {_signed(values[-1])} ({_titles(tasks)})",
         sides,
@@ -461,7 +461,7 @@ def _row(claim, expected, ours, sides, tasks, agrees, min_tasks=1):
     ]
     seeds = [one.chosen[task].seeds for one in sides for task in tasks]
     return Row(
-        *(claim, expected, ours, f"{_range(counts)} a method and task", _range(seeds)),
+        *(claim, expected, ours, f"{_range(counts)} per method and task", _range(seeds)),
         f"open: {', '.join(missing)}" if missing else verdict,
     )
 
@@ -472,6 +472,8 @@ def _range(counts):
 
 
 def _titles(tasks):
+    if len(tasks) > 4:  # Their names would fill the table.
+        return f"{len(tasks)} tasks"
     return ", ".join(map(paper.title, sorted(tasks, key=paper.sort_key)))
 
 

@@ -83,13 +83,28 @@ def claims(results):
     """The paper's claims, with a verdict where a sweep carries one."""
     rows = paper_claims.rows(results)
     caption = (
-        "Scores are of the validation set where it does not say test. Settings are all that were"
-        " tried of a method on a task, seeds those of the chosen setting; ± is a standard error. A"
-        " verdict needs two learning rates, two numbers of epochs and two seeds of each method and"
-        " size, on three tasks for a mean over tasks. The tasks that have them count alone then;"
-        " else the claim is open."
+        "Scores are on the validation set unless the claim says test; ± is a standard error. A"
+        " verdict needs two learning rates, two numbers of epochs and two seeds for each method and"
+        " size; a mean over tasks needs three such tasks. If there are enough such tasks, only they"
+        " count. Otherwise the claim is open. The second table has the reasons: the settings tried"
+        " for each method and task, and the seeds of the chosen one."
     )
-    tables = [Table("", paper_claims.COLUMNS, [list(row) for row in rows])]
+    verdicts = [row.verdict.partition(": ")[::2] for row in rows]
+    tables = [
+        Table(
+            "",
+            ["claim", "paper", "ours", "verdict"],
+            [[row.claim, row.paper, row.ours, word] for row, (word, _) in zip(rows, verdicts)],
+        ),
+        Table(
+            "What the verdicts rest on",
+            ["claim", "settings tried", "seeds", "open because of"],
+            [
+                [row.claim, row.settings, row.seeds, reasons or report_tables.GAP]
+                for row, (_, reasons) in zip(rows, verdicts)
+            ],
+        ),
+    ]
     numbers = [dict(zip(paper_claims.COLUMNS, row)) for row in rows]
     return Report("The paper's claims", caption, tables, numbers)
 
@@ -119,8 +134,8 @@ def table1(results):
             accuracies += cells_of(label, size_records, VALIDATION, best)
     tasks = tasks_of(cells)
     caption = (
-        "Validation scores in points, for each task its own of GLUE: the training that is the best"
-        f" on the validation set, of all settings and {count_seeds(cells)}."
+        "Validation scores in points, the GLUE score of each task. Each is that of the best run on"
+        f" the validation set, over all settings and {count_seeds(cells)}."
         f" {_total_note(cells)}{_design_note(records)}"
     )
     tables = [_with_untrained(report_tables.methods_table("", cells, len(tasks)), labels)]
@@ -156,7 +171,7 @@ def table2(results):
     ]
     tasks = tasks_of(cells)
     caption = (
-        f"Test scores in points, {_describe_seeds(cells)}; the setting, with the adapters' size or"
+        f"Test scores in points, {_describe_seeds(cells)}. The setting, with the adapter size or"
         " the number of top layers, is each task's best on the validation set."
         f" {_total_note(cells)}{_design_note(records)}"
     )
@@ -197,9 +212,9 @@ def figure6(results):
         panels += [studies.ablation_panel(ablation) for ablation in results.ablations]
         tables.append(studies.ablation_table(results.ablations))
         captions.append(
-            "Change of the validation score, in percentage points, when the adapters of a span of"
-            " layers are removed from the trained model, which is not trained again. Layers count"
-            " from 0; the diagonal has the single layers."
+            "Change in the validation score, in points, when the adapters of a span of layers are"
+            " removed from the trained model without further training. Layers count from 0; the"
+            " diagonal has the single layers."
         )
     cells = _init_scale_cells(results.records)
     if cells:
@@ -209,8 +224,8 @@ def figure6(results):
         tables.append(report_tables.levels_table(heading, cells))
         captions.append(
             "Validation score by the standard deviation of the adapters' initial weights,"
-            f" {_describe_seeds(cells)}; the other settings are the best at each on the validation"
-            f" set, of those trained with the majority of them.{_singles_note(cells)}"
+            f" {_describe_seeds(cells)}. At each, the other settings are the best on the validation"
+            f" set, among those trained with most of these values.{_singles_note(cells)}"
         )
     title = "Adapters removed, and their initial weights"
     return Report(title, " ".join(captions), tables, numbers, panels)
@@ -237,8 +252,8 @@ def figure7(results):
     )
     panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
     caption = (
-        f"Validation score at each learning rate, {_describe_seeds(cells)}; the other settings are"
-        " the best at each on the validation set, of those trained at the majority of the"
+        f"Validation score at each learning rate, {_describe_seeds(cells)}. At each, the other"
+        " settings are the best on the validation set, among those trained at most of the"
         f" rates.{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
         f"{_design_note(results.records)}"
     )
@@ -278,9 +293,9 @@ def variants(results):
                 for c in design_records
             ]
     caption = (
-        f"Validation scores in points, {_describe_seeds(cells)}; the other settings are each"
+        f"Validation scores in points, {_describe_seeds(cells)}. The other settings are each"
         " adapter's best on the validation set. A difference is from the default adapter of the"
-        f" same size at its best of the settings that this adapter was trained"
+        " same size, at its best among the settings that this adapter was trained"
         f" with.{_tried_note(records)}{_design_note(records)}"
     )
     tables = [report_tables.variants_table(cells, differences)]
@@ -300,7 +315,7 @@ def searches(results):
     samplers = sorted({search["sampler"] for search in ordered})
     caption = (
         "The best validation score of each trial, in the order in which they began, and the best so"
-        " far. Those stopped early were hopeless beside the others at the same number of samples."
+        " far. Trials stopped early scored worse than others at the same number of samples."
         f" Settings were proposed by: {', '.join(samplers)}."
     )
     titles = [paper.title(search["task"]) for search in ordered]
@@ -403,7 +418,7 @@ def _design_note(records):
     if len(scales) > 1:
         flags = {**flags, _INIT_SCALE: " or ".join(f"{scale:g}" for scale in scales)}
     flag_text = ", ".join(f"--{name}={value}" for name, value in flags.items())
-    return f" The adapters are those of {flag_text}." if flag_text else ""
+    return f" Adapters were trained with {flag_text}." if flag_text else ""
 
 
 def _design_label(record, usual_design):
@@ -485,7 +500,7 @@ def _tried_note(records):
 def _singles_note(cells):
     if not any(selection.is_bimodal(cell.choice.values) for cell in cells):
         return ""
-    return " Hollow marks are single seeds, where some are 10 points or more apart from the others."
+    return " Hollow marks are single seeds, where some are 10 points or more from the others."
 
 
 def _init_scale_cells(records):
@@ -521,12 +536,12 @@ def _percentiles_report(records, split, title):
     name = {VALIDATION: "validation", TEST: "test"}[split]
     tasks = [task for task in baseline if numbers and task in numbers[0]]
     caption = (
-        f"Mean {name} score over seeds, in points, less full fine-tuning's on the same task:"
-        f" percentiles over {', '.join(map(paper.title, tasks))}, against the mean of the"
-        " parameters trained per task (logarithmic axis). The numbers at the points are sizes of"
-        " adapters and numbers of top layers. The other settings are each task's best on the"
-        " validation set, of those trained at the majority of the sizes. Sizes and tasks"
-        f" that would leave gaps are left out.{_epochs_note(by_method, tasks)}"
+        f"Mean {name} score over seeds, in points, minus that of full fine-tuning on the same task."
+        f" Percentiles are over {', '.join(map(paper.title, tasks))}. The x axis is the mean of the"
+        " parameters trained per task (logarithmic). The numbers at the points are adapter sizes"
+        " and numbers of top layers. The other settings are each task's best on the validation"
+        " set, among those trained at most of the sizes. Sizes and tasks with gaps are left"
+        f" out.{_epochs_note(by_method, tasks)}"
         f"{_design_note(records)}"
     )
     panel = figures.Panel(
@@ -599,10 +614,10 @@ def _parameters_report(records, title):
     ]
     panels = [_panel(cells, task, methods, _PARAMETERS) for task in tasks_of(cells)]
     caption = (
-        "Validation score against the parameters trained per task (logarithmic axis): adapters by"
-        " size, the top layers by their number, and what else was trained in one way only;"
-        f" {_describe_seeds(cells)}, the other settings the best of each on the validation"
-        f" set, of those trained at the majority of the sizes."
+        "Validation score against the parameters trained per task (logarithmic axis),"
+        f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"
+        " are the other methods. At each point, the other settings are the best on the validation"
+        " set, among those trained at most of the sizes."
         f"{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}{_design_note(records)}"
     )
     tables = [report_tables.levels_table("", cells)]

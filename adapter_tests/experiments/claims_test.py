@@ -28,9 +28,9 @@ def rows(records, ablations=()):
     return {row.claim: row for row in claims.rows(Results(records, list(ablations)))}
 
 
-CHOSEN = "GLUE: adapters, the size chosen per task, less full fine-tuning"
-POOLER = "GLUE: adapters, the size chosen per task, pooler trained, less full fine-tuning"
-FIXED = "GLUE: adapters of size 64, less full fine-tuning"
+CHOSEN = "GLUE: adapters, best size per task, minus full fine-tuning"
+POOLER = "GLUE: adapters, best size per task, pooler trained, minus full fine-tuning"
+FIXED = "GLUE: adapters of size 64, minus full fine-tuning"
 
 
 class DifferenceTest(tf.test.TestCase):
@@ -72,7 +72,7 @@ class VerdictTest(tf.test.TestCase):
         row = rows(self.records())[CHOSEN]
         # Three standard errors of 1, over three tasks.
         self.assertEqual(row.ours, "0.0 ± 0.6 (MRPC, QNLI, RTE), 3.60% trained")
-        self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 a method and task"))
+        self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 per method and task"))
         self.assertEqual((row.seeds, row.verdict), ("2", "agrees"))
 
     def test_too_far_behind_differs(self):
@@ -144,7 +144,7 @@ class VerdictTest(tf.test.TestCase):
                 for entry in swept(task, [0.3, 0.3], score="matthews", tuning=tuning):
                     entry["scores"]["eval_accuracy"] = accuracy
                     records.append(entry)
-        row = rows(records)["LayerNorms alone, less full fine-tuning, accuracy"]
+        row = rows(records)["LayerNorms alone, minus full fine-tuning, accuracy"]
         self.assertEqual((row.ours, row.verdict), ("−5.0 (CoLA), −5.0 (MRPC)", "agrees"))
 
     def test_squad(self):
@@ -153,15 +153,15 @@ class VerdictTest(tf.test.TestCase):
             *swept("SQuAD", [60.0, 62.0], tuning="full", **squad),
             *swept("SQuAD", [60.0, 60.0], adapter_size=64, **squad),
         ]
-        row = rows(records)["SQuAD: F1 of adapters of size 64, less full fine-tuning"]
+        row = rows(records)["SQuAD: F1 of adapters of size 64, minus full fine-tuning"]
         self.assertEqual((row.ours, row.verdict), ("−1.0 ± 1.0 (SQuAD)", "differs"))
 
     def test_an_ablated_model_is_one_of_one_setting(self):
         found = rows([], [ABLATION])
-        row = found["Without one layer's adapters, accuracy at worst"]
+        row = found["Removing one layer's adapters: worst change in accuracy"]
         # 74.5 and 76.0 of 75.0.
         self.assertEqual((row.ours, row.verdict[:4]), ("−0.5 (CoLA)", "open"))
-        row = found["Without any adapter, accuracy less the majority class's"]
+        row = found["Removing all adapters: accuracy, minus the majority class's"]
         self.assertEqual(row.ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
 
     def test_learning_rates(self):
@@ -175,7 +175,7 @@ class VerdictTest(tf.test.TestCase):
             )
             for rate, score in by_rate.items()
         ]
-        row = rows(records)["Learning rates from 2e-5 to 1e-3 within 2 points of the best one"]
+        row = rows(records)["Learning rates from 2e-5 to 1e-3 within 2 points of the best"]
         self.assertEqual(row.ours, "adapters 2 of 3 (CoLA), full fine-tuning 1 of 3 (CoLA)")
         self.assertEqual(row.verdict, "agrees")
 

@@ -112,7 +112,7 @@ class GlueTest(tf.test.TestCase):
         (panel,) = report.panels
         self.assertEqual(curves(panel), {"adapters": [(120.0, -5.0)]})
         self.assertAllClose(panel.series[0].points[0][2:], [-7.4, -4.0])
-        self.assertIn("percentiles over CoLA, SST-2, MRPC, RTE,", report.caption)
+        self.assertIn("Percentiles are over CoLA, SST-2, MRPC, RTE.", report.caption)
         self.assertEqual(report.tables[0].rows, [["adapters, 8", "120", "-7.4", "-5.0", "-4.0"]])
 
     def test_every_level_of_figure1_has_the_same_tasks(self):
@@ -132,7 +132,7 @@ class GlueTest(tf.test.TestCase):
                 ("top layers", 1): (50.0 - 52.0, 79.0 - 80.0),
             },
         )
-        self.assertIn("percentiles over CoLA, MRPC,", report.caption)
+        self.assertIn("Percentiles are over CoLA, MRPC.", report.caption)
         self.assertIn("top layers\t1\t12345678\t", report_tables.to_tsv(report.numbers))
 
 
@@ -227,7 +227,7 @@ class ParametersFigureTest(tf.test.TestCase):
         records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
         report = reports.figure4(Results(records))
         self.assertIn("--adapter_init_scale=0.01.", report.caption)
-        self.assertIn("one way only; one seed, the other settings", report.caption)
+        self.assertIn("(logarithmic axis), one seed. Curves", report.caption)
 
 
 class ScaleAndAblationTest(tf.test.TestCase):
