@@ -652,7 +652,7 @@ def get_adapter(function_string):
         return None
     if name not in _ADAPTER_FUNCTIONS:
         raise UserError(
-            "--adapter_fn={}: there is no such adapter; known are {} and none.".format(
+            "--adapter_fn={}: unknown adapter; expected {} or none.".format(
                 function_string, ", ".join(_ADAPTER_FUNCTIONS)
             )
         )
@@ -784,7 +784,7 @@ def create_attention_mask_from_input_mask(from_tensor, to_mask):
 def reshape_to_matrix(input_tensor):
     """Returns a Tensor [..., D] as a matrix [rows, D]; raises ValueError for a vector."""
     if input_tensor.shape.ndims < 2:
-        raise ValueError(f"A matrix needs two axes at least, not {input_tensor.shape}.")
+        raise ValueError(f"Expected a Tensor of rank 2 or more, not of shape {input_tensor.shape}.")
     if input_tensor.shape.ndims == 2:
         return input_tensor
     return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])

@@ -273,7 +273,7 @@ def _split(tensor, num_parts, name):
     """Reshapes [B, ...] to [num_parts, B / num_parts, ...]."""
     rows, *inner = get_shape_list(tensor)
     if isinstance(rows, int) and rows % num_parts:
-        raise ValueError(f"{name}: a batch of {rows} has no {num_parts} equal parts.")
+        raise ValueError(f"{name}: a batch of {rows} cannot be split into {num_parts} equal parts.")
     return tf.reshape(tensor, [num_parts, rows // num_parts, *inner])
 
 

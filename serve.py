@@ -214,7 +214,7 @@ def _load(config):
             " --adapter_dir."
         )
     if config.adapter_dir is not None and not files.isdir(config.adapter_dir):
-        raise UserError(f"--adapter_dir={config.adapter_dir} is no folder.")
+        raise UserError(f"--adapter_dir={config.adapter_dir} is not a folder.")
     bert = pretrained.find(config, reads_checkpoint=False)
     tokenizers = request_texts.Tokenizers(str(bert.vocab_file), bool(config.spm_model_file))
     adapter_bank = bank.AdapterBank(

@@ -483,7 +483,7 @@ class MeanGradientsTest(tf.test.TestCase):
                 self.assertEqual(layers.take_statistics(), [])
 
     def test_unequal_parts_are_an_error(self):
-        with self.assertRaisesRegex(ValueError, "a batch of 6 has no 4 equal parts"):
+        with self.assertRaisesRegex(ValueError, "a batch of 6 cannot be split into 4 equal parts"):
             self.run_parts(4)
 
 

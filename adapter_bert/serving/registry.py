@@ -129,7 +129,7 @@ class ServedTasks:
         root = self._require_root()
         parts = path.split("/")
         if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
-            raise UserError(f"{path[:100]!r} is no folder below --adapter_dir.")
+            raise UserError(f"{path[:100]!r} is not a folder below --adapter_dir.")
         folder = posixpath.join(root, path)
         adapter_folders.check_below(root, folder)
         adapter_folder = adapter_folders.resolve(folder)
