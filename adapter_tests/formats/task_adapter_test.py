@@ -193,7 +193,7 @@ class ShapesTest(TaskAdaptersTestCase):
             },
         )
         task_adapter._adapter_shapes.cache_clear()
-        with self.assertRaisesRegex(UserError, "--adapter_fn=my_adapter: there is no such"):
+        with self.assertRaisesRegex(UserError, "--adapter_fn=my_adapter: unknown adapter"):
             task_adapter.shapes(described)
 
     def test_parameters_are_all_but_moving_statistics(self):

@@ -483,7 +483,7 @@ class AdapterConfigTest(tf.test.TestCase):
         for no_adapter in (None, "", "none", "None"):
             self.assertIsNone(get(no_adapter))
         with self.assertRaisesRegex(
-            UserError, "--adapter_fn=lora: .* known are feedforward_adapter and none"
+            UserError, "--adapter_fn=lora: .* expected feedforward_adapter or none"
         ):
             get("lora")
 
