@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, Optional
 
+from adapter_bert import __version__
 from adapter_bert.common import task_kinds
 
 _JSON = "application/json"
@@ -77,7 +78,7 @@ def document(max_instances: int) -> Dict[str, Any]:
         paths[path]["get"]["security"] = []
     return {
         "openapi": "3.1.0",
-        "info": {"title": "adapter-bert", "version": "1"},
+        "info": {"title": "adapter-bert", "version": __version__},
         "paths": paths,
         "security": [{}, {"token": []}],
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
