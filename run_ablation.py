@@ -147,7 +147,7 @@ def _read_finished(path, sources):
 
 
 def spans(num_layers):
-    """All (first, last) layers of a span, in order."""
+    """Returns all (first, last) layers of a span, in order."""
     return [(first, last) for first in range(num_layers) for last in range(first, num_layers)]
 
 
@@ -204,7 +204,7 @@ def _predict_answers(estimator, rows, gates, task):
 
 
 def _record(task, num_layers, labels, answers):
-    """The scores, as ablation.json has them.
+    """Returns the scores, as ablation.json has them.
 
     Args:
       task: `glue.Task`.

@@ -116,7 +116,7 @@ def run(values):
 
 
 def _names(config):
-    """The names of the reports that are asked for, checked."""
+    """Returns the names of the reports that are asked for, checked."""
     names = list(reports.REPORTS) if config.report == ("all",) else config.report
     for name in names:
         if name not in reports.REPORTS:
@@ -129,7 +129,7 @@ def _names(config):
 
 
 def _read_results(config):
-    """The `reports.Results` that the flags name, of --tasks alone if given."""
+    """Returns the `reports.Results` that the flags name, of --tasks alone if given."""
     ablations = [studies.read_ablation(path) for path in config.ablations]
     searches = [studies.read_search(path) for path in config.searches]
     if not (config.records or ablations or searches):

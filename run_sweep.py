@@ -228,7 +228,7 @@ def _table(runner, criterion):
 
 
 def _best(done, trials):
-    """The score of the best of some records, and the values of the flags that vary."""
+    """Returns the score of the best of some records, and the values of the flags that vary."""
     if not done:
         return ""
     best = max(done, key=selection.criterion_points)

@@ -49,7 +49,7 @@ class FlagsTest(ServeTestCase):
                 (["--token="], "--token: expected"),
                 (["--token=ä"], "--token: expected"),
                 ([taken], "cannot listen there"),
-                (["--adapter_dir=/no/such/folder"], "is no folder"),
+                (["--adapter_dir=/no/such/folder"], "is not a folder"),
             ):
                 if arguments != [taken]:
                     arguments = [*arguments, "--port=0"]

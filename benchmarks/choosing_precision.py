@@ -38,7 +38,7 @@ def starts(count):
 
 
 def describe(name, runs):
-    """A row: medians of the products' milliseconds and of the cost, and the choices."""
+    """Returns a row: medians of the products' milliseconds and of the cost, and the choices."""
     full, half = (
         statistics.median(1000 * seconds[precision] for seconds, _, _ in runs)
         for precision in ("float32", "bfloat16")

@@ -24,7 +24,7 @@ _SECONDS = 0.5  # Of each shape, after a first call.
 
 
 def milliseconds(function, clock):
-    """The median of a function's calls."""
+    """Returns the median of a function's calls."""
     function()
     times, end = [], clock() + _SECONDS
     while not times or clock() < end:
@@ -47,7 +47,7 @@ def use_one_thread():
 
 
 def rival(path):
-    """A function of ids [B, S] that returns a function to be timed: a session of one file."""
+    """Returns a function of ids [B, S] that returns a function to be timed: a session of one file."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -64,7 +64,7 @@ def rival(path):
 
 
 def of_bank(folder, precision, num_tasks):
-    """The same of a bank over a BERT, in which batches mix so many tasks."""
+    """Returns the same of a bank over a BERT, in which batches mix so many tasks."""
     config = configs.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
     adapter_bank = bank.AdapterBank(
         config, os.path.join(folder, "bert_model.ckpt"), precision=precision

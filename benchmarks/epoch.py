@@ -38,33 +38,33 @@ def prepared(*options):
 
 
 def ours(name, glue_dir, bert_dir, *options):
-    """A contestant that trains one epoch with run_classifier.py."""
+    """Returns a contestant that trains one epoch with run_classifier.py."""
     rate = f"--learning_rate={workload.LEARNING_RATE}"
     training = ["--do_train", "--num_train_epochs=1", rate]
     return run_classifier(name, glue_dir, bert_dir, *training, *options)
 
 
 def run_classifier(name, glue_dir, bert_dir, *options):
-    """A contestant that does with run_classifier.py what the options say."""
+    """Returns a contestant that does with run_classifier.py what the options say."""
     flags = ["--output_dir={scratch}/output", *mrpc.flags(glue_dir, bert_dir), *options]
     return harness.project_script(name, "traced.py", "run_classifier.py", *flags)
 
 
 def plain(name, glue_dir, bert_dir, *options):
-    """A contestant that trains with plain TensorFlow."""
+    """Returns a contestant that trains with plain TensorFlow."""
     paths = ["--glue_dir=" + glue_dir, "--bert_dir=" + bert_dir, "--output_dir={scratch}"]
     return harness.project_script(name, "plain_mrpc.py", *paths, *options)
 
 
 def torch(name, python, work, glue_dir, folder, *options):
-    """A contestant that trains or predicts with PyTorch; `folder` is that of `prepared`."""
+    """Returns a contestant that trains or predicts with PyTorch; `folder` is that of `prepared`."""
     paths = ["--glue_dir=" + glue_dir, "--bert_dir=" + os.path.join(folder, "huggingface")]
     paths.append("--output_dir={scratch}")
     return harness.peer(name, python, "torch_mrpc.py", work, *paths, *options)
 
 
 def steps_alone(timing):
-    """The same contestant's time from the beginning of the first step to the end of the last."""
+    """Returns the same contestant's time from the beginning of the first step to the end of the last."""
     seconds = [
         harness.last_mark(marks, "step") - harness.first_mark(marks, "session")
         for marks in timing.facts["marks"]

@@ -70,7 +70,7 @@ class Target(NamedTuple):
 
 
 def arguments(description, peers=True, repeats=True):
-    """The command line that all benchmarks share; False leaves the flag of that name out."""
+    """Returns the command line that all benchmarks share; False leaves the flag of that name out."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--results", default=RESULTS, help="Markdown file to write to; empty for none"
@@ -115,7 +115,7 @@ def parse(parser):
 
 
 def busy_share(seconds=1.0):
-    """The share of the cores' time that processes took in the next `seconds`."""
+    """Returns the share of the cores' time that processes took in the next `seconds`."""
 
     def ticks():
         with open("/proc/stat", encoding="ascii") as reader:
@@ -129,12 +129,12 @@ def busy_share(seconds=1.0):
 
 
 def project_script(name, script, *options):
-    """A contestant in this environment: a script of this folder."""
+    """Returns a contestant in this environment: a script of this folder."""
     return Contestant(name, [sys.executable, os.path.join(FOLDER, script), *options])
 
 
 def peer(name, python, script, *options):
-    """A contestant in the peers' environment."""
+    """Returns a contestant in the peers' environment."""
     return Contestant(name, [python, os.path.join(FOLDER, script), *options])
 
 
@@ -185,7 +185,7 @@ class _Worker:
 
 
 def _end_of(log):
-    """The last lines of a file that is open for reading."""
+    """Returns the last lines of a file that is open for reading."""
     log.seek(0)
     return log.read()[-4000:]
 
@@ -278,23 +278,23 @@ def _run_whole(contestant):
 
 
 def last_mark(marks, name):
-    """The seconds since the start when a run was at `name` for the last time."""
+    """Returns the seconds since the start when a run was at `name` for the last time."""
     return [mark["seconds"] for mark in marks if mark["name"] == name][-1]
 
 
 def first_mark(marks, name):
-    """The seconds since the start when a run was at `name` for the first time."""
+    """Returns the seconds since the start when a run was at `name` for the first time."""
     return next(mark["seconds"] for mark in marks if mark["name"] == name)
 
 
 def table(header, rows):
-    """A Markdown table: the first column to the left, the others to the right."""
+    """Returns a Markdown table: the first column to the left, the others to the right."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def compare(timings, ours, floors=None):
-    """The table of contestants.
+    """Returns the table of contestants.
 
     Args:
       timings: list of `Timing`.
@@ -369,7 +369,7 @@ def write_section(path, section, title, lines):
 
 
 def with_section(document, section, text):
-    """The document with `text` in the section's place, at its end if it has none yet."""
+    """Returns the document with `text` in the section's place, at its end if it has none yet."""
     begin, end = f"<!-- {section} -->", f"<!-- end of {section} -->"
     block = f"{begin}\n{text}\n{end}"
     document = document or "# Results\n\nWritten by the scripts of this folder.\n"
@@ -402,7 +402,7 @@ def machine(versions=()):
 
 
 def versions_of(timings):
-    """The versions that workers gave of their libraries."""
+    """Returns the versions that workers gave of their libraries."""
     return [timing.facts["version"] for timing in timings]
 
 

@@ -30,7 +30,7 @@ _GLUE = {"MRPC": "f1", "CoLA": "matthews", "STS-B": "spearman", "SST-2": "accura
 
 
 def glue_score(predictor, task, glue_dir):
-    """The task's score on its dev set."""
+    """Returns the task's score on its dev set."""
     examples = glue.get_processor(task).get_dev_examples(os.path.join(glue_dir, task))
     texts = [tuple(t for t in (e.text_a, e.text_b) if t is not None) for e in examples]
     answers, labels = predictor(texts), predictor.description.labels

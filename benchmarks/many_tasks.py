@@ -31,14 +31,14 @@ from adapter_bert.serving import bank
 
 
 def timed(function, *arguments):
-    """(seconds, what the function returns)."""
+    """Returns (seconds, what the function returns)."""
     start = time.perf_counter()
     result = function(*arguments)
     return time.perf_counter() - start, result
 
 
 def latencies(adapter_bank, names, sizes, count, random):
-    """(list of seconds of hits, of misses): `count` of each, one row a time, in turns."""
+    """Returns (list of seconds of hits, of misses): `count` of each, one row a time, in turns."""
     hits, misses = [], []
     while len(misses) < count:
         here = adapter_bank.names_in_memory()
@@ -63,7 +63,7 @@ def _arguments():
 
 
 def hits_beside_reading(adapter_bank, names, sizes, count):
-    """(list of seconds of hits of one task, tasks that another thread read meanwhile)."""
+    """Returns (list of seconds of hits of one task, tasks that another thread read meanwhile)."""
     row = bank_worker.random_rows(names[:1], sizes, 1)
     hits, done, num_read = [], threading.Event(), 0
     adapter_bank.predict(row)

@@ -5,7 +5,7 @@ import os
 
 
 def flags(glue_dir, bert_dir):
-    """The flags of run_classifier.py for MRPC and for the BERT of a folder with BERT's names."""
+    """Returns the flags of run_classifier.py for MRPC and for the BERT of a folder with BERT's names."""
     return [
         "--task_name=MRPC",
         f"--data_dir={os.path.join(glue_dir, 'MRPC')}",
@@ -17,7 +17,7 @@ def flags(glue_dir, bert_dir):
 
 
 def read(glue_dir, split):
-    """The rows of a split in the file's order: list of (sentence, sentence, label)."""
+    """Returns the rows of a split in the file's order: list of (sentence, sentence, label)."""
     path = os.path.join(glue_dir, "MRPC", split + ".tsv")
     with open(path, encoding="utf-8-sig", newline="") as reader:
         rows = csv.reader(reader, delimiter="\t", quoting=csv.QUOTE_NONE)

@@ -17,7 +17,7 @@ _STEPS = 1000  # Of the schedule; the rate has no influence on the time.
 
 
 def settings(sizes, precision, first_adapted_layer=0, **more):
-    """The `model_fn.ModelSettings` of a training from random weights, unless `more` says other.
+    """Returns the `model_fn.ModelSettings` of a training from random weights, unless `more` says other.
 
     With a first adapted layer above 0, LayerNorms are trained from there on too, else all.
     """

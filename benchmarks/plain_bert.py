@@ -70,7 +70,7 @@ def train_op(loss, learning_rate):
 
 
 def _encoder(sizes, features, dropout_rate, one_hot):
-    """The pooled output [B, D]."""
+    """Returns the pooled output [B, D]."""
     ids = features["input_ids"]
     batch_size, length = tf.shape(ids)[0], tf.shape(ids)[1]
     width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
@@ -90,7 +90,7 @@ def _encoder(sizes, features, dropout_rate, one_hot):
 
 
 def _words(sizes, ids, one_hot):
-    """The words' embeddings [B, S, D]."""
+    """Returns the words' embeddings [B, S, D]."""
     table = _weights("word_embeddings", [sizes["vocab_size"], sizes["hidden_size"]])
     if not one_hot:
         return tf.gather(table, ids)

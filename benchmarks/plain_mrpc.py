@@ -39,7 +39,7 @@ def features_of(rows, vocab, length):
 
 
 def rate_at(step, num_steps):
-    """The learning rate: a tenth of the steps up, then down to 0."""
+    """Returns the learning rate: a tenth of the steps up, then down to 0."""
     warmup = num_steps // 10
     share = step / warmup if step < warmup else 1 - step / num_steps
     return workload.LEARNING_RATE * share

@@ -15,7 +15,7 @@ def load_vocab(path):
 
 
 def tokenize(text, vocab):
-    """The WordPieces of a text.
+    """Returns the WordPieces of a text.
 
     Args:
       text: str.
@@ -40,7 +40,7 @@ def words_of(text):
 
 
 def pieces_of(word, vocab):
-    """The longest piece that begins the word, then the longest that goes on, and so forth."""
+    """Returns the longest piece that begins the word, then the longest that goes on, and so forth."""
     characters = list(word)
     if len(characters) > _LONGEST_WORD:
         return ["[UNK]"]

@@ -72,7 +72,7 @@ def read_losses(output_dir):
 
 
 def smoothed(losses):
-    """The running mean of `_SMOOTHED_STEPS` losses."""
+    """Returns the running mean of `_SMOOTHED_STEPS` losses."""
     return np.convolve(losses, np.full(_SMOOTHED_STEPS, 1 / _SMOOTHED_STEPS), mode="valid")
 
 

@@ -22,7 +22,7 @@ _TARGETS = [Target(_TORCH, 1 / 1.25), Target(_CAST, 1 / 1.25)]
 
 
 def ours(name, glue_dir, folder, *options):
-    """A contestant that predicts with run_classifier.py."""
+    """Returns a contestant that predicts with run_classifier.py."""
     bert_dir = os.path.join(folder, "ours")
     return epoch.run_classifier(name, glue_dir, bert_dir, "--do_predict", *options)
 

@@ -105,7 +105,7 @@ def ask_once(address, requests):
 
 
 def resident_mb(pid):
-    """The memory that a process has."""
+    """Returns the memory that a process has."""
     with open(f"/proc/{pid}/status", encoding="ascii") as reader:
         return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
 
@@ -167,7 +167,7 @@ def in_batches(root, bert_dir, names, instances, precision):
 
 
 def export_onnx(root, name, bert_dir, folder):
-    """The path of one task's model, exported."""
+    """Returns the path of one task's model, exported."""
     command = [sys.executable, "export_model.py", "--format=onnx"]
     command += [f"--adapters={root}/{name}", f"--export_dir={folder}/onnx"]
     environment_of = {**os.environ, "BERT_BASE_DIR": bert_dir}
@@ -176,7 +176,7 @@ def export_onnx(root, name, bert_dir, folder):
 
 
 def row_of(clients, name, reports):
-    """A line of the table, of the medians over some reports."""
+    """Returns a line of the table, of the medians over some reports."""
     rate = statistics.median(one["requests"] / one["seconds"] for one in reports)
     p50, p99 = (statistics.median(one[key] for one in reports) for key in ("p50", "p99"))
     cpu = statistics.median(one["cpu"] / max(one["requests"], 1) for one in reports)

@@ -23,13 +23,13 @@ _PHASES = (
 
 
 def phases(marks):
-    """The seconds of each phase of a run, in the order of `_PHASES`."""
+    """Returns the seconds of each phase of a run, in the order of `_PHASES`."""
     ends = [harness.first_mark(marks, name) for name, _ in _PHASES]
     return [end - start for start, end in zip([0.0, *ends], ends)]
 
 
 def describe(timings):
-    """A Markdown table: a row for each phase, a column for each contestant."""
+    """Returns a Markdown table: a row for each phase, a column for each contestant."""
     columns = []
     for timing in timings:
         runs = timing.facts["marks"]

@@ -70,7 +70,7 @@ def _options(model, work, precision):
 
 
 def _floor(name, options, *more):
-    """The matrix products alone, by TensorFlow."""
+    """Returns the matrix products alone, by TensorFlow."""
     return harness.project_script(
         "floor, " + name, "products.py", *options, "--library=tensorflow", *more
     )

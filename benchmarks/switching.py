@@ -51,7 +51,7 @@ def build(model):
 
 
 def describe(model):
-    """The `task_adapter.Description` of such a model."""
+    """Returns the `task_adapter.Description` of such a model."""
     return task_adapter.Description(
         task="MRPC",
         kind="classification",

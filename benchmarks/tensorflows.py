@@ -15,7 +15,7 @@ _NEWEST, _OLDER = "newest TensorFlow", "TensorFlow 2.15"
 
 
 def on_both(contestant, older):
-    """A contestant, by this Python and by another one."""
+    """Returns a contestant, by this Python and by another one."""
     script = contestant.command[1:]
     return [
         contestant._replace(name=_NEWEST),
@@ -50,7 +50,7 @@ def main():
 
 
 def first_step(timing):
-    """The median seconds from a process's start to the end of its first step."""
+    """Returns the median seconds from a process's start to the end of its first step."""
     marks = timing.facts["marks"]
     return statistics.median(harness.first_mark(run, "step") for run in marks)
 

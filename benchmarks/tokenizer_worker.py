@@ -12,7 +12,7 @@ import worker
 
 
 def ours(vocab_file):
-    """A function from texts to their tokens: this project's."""
+    """Returns a function from texts to their tokens: this project's."""
     import tokenization
 
     importlib.reload(tokenization)  # Whatever it remembers of an earlier run is no merit.
@@ -21,19 +21,19 @@ def ours(vocab_file):
 
 
 def plain(vocab_file):
-    """The same, character by character."""
+    """Returns the same, character by character."""
     vocab = plain_tokenizer.load_vocab(vocab_file)
     return lambda texts: [plain_tokenizer.tokenize(text, vocab) for text in texts]
 
 
 def single(vocab_file):
-    """The same with HuggingFace's tokenizers, one text at a time."""
+    """Returns the same with HuggingFace's tokenizers, one text at a time."""
     tokenizer = _huggingface(vocab_file)
     return lambda texts: [tokenizer.encode(text, add_special_tokens=False).tokens for text in texts]
 
 
 def batched(vocab_file):
-    """The same, all texts at once."""
+    """Returns the same, all texts at once."""
     tokenizer = _huggingface(vocab_file)
     return lambda texts: [
         encoding.tokens for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)

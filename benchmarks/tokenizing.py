@@ -19,7 +19,7 @@ _TARGETS = [Target(_PLAIN, 0.2)]
 
 
 def texts_of(glue_dir, squad_files):
-    """All sentences, paragraphs and questions, as they come: list of str."""
+    """Returns all sentences, paragraphs and questions, as they come: list of str."""
     texts = []
     for split in ("train", "dev", "test"):
         texts += [sentence for row in mrpc.read(glue_dir, split) for sentence in row[:2]]

@@ -16,7 +16,7 @@ ATTENTION = "eager"
 
 
 def random_model(sizes):
-    """A BERT with a classifier and random weights; `sizes` is a value of `workload.MODELS`."""
+    """Returns a BERT with a classifier and random weights; `sizes` is a value of `workload.MODELS`."""
     config = transformers.BertConfig(
         **sizes, num_labels=workload.NUM_LABELS, attn_implementation=ATTENTION
     )
@@ -54,13 +54,13 @@ def adapted(model, first_layer=0):
 
 
 def optimizer_of(model):
-    """(AdamW over what requires gradients, the list of it)."""
+    """Returns (AdamW over what requires gradients, the list of it)."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(trained, lr=workload.LEARNING_RATE, fused=True), trained
 
 
 def autocast(precision):
-    """The context in which the forward pass computes in that precision."""
+    """Returns the context in which the forward pass computes in that precision."""
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
 
 
@@ -81,7 +81,7 @@ def use_all_cores():
 
 
 def random_batch(sizes):
-    """`workload.features` by HuggingFace's names."""
+    """Returns `workload.features` by HuggingFace's names."""
     arrays = workload.features(sizes["vocab_size"])
     names = {
         "input_ids": "input_ids",
@@ -93,7 +93,7 @@ def random_batch(sizes):
 
 
 def _forward(model, batch, precision, cast_weights):
-    """A function that computes the probabilities once."""
+    """Returns a function that computes the probabilities once."""
     model.eval()
     batch = {name: values for name, values in batch.items() if name != "labels"}
     if cast_weights:

@@ -27,7 +27,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def marked(function, before=None, after=None, **values):
-    """The function, with marks of these names before (with `values`) and after each call."""
+    """Returns the function, with marks of these names before (with `values`) and after each call."""
 
     def call(*arguments, **options):
         if before:

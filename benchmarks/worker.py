@@ -52,7 +52,7 @@ def serve(run, *, facts=None, prepare=None):
 
 
 def peak_memory():
-    """The most bytes of RAM that this process has held so far."""
+    """Returns the most bytes of RAM that this process has held so far."""
     with open("/proc/self/status", encoding="ascii") as reader:
         kilobytes = next(line.split()[1] for line in reader if line.startswith("VmHWM:"))
     return 1024 * int(kilobytes)

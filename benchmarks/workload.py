@@ -32,7 +32,7 @@ LARGE = dict(
 
 
 def parser(description, work=True, precision=True, first_adapted_layer=True):
-    """The command line of contestants of a step or pass; False leaves the flag of that name out."""
+    """Returns the command line of contestants of a step or pass; False leaves the flag of that name out."""
     result = argparse.ArgumentParser(description=description)
     result.add_argument("--model", choices=sorted(MODELS), required=True)
     if work:
@@ -46,7 +46,7 @@ def parser(description, work=True, precision=True, first_adapted_layer=True):
 
 
 def features(vocab_size, batch_size=BATCH_SIZE, length=LENGTH):
-    """A batch of random ids without padding: dict of int32 arrays, named as in our features."""
+    """Returns a batch of random ids without padding: dict of int32 arrays, named as in our features."""
     random = np.random.RandomState(0)
     shape = [batch_size, length]
     arrays = {
@@ -82,7 +82,7 @@ class Product(NamedTuple):
 def products(
     sizes, batch_size=BATCH_SIZE, length=LENGTH, *, backward, first_layer=0, only_first=False
 ):
-    """The encoder's matrix products in a forward pass or a training step.
+    """Returns the encoder's matrix products in a forward pass or a training step.
 
     Args:
       sizes: a value of `MODELS`.
@@ -113,7 +113,7 @@ def products(
 
 
 def _dense(name, rows, inputs, outputs, trained):
-    """[a dense layer's product, its gradients]; the weights' own gradient only if they train."""
+    """Returns [a dense layer's product, its gradients]; the weights' own gradient only if they train."""
     x, dy = (f"x{rows}x{inputs}", (rows, inputs)), (f"dy{rows}x{outputs}", (rows, outputs))
     kernel = (name, (inputs, outputs))
     step = [Product(x, kernel), Product(dy, kernel, transpose_right=True)]

@@ -45,7 +45,7 @@ def attack(function):
 
 
 def make_adapter(bert_dir, name, size, seed=0, scale=1.0):
-    """A `task_adapter.TaskAdapter` that nobody trained."""
+    """Returns a `task_adapter.TaskAdapter` that nobody trained."""
     config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     tokenizers = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
     description = task_adapter.Description(
@@ -124,7 +124,7 @@ class Server:
             return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
 
     def call(self, method, path, body=None, headers=(), source="127.0.0.1"):
-        """(status, body) of an answer."""
+        """Returns (status, body) of an answer."""
         connection = http.client.HTTPConnection(
             *self.address, timeout=120, source_address=(source, 0)
         )
@@ -138,7 +138,7 @@ class Server:
         return self.call("POST", f"/v1/models/{task}:predict", body, source=source)
 
     def send(self, parts):
-        """The first line that is received while parts are sent, until the connection ends."""
+        """Returns the first line that is received while parts are sent, until the connection ends."""
         received = []
         with socket.create_connection(self.address, 60) as connection:
 
@@ -377,7 +377,7 @@ def killed_during_uploads(values, root, times=10):
 
 
 def _form(folder):
-    """(body, headers) of an upload."""
+    """Returns (body, headers) of an upload."""
     body = io.BytesIO()
     for name in task_adapter.FILES:
         head = f'Content-Disposition: form-data; name="{name}"; filename="{name}"'

@@ -136,11 +136,11 @@ class BertConfig:
         return config
 
     def to_dict(self) -> Dict[str, Any]:
-        """All attributes by name: the sizes and rates, and what else `from_dict` was given."""
+        """Returns all attributes by name: the sizes and rates, and what else `from_dict` was given."""
         return copy.deepcopy(self.__dict__)
 
     def to_json_string(self) -> str:
-        """The text of a bert_config.json."""
+        """Returns the text of a bert_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
@@ -408,7 +408,7 @@ class AdapterConfig(Settings):
             )
 
     def variant(self) -> Dict[str, Any]:
-        """The fields of `VARIANTS` that are not adapter-bert's, by name."""
+        """Returns the fields of `VARIANTS` that are not adapter-bert's, by name."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         values = {name: getattr(self, name) for name in VARIANTS}
         return {name: value for name, value in values.items() if value != defaults[name]}

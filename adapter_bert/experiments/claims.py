@@ -128,7 +128,7 @@ def _by_level(records):
 
 
 def _is_swept(records, flag, fixed):
-    """Whether a flag has two values in records that have the same value of another flag."""
+    """Returns whether a flag has two values in records that have the same value of another flag."""
     groups = selection.group_by(records, lambda record: record["flags"].get(fixed))
     return any(len({r["flags"].get(flag) for r in group}) > 1 for group in groups.values())
 
@@ -162,7 +162,7 @@ def _is_glue(record):
 
 
 def _by_accuracy(records):
-    """The records that have an accuracy, with it as their score."""
+    """Returns the records that have an accuracy, with it as their score."""
     return [
         {**record, "score": "eval_accuracy"}
         for record in records
@@ -437,7 +437,7 @@ def _plain_setting(record):
 def _difference_row(
     claim, expected, first, second, agrees, *, has_share=False, by_task=False, min_tasks=1
 ):
-    """The `Row` of two sides' difference; None if they have no task in common."""
+    """Returns the `Row` of two sides' difference; None if they have no task in common."""
     found = difference(first, second, min_tasks)
     if found is None:
         return None
@@ -481,6 +481,6 @@ def _by_task(values: Dict[str, Any]):
 
 
 def _signed(value):
-    """A number with its sign, "−0.4"; 0 has none."""
+    """Returns a number with its sign, "−0.4"; 0 has none."""
     text = f"{value:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")

@@ -56,7 +56,7 @@ class Trial(NamedTuple):
         return task_label(name, flags.get("data_dir"))
 
     def with_flags(self, flags):
-        """The same with further flags, a dict."""
+        """Returns the same with further flags, a dict."""
         return self._replace(flags=tuple(sorted({**dict(self.flags), **flags}.items())))
 
     @property
@@ -65,7 +65,7 @@ class Trial(NamedTuple):
         return str(dict(self.flags).get("tuning", "adapters"))
 
     def key(self, backbone, data=None):
-        """A name for it on that backbone and data: whatever else is the same is the same training.
+        """Returns a name for it on that backbone and data: whatever else is the same is the same training.
 
         Args:
           backbone: str.
@@ -99,7 +99,7 @@ def task_label(name, data_dir):
 
 
 def expand_variables(name, value):
-    """A flag's value as a text, in which $NAME has become that environment variable.
+    """Returns a flag's value as a text, in which $NAME has become that environment variable.
 
     Raises:
       UserError: it is not set.
@@ -149,7 +149,7 @@ def parse_setting(text, flag):
 
 
 def _parse_value(text):
-    """A flag's value as what it reads as: a truth, a number, or else the text itself."""
+    """Returns a flag's value as what it reads as: a truth, a number, or else the text itself."""
     try:
         value = json.loads(text.lower() if text in ("True", "False") else text)
     except (ValueError, RecursionError):
@@ -172,7 +172,7 @@ def override_flags(grids, overrides):
 
 
 def expand_grids(grids, only=(), source="grid"):
-    """The trials of grids, each once, in the order of the grids.
+    """Returns the trials of grids, each once, in the order of the grids.
 
     Args:
       grids: list of dicts from flags to a value, or to a list of values; "script" is no flag.
@@ -202,7 +202,7 @@ def expand_grids(grids, only=(), source="grid"):
 
 
 def _axes(grid, only, source):
-    """(script, ordered dict from each flag to the list of its values that `only` leaves)."""
+    """Returns (script, ordered dict from each flag to the list of its values that `only` leaves)."""
     script, known = grid.get("script", "run_classifier.py"), sorted(scripts())
     if script not in known:
         raise UserError(f"{source}: script {script!r}: expected one of {', '.join(known)}.")
@@ -220,13 +220,13 @@ def _axes(grid, only, source):
 
 
 def _read_values(name, values, source):
-    """A flag's values as a list."""
+    """Returns a flag's values as a list."""
     values = values if isinstance(values, list) else [values]
     return [read_value(name, value, f"{source}: {name}") for value in values]
 
 
 def read_value(name, value, where):
-    """A flag's value as a trial has it; 3.0 and "3" are 3, or a training would have several keys.
+    """Returns a flag's value as a trial has it; 3.0 and "3" are 3, or a training would have several keys.
 
     Args:
       name: the flag's.

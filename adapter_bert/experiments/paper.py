@@ -97,7 +97,7 @@ def is_glue(task):
 
 
 def sort_key(task):
-    """A key that sorts tasks as the paper's tables list them, others after these by name."""
+    """Returns a key that sorts tasks as the paper's tables list them, others after these by name."""
     task_order = (*GLUE, *TABLE_2)
     name, _ = _split_sample(task)
     name = "MNLI-m" if name == "MNLI" else name

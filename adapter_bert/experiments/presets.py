@@ -40,7 +40,7 @@ _FURTHER_EPOCHS = {
 
 
 def _further_tasks_grids(axes, column):
-    """A grid for each of the further tasks, with its epochs in that column of Table 4."""
+    """Returns a grid for each of the further tasks, with its epochs in that column of Table 4."""
     common = {"learning_rate": _FURTHER_RATES, "do_predict": True, **_FIVE_SEEDS}
     return [
         {"task_name": task, "num_train_epochs": epochs[column], **common, **axes}

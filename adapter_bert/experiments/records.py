@@ -29,12 +29,12 @@ _NUMBERS = ("adapter_size", "num_top_layers", "learning_rate", "adapter_init_sca
 
 
 def now():
-    """The time, as records tell it: in UTC, for those of several machines."""
+    """Returns the time, as records tell it: in UTC, for those of several machines."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
 
 
 def read(folder):
-    """All records in a folder, in the order in which they were finished.
+    """Returns all records in a folder, in the order in which they were finished.
 
     Of two with one key the later counts, but a failure never hides what is done. A last line that
     a kill cut short is left out: its trial is not done.
@@ -161,7 +161,7 @@ def _read_lines(path):
 
 
 def _parse_record(line, where):
-    """A line's record; None where it is cut short."""
+    """Returns a line's record; None where it is cut short."""
     try:
         record = _parse_json(line)
     except files.DuplicateKeyError as error:
@@ -216,5 +216,5 @@ _VALIDATORS = {DONE: _has_scores, FAILED: _has_reason}
 
 
 def _is_truncated(line):
-    """Whether a kill may have left it: an object that does not end."""
+    """Returns whether a kill may have left it: an object that does not end."""
     return re.match(r"\{", line) and _parse_json(line) is None

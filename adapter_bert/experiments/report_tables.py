@@ -25,7 +25,7 @@ class Cell(NamedTuple):
         return _format_score(self.choice.value, self.choice.sem)
 
     def to_row(self):
-        """All there is to know of it: a dict."""
+        """Returns all there is to know of it: a dict."""
         choice = self.choice
         setting = " ".join(f"{name}={value}" for name, value in choice.setting.items())
         return {
@@ -50,7 +50,7 @@ class Table(NamedTuple):
 
 
 def cells_of(label, records, split, choose=selection.choose_mean, level=None):
-    """A list with the `Cell` of each task that has a score.
+    """Returns a list with the `Cell` of each task that has a score.
 
     Args:
       label, level: of the cells.
@@ -64,7 +64,7 @@ def cells_of(label, records, split, choose=selection.choose_mean, level=None):
 
 
 def cells_along(label, records, flag, split=VALIDATION):
-    """The `Cell`s of each level, which is a flag's value, and task, of comparable records."""
+    """Returns the `Cell`s of each level, which is a flag's value, and task, of comparable records."""
     comparable = selection.select_comparable(records, flag)
     by_level = selection.group_by(comparable, lambda record: selection.flag_of(record, flag))
     return [
@@ -75,7 +75,7 @@ def cells_along(label, records, flag, split=VALIDATION):
 
 
 def tasks_of(cells):
-    """The tasks of some cells, in the paper's order."""
+    """Returns the tasks of some cells, in the paper's order."""
     return sorted({cell.task for cell in cells}, key=paper.sort_key)
 
 
@@ -92,7 +92,7 @@ def pluralize(count, noun):
 
 
 def methods_table(heading, cells, num_tasks=None):
-    """A row for each method, a column for each task, and the mean over `find_complete_tasks`.
+    """Returns a row for each method, a column for each task, and the mean over `find_complete_tasks`.
 
     Args:
       num_tasks: N; then total parameters, as a multiple of BERT's for N tasks, and those trained
@@ -147,7 +147,7 @@ def find_complete_tasks(sets_of_tasks):
 
 
 def _costs(cells, num_tasks):
-    """[total parameters, trained per task] of the cells of a method, by task."""
+    """Returns [total parameters, trained per task] of the cells of a method, by task."""
     shares = [cell.choice.share for cell in cells.values()]
     if None in shares:
         return [GAP, GAP]
@@ -158,7 +158,7 @@ def _costs(cells, num_tasks):
 
 
 def levels_table(heading, cells):
-    """A row for each method and level, a column for each task, and the parameters trained."""
+    """Returns a row for each method and level, a column for each task, and the parameters trained."""
     tasks = tasks_of(cells)
     rows = []
     for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
@@ -172,7 +172,7 @@ def levels_table(heading, cells):
 
 
 def variants_table(cells, differences):
-    """A row for each method and level; for each task its score, and its difference.
+    """Returns a row for each method and level; for each task its score, and its difference.
 
     Args:
       differences: that of each cell from the default, in points; None where there is none.
@@ -193,13 +193,13 @@ def variants_table(cells, differences):
 
 
 def transpose(table):
-    """The table with its rows as columns."""
+    """Returns the table with its rows as columns."""
     first, *rows = zip(table.columns, *table.rows)
     return Table(table.heading, list(first), [list(row) for row in rows])
 
 
 def paper_table_1(tasks):
-    """The paper's Table 1, for those of some tasks that it has: one `Table` in a list, or none."""
+    """Returns the paper's Table 1, for those of some tasks that it has: one `Table` in a list, or none."""
     tasks = [task for task in tasks if task in paper.TABLE_1[0].scores]
     columns = ["", *tasks, "mean", "total parameters", "trained per task"]
     rows = []
@@ -212,7 +212,7 @@ def paper_table_1(tasks):
 
 
 def paper_table_2(tasks):
-    """The paper's Table 2 likewise."""
+    """Returns the paper's Table 2 likewise."""
     paper_rows = [paper.TABLE_2[task] for task in tasks if task in paper.TABLE_2]
     rows = [[row.title, *(_format_score(*pair) for pair in row[1:])] for row in paper_rows]
     pairs = zip(*(row[1:] for row in paper_rows))
@@ -224,7 +224,7 @@ def paper_table_2(tasks):
 
 
 def _format_mean_trained(cells):
-    """The parameters trained per task, a mean, since tasks differ by their heads."""
+    """Returns the parameters trained per task, a mean, since tasks differ by their heads."""
     trained = [cell.choice.trained for cell in cells if cell.choice.trained]
     return f"{np.mean(trained):,.0f}" if trained else GAP
 
@@ -238,7 +238,7 @@ def _format_score(value, sem):
 
 
 def to_markdown(table):
-    """A `Table` as Markdown."""
+    """Returns a `Table` as Markdown."""
     rows = [table.columns, ["---"] * len(table.columns), *table.rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"## {table.heading}\n\n{lines}" if table.heading else lines

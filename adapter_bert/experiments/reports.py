@@ -80,7 +80,7 @@ class Report(NamedTuple):
 
 
 def claims(results):
-    """The paper's claims, with a verdict where a sweep carries one."""
+    """Returns the paper's claims, with a verdict where a sweep carries one."""
     rows = paper_claims.rows(results)
     caption = (
         "Scores are of the validation set where it does not say test. Settings are all that were"
@@ -134,7 +134,7 @@ def table1(results):
 
 
 def _with_untrained(table, labels):
-    """The table with a row for each label, which says so where nothing is trained yet."""
+    """Returns the table with a row for each label, which says so where nothing is trained yet."""
     rows = {row[0]: row for row in table.rows}
     gaps = [report_tables.GAP] * (len(table.columns) - 2)
     labelled = [rows.get(label, [label, "not trained yet", *gaps]) for label in labels]
@@ -142,7 +142,7 @@ def _with_untrained(table, labels):
 
 
 def table2(results):
-    """The further tasks: the baseline without BERT, full and variable fine-tuning, adapters."""
+    """Returns the further tasks: the baseline without BERT, full and variable fine-tuning, adapters."""
     records = _filter_further_tasks(results.records)
     full, top_layers = (selection.select_usual(records, method) for method in (FULL, TOP_LAYERS))
     # Variable fine-tuning of all layers is full fine-tuning.
@@ -171,7 +171,7 @@ def figure1(results):
 
 
 def figure3(results):
-    """The further tasks: as `figure1`, with test scores."""
+    """Returns the further tasks: as `figure1`, with test scores."""
     return _percentiles_report(_filter_further_tasks(results.records), TEST, "Further tasks")
 
 
@@ -182,7 +182,7 @@ def figure4(results):
 
 
 def figure5(results):
-    """The same of SQuAD."""
+    """Returns the same of SQuAD."""
     records = [record for record in results.records if record["script"] == "run_squad.py"]
     return _parameters_report(records, "SQuAD: score against trained parameters")
 
@@ -217,7 +217,7 @@ def figure6(results):
 
 
 def figure7(results):
-    """The best score at each learning rate, adapters beside full fine-tuning."""
+    """Returns the best score at each learning rate, adapters beside full fine-tuning."""
     by_method = {
         method: selection.select_comparable(
             [
@@ -289,7 +289,7 @@ def variants(results):
 
 
 def searches(results):
-    """The no-BERT baseline's searches: the score of each trial, and the best so far."""
+    """Returns the no-BERT baseline's searches: the score of each trial, and the best so far."""
     ordered = sorted(results.searches, key=lambda search: paper.sort_key(search["task"]))
     numbers = [row for search in ordered for row in studies.search_rows(search)]
     panels = []
@@ -334,7 +334,7 @@ REPORTS = {
 
 
 def render(name, report):
-    """The files of a report: a dict from their names to str or bytes.
+    """Returns the files of a report: a dict from their names to str or bytes.
 
     Args:
       name: what the files' names begin with.
@@ -356,7 +356,7 @@ def _rows(cells):
 
 
 def _split_glue(records):
-    """The records of GLUE's tasks; MNLI, whose two dev sets are two tasks there, gives two.
+    """Returns the records of GLUE's tasks; MNLI, whose two dev sets are two tasks there, gives two.
 
     Samples of a task's rows count once they have full fine-tuning to compare with.
     """
@@ -376,7 +376,7 @@ def _split_glue(records):
 
 
 def _filter_further_tasks(records):
-    """The records of other tasks that have test scores."""
+    """Returns the records of other tasks that have test scores."""
     return [
         record
         for record in records
@@ -396,7 +396,7 @@ def _total_note(cells):
 
 
 def _design_note(records):
-    """A sentence on the adapters where they are not the default ones."""
+    """Returns a sentence on the adapters where they are not the default ones."""
     adapters = selection.select_usual(records, ADAPTERS)
     flags = selection.find_usual_design(adapters, ADAPTERS)
     scales = sorted({selection.flag_of(record, _INIT_SCALE) for record in adapters})
@@ -413,7 +413,7 @@ def _design_label(record, usual_design):
 
 
 def _match_settings(records, reference_records):
-    """The records whose settings, but for the design, some of the others have."""
+    """Returns the records whose settings, but for the design, some of the others have."""
     settings = {_settings_without_design(reference) for reference in reference_records}
     return [record for record in records if _settings_without_design(record) in settings]
 
@@ -424,7 +424,7 @@ def _settings_without_design(record):
 
 
 def _select_curves(cells):
-    """The cells of the tasks of which some method has three levels, and every one has two.
+    """Returns the cells of the tasks of which some method has three levels, and every one has two.
 
     Fewer make no curve.
     """
@@ -438,7 +438,7 @@ def _select_curves(cells):
 
 
 def _at_equal_epochs(by_method):
-    """The records of methods that compare at equal numbers of epochs.
+    """Returns the records of methods that compare at equal numbers of epochs.
 
     Where each of a task's methods was trained with several numbers of epochs, each has its best, as
     in the paper. Else those remain that all methods share, if there are any.
@@ -462,7 +462,7 @@ def _at_equal_epochs(by_method):
 
 
 def _epochs_note(by_method, tasks):
-    """A sentence on the numbers of epochs that each method was trained with, for captions."""
+    """Returns a sentence on the numbers of epochs that each method was trained with, for captions."""
     texts = []
     for method, records in by_method.items():
         epochs = {record["flags"].get(_EPOCHS) for record in records if record["task"] in tasks}
@@ -473,7 +473,7 @@ def _epochs_note(by_method, tasks):
 
 
 def _tried_note(records):
-    """A sentence on all the learning rates and numbers of epochs of records, for captions."""
+    """Returns a sentence on all the learning rates and numbers of epochs of records, for captions."""
     tried = [
         sorted({record["flags"][flag] for record in records if flag in record["flags"]})
         for flag in (_LEARNING_RATE, _EPOCHS)
@@ -489,7 +489,7 @@ def _singles_note(cells):
 
 
 def _init_scale_cells(records):
-    """The `Cell`s of adapters that differ in their initial weights' scale alone."""
+    """Returns the `Cell`s of adapters that differ in their initial weights' scale alone."""
     usual_design = selection.find_usual_design(records, ADAPTERS)
     comparable = [
         record
@@ -541,7 +541,7 @@ def _percentiles_report(records, split, title):
 
 
 def _select_complete(cells, baseline):
-    """The cells of the levels and tasks that make the largest table without a gap."""
+    """Returns the cells of the levels and tasks that make the largest table without a gap."""
     tasks_by_level = collections.defaultdict(set)
     for cell in cells:
         if cell.task in baseline and cell.choice.trained:
@@ -610,7 +610,7 @@ def _parameters_report(records, title):
 
 
 def _panel(cells, task, methods, x_label):
-    """A task's `figures.Panel`, against trained parameters or else against the cells' levels."""
+    """Returns a task's `figures.Panel`, against trained parameters or else against the cells' levels."""
     task_cells = [cell for cell in cells if cell.task == task]
     series = []
     for method in methods:
@@ -622,7 +622,7 @@ def _panel(cells, task, methods, x_label):
 
 
 def _series(label, style, cells, x):
-    """A `figures.Series` of cells at their places on the x axis."""
+    """Returns a `figures.Series` of cells at their places on the x axis."""
     points = [_point(cell, place) for cell, place in zip(cells, x)]
     singles = [
         (place, value)
@@ -634,7 +634,7 @@ def _series(label, style, cells, x):
 
 
 def _point(cell, x):
-    """(x, y, ends of the error bar): one standard error to each side."""
+    """Returns (x, y, ends of the error bar): one standard error to each side."""
     value, sem = cell.choice.value, cell.choice.sem
     return (x, value, None, None) if sem is None else (x, value, value - sem, value + sem)
 
@@ -645,7 +645,7 @@ def _score_axis_label(cell):
 
 
 def _scale_panel(cells):
-    """A panel with a y axis for each score: the first task's left, another one right."""
+    """Returns a panel with a y axis for each score: the first task's left, another one right."""
     by_task = {task: [cell for cell in cells if cell.task == task] for task in tasks_of(cells)}
     labels = {task: _score_axis_label(task_cells[0]) for task, task_cells in by_task.items()}
     left, *right = dict.fromkeys(labels.values())

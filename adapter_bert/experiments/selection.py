@@ -49,7 +49,7 @@ class Method(NamedTuple):
     level: Optional[str] = None
 
     def level_of(self, record):
-        """A record's place on the curve; None for a method without one."""
+        """Returns a record's place on the curve; None for a method without one."""
         return flag_of(record, self.level)
 
 
@@ -91,7 +91,7 @@ def score_name(record, split):
 
 
 def points(record, split):
-    """A record's score on a split, in points; None where there is none."""
+    """Returns a record's score on a split, in points; None where there is none."""
     return _to_points(record, score_name(record, split))
 
 
@@ -126,7 +126,7 @@ def _to_points(record, name):
 
 
 def flag_of(record, name):
-    """A flag's value, where it is given or its default is known; else None.
+    """Returns a flag's value, where it is given or its default is known; else None.
 
     --layer_norms is None too where it says what it is without being given: "all", or "adapted"
     beside --adapter_layers.
@@ -151,7 +151,7 @@ def setting(record):
 
 
 def key_of(flags):
-    """A dict of flags as a text, the same for equal ones."""
+    """Returns a dict of flags as a text, the same for equal ones."""
     return json.dumps(flags, sort_keys=True)
 
 
@@ -177,7 +177,7 @@ def design_difference(record, usual_design):
 
 
 def filter_by_method(records, method):
-    """The records of a method, of whatever design."""
+    """Returns the records of a method, of whatever design."""
     return [record for record in records if _method_name(record) == method.name]
 
 
@@ -215,7 +215,7 @@ def chosen_grids(records):
 
 
 def find_usual_design(records, method):
-    """The design that a method's records have on most tasks and levels, as `design`.
+    """Returns the design that a method's records have on most tasks and levels, as `design`.
 
     Records of other designs are studies of their own, which curves and tables of sizes leave out.
     Of several the one nearest the default is usual.
@@ -228,12 +228,12 @@ def find_usual_design(records, method):
 
 
 def settings_without(record, flags):
-    """A record's setting without some flags, as a text."""
+    """Returns a record's setting without some flags, as a text."""
     return key_of({name: value for name, value in setting(record).items() if name not in flags})
 
 
 def select_comparable(records, flag):
-    """The records along a flag whose other settings were trained with most of its values.
+    """Returns the records along a flag whose other settings were trained with most of its values.
 
     That is with more than half as many as any; a setting that was tried with a few of the values,
     in another study, would make these the better ones. Tasks are apart.
@@ -262,7 +262,7 @@ def select_usual(records, method):
 
 
 def _without(record, flag):
-    """The record as if a flag had its default."""
+    """Returns the record as if a flag had its default."""
     flags = {name: value for name, value in record["flags"].items() if name != flag}
     return {**record, "flags": flags}
 
@@ -288,7 +288,7 @@ def select_adapters(records, pooler=False, sizes=None):
 
 
 def group_by(records, key):
-    """A dict from `key(record)` to the list of its records, in the order of the keys."""
+    """Returns a dict from `key(record)` to the list of its records, in the order of the keys."""
     groups = collections.defaultdict(list)
     for record in records:
         groups[key(record)].append(record)
@@ -354,7 +354,7 @@ def choose_mean(records, split=VALIDATION):
 
 
 def _filter_scored(records, split):
-    """The records that can be chosen, and have what is wanted of them."""
+    """Returns the records that can be chosen, and have what is wanted of them."""
     return [
         record
         for record in records
@@ -363,7 +363,7 @@ def _filter_scored(records, split):
 
 
 def _selected(records, split):
-    """The `Selected` of one setting's records, one for each seed."""
+    """Returns the `Selected` of one setting's records, one for each seed."""
     values = [points(record, split) for record in records]
     scores = records[0]["scores"]
     trained, backbone = scores.get("trained_parameters"), scores.get("backbone_parameters")
@@ -396,7 +396,7 @@ def is_bimodal(values):
 
 
 def standard_error(values):
-    """The standard error of the mean: sample deviation / sqrt(n); None of fewer than two."""
+    """Returns the standard error of the mean: sample deviation / sqrt(n); None of fewer than two."""
     if len(values) < 2:
         return None
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))

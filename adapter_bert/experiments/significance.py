@@ -65,7 +65,7 @@ def compare(first, second, labels):
 
 
 def mcnemar(only_first, only_second):
-    """The p-value of McNemar's test, two-sided: do two classifiers err equally often?
+    """Returns the p-value of McNemar's test, two-sided: do two classifiers err equally often?
 
     Of the rows that one of them alone predicts right each would be as likely right, so that their
     number has a binomial distribution with p = 1/2. This is the exact test, for any number; the
@@ -79,7 +79,7 @@ def mcnemar(only_first, only_second):
 
 
 def describe(comparison):
-    """The 2×2 table, the accuracies and the test, as lines."""
+    """Returns the 2×2 table, the accuracies and the test, as lines."""
     both, first, second, neither = comparison
     num_rows = sum(comparison)
     return [
@@ -130,5 +130,5 @@ def _check_alignment(predictions, truth):
 
 
 def _is_known_label(label, names):
-    """Whether it is one of the labels, or a set of them."""
+    """Returns whether it is one of the labels, or a set of them."""
     return label in names or all(part in names for part in label.split(",") if part)

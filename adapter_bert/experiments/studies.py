@@ -36,7 +36,7 @@ def _search_in_points(record):
 
 
 def _parse_trial(record):
-    """A trial as it was written; raises KeyError, TypeError or ValueError for what is none."""
+    """Returns a trial as it was written; raises KeyError, TypeError or ValueError for what is none."""
     score, recorded_settings = record["score"], record["settings"]
     types: Dict[str, Any] = {
         field.name: field.type for field in dataclasses.fields(search_space.Settings)
@@ -53,13 +53,13 @@ def _parse_trial(record):
 
 
 def best_trial(search):
-    """The first of those with the best score."""
+    """Returns the first of those with the best score."""
     scored = [trial for trial in search["trials"] if trial["points"] is not None]
     return max(scored, key=lambda trial: (trial["points"], -trial["number"]))
 
 
 def search_rows(search):
-    """A dict for each trial, all with the same keys."""
+    """Returns a dict for each trial, all with the same keys."""
     return [
         {
             "task": search["task"],
@@ -72,7 +72,7 @@ def search_rows(search):
 
 
 def search_summary(searches, titles):
-    """(columns, rows) of a table with a row for each search.
+    """Returns (columns, rows) of a table with a row for each search.
 
     Args:
       searches: list of searches.
@@ -89,7 +89,7 @@ def search_summary(searches, titles):
 
 
 def selected_settings(searches, titles, gap):
-    """(columns, rows) of a table with a row for each parameter: what each search selected.
+    """Returns (columns, rows) of a table with a row for each parameter: what each search selected.
 
     Args:
       searches, titles: as in `summary`.
@@ -130,7 +130,7 @@ def _with_module_name(settings):
 
 
 def _format_parameter(name, settings, gap):
-    """A parameter's value as a text; a gap where another parameter switches it off."""
+    """Returns a parameter's value as a text; a gap where another parameter switches it off."""
     part, unused = name.split("_")[0], set()
     if not settings["use_convolution"]:
         unused.add("conv")
@@ -177,7 +177,7 @@ def _points(value):
 
 
 def ablation_cells(ablation):
-    """A `report_tables.Cell` for each score, so that all of figure 6 stands in one file."""
+    """Returns a `report_tables.Cell` for each score, so that all of figure 6 stands in one file."""
     scores: List[Any] = [
         ("all adapters", None, ablation["all"]),
         ("no adapters", None, ablation["none"]),
@@ -194,7 +194,7 @@ def ablation_cells(ablation):
 
 
 def ablation_table(ablations):
-    """A `report_tables.Table` with a row for each ablation."""
+    """Returns a `report_tables.Table` with a row for each ablation."""
     columns = ["", "score", "all adapters", "worst single layer removed", "lower half removed"]
     columns += ["upper half removed", "all removed", "majority class"]
     rows = []

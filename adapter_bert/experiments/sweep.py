@@ -121,7 +121,7 @@ class Sweep:
         return re.sub(r"[^\w.-]+", "_", f"{trial.task}-{trial.method}-{key[:8]}")
 
     def records(self):
-        """The records of these trials, a dict by their keys; older versions' have no "data"."""
+        """Returns the records of these trials, a dict by their keys; older versions' have no "data"."""
         by_key = {r["key"]: r for r in self._records.read()}
         matching = {key: by_key.get(key, by_key.get(self._old_keys[key])) for key in self.trials}
         return {key: record for key, record in matching.items() if record}
@@ -198,7 +198,7 @@ class Sweep:
             self.trials[key], self._old_keys[key], self._data[key] = trial, old_key, data[source]
 
     def _digest(self, source, task):
-        """The digests of what a `data_digests.DataSource` reads; None if it cannot be read."""
+        """Returns the digests of what a `data_digests.DataSource` reads; None if it cannot be read."""
         try:
             return self._digests.compute(source)
         except UserError as error:
@@ -206,7 +206,7 @@ class Sweep:
             return None
 
     def _has_changed_data(self, key):
-        """Whether a trial's files are no longer those that its key has; unchanged ones not read."""
+        """Returns whether a trial's files are no longer those that its key has; unchanged ones not read."""
         trial, data = self.trials[key], self._data[key]
         return data and data != self._digest(data_digests.data_source_of(trial), trial.task)
 
@@ -294,7 +294,7 @@ class Sweep:
         return [sys.executable, os.path.join(paths.PROJECT, script), *flags]
 
     def _precision_flags(self, key):
-        """The --precision of a trial that leaves it open: measured once for a width, not by each.
+        """Returns the --precision of a trial that leaves it open: measured once for a width, not by each.
 
         An interrupted trial resumes in its own.
         """
@@ -332,7 +332,7 @@ def _describe_record(record):
 
 
 def _assigned_cores(slot, jobs):
-    """The processor's cores for one of several trials at a time; None for all of them."""
+    """Returns the processor's cores for one of several trials at a time; None for all of them."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return None
     cores = sorted(os.sched_getaffinity(0))
@@ -366,7 +366,7 @@ def _check_names(trials):
 
 
 def _expand_flags(trial):
-    """A trial with environment variables filled in, but for where data and BERT lie.
+    """Returns a trial with environment variables filled in, but for where data and BERT lie.
 
     These have digests in its key, which are the same on machines with other folders.
     """
@@ -381,7 +381,7 @@ def _expand_flags(trial):
 
 @functools.lru_cache(maxsize=None)  # Some modules are read whole.
 def _bert_config(handle, config_file):
-    """The `configs.BertConfig` that a trial's flags name."""
+    """Returns the `configs.BertConfig` that a trial's flags name."""
     if handle:
         return tfhub.read_bert(handle).config
     name = "bert_config_file"
@@ -539,7 +539,7 @@ def interrupt(processes):
 
 
 def failure_reason(text):
-    """The sentence by which a script that stopped says why, else the last line."""
+    """Returns the sentence by which a script that stopped says why, else the last line."""
     lines = _nonempty_lines(text)
     errors = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
     return (errors or lines)[-1]
