@@ -67,8 +67,8 @@ def check_compatible(
     settings = description.adapter
     if settings and not _is_supported(settings):
         unsupported = [
-            "adapters with normalization, scaling, several layers, the placement normalized or an"
-            " --adapter_fn"
+            "adapters with normalization, scaling, several layers, the placement normalized or"
+            " another function"
         ]
     if unsupported:
         raise UserError(

@@ -192,7 +192,7 @@ class PredictTest(BankTestCase):
             ([2] * 41, [0] * 41, "expected equal numbers, 1 to 40"),
             ([2, len(tiny.VOCABULARY)], [0, 0], f"input_ids from 2 to {len(tiny.VOCABULARY)}"),
             ([2, -1], [0, 0], "input_ids from -1 to 2"),
-            ([2, 3], [0, 2], "segment_ids from 0 to 2, expected 0 to 1"),
+            ([2, 3], [0, 2], "segment_ids from 0 to 2; expected 0 to 1"),
         ):
             with self.assertRaisesRegex(UserError, f"^A row of task 'plain' .*{part}"):
                 bank.predict([Row("plain", ids, segments)])
@@ -407,7 +407,7 @@ class TasksTest(BankTestCase):
         functions = {"mine": modeling.feedforward_adapter}
         with mock.patch.dict(modeling._ADAPTER_FUNCTIONS, functions):
             other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
-            with self.assertRaisesRegex(UserError, "adapter_fn.* may only train plain adapters"):
+            with self.assertRaisesRegex(UserError, "another function.* may only train plain adapters"):
                 bank.add("other", other)
         with self.assertRaisesRegex(UserError, "^Folder missing is no task adapter"):
             bank.add("other", "missing")
