@@ -82,8 +82,8 @@ class SweepConfig(Settings):
     output_dir: str = flag("output/sweep", "Folder of trials and results.", "Output")
     keep: str = flag(
         "adapters",
-        "Files that stay of a finished trial, besides scores and log: adapters, its task adapter"
-        " (for full fine-tuning: all of BERT); scores, none; all, also the checkpoints.",
+        "Files to keep of a finished trial, besides scores and log. adapters: the task adapter (for"
+        " full fine-tuning, all of BERT); scores: none; all: also the checkpoints.",
         "Output",
         choices=sweep.KEEP,
     )

@@ -1,4 +1,4 @@
-"""Predicting MRPC's test set, as complete processes.
+"""Measures predicting MRPC's test set, as complete processes.
 
     python benchmarks/predicting.py --glue_dir=... --bert_dir=...             the BERT of bert_dir
     python benchmarks/predicting.py --glue_dir=... --model=bert-base          random weights
@@ -28,7 +28,7 @@ def ours(name, glue_dir, folder, *options):
 
 
 def describe(timings, num_rows):
-    """Markdown lines: throughput while predicting, the targets, and whole processes."""
+    """Returns Markdown lines: throughput while predicting, targets, and whole processes."""
     only = [epoch.steps_alone(timing) for timing in timings]
     ours = only[0]
     header = ["contestant", "rows/s while predicting", "ours is faster by"]

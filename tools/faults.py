@@ -34,7 +34,7 @@ _MOUNTING = ("full_disk", "full_disk_when_all_is_finished", "read_only")
 
 
 def fault(function):
-    """Registers a generator of (fault, how the training ended, verdict)."""
+    """Registers a generator of (fault, result of the run, verdict)."""
     _FAULTS[function.__name__] = function
     return function
 
@@ -98,8 +98,8 @@ class Training:
 
 def ended(process):
     """Waits for a process; returns (exit code, last line of stderr)."""
-    _, said = process.communicate(timeout=300)
-    lines = [line for line in re.split(r"[\r\n]+", said.decode(errors="replace")) if line.strip()]
+    _, output = process.communicate(timeout=300)
+    lines = [line for line in re.split(r"[\r\n]+", output.decode(errors="replace")) if line.strip()]
     return process.returncode, (lines or [""])[-1]
 
 
@@ -117,7 +117,7 @@ def verdict(training):
     step = training.step()
     code, said = training.run()
     if code:
-        return f"DOES NOT GO ON: {said}"
+        return f"DOES NOT RESUME: {said}"
     if training.adapter() != undisturbed():
         return "ANOTHER RESULT"
     return f"the same result, from step {step}"
@@ -160,7 +160,7 @@ def full_disk():
         with mounted(training.folder, max(4, int(share * whole))):
             code, said = training.run()
             remount(training.folder, "size=100m")
-            yield f"disk of {share:.0%} of what it needs", f"{code}: {said}", verdict(training)
+            yield f"disk of {share:.0%} of the required size", f"{code}: {said}", verdict(training)
 
 
 @fault
@@ -180,7 +180,7 @@ def full_disk_when_all_is_finished():
 
 @fault
 def read_only():
-    """A folder that is read-only from the start, or without free space from the middle on."""
+    """A folder that is read-only from the start, or without free space later."""
     training = Training("read-only")
     with mounted(training.folder, 1 << 20):
         remount(training.folder, "ro")
@@ -196,7 +196,7 @@ def read_only():
         remount(training.folder, f"size={used}k")
         code, said = ended(process)
         remount(training.folder, "size=100m")
-        yield "no room any more, in the middle", f"{code}: {said}", verdict(training)
+        yield "disk full in the middle", f"{code}: {said}", verdict(training)
 
 
 def _wait_for_step(training, process, seconds=120):
@@ -208,7 +208,7 @@ def _wait_for_step(training, process, seconds=120):
 
 @fault
 def clock():
-    """A clock that jumps by years during training, or differs at a restart."""
+    """A clock that jumps by years during training, or before a restart."""
     if not _ARGUMENTS.libfaketime:
         yield "clock jumps", "not tried: --libfaketime is not given", ""
         return
@@ -230,7 +230,7 @@ def clock():
             time.sleep(0.5)
         code, said = ended(process)
         same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
-        yield f"clock jumps {name} by 10 years in the middle", f"{code}: {said}", same
+        yield f"clock jumps {name} by 10 years", f"{code}: {said}", same
     training = Training("clock at restart")
     process = training.start()
     _wait_for_step(training, process)
@@ -239,7 +239,7 @@ def clock():
     _write(place, "-3650d")
     code, said = training.run(env=environment)
     same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
-    yield "a restart 10 years earlier", f"{code}: {said}", same
+    yield "restart with a clock 10 years back", f"{code}: {said}", same
 
 
 def _write(path, text):
@@ -275,7 +275,7 @@ def memory():
 
 
 class Disk:
-    """A folder on a simulated disk, of which a loss of power leaves only what was synced.
+    """A folder on a simulated disk that keeps only synced files when power is lost.
 
     Attributes:
       environment: variables for processes that write to the folder.
@@ -299,7 +299,7 @@ class Disk:
         self._begin()
 
     def _begin(self):
-        """Marks everything that is there now as on disk."""
+        """Syncs all present files."""
         shutil.rmtree(self._store, ignore_errors=True)
         os.makedirs(self._store)
         code = "import os, sys\nfor path in sys.argv[1:]: os.fsync(os.open(path, os.O_RDONLY))"
@@ -309,7 +309,7 @@ class Disk:
         subprocess.check_call([sys.executable, "-c", code, *paths], env=self.environment)
 
     def lose_power(self, keeps_names):
-        """Leaves what was synced; with keeps_names, unsynced files remain as empty files."""
+        """Drops unsynced files; with keeps_names, they remain as empty files."""
         left = self._folder + ".left"
         self._rebuild(self._folder if keeps_names else None, self._key(self._folder), left)
         shutil.rmtree(self._folder)
@@ -347,7 +347,7 @@ class Disk:
 
 @fault
 def power_loss():
-    """Power lost at a random moment of each of five starts, and after the end of a training."""
+    """Power loss at a random moment of each of five starts, and after the end of a run."""
     for keeps_names in (False, True):
         what = "content" if keeps_names else "content and names"
         name = f"disk {int(keeps_names)}"

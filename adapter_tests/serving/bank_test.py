@@ -407,7 +407,9 @@ class TasksTest(BankTestCase):
         functions = {"mine": modeling.feedforward_adapter}
         with mock.patch.dict(modeling._ADAPTER_FUNCTIONS, functions):
             other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
-            with self.assertRaisesRegex(UserError, "another function.* may only train plain adapters"):
+            with self.assertRaisesRegex(
+                UserError, "another function.* may only train plain adapters"
+            ):
                 bank.add("other", other)
         with self.assertRaisesRegex(UserError, "^Folder missing is no task adapter"):
             bank.add("other", "missing")
