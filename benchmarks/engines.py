@@ -31,7 +31,7 @@ _PRECISIONS = ("float32", "int8")
 _MAX_BUSY_SHARE, _MAX_RUNS = 0.03, 6  # The share is of the cores' time, for other processes.
 _PLAIN, _MERGED = "ONNX Runtime, no adapters", "ONNX Runtime, one task's adapters merged"
 _OURS = {1: "the bank, one task", 8: "the bank, 8 tasks", 32: "the bank, 32 tasks"}
-# At most so many times the rival's time without adapters: a row of 32 tokens, one task, several.
+# Limits: multiples of the time of the rival without adapters, for 1 × 32, one task, several tasks.
 _LIMITS = {"float32": (1.25, 1.15, 1.25), "int8": (1.40, 1.30, 1.30)}
 
 

@@ -77,7 +77,11 @@ def build_several(model, work, count):
 
 def main():
     parser = workload.parser(__doc__)
-    parser.add_argument("--models", type=int, help="so many, each with one row; else one with all")
+    parser.add_argument(
+        "--models",
+        type=int,
+        help="number of models, one row each. Default: one, all rows",
+    )
     arguments = parser.parse_args()
     sizes = workload.MODELS[arguments.model]
     model = settings(sizes, arguments.precision, arguments.first_adapted_layer)

@@ -107,17 +107,17 @@ def undisturbed():
     """Returns the task adapter of an undisturbed training."""
     training = Training("undisturbed")
     if not training.adapter():
-        code, said = training.run()
-        assert code == 0, said
+        code, output = training.run()
+        assert code == 0, output
     return training.adapter()
 
 
 def verdict(training):
     """Returns the result of the same command after the fault is removed."""
     step = training.step()
-    code, said = training.run()
+    code, output = training.run()
     if code:
-        return f"DOES NOT RESUME: {said}"
+        return f"DOES NOT RESUME: {output}"
     if training.adapter() != undisturbed():
         return "ANOTHER RESULT"
     return f"the same result, from step {step}"
@@ -158,9 +158,13 @@ def full_disk():
     for share in (0.1, 0.4, 0.7):
         training = Training(f"full{share}")
         with mounted(training.folder, max(4, int(share * whole))):
-            code, said = training.run()
+            code, output = training.run()
             remount(training.folder, "size=100m")
-            yield f"disk of {share:.0%} of the required size", f"{code}: {said}", verdict(training)
+            yield (
+                f"disk of {share:.0%} of the required size",
+                f"{code}: {output}",
+                verdict(training),
+            )
 
 
 @fault
@@ -172,10 +176,10 @@ def full_disk_when_all_is_finished():
         before = files_in(training.folder)
         used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
         remount(training.folder, f"size={used}k")
-        code, said = training.run()
+        code, output = training.run()
         after = files_in(training.folder)
         lost = [n for n in before if n not in after or len(after[n]) < len(before[n]) // 2]
-        yield "a full disk, all finished", f"{code}: {said}", f"lost: {lost or 'nothing'}"
+        yield "a full disk, all finished", f"{code}: {output}", f"lost: {lost or 'nothing'}"
 
 
 @fault
@@ -184,9 +188,9 @@ def read_only():
     training = Training("read-only")
     with mounted(training.folder, 1 << 20):
         remount(training.folder, "ro")
-        code, said = training.run()
+        code, output = training.run()
         remount(training.folder, "rw")
-        yield "read-only from the start", f"{code}: {said}", verdict(training)
+        yield "read-only from the start", f"{code}: {output}", verdict(training)
     training = Training("read-only later")
     with mounted(training.folder, 1 << 20):
         process = training.start()
@@ -194,9 +198,9 @@ def read_only():
         # A disk with an open file (TensorBoard's) cannot become read-only: remove its free space.
         used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
         remount(training.folder, f"size={used}k")
-        code, said = ended(process)
+        code, output = ended(process)
         remount(training.folder, "size=100m")
-        yield "disk full in the middle", f"{code}: {said}", verdict(training)
+        yield "disk full in the middle", f"{code}: {output}", verdict(training)
 
 
 def _wait_for_step(training, process, seconds=120):
@@ -228,18 +232,18 @@ def clock():
         for jump in jumps:
             _write(place, jump)
             time.sleep(0.5)
-        code, said = ended(process)
+        code, output = ended(process)
         same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
-        yield f"clock jumps {name} by 10 years", f"{code}: {said}", same
+        yield f"clock jumps {name} by 10 years", f"{code}: {output}", same
     training = Training("clock at restart")
     process = training.start()
     _wait_for_step(training, process)
     process.kill()
     ended(process)
     _write(place, "-3650d")
-    code, said = training.run(env=environment)
+    code, output = training.run(env=environment)
     same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
-    yield "restart with a clock 10 years back", f"{code}: {said}", same
+    yield "restart with a clock 10 years back", f"{code}: {output}", same
 
 
 def _write(path, text):
@@ -256,8 +260,8 @@ def two_runs():
         _wait_for_step(training, first)
         second = training.start(*flags)
         results = [ended(process) for process in (first, second)]
-        said = " / ".join(f"{code}: {line}" for code, line in results)
-        yield f"a second run of {name} command meanwhile", said, verdict(training)
+        output = " / ".join(f"{code}: {line}" for code, line in results)
+        yield f"a second run of {name} command at the same time", output, verdict(training)
 
 
 @fault
@@ -270,8 +274,8 @@ def memory():
         def limited(limit=limit):
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-        code, said = training.run(preexec_fn=limited)
-        yield f"RLIMIT_AS of {megabytes} MB", f"{code}: {said}", verdict(training)
+        code, output = training.run(preexec_fn=limited)
+        yield f"RLIMIT_AS of {megabytes} MB", f"{code}: {output}", verdict(training)
 
 
 class Disk:
@@ -362,16 +366,16 @@ def power_loss():
             steps.append(str(training.step()))
             disk.lose_power(keeps_names)
             steps[-1] += f" → {training.step()}"
-        said = "steps " + ", ".join(steps)
-        yield f"power lost 5 times, with {what} not synced", said, verdict(training)
-        code, said = training.run("--overwrite_output_dir", env=disk.environment)
+        output = "steps " + ", ".join(steps)
+        yield f"power lost 5 times, with {what} not synced", output, verdict(training)
+        code, output = training.run("--overwrite_output_dir", env=disk.environment)
         before = files_in(training.folder)
         disk.lose_power(keeps_names)
         after = files_in(training.folder)
         lost = sorted(n for n in before if after.get(n) != before[n] and "tfevents" not in n)
         same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
         result = f"{same}; lost: {', '.join(lost) or 'nothing'}"
-        yield f"power lost at the end, with {what} not synced", f"{code}: {said}", result
+        yield f"power lost at the end, with {what} not synced", f"{code}: {output}", result
 
 
 _ARGUMENTS = None

@@ -88,11 +88,11 @@ PRESETS = {
         ],
     ),
     "variable_fine_tuning": (
-        "Table 2, Figure 3: the top layers alone on the 17 further tasks",
+        "Table 2, Figure 3: the top layers only, on the 17 further tasks",
         _further_tasks_grids({"tuning": "top_layers", "num_top_layers": _FURTHER_TOP_LAYERS}, 0),
     ),
     "sizes": (
-        "Figure 4: sizes of adapters, numbers of top layers, LayerNorms alone",
+        "Figure 4: sizes of adapters, numbers of top layers, LayerNorms only",
         [
             {**_SWEPT, **_INIT_SCALE, "adapter_size": _ALL_SIZES},
             {**_SWEPT, "tuning": "top_layers", "num_top_layers": _TOP_LAYERS},

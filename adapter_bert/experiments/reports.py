@@ -82,11 +82,11 @@ def claims(results):
     """Returns the comparison of the paper's claims with the records."""
     rows = paper_claims.rows(results)
     caption = (
-        "Scores are of the validation set where it does not say test. Settings are all that were"
-        " tried of a method on a task, seeds those of the chosen setting; ± is a standard error. A"
-        " verdict needs two learning rates, two numbers of epochs and two seeds of each method and"
-        " size, on three tasks for a mean over tasks. The tasks that have them count alone then;"
-        " else the claim is open."
+        "Scores are on the validation set unless a row says test. The number of settings is that of"
+        " all tried for a method on a task; seeds are those of the chosen setting; ± is a standard"
+        " error. A verdict needs two learning rates, two numbers of epochs and two seeds for each"
+        " method and size, and three tasks for a mean over tasks. Then only the tasks that have"
+        " these count; otherwise the claim is open."
     )
     tables = [Table("", paper_claims.COLUMNS, [list(row) for row in rows])]
     numbers = [dict(zip(paper_claims.COLUMNS, row)) for row in rows]
@@ -299,7 +299,7 @@ def searches(results):
     samplers = sorted({search["sampler"] for search in ordered})
     caption = (
         "The best validation score of each trial, in the order in which they began, and the best so"
-        " far. Those stopped early were hopeless beside the others at the same number of samples."
+        " far. Trials stopped early scored worse than others at the same number of samples."
         f" Settings were proposed by: {', '.join(samplers)}."
     )
     titles = [paper.title(search["task"]) for search in ordered]
