@@ -91,7 +91,7 @@ class RunReportTest(tf.test.TestCase):
 
     def test_refusals(self):
         self.assert_refused(
-            "--report=figure9: expected all, or some of claims, table1", "--report=figure9"
+            "--report=figure9: expected all, or names from claims, table1", "--report=figure9"
         )
         self.assert_refused(
             "--report=table1,table2: missing table2: trainings of further tasks",

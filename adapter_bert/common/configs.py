@@ -314,7 +314,7 @@ class AdapterConfig(Settings):
     )
     fn: str = flag(
         FEEDFORWARD_ADAPTER,
-        "Adapter function: feedforward_adapter, or none.",
+        "Adapter function. The only one is feedforward_adapter.",
         "Adapters",
         name="adapter_fn",
     )
