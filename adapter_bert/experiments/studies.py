@@ -74,7 +74,6 @@ def search_rows(search):
 def search_summary(searches, titles):
     """Returns (columns, rows) of a table with a row for each search.
 
-
     Args:
       searches: list of searches.
       titles: the searches' names.

@@ -43,7 +43,6 @@ class ServedTask(NamedTuple):
       description: `task_adapter.Description`.
       texts: `request_texts.TaskTexts`.
       key: its name in the bank.
-
     """
 
     name: str
