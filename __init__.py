@@ -36,5 +36,8 @@ class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 sys.meta_path.insert(0, _AliasFinder())
 if _FOLDER not in sys.path:
     sys.path.append(_FOLDER)
-if __name__ == "adapter_bert":  # The clone has the name of the package in it.
-    __path__.append(os.path.join(_FOLDER, "adapter_bert"))
+if __name__ == "adapter_bert":  # The clone has the name of the package in it: be that package too.
+    _PACKAGE = os.path.join(_FOLDER, "adapter_bert")
+    __path__.append(_PACKAGE)
+    with open(os.path.join(_PACKAGE, "__init__.py"), encoding="utf-8") as _reader:
+        exec(compile(_reader.read(), _reader.name, "exec"))

@@ -65,7 +65,7 @@ _FORMATS = (
 
 
 def from_huggingface(source, destination, *, overwrite=False):
-    """Converts a HuggingFace BERT; the destination appears whole or not at all.
+    """Converts a HuggingFace BERT to Google's format.
 
     Args:
       source: folder with config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
@@ -81,7 +81,7 @@ def from_huggingface(source, destination, *, overwrite=False):
 
 
 def from_tf2(source, destination, *, overwrite=False):
-    """Converts a BERT of TensorFlow 2: a SavedModel of an encoder, or an object-based checkpoint.
+    """Converts a BERT of TensorFlow 2: a SavedModel, or an object-based checkpoint.
 
     The destination is written atomically. Nothing of a SavedModel is run.
 
@@ -109,7 +109,7 @@ def _write_bert(form, destination, bert):
 
 
 def to_onnx(bert):
-    """Converts a BERT for ONNX Runtime, as banks and predictors do when they first need it.
+    """Converts a BERT for ONNX Runtime, as a bank does at its first use.
 
     Args:
       bert: folder with bert_config.json and bert_model.ckpt; backbone.onnx is written into it, or
@@ -124,7 +124,7 @@ def to_onnx(bert):
 
 
 def to_huggingface(bert, destination, *, overwrite=False):
-    """Converts a BERT with Google's names to HuggingFace's format, with its pretraining heads.
+    """Converts a BERT, with its pretraining heads, to HuggingFace's format.
 
     Args:
       bert: folder with bert_config.json, vocab.txt and bert_model.ckpt.
@@ -142,7 +142,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
 def from_adapter_bert(
     checkpoint, bert, adapter, *, task, labels, max_seq_length=128, cased=False, overwrite=False
 ):
-    """Takes the task adapter out of a checkpoint of the original adapter-bert's.
+    """Extracts the task adapter from a checkpoint of the original adapter-bert.
 
     What such a checkpoint does not say must be told. All of it that adapters do not train must
     equal the pretrained BERT to the last bit.
@@ -171,7 +171,7 @@ def from_adapter_bert(
 
 
 def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
-    """Writes a task adapter and its backbone as one checkpoint, for adapter-bert's code.
+    """Writes a task adapter and its BERT as one checkpoint for adapter-bert's code.
 
     BERT's own code can load only those that have no adapters, as of a full fine-tuning.
 
@@ -196,7 +196,7 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
 
 
 def to_adapterhub(adapter, destination, *, overwrite=False):
-    """Converts a task adapter to AdapterHub's format; prints the lines of Python that load it.
+    """Converts a task adapter to AdapterHub's format, and prints the Python code to load it.
 
     Args:
       adapter: folder of the task adapter.
@@ -238,7 +238,7 @@ def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, o
 
 
 def card(adapter, *, overwrite=False):
-    """Writes the card of a task adapter, README.md, as a training does.
+    """Writes a task adapter's card, README.md.
 
     Args:
       adapter: folder of the task adapter.
@@ -271,7 +271,7 @@ def push(adapter, repository, *, private=False):
 
 
 def describe(path):
-    """Prints what a task adapter, a checkpoint, or a folder that holds a BERT or a run is.
+    """Describes a task adapter, a run, a BERT or a checkpoint.
 
     Args:
       path: a folder, a checkpoint's prefix, a file, or hf://owner/name of an adapter on the Hub.
@@ -357,31 +357,35 @@ def _folder_argument(name, text):
     return {name: {"metavar": f"{name.upper()}_DIR", "help": text}}
 
 
-_BERT_ARGUMENT = _folder_argument("bert", "holds bert_config.json, vocab.txt and bert_model.ckpt")
-_ADAPTER_ARGUMENT = _folder_argument(
-    "adapter", "a task adapter, as a run leaves it in output_dir/adapter"
+_BERT_ARGUMENT = _folder_argument(
+    "bert", "folder with bert_config.json, vocab.txt and bert_model.ckpt"
 )
-_DESTINATION_ARGUMENT = _folder_argument("destination", "the folder to make")
-_OVERWRITE_FLAG = {"--overwrite": {"action": "store_true", "help": "replace what is there"}}
+_ADAPTER_ARGUMENT = _folder_argument("adapter", "task adapter, such as output/mrpc/adapter")
+_DESTINATION_ARGUMENT = _folder_argument("destination", "output folder")
+_OVERWRITE_FLAG = {"--overwrite": {"action": "store_true", "help": "replace existing files"}}
 _TEXT_FLAGS = {
-    "--max_seq_length": {"type": int, "default": 128, "help": "tokens to which texts were cut"},
-    "--cased": {"action": "store_true", "help": "texts were not lower-cased"},
+    "--max_seq_length": {
+        "type": int,
+        "default": 128,
+        "help": "maximum length of texts in training, in tokens (default: 128)",
+    },
+    "--cased": {"action": "store_true", "help": "the training texts were not lower-cased"},
 }
-_CHECKPOINT_ARGUMENT = {"checkpoint": {"metavar": "CHECKPOINT", "help": "a checkpoint's prefix"}}
+_CHECKPOINT_ARGUMENT = {"checkpoint": {"metavar": "CHECKPOINT", "help": "prefix of a checkpoint"}}
 
 _COMMANDS = {
     from_huggingface: {
-        **_folder_argument("source", "holds config.json, model.safetensors and vocab.txt"),
+        **_folder_argument("source", "folder with config.json, model.safetensors and vocab.txt"),
         **_DESTINATION_ARGUMENT,
         **_OVERWRITE_FLAG,
     },
     from_tf2: {
-        "source": {"metavar": "SOURCE", "help": "a SavedModel, or a checkpoint's folder or prefix"},
+        "source": {"metavar": "SOURCE", "help": "SavedModel, or folder or prefix of a checkpoint"},
         **_DESTINATION_ARGUMENT,
         **_OVERWRITE_FLAG,
     },
     to_onnx: {
-        "bert": {"metavar": "BERT_DIR", "help": "holds bert_config.json and bert_model.ckpt"}
+        "bert": {"metavar": "BERT_DIR", "help": "folder with bert_config.json and bert_model.ckpt"}
     },
     to_huggingface: {**_BERT_ARGUMENT, **_DESTINATION_ARGUMENT, **_OVERWRITE_FLAG},
     from_adapter_bert: {
@@ -392,7 +396,7 @@ _COMMANDS = {
         "--labels": {
             "required": True,
             "type": _parse_labels,
-            "help": "in the head's order, as in 0,1",
+            "help": "names of the labels in the head's order, as in 0,1",
         },
         **_TEXT_FLAGS,
         **_OVERWRITE_FLAG,
@@ -406,7 +410,7 @@ _COMMANDS = {
     to_adapterhub: {**_ADAPTER_ARGUMENT, **_DESTINATION_ARGUMENT, **_OVERWRITE_FLAG},
     from_adapterhub: {
         **_folder_argument(
-            "source", "what save_adapter wrote; layer_norms.safetensors may lie there, too"
+            "source", "folder that save_adapter wrote, optionally with layer_norms.safetensors"
         ),
         **_BERT_ARGUMENT,
         **_ADAPTER_ARGUMENT,
@@ -416,10 +420,10 @@ _COMMANDS = {
     card: {**_ADAPTER_ARGUMENT, **_OVERWRITE_FLAG},
     push: {
         **_ADAPTER_ARGUMENT,
-        "repository": {"metavar": "OWNER/NAME", "help": "a repository of the Hub"},
+        "repository": {"metavar": "OWNER/NAME", "help": "repository on the Hub"},
         "--private": {"action": "store_true", "help": "make a new repository private"},
     },
-    describe: {"path": {"metavar": "PATH", "help": "an adapter, a run, a BERT or a checkpoint"}},
+    describe: {"path": {"metavar": "PATH", "help": "task adapter, run, BERT or checkpoint"}},
 }
 
 

@@ -1,12 +1,12 @@
-"""Writes a SavedModel or an ONNX file of a task, or of many over one BERT.
+"""Writes a SavedModel or an ONNX file of one task, or of many over one BERT.
 
     python export_model.py --adapters=output/mrpc/adapter --export_dir=exported/mrpc
     python export_model.py --adapters=output/mrpc/adapter,output/sms_spam/adapter \\
         --export_dir=exported/tasks --raw_text
     python export_model.py --adapters=output/mrpc/adapter --export_dir=exported/mrpc --format=onnx
 
-TensorFlow Serving and plain TensorFlow 2 run a SavedModel, which `saved_model_cli show --all --dir`
-shows; ONNX Runtime runs an ONNX file.
+TensorFlow Serving and TensorFlow 2 run a SavedModel, ONNX Runtime runs an ONNX file.
+`saved_model_cli show --all --dir` lists a SavedModel's inputs and outputs.
 """
 
 from adapter_bert.common import environment
@@ -40,24 +40,26 @@ class ExportConfig(PretrainedConfig):
 
     adapters: Tuple[str, ...] = flag(
         (),
-        "Folders of task adapters, or patterns: output/*/adapter. A task is called after the"
-        " folder: mrpc for output/mrpc/adapter.",
+        "Folders of task adapters, or patterns such as output/*/adapter. A task has the name of the"
+        " run's folder: mrpc for output/mrpc/adapter.",
         "Tasks",
     )
     export_dir: Optional[str] = flag(
-        None, "Where the model goes: a folder in it, of the next number.", "Output"
+        None, "Output folder. The model is written to a new numbered folder in it.", "Output"
     )
-    format: str = flag("saved_model", "Of the model.", "Output", choices=("saved_model", "onnx"))
+    format: str = flag(
+        "saved_model", "Format of the model.", "Output", choices=("saved_model", "onnx")
+    )
     precision: str = flag(
         "float32",
-        "Precision of --format=onnx; int8 is that of BERT's products, adapters and heads stay"
+        "Precision of an ONNX file. int8 quantizes BERT's matrix products; adapters and heads stay"
         " float32.",
         "Output",
         choices=("float32", "int8"),
     )
     raw_text: bool = flag(
         False,
-        "Add signatures that take texts. Whatever loads the model then needs tensorflow-text.",
+        "Add signatures that accept texts. Loading the model then needs tensorflow-text.",
         "Output",
     )
 
@@ -66,9 +68,9 @@ class ExportConfig(PretrainedConfig):
             if not getattr(self, name):
                 raise UserError(f"--{name} is not given.")
         if self.format == "onnx" and self.raw_text:
-            raise UserError("--raw_text goes with --format=saved_model: an ONNX file reads ids.")
+            raise UserError("--raw_text needs --format=saved_model: an ONNX file reads token ids.")
         if self.format != "onnx" and self.precision != "float32":
-            raise UserError(f"--precision={self.precision} goes with --format=onnx.")
+            raise UserError(f"--precision={self.precision} needs --format=onnx.")
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -77,7 +79,7 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Writes the model.
 
     Args:
       values: parsed flags of `define_flags`.
@@ -86,7 +88,7 @@ def run(values):
       The report that ends the run: a list of lines.
 
     Raises:
-      UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
+      UserError: a flag is wrong, a file is missing, broken or incompatible, or this is
         TensorFlow 1.
     """
     devices.require_tensorflow_2("export_model.py")
@@ -121,7 +123,7 @@ def run(values):
 
 def _write_onnx(config, bert, adapters):
     """Writes the ONNX file; returns its path."""
-    from adapter_bert.serving import onnx_export  # Python 3.7 has no package of today's ONNX.
+    from adapter_bert.serving import onnx_export  # Not at the top: Python 3.7 has an old ONNX only.
 
     backbone = onnx_backbone.load(bert.init_checkpoint, bert.config)
     return onnx_export.write(
@@ -135,17 +137,17 @@ def _write_onnx(config, bert, adapters):
 
 
 def _check_no_windows(adapters):
-    """Raises UserError if a task reads long texts in windows, which its signature would cut."""
+    """Raises UserError if a task reads texts in windows: a signature of texts would cut them."""
     for name, adapter in adapters.items():
         if adapter.description.training.get("long_texts", "cut") != "cut":
             raise UserError(
-                f"--raw_text: {name} was trained with --long_texts=windows, which no signature of"
-                " texts has; export without --raw_text, or serve it by serve.py."
+                f"--raw_text: {name} was trained with --long_texts=windows, which signatures of"
+                " texts do not support; export without --raw_text, or use serve.py."
             )
 
 
 def _log_precision(adapters, computed):
-    """Logs the precision of the model, and the tasks that were trained in another one."""
+    """Logs the model's precision, and the tasks that were trained in another one."""
     logging.info("The model computes in %s.", computed)
     for name, adapter in adapters.items():
         precision = adapter.description.training.get("precision")
@@ -158,17 +160,16 @@ def _log_precision(adapters, computed):
 
 
 def _tokenizer(config, vocab_file, descriptions):
-    """(tokenizer, whether it lower-cases) of all tasks; UserError if they do not share one."""
+    """Returns the tasks' (tokenizer, whether it lower-cases); UserError if they differ."""
     kinds = {description.kind for description in descriptions.values()}
     if not any(task_kinds.get(kind).has_text_signature for kind in kinds):
         raise UserError(
-            f"--raw_text: no signature of texts fits tasks of {' or '.join(sorted(kinds))}."
+            f"--raw_text: tasks of {' or '.join(sorted(kinds))} have no signature of texts."
         )
     casings = {description.do_lower_case for description in descriptions.values()}
     if len(casings) > 1:
         raise UserError(
-            "--raw_text: some of the tasks lower-case their texts and some do not; export them"
-            " apart."
+            "--raw_text: some tasks lower-case their texts and some do not; export them separately."
         )
     lower_case = casings.pop()
     tokenizer = tokenization.FullTokenizer(

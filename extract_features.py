@@ -76,7 +76,7 @@ class ExtractionConfig(TokenizerConfig, DeviceConfig):
     adapter_folder: Optional[str] = flag(
         None,
         "Folder of a task adapter to apply. Default: plain BERT.",
-        "What is done",
+        "Adapters",
         name="adapter",
     )
     max_seq_length: int = flag(

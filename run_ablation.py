@@ -1,10 +1,10 @@
-"""What the adapters of each layer are worth: scores with those of every span of layers removed.
+"""Measures the adapters of each layer: evaluates with every span of layers' adapters removed.
 
     python run_ablation.py --adapter=output/mrpc/adapter
 
-Houlsby et al. 2019, figure 6, left: out of a finished task adapter the adapters of layers i to j
-are taken, for all i <= j, and nothing is trained after that; LayerNorms and head stay. One graph
-computes all spans: it reads, with each row, which layers' adapters count.
+Houlsby et al. 2019, figure 6, left: for all i <= j, the adapters of layers i to j are removed from
+a trained task adapter, without further training; LayerNorms and head stay. One graph computes all
+spans, with a mask of layers per row.
 
 output_dir/ablation.json has the dev scores:
 
@@ -13,10 +13,10 @@ output_dir/ablation.json has the dev scores:
      "all": with every adapter, "none": with none,
      "majority": the share of the most frequent label; a regression has none,
      "spans": [[first, last, score without the adapters of these layers and those between], ...],
-     "other_scores": {"f1": {"all", "none", "spans"}},      the task's own, where that is another
-     "adapter", "data", "max_seq_length", "precision"}      what they are of
+     "other_scores": {"f1": {"all", "none", "spans"}},      the task's score, if it is another one
+     "adapter", "data", "max_seq_length", "precision"}      what was evaluated
 
-and ablation.txt the table and the sentence that the run prints.
+ablation.txt has the printed table and sentence.
 """
 
 from adapter_bert.common import environment
@@ -58,15 +58,15 @@ class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, D
 
     adapter_folder: Optional[str] = flag(
         None,
-        "Folder of the task adapter, output_dir/adapter of a training. Task and model flags you"
-        " omit are read from the adapter.",
-        "What is done",
+        "Folder of the task adapter, such as output/mrpc/adapter. Task and model flags you omit are"
+        " read from the adapter.",
+        "Task and data",
         name="adapter",
     )
     output_dir: Optional[str] = flag(
-        None, "Where ablation.json and ablation.txt go. Default: output/<task>.", "Output"
+        None, "Output folder of ablation.json and ablation.txt. Default: output/<task>.", "Output"
     )
-    overwrite_output_dir: bool = flag(False, "Recompute what lies in output_dir.", "Output")
+    overwrite_output_dir: bool = flag(False, "Recompute results in output_dir.", "Output")
 
     def __post_init__(self):
         self.check_window_pooling()
@@ -78,7 +78,7 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Runs the ablation.
 
     Args:
       values: parsed flags of `define_flags`.
@@ -108,7 +108,7 @@ def run(values):
         record["task"] = grids.task_label(record["task"], data_dir)
         text = "\n".join(report(record)) + "\n"
         files.write_atomically(posixpath.join(folder, _TEXT), text)
-        files.write_object(path, record)  # The last: where it is, all is.
+        files.write_object(path, record)  # Last, because it marks a finished run.
     return [*report(record), f"Ablation: {path}"]
 
 
@@ -116,23 +116,23 @@ def _check_adapter(adapter, config):
     """Returns the adapter; raises UserError if there is nothing to remove from it."""
     if adapter is None:
         raise UserError(
-            "--adapter is not given, expected the folder of a task adapter, as in"
+            "--adapter is not given; expected the folder of a task adapter, as in"
             " --adapter=output/mrpc/adapter."
         )
     if adapter.description.adapter is None:
         raise UserError(
             f"--adapter {config.adapter_folder} was trained with"
             f" --tuning={adapter.description.tuning.method} and has no adapters to remove; expected"
-            " one of --tuning=adapters."
+            " --tuning=adapters."
         )
     return adapter
 
 
 def _read_finished(path, sources):
-    """What an earlier run of the same sources has written there; None if there was none.
+    """Returns the record of an earlier run of the same sources, or None.
 
     Raises:
-      UserError: it was one of other sources, or the file is damaged.
+      UserError: the record has other sources, or the file is damaged.
     """
     if not files.exists(path):
         return None
@@ -140,24 +140,24 @@ def _read_finished(path, sources):
     differing = [name for name in sources if record.get(name) != sources[name]]
     if differing:
         raise UserError(
-            f"{path} is of another {' and another '.join(differing)}; give another --output_dir, or"
+            f"{path} is of another {' and another '.join(differing)}; set another --output_dir, or"
             " --overwrite_output_dir."
         )
     return record
 
 
 def spans(num_layers):
-    """All (first, last) layers of a span, in order."""
+    """Returns all (first, last) layers of a span, in order."""
     return [(first, last) for first in range(num_layers) for last in range(first, num_layers)]
 
 
 def span_gates(num_layers, adapted_layers=None):
-    """What `modeling.BertModel` takes as adapter_gates of a row, for nothing and each span removed.
+    """Returns adapter_gates for `modeling.BertModel`: nothing removed, then each span removed.
 
     Args:
       num_layers: L.
-      adapted_layers: indices of the layers that have adapters, None for all. The others' gates
-        stay open, so that spans that remove the same are the same.
+      adapted_layers: indices of the layers with adapters, None for all. Other layers' gates stay
+        1, so that spans that remove the same adapters have equal gates.
 
     Returns:
       float32 array [1 + L (L + 1) / 2, L].
@@ -169,9 +169,9 @@ def span_gates(num_layers, adapted_layers=None):
 
 
 def _evaluate(setup, processor, examples):
-    """Evaluates all spans; returns the scores, see `_record`."""
+    """Evaluates all spans; returns the `_record` of their scores."""
     task, labels = processor.task, processor.get_labels()
-    # `output` holds the checkpoint that the estimator reads.
+    # `output` must stay alive: it holds the checkpoint that the estimator reads.
     estimator, output = finetuning.begin_evaluation(
         setup,
         task,
@@ -185,7 +185,7 @@ def _evaluate(setup, processor, examples):
 
 
 def _predict_answers(estimator, rows, gates, task):
-    """Returns the answers [rows, gates, ...] of all rows with all gates."""
+    """Returns the predictions [rows, gates, ...] of all rows with all gates."""
     kind = text_kind.get(task.kind)
     unique_gates, gate_indices = np.unique(gates, axis=0, return_inverse=True)
     product_rows = ProductRows(rows, "adapter_gates", unique_gates)
@@ -204,12 +204,12 @@ def _predict_answers(estimator, rows, gates, task):
 
 
 def _record(task, num_layers, labels, answers):
-    """The scores, as ablation.json has them.
+    """Returns the scores in the format of ablation.json.
 
     Args:
       task: `glue.Task`.
       num_layers: L.
-      labels: array [N, ...], what is right.
+      labels: array [N, ...] of the correct labels.
       answers: array [N, 1 + L (L + 1) / 2, ...], see `_predict_answers`.
     """
     kind = text_kind.get(task.kind)
@@ -240,9 +240,9 @@ def _record(task, num_layers, labels, answers):
 
 
 def report(record):
-    """What an ablation.json tells: the lines of a table, and a sentence.
+    """Returns the report of an ablation.json: the lines of a table, and a sentence.
 
-    Rows of the table are the first layer of a span, columns the last, as in the paper's figure.
+    The table's rows are a span's first layer, its columns the last, as in the paper's figure.
     """
     layers = range(record["num_layers"])
     losses = {(i, j): 100 * (record["all"] - score) for i, j, score in record["spans"]}
@@ -261,12 +261,12 @@ def report(record):
 
 
 def _sentence(record, losses):
-    """What the paper finds of its figure, here.
+    """Returns the paper's observations on its figure, with this record's numbers.
 
     Args:
-      losses: in points, by the removal of each single layer.
+      losses: the loss in points when each single layer's adapters are removed.
     """
-    half = (len(losses) + 1) // 2  # Of an odd number, the middle one lies in both.
+    half = (len(losses) + 1) // 2  # The middle layer of an odd number counts in both halves.
     worst = int(np.argmax(losses))
     majority = record.get("majority")
     majority_note = (

@@ -101,11 +101,11 @@ class BaselineConfig(TaskConfig):
         " all machines but one.",
         "Search",
     )
-    do_predict: bool = flag(True, "Predict the test set with the best model.", "What is done")
+    do_predict: bool = flag(True, "Predict the test set with the best model.", "Stages")
     early_stopping_patience: int = flag(
         10,
-        "Stop a training after so many evaluations without a better score; there is one every"
-        f" {EVALUATE_EVERY:,} samples. 0 trains on all samples.",
+        "Number of evaluations without a better score after which a run stops; there is one every"
+        f" {EVALUATE_EVERY:,} samples. 0 disables early stopping.",
         "Training",
         lower=0,
     )
@@ -119,8 +119,8 @@ class BaselineConfig(TaskConfig):
     )
     precision: str = flag(
         "auto",
-        "Precision of the convolution's products; all else is float32. auto: that of the model in"
-        " --output_dir or of the search, or else bfloat16 if it measures faster.",
+        "Precision of the convolution's matrix products; all else is float32. auto: the precision"
+        " of the model in --output_dir or of the search, else bfloat16 if it measures faster.",
         "Devices",
         choices=configs.PRECISIONS,
     )

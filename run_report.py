@@ -1,13 +1,13 @@
-"""The paper's tables and figures from finished trainings, and a test between two of them.
+"""Writes the paper's tables and figures from finished runs, and compares two classifiers.
 
     python run_report.py --records=output/sweep --report=figure4 --report_dir=output/figures
 
-writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `reports.REPORTS`.
+writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg.
 
     python run_report.py --compare=a/dev_predictions.tsv,b/dev_predictions.tsv \\
         --labels=a/dev_labels.tsv
 
-prints how often both, one or neither is right, and McNemar's test.
+prints how often both, one or neither is right, with McNemar's test.
 """
 
 from adapter_bert.common import environment
@@ -39,40 +39,40 @@ class ReportConfig(Settings):
     """The settings of this script."""
 
     records: Optional[str] = flag(
-        None, "Folder of a sweep, with its results*.jsonl.", "Tables and figures"
+        None, "Folder of a sweep, with its results*.jsonl files.", "Tables and figures"
     )
     report: Tuple[str, ...] = flag(
         ("all",),
-        f"What to write: {', '.join(reports.REPORTS)}; all: those that there are records for.",
+        f"Reports to write: {', '.join(reports.REPORTS)}; or all, those that the records allow.",
         "Tables and figures",
     )
     tasks: Tuple[str, ...] = flag(
-        (), "Only these tasks. Default: all that there are records of.", "Tables and figures"
+        (), "Tasks to report. Default: all tasks in the records.", "Tables and figures"
     )
     select_by: str = flag(
         "accuracy",
-        "What settings are compared by on the validation set: accuracy, as in the paper (where a"
-        " task has it), or the task's own score.",
+        "Criterion that selects settings on the dev set: accuracy, as in the paper (if a task has"
+        " it), or the task's score.",
         "Tables and figures",
         choices=selection.CRITERIA,
     )
     ablations: Tuple[str, ...] = flag(
-        (), "ablation.json of run_ablation.py, for figure6.", "Tables and figures"
+        (), "Files ablation.json of run_ablation.py, for figure6.", "Tables and figures"
     )
     searches: Tuple[str, ...] = flag(
-        (), "search.json of run_baseline.py, for searches.", "Tables and figures"
+        (), "Files search.json of run_baseline.py, for searches.", "Tables and figures"
     )
     compare: Tuple[str, ...] = flag(
         (),
-        "Two predictions.tsv of the same rows, to be compared with --labels.",
+        "Two predictions.tsv files of the same rows, to compare with --labels.",
         "Comparison of two classifiers",
     )
     labels: Optional[str] = flag(
-        None, "The labels.tsv of these rows.", "Comparison of two classifiers"
+        None, "The labels.tsv file of these rows.", "Comparison of two classifiers"
     )
-    report_dir: str = flag("output/report", "Where to write.", "Output")
+    report_dir: str = flag("output/report", "Output folder.", "Output")
     name: Optional[str] = flag(
-        None, "What the files' names begin with, if not the report's name.", "Output"
+        None, "Prefix of the files' names. Default: the report's name.", "Output"
     )
 
 
@@ -82,7 +82,7 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Writes the reports, or compares two classifiers.
 
     Args:
       values: parsed flags of `define_flags`.
@@ -93,7 +93,7 @@ def run(values):
     config = ReportConfig.from_flags(values)
     if config.compare or config.labels:
         if len(config.compare) != 2 or not config.labels:
-            raise UserError("--compare takes two files of predictions, and needs --labels.")
+            raise UserError("--compare requires two files of predictions, and --labels.")
         first, second = config.compare
         return significance.describe(significance.compare(first, second, config.labels))
     names = _names(config)
@@ -103,7 +103,7 @@ def run(values):
     if not available_reports or (len(available_reports) < len(names) and config.report != ("all",)):
         missing = [name for name in names if name not in available_reports]
         needs = "; ".join(f"{name}: {reports.REPORTS[name].needs}" for name in missing)
-        raise UserError(f"--report={','.join(config.report)}: found none of these: {needs}.")
+        raise UserError(f"--report={','.join(config.report)}: missing {needs}.")
     with files.convert_write_errors(f"--report_dir={config.report_dir}"):
         files.makedirs(config.report_dir)
     written = []
@@ -116,36 +116,36 @@ def run(values):
 
 
 def _names(config):
-    """The names of the reports that are asked for, checked."""
+    """Returns the names of the requested reports; raises UserError if one is unknown."""
     names = list(reports.REPORTS) if config.report == ("all",) else config.report
     for name in names:
         if name not in reports.REPORTS:
             raise UserError(
-                f"--report={name}: expected all, or some of {', '.join(reports.REPORTS)}."
+                f"--report={name}: expected all, or names from {', '.join(reports.REPORTS)}."
             )
     if config.name and len(names) > 1:
-        raise UserError(f"--name={config.name} is for one --report, not for {len(names)}.")
+        raise UserError(f"--name={config.name} needs a single --report, but found {len(names)}.")
     return names
 
 
 def _read_results(config):
-    """The `reports.Results` that the flags name, of --tasks alone if given."""
+    """Returns the `reports.Results` that the flags name, limited to --tasks."""
     ablations = [studies.read_ablation(path) for path in config.ablations]
     searches = [studies.read_search(path) for path in config.searches]
     if not (config.records or ablations or searches):
-        raise UserError("--records is not given, expected the folder of a sweep.")
+        raise UserError("--records is not given; expected the folder of a sweep.")
     if config.records:
         paths.existing_folder(config.records, "--records")
     trainings = records.read(config.records) if config.records else []
     trainings = [record for record in trainings if record["status"] == records.DONE]
     if not (trainings or ablations or searches):
-        raise UserError(f"--records={config.records}: found no finished training there.")
+        raise UserError(f"--records={config.records}: the folder has no finished run.")
     _check_backbones(trainings)
     tasks = {result["task"] for result in (*trainings, *ablations, *searches)}
     for task in config.tasks:
         if task not in tasks:
             available = ", ".join(sorted(tasks)) or "none"
-            raise UserError(f"--tasks={task}: nothing finished of it; found {available}.")
+            raise UserError(f"--tasks={task}: no finished run; found {available}.")
 
     def select(results):
         return [result for result in results if result["task"] in (config.tasks or tasks)]
@@ -156,18 +156,18 @@ def _read_results(config):
 
 
 def _check_backbones(trainings):
-    """Raises UserError if the scores are of several BERTs, which no table could tell apart."""
+    """Raises UserError if the runs used several BERTs, which the tables do not distinguish."""
     backbones = [record["backbone"] for record in trainings if record.get("backbone")]
     names = {backbone["fingerprint"]: backbone["name"] for backbone in backbones}
     if len(names) > 1:
         raise UserError(
-            "--records: found trainings of several BERTs"
-            f" ({', '.join(sorted(map(str, names.values())))}); give each a folder of its own."
+            "--records: found runs of several BERTs"
+            f" ({', '.join(sorted(map(str, names.values())))}); use one folder per BERT."
         )
 
 
 def _check_data(trainings):
-    """Raises UserError if files of the same names differed between trainings of a task."""
+    """Raises UserError if a task's runs read different data from files of the same names."""
     digests = {}
     for record in trainings:
         data_flags = [record["flags"].get(name) for name in grids.DATA_FLAGS]
@@ -175,9 +175,9 @@ def _check_data(trainings):
             key = (record["script"], record["task"], split, *data_flags)
             if digests.setdefault(key, digest) != digest:
                 raise UserError(
-                    f"--records: found trainings of {record['task']} on different data (digests"
-                    f" {digests[key]} and {digest} of the {split} split); give each a folder of its"
-                    " own."
+                    f"--records: found runs of {record['task']} on different data (digests"
+                    f" {digests[key]} and {digest} of the {split} split); use one folder per"
+                    " data set."
                 )
 
 

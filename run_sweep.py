@@ -1,11 +1,11 @@
-"""Many trainings, each in a process of its own, and which of them validate best.
+"""Trains a grid of settings, each in its own process, and reports the best on the dev set.
 
     python run_sweep.py --preset=glue --output_dir=output/glue --jobs=2
     python run_sweep.py --grid=results/grids/sizes.json -- --precision=float32
     python run_sweep.py --chosen_from=output/glue --set=random_seed=1,2,3
 
-What is done is never run twice: started again, or on several machines with --shard=1/2 and
---shard=2/2 into one folder, it goes on with what is left. run_report.py draws what came out.
+A finished trial never runs twice: run the command again to resume a sweep. Several machines share a
+sweep with --shard=1/2 and --shard=2/2. run_report.py draws the results.
 """
 
 from adapter_bert.common import environment
@@ -34,57 +34,56 @@ class SweepConfig(Settings):
 
     preset: Optional[str] = flag(
         None,
-        "One of the paper's grids. "
+        "Grid of the paper. "
         + "; ".join(f"{name}: {title}" for name, (title, _) in presets.PRESETS.items())
         + ".",
         "Trials",
         choices=presets.PRESETS,
     )
     grid: Optional[str] = flag(
-        None, "JSON file with grids of flags: see the first lines of grids.py.", "Trials"
+        None, "JSON file with grids of flags, in the format of docs/experiments.md.", "Trials"
     )
     chosen_from: Optional[str] = flag(
         None,
-        "Folder of a sweep: train the settings chosen there for each task, method and size.",
+        "Folder of a sweep. Trains the settings that it selects for each task, method and size.",
         "Trials",
     )
     set: Tuple[str, ...] = flag(
         (),
-        "flag=value[,value...]: other values for a flag, in the grids that have it, else in all.",
+        "flag=value[,value...]: replaces a flag's values in the grids that have it, or else in all"
+        " grids.",
         "Trials",
         is_multiple=True,
     )
     only: Tuple[str, ...] = flag(
         (),
-        "flag=value[,value...]: only the trials with one of these values.",
+        "flag=value[,value...]: keeps only the trials with one of these values.",
         "Trials",
         is_multiple=True,
     )
     halving: bool = flag(
         False,
-        "Train all settings with the fewest num_train_epochs of the grid, and the better half with"
-        " the next larger number, and so on.",
-        "What is done",
+        "Successive halving: train all settings with the fewest epochs of the grid, the better half"
+        " with the next larger number, and so on.",
+        "Execution",
     )
     select_by: Optional[str] = flag(
         None,
-        "What settings are compared by on the dev set: accuracy (where a task has it), or the"
-        " task's own score. Default: accuracy with --preset, as in the paper, else score.",
-        "What is done",
+        "Criterion that selects settings on the dev set: accuracy (if a task has it), or the task's"
+        " score. Default: accuracy with --preset, as in the paper, else score.",
+        "Execution",
         choices=selection.CRITERIA,
     )
-    jobs: int = flag(1, "Trials that run at a time.", "What is done", lower=1)
-    shard: str = flag(
-        "1/1", "i/n: of every n trials the i-th, for the i-th of n machines.", "What is done"
-    )
-    retry_failed: bool = flag(False, "Run the trials again that failed.", "What is done")
-    status: bool = flag(False, "Show how far the sweep is, and end.", "What is done")
-    dry_run: bool = flag(False, "Show the commands that are left to run, and end.", "What is done")
-    output_dir: str = flag("output/sweep", "Where trials and results go.", "Output")
+    jobs: int = flag(1, "Number of trials that run in parallel.", "Execution", lower=1)
+    shard: str = flag("1/1", "i/n: this machine runs every n-th trial, from the i-th.", "Execution")
+    retry_failed: bool = flag(False, "Run failed trials again.", "Execution")
+    status: bool = flag(False, "Print the sweep's progress and exit.", "Execution")
+    dry_run: bool = flag(False, "Print the remaining commands and exit.", "Execution")
+    output_dir: str = flag("output/sweep", "Folder of trials and results.", "Output")
     keep: str = flag(
         "adapters",
-        "What stays of a trial that is done, beside its scores and its log: its task adapter"
-        " (of full fine-tuning all of BERT), nothing, or the checkpoints too.",
+        "Files to keep of a finished trial, besides scores and log. adapters: the task adapter (for"
+        " full fine-tuning, all of BERT); scores: none; all: also the checkpoints.",
         "Output",
         choices=sweep.KEEP,
     )
@@ -96,11 +95,11 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values, extra_flags=()):
-    """Does what the flags ask for.
+    """Runs the sweep, or prints its status or commands.
 
     Args:
       values: parsed flags of `define_flags`.
-      extra_flags: those of every trial's command.
+      extra_flags: flags for every trial's command.
 
     Returns:
       The report that ends the run: a list of lines.
@@ -108,8 +107,8 @@ def run(values, extra_flags=()):
     config = SweepConfig.from_flags(values)
     if config.halving and _shard(config.shard) != (0, 1):
         raise UserError(
-            f"--shard={config.shard}: --halving compares all trials of a stage, expected 1/1; give"
-            " each machine its tasks by --only."
+            f"--shard={config.shard}: --halving compares all trials of a stage; expected 1/1. Use"
+            " --only to give each machine its tasks."
         )
     runner = sweep.Sweep(
         _trials(config),
@@ -133,12 +132,12 @@ def run(values, extra_flags=()):
     lines = _table(runner, criterion)
     if config.halving:
         admitted = len(_admitted_keys(runner, config, criterion))
-        lines.append(f"halving: {admitted} of {len(runner.trials)} trials go on")
+        lines.append(f"halving: {admitted} of {len(runner.trials)} trials remain")
     return lines
 
 
 def _run_stages(runner, config, criterion):
-    """Runs all trials, or with --halving stage by stage those that go on."""
+    """Runs all trials, or with --halving the remaining ones of each stage."""
     finished, keys = None, _admitted_keys(runner, config, criterion)
     while keys != finished:
         runner.run([key for key in keys if key not in (finished or ())])
@@ -146,14 +145,14 @@ def _run_stages(runner, config, criterion):
 
 
 def _admitted_keys(runner, config, criterion):
-    """Returns the keys of the trials that are to be run, as far as the records decide it."""
+    """Returns the keys of the trials to run, as far as the records decide it."""
     if not config.halving:
         return list(runner.trials)
     return halving.admitted_keys(runner.trials, _comparable(runner, criterion))
 
 
 def _comparable(runner, criterion):
-    """Returns the records by key, so that they compare by the criterion."""
+    """Returns the records by key, prepared for comparison by the criterion."""
     by_key = runner.records()
     done = [record for record in by_key.values() if record["status"] == DONE]
     compared = {record["key"]: record for record in selection.by_criterion(done, criterion)}
@@ -164,7 +163,7 @@ def _trials(config):
     sources = {name: getattr(config, name) for name in ("preset", "grid", "chosen_from")}
     given = [f"--{name}={value}" for name, value in sources.items() if value is not None]
     if len(given) != 1:
-        raise UserError("Give --preset, --grid or --chosen_from, one of them.")
+        raise UserError("Set exactly one of --preset, --grid and --chosen_from.")
     (source,) = given
     if config.preset:
         _, trial_grids = presets.PRESETS[config.preset]
@@ -184,19 +183,19 @@ def _trials(config):
 
 def _chosen_grids(config):
     paths.existing_folder(config.chosen_from, "--chosen_from")
-    # The baseline's records lie there too; its settings come from a search of its own.
+    # Without the baseline's records: its settings come from its own search.
     done = [
         record
         for record in records.read(config.chosen_from)
         if record["status"] == DONE and record["script"] in grids.scripts()
     ]
     if not done:
-        raise UserError(f"--chosen_from={config.chosen_from}: found no finished training there.")
+        raise UserError(f"--chosen_from={config.chosen_from}: the folder has no finished run.")
     return selection.chosen_grids(selection.by_criterion(done, config.select_by or "score"))
 
 
 def _shard(text):
-    """i/n as (index from 0, n)."""
+    """Returns (i modulo n, n) of the text i/n."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     index, count = map(int, match.groups()) if match else (0, 0)
     if not index <= count or not count:
@@ -205,7 +204,7 @@ def _shard(text):
 
 
 def _table(runner, criterion):
-    """How far a sweep is, as lines: by task and method, with the best on the validation set."""
+    """Returns the sweep's progress as lines: by task and method, with the best on the dev set."""
     by_key, running = _comparable(runner, criterion), runner.running()
     groups = collections.OrderedDict()
     for key, trial in runner.trials.items():
@@ -228,7 +227,7 @@ def _table(runner, criterion):
 
 
 def _best(done, trials):
-    """The score of the best of some records, and the values of the flags that vary."""
+    """Returns the best record's score and the values of the flags that vary, as a text."""
     if not done:
         return ""
     best = max(done, key=selection.criterion_points)

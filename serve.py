@@ -3,8 +3,8 @@
     python serve.py --adapters='output/*/adapter'
     curl -d '{"instances": [{"text": "..."}]}' http://127.0.0.1:8501/v1/models/sms_spam:predict
 
-Requests of all tasks share batches. `rest_api` has the endpoints; http://127.0.0.1:8501/ is a page
-to try tasks with.
+Requests of all tasks share batches. http://127.0.0.1:8501/ is a page to try the tasks, and
+http://127.0.0.1:8501/openapi.json describes the endpoints.
 """
 
 from adapter_bert.common import environment
@@ -30,7 +30,7 @@ from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
-_STOP_SECONDS = 5.0  # For what is left after the last answer.
+_STOP_SECONDS = 5.0  # To close connections after the last answer.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,65 +39,69 @@ class ServerConfig(PretrainedConfig):
 
     adapters: Tuple[str, ...] = flag(
         (),
-        "Folders of task adapters, or patterns: output/*/adapter. A task is called after the"
-        " folder that an adapter lies in.",
+        "Folders of task adapters, or patterns such as output/*/adapter. A task has the name of the"
+        " run's folder: mrpc for output/mrpc/adapter.",
         "Tasks",
     )
     adapter_dir: Optional[str] = flag(
         None,
-        "Folder of task adapters, <task>, <task>/adapter or <task>/<number>: all are served, and"
-        " others may be added below it while the server runs.",
+        "Folder of task adapters: <task>, <task>/adapter or <task>/<number>. The server serves all"
+        " of them, and saves uploads there.",
         "Tasks",
     )
     keep_versions: int = flag(
         2,
-        "Uploads of each task that stay on disk: the last ones, and what is in use.",
+        "Number of uploads of each task that stay on disk. Uploads in use also stay.",
         "Tasks",
         lower=1,
     )
     most_in_memory: Optional[int] = flag(
         None,
-        "Tasks in memory. One is read when it is first asked for, and makes room for others when"
-        " it was asked for longest ago. Default: all that were asked for stay.",
+        "Maximum number of tasks in memory. A task is read at its first request, and the least"
+        " recently used one is evicted. Default: no limit.",
         "Tasks",
         lower=1,
     )
     precision: str = flag(
         "float32",
-        "Precision. int8 is faster and rounds BERT's weights; float16 needs a GPU.",
+        "Precision. int8 is faster and rounds BERT's weights. float16 needs a GPU.",
         "Devices",
         choices=configs.ANSWER_PRECISIONS,
     )
-    host: str = flag("127.0.0.1", "Address to listen at; 0.0.0.0 is any.", "Network")
-    port: int = flag(8501, "Port to listen at; 0 is a free one.", "Network", lower=0, upper=65535)
+    host: str = flag("127.0.0.1", "Address to listen on; 0.0.0.0 means all.", "Network")
+    port: int = flag(
+        8501, "Port to listen on; 0 picks a free one.", "Network", lower=0, upper=65535
+    )
     token: Optional[str] = flag(
         None,
-        "What requests must send as Authorization: Bearer <token>. Default:"
-        f" ${TOKEN_VARIABLE}, which other users of the machine do not see.",
+        "Token that requests must send as Authorization: Bearer <token>. Default:"
+        f" ${TOKEN_VARIABLE}, which other users of the machine cannot see.",
         "Network",
     )
     max_queue_size: int = flag(
-        1024, "Rows that may wait; more are refused with status 503.", "Limits", lower=1
+        1024, "Maximum number of waiting rows; further ones get status 503.", "Limits", lower=1
     )
-    max_instances: int = flag(128, "Instances of a request.", "Limits", lower=1)
-    max_text_length: int = flag(100000, "Characters of a text.", "Limits", lower=1)
-    max_body_mb: int = flag(1, "Megabytes of a request's body.", "Limits", lower=1)
-    max_upload_mb: int = flag(256, "Megabytes of an adapter's upload.", "Limits", lower=1)
-    max_connections: int = flag(4096, "Connections at a time.", "Limits", lower=1)
+    max_instances: int = flag(128, "Maximum number of instances in a request.", "Limits", lower=1)
+    max_text_length: int = flag(100000, "Maximum characters of a text.", "Limits", lower=1)
+    max_body_mb: int = flag(1, "Maximum megabytes of a request's body.", "Limits", lower=1)
+    max_upload_mb: int = flag(256, "Maximum megabytes of an uploaded adapter.", "Limits", lower=1)
+    max_connections: int = flag(4096, "Maximum number of open connections.", "Limits", lower=1)
     max_batch_size: int = flag(
         batcher.BATCH_SIZE,
-        f"Rows that are computed together, {batcher.BATCH_SIZE} at most.",
+        f"Maximum number of rows in a batch, at most {batcher.BATCH_SIZE}.",
         "Limits",
         lower=1,
         upper=batcher.BATCH_SIZE,
     )
     read_timeout: float = flag(
         10.0,
-        "Seconds for a request to arrive; connections idle as long end.",
+        "Seconds in which a request must arrive. Connections idle for as long are closed.",
         "Limits",
         lower=0.01,
     )
-    answer_timeout: float = flag(30.0, "Seconds for a request's answer.", "Limits", lower=0.01)
+    answer_timeout: float = flag(
+        30.0, "Seconds in which a request must be answered.", "Limits", lower=0.01
+    )
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -115,8 +119,8 @@ def run(values):
       The report that ends the run: a list of lines.
 
     Raises:
-      UserError: a flag is wrong, or what it names is missing, broken or does not fit; or a package
-        is missing.
+      UserError: a flag is wrong, a file is missing, broken or incompatible, or a package is
+        missing.
     """
     config = ServerConfig.from_flags(values)
     http_server, rest_api, serving_metrics = _http_modules()
@@ -124,8 +128,8 @@ def run(values):
     allows_changes = token is not None or http_server.is_loopback(config.host)
     if not allows_changes:
         logging.warning(
-            "=== --host=%s without --token: whoever reaches this port may ask; nobody may add or"
-            " remove tasks. ===",
+            "=== --host=%s without --token: anybody who reaches this port can send texts. Nobody"
+            " can add or remove tasks. ===",
             config.host,
         )
     with contextlib.ExitStack() as stack:
@@ -155,14 +159,14 @@ def run(values):
         url = http_server.url_of(listener)
         count = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"
         print(f"Serving {count} at {url} (Ctrl-C stops)", flush=True)
-        gc.freeze()  # What lives as long as the process is not searched for garbage.
+        gc.freeze()  # Garbage collection need not scan what lives as long as the process.
         http_server.run(server, listener)
         num_requests = server.server_state.total_requests
     return [f"Stopped; {num_requests} requests were answered."]
 
 
 def _batcher(config, tasks, adapter_bank, metrics):
-    """The `batcher.Batcher` of a bank, which tells metrics what it does."""
+    """Returns the `batcher.Batcher` of a bank, and lets metrics watch the bank."""
     row_batcher = batcher.Batcher(
         adapter_bank.predict,
         lambda row: len(row.input_ids),
@@ -173,7 +177,7 @@ def _batcher(config, tasks, adapter_bank, metrics):
 
 
 def _http_modules():
-    """The modules that stand on packages which nothing else needs."""
+    """Returns the modules whose packages only the server needs."""
     try:
         return [
             importlib.import_module("adapter_bert.serving." + name)
@@ -181,16 +185,16 @@ def _http_modules():
         ]
     except ImportError as error:
         raise UserError(
-            f"serve.py needs packages of its own ({error}); run `pip install -r"
+            f"serve.py needs more packages ({error}); run `pip install -r"
             " requirements-serving.txt`."
         ) from None
 
 
 def _token(config):
-    """The token that requests must send, or None."""
+    """Returns the token that requests must send, or None."""
     token = os.environ.get(TOKEN_VARIABLE) if config.token is None else config.token
     if token is not None and not (token and token.isascii() and token.isprintable()):
-        raise UserError("--token: expected ASCII characters, at least one, found none or others.")
+        raise UserError("--token: expected one or more printable ASCII characters.")
     return token
 
 
@@ -206,11 +210,11 @@ def _limits(config, rest_api):
 
 
 def _load(config):
-    """(`registry.ServedTasks`, `bank.AdapterBank`) of what the flags name."""
+    """Returns (`registry.ServedTasks`, `bank.AdapterBank`) as the flags say."""
     folders = adapter_folders.match_patterns(config.adapters)
     if not folders and config.adapter_dir is None:
         raise UserError(
-            "Nothing to serve: give --adapters, as in --adapters='output/*/adapter', or"
+            "Nothing to serve: set --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
         )
     if config.adapter_dir is not None and not files.isdir(config.adapter_dir):

@@ -1,9 +1,11 @@
-"""The code behind the scripts, one package per subject, and the classes for use from Python:
+"""BERT with adapter modules: the scripts' library, and a Python API.
 
 from adapter_bert import AdapterBank, Predictor, Row
 """
 
 import importlib
+
+__version__ = "1.0.0"  # CITATION.cff and CHANGELOG.md repeat it; a test compares them.
 
 _PUBLIC = {
     "AdapterBank": "serving.bank",

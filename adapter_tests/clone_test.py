@@ -24,6 +24,7 @@ assert modeling is at_the_top
 assert (common.OWN, files.OWN, layers.OWN) == (1, 2, 3)
 import {clone}.run_classifier as script
 assert script.modeling is modeling and script.InputExample("0", "a").text_a == "a"
+from adapter_bert import Predictor, __version__
 from adapter_bert.common.errors import UserError
 assert issubclass(UserError, ValueError)
 

@@ -101,16 +101,16 @@ class ExportModelTest(tf.test.TestCase):
         tensors = {**made.tensors, "output_bias": np.float32([0, np.nan])}
         task_adapter.save(diverged, made._replace(tensors=tensors))
         for arguments, part in (
-            ([f"--adapters={squad}", "--raw_text"], "--raw_text: .* fits tasks of span"),
+            ([f"--adapters={squad}", "--raw_text"], "--raw_text: tasks of span have no signature"),
             ([f"--adapters={windows}", "--raw_text"], "windows was trained with --long_texts"),
-            ([f"--adapters={one}", "--raw_text", "--format=onnx"], "--raw_text goes with --form"),
-            ([f"--adapters={one}", "--precision=int8"], "--precision=int8 goes with --format=onnx"),
+            ([f"--adapters={one}", "--raw_text", "--format=onnx"], "--raw_text needs --form"),
+            ([f"--adapters={one}", "--precision=int8"], "--precision=int8 needs --format=onnx"),
             ([], "--adapters is not given"),
             ([f"--adapters={one}", "--export_dir="], "--export_dir is not given"),
             (["--adapters=nothing"], "--adapters=nothing: no such folder"),
-            ([f"--adapters={one},{cased}", "--raw_text"], "some of the tasks lower-case"),
+            ([f"--adapters={one},{cased}", "--raw_text"], "some tasks lower-case"),
             ([f"--adapters={other}", "--raw_text"], "other was trained with another vocabulary"),
-            ([f"--adapters={deep}"], f"--adapters {deep} .* have plain adapters"),
+            ([f"--adapters={deep}"], f"--adapters {deep} .* may only train plain adapters"),
             (
                 [f"--adapters={diverged}"],
                 f"--adapters {diverged}: its output_bias holds NaN or Inf",

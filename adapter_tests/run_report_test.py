@@ -91,19 +91,19 @@ class RunReportTest(tf.test.TestCase):
 
     def test_refusals(self):
         self.assert_refused(
-            "--report=figure9: expected all, or some of claims, table1", "--report=figure9"
+            "--report=figure9: expected all, or names from claims, table1", "--report=figure9"
         )
         self.assert_refused(
-            "--report=table1,table2: found none of these: table2: trainings of further tasks",
+            "--report=table1,table2: missing table2: trainings of further tasks",
             "--report=table1,table2",
         )
-        self.assert_refused("--tasks=RTE: nothing finished of it; found CoLA, MRPC", "--tasks=RTE")
-        self.assert_refused("--name=x is for one --report", "--report=all", "--name=x")
+        self.assert_refused("--tasks=RTE: no finished run; found CoLA, MRPC", "--tasks=RTE")
+        self.assert_refused("--name=x needs a single --report", "--report=all", "--name=x")
         self.assert_refused("--records is not given", records=False)
         missing = os.path.join(self.folder, "missing")
         self.assert_refused(f"--records: there is no folder {missing}", f"--records={missing}")
         os.mkdir(missing)
-        self.assert_refused("found no finished training", f"--records={missing}")
+        self.assert_refused("the folder has no finished run", f"--records={missing}")
 
     def test_trainings_of_several_berts(self):
         backbones = [{"name": name, "fingerprint": name[::-1]} for name in ("base", "large")]
@@ -131,8 +131,8 @@ class RunReportTest(tf.test.TestCase):
         lines = self.run_report(f"--compare={a},{b}", f"--labels={labels}", records=False)
         self.assertIn("Accuracy: first 100.00%, second 50.00%, of 2 rows", lines)
         self.assertRegex(lines[-1], "p = 1$")
-        self.assert_refused("--compare takes two files", f"--compare={a}", f"--labels={labels}")
-        self.assert_refused("--compare takes two files", f"--compare={a},{b}")
+        self.assert_refused("--compare requires two files", f"--compare={a}", f"--labels={labels}")
+        self.assert_refused("--compare requires two files", f"--compare={a},{b}")
 
 
 if __name__ == "__main__":

@@ -96,11 +96,11 @@ class RunSweepTest(tf.test.TestCase):
 
     def test_mistakes_are_refused(self):
         for arguments in ((), ("--preset=glue", self.grid())):
-            with self.assertRaisesRegex(UserError, "Give --preset, --grid or --chosen_from"):
+            with self.assertRaisesRegex(UserError, "Set exactly one of --preset, --grid"):
                 self.run_sweep(*arguments)
         with self.assertRaisesRegex(UserError, "^--chosen_from: there is no folder nowhere"):
             self.run_sweep("--chosen_from=nowhere")
-        with self.assertRaisesRegex(UserError, "^--chosen_from=.*: found no finished training"):
+        with self.assertRaisesRegex(UserError, "^--chosen_from=.*: the folder has no finished run"):
             self.run_sweep(f"--chosen_from={self.root}")
         twice = "--set=random_seed=1", "--set=--random_seed=2"
         with self.assertRaisesRegex(

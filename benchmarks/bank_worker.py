@@ -1,6 +1,6 @@
 """Contestants: forward passes of a `bank.AdapterBank` whose batches mix tasks."""
 
-from adapter_bert.common import environment  # First of all: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # First: it sets TensorFlow's environment.
 
 # isort: split
 import os
@@ -32,7 +32,7 @@ def write_bert(folder, sizes):
 
 
 def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0):
-    """A `task_adapter.TaskAdapter` of a task with two labels that nobody trained."""
+    """Returns an untrained `task_adapter.TaskAdapter` of a task with two labels."""
     description = task_adapter.Description(
         task=name,
         kind="classification",
@@ -57,7 +57,7 @@ def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0):
 
 
 def random_rows(tasks, sizes, count=workload.BATCH_SIZE):
-    """A batch of `bank.Row`s without padding, of the tasks in turns."""
+    """Returns a batch of `bank.Row`s without padding, alternating between tasks."""
     batch = workload.features(sizes["vocab_size"], count)
     return [
         bank.Row(tasks[index % len(tasks)], ids, segments)

@@ -1,8 +1,8 @@
-"""--precision=auto: what it measures and chooses at each start, and what a step and a pass take.
+"""Measures what --precision=auto selects at each start, and the time of a step and a pass.
 
     python benchmarks/choosing_precision.py
 
-MiniLM's sizes, batch 32, 128 tokens. Half of the starts have a core that is busy with other work.
+MiniLM's sizes, batch 32, 128 tokens. During half of the starts, one core is busy with other work.
 """
 
 import collections
@@ -29,7 +29,7 @@ _BUSY = "while True: pass"
 
 
 def starts(count):
-    """What `count` processes measure: a list of (seconds by precision, cost, choice)."""
+    """Returns `count` processes' results: a list of (seconds by precision, cost, choice)."""
     command = [sys.executable, "-c", _START]
     return [
         json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
@@ -38,7 +38,7 @@ def starts(count):
 
 
 def describe(name, runs):
-    """A row: medians of the products' milliseconds and of the cost, and the choices."""
+    """Returns a row of medians of the products' milliseconds and the cost, and the choices."""
     full, half = (
         statistics.median(1000 * seconds[precision] for seconds, _, _ in runs)
         for precision in ("float32", "bfloat16")

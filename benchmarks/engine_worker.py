@@ -1,4 +1,4 @@
-"""Measures one way to answer rows of several shapes, and prints the milliseconds of each as JSON.
+"""Measures one way to predict rows of several shapes; prints the milliseconds per shape as JSON.
 
 python benchmarks/engine_worker.py rival FILE.onnx
 python benchmarks/engine_worker.py bank BERT_DIR --precision=int8 --tasks=8
@@ -20,11 +20,11 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.serving import bank
 
 SHAPES = ((1, 32), (1, 64), (8, 64), (32, 128))  # Rows and tokens.
-_SECONDS = 0.5  # Of each shape, after a first call.
+_SECONDS = 0.5  # Per shape, after a first call.
 
 
 def milliseconds(function, clock):
-    """The median of a function's calls."""
+    """Returns the median time of a function's calls."""
     function()
     times, end = [], clock() + _SECONDS
     while not times or clock() < end:
@@ -35,7 +35,7 @@ def milliseconds(function, clock):
 
 
 def use_one_thread():
-    """Has each session compute in the thread that calls it."""
+    """Makes each session compute in the calling thread."""
     options = onnxruntime.SessionOptions
 
     def with_one_thread():
@@ -47,7 +47,7 @@ def use_one_thread():
 
 
 def rival(path):
-    """A function of ids [B, S] that returns a function to be timed: a session of one file."""
+    """Returns a function from ids [B, S] to a function to time: a session of one file."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -64,7 +64,7 @@ def rival(path):
 
 
 def of_bank(folder, precision, num_tasks):
-    """The same of a bank over a BERT, in which batches mix so many tasks."""
+    """Returns a function like `rival`'s for a bank whose batches mix `num_tasks` tasks."""
     config = configs.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
     adapter_bank = bank.AdapterBank(
         config, os.path.join(folder, "bert_model.ckpt"), precision=precision
@@ -100,7 +100,7 @@ def main():
         of_batch = of_bank(arguments.path, arguments.precision, arguments.tasks)
     random, result = np.random.RandomState(0), []
     for count, length in SHAPES:
-        if arguments.tasks > count:  # Such a batch cannot mix so many.
+        if arguments.tasks > count:  # A batch has at most one task per row.
             result.append(None)
             continue
         ids = random.randint(1000, 30000, (count, length)).astype(np.int64)

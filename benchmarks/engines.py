@@ -1,10 +1,10 @@
-"""The bank beside ONNX Runtime with one task's model exported from PyTorch: the same rows.
+"""Compares the bank with ONNX Runtime on one task's model exported from PyTorch.
 
     python benchmarks/engines.py --model=minilm-l6
 
-The rival is the model without adapters, and one with them merged in. Each measurement is a process
-of its own, one at a time, for the threads of several sessions spin against each other. On a machine
-that does other work, --cpu_time compares the CPU time of a single thread instead.
+The rivals are the model without adapters, and the model with adapters merged. Each measurement runs
+in its own process, one at a time, because the threads of several sessions would disturb each other.
+On a busy machine, --cpu_time compares the CPU time of a single thread instead.
 """
 
 import json
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-import harness  # First of all: with it the project's modules are found.
+import harness  # First: it makes the project's modules importable.
 
 # isort: split
 import onnxruntime
@@ -28,10 +28,10 @@ from engine_worker import SHAPES
 _TASKS = 32
 _WORKER = (sys.executable, os.path.join(harness.FOLDER, "engine_worker.py"))
 _PRECISIONS = ("float32", "int8")
-_MAX_BUSY_SHARE, _MAX_RUNS = 0.03, 6  # Of the cores' time that other processes may take.
+_MAX_BUSY_SHARE, _MAX_RUNS = 0.03, 6  # The share is of the cores' time, for other processes.
 _PLAIN, _MERGED = "ONNX Runtime, no adapters", "ONNX Runtime, one task's adapters merged"
 _OURS = {1: "the bank, one task", 8: "the bank, 8 tasks", 32: "the bank, 32 tasks"}
-# At most so many times the rival's time without adapters: a row of 32 tokens, one task, several.
+# Limits: multiples of the time of the rival without adapters, for 1 × 32, one task, several tasks.
 _LIMITS = {"float32": (1.25, 1.15, 1.25), "int8": (1.40, 1.30, 1.30)}
 
 
@@ -55,7 +55,7 @@ def prepare(folder, peers, model):
 
 
 def measure(folder, repeats, cpu_time):
-    """dict from (contestant, precision) to a list of the medians of each shape, ms or None."""
+    """Returns a dict from (contestant, precision) to the medians of each shape, ms or None."""
     runs = {}
     for turn in range(repeats):
         for precision in _PRECISIONS:
@@ -79,7 +79,7 @@ def measure(folder, repeats, cpu_time):
 
 
 def run_undisturbed(options):
-    """What a worker prints; it runs again, up to `_MAX_RUNS` times, if others compute meanwhile."""
+    """Returns a worker's output; repeats the run while other processes compute."""
     results = []
     for _ in range(_MAX_RUNS):
         start, busy = time.monotonic(), busy_seconds()
@@ -97,14 +97,14 @@ def run_undisturbed(options):
 
 
 def busy_seconds():
-    """What all processes of the machine have computed so far."""
+    """Returns the CPU time of all processes of the machine."""
     with open("/proc/stat", encoding="ascii") as reader:
         user, nice, system, _, _, *interrupts = map(int, reader.readline().split()[1:8])
     return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 def describe(medians):
-    """Markdown lines: the table, and what was to be shown."""
+    """Returns Markdown lines: the table and the targets."""
     header = ["ms", *(f"{count} × {length}" for count, length in SHAPES)]
     rows, verdicts = [], []
     for (name, precision), times in medians.items():

@@ -1,4 +1,4 @@
-"""One epoch of MRPC, from the data to the checkpoint, as complete processes.
+"""Measures one epoch of MRPC, from data to checkpoint, as complete processes.
 
     python benchmarks/epoch.py --glue_dir=... --bert_dir=...
 
@@ -25,7 +25,7 @@ _TARGETS = [Target(_PLAIN, 0.2), Target(_TORCH, 0.7)]
 
 @contextlib.contextmanager
 def prepared(*options):
-    """A folder, while entered, into which prepare.py has written, in a process of its own."""
+    """Yields a temporary folder with the output of prepare.py."""
     script = os.path.join(harness.FOLDER, "prepare.py")
     environment = dict(os.environ, PYTHONPATH=harness.ROOT)
     with tempfile.TemporaryDirectory() as parent:
@@ -38,33 +38,33 @@ def prepared(*options):
 
 
 def ours(name, glue_dir, bert_dir, *options):
-    """A contestant that trains one epoch with run_classifier.py."""
+    """Returns a contestant that trains one epoch with run_classifier.py."""
     rate = f"--learning_rate={workload.LEARNING_RATE}"
     training = ["--do_train", "--num_train_epochs=1", rate]
     return run_classifier(name, glue_dir, bert_dir, *training, *options)
 
 
 def run_classifier(name, glue_dir, bert_dir, *options):
-    """A contestant that does with run_classifier.py what the options say."""
+    """Returns a contestant that runs run_classifier.py with options."""
     flags = ["--output_dir={scratch}/output", *mrpc.flags(glue_dir, bert_dir), *options]
     return harness.project_script(name, "traced.py", "run_classifier.py", *flags)
 
 
 def plain(name, glue_dir, bert_dir, *options):
-    """A contestant that trains with plain TensorFlow."""
+    """Returns a contestant that trains with plain TensorFlow."""
     paths = ["--glue_dir=" + glue_dir, "--bert_dir=" + bert_dir, "--output_dir={scratch}"]
     return harness.project_script(name, "plain_mrpc.py", *paths, *options)
 
 
 def torch(name, python, work, glue_dir, folder, *options):
-    """A contestant that trains or predicts with PyTorch; `folder` is that of `prepared`."""
+    """Returns a contestant that trains or predicts with PyTorch; `folder` is from `prepared`."""
     paths = ["--glue_dir=" + glue_dir, "--bert_dir=" + os.path.join(folder, "huggingface")]
     paths.append("--output_dir={scratch}")
     return harness.peer(name, python, "torch_mrpc.py", work, *paths, *options)
 
 
 def steps_alone(timing):
-    """The same contestant's time from the beginning of the first step to the end of the last."""
+    """Returns a contestant's time from the start of its first step to the end of its last."""
     seconds = [
         harness.last_mark(marks, "step") - harness.first_mark(marks, "session")
         for marks in timing.facts["marks"]

@@ -1,8 +1,8 @@
-"""From the start of the process to a Predictor's first answer, and where that time goes.
+"""Measures the time from process start to a Predictor's first answer, by phase.
 
 python benchmarks/first_answer.py --bert_dir=demo/bert
 
-The BERT is converted already; converting it is measured once, in a process of its own.
+The BERT is converted before; the conversion is measured once, in a separate process.
 """
 
 import os
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-import harness  # First of all: with it the project's modules are found.
+import harness  # First: it makes the project's modules importable.
 
 # isort: split
 import onnxruntime
@@ -43,7 +43,7 @@ assert "tensorflow" not in sys.modules
 
 
 def save_adapter(bert_dir, folder):
-    """Saves a task adapter over a BERT, of random weights."""
+    """Saves a task adapter with random weights."""
     config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
     adapter = bank_worker.random_adapter(adapter_checkpoints.backbone_of(prefix, config), "task")
@@ -57,7 +57,7 @@ def save_adapter(bert_dir, folder):
 
 
 def conversion(bert_dir):
-    """What converting the BERT prints, into another cache."""
+    """Returns the output of converting the BERT, into an empty cache."""
     with tempfile.TemporaryDirectory() as folder:
         for name in os.listdir(bert_dir):
             if name != onnx_backbone.FILE:

@@ -1,9 +1,9 @@
-"""Contestants side by side: processes that take turns, and what is said of their times.
+"""Measures contestants, which are processes that take turns, and reports their times.
 
-A benchmark is a script that names its contestants, has them measured in turns (A B C A B C ...) and
-hands the result to `publish`. A contestant is either a worker, which builds its model once and then
-works whenever it is asked (`take_turns`; the other side is worker.py), or a process that is run
-whole each time (`take_turns_whole`).
+A benchmark is a script that defines contestants, measures them in turns (A B C A B C ...) and
+passes the result to `publish`. A contestant is either a worker, which builds its model once and
+then works on request (`take_turns`; the other side is worker.py), or a process that runs completely
+each time (`take_turns_whole`).
 """
 
 import argparse
@@ -27,28 +27,28 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(FOLDER)
 RESULTS = os.path.join(FOLDER, "RESULTS.md")
 
-# Whoever imports this module first can import the project's, wherever it was started.
+# Importing this module makes the project's modules importable, from any working directory.
 sys.path.append(ROOT)
 
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
 class Contestant(NamedTuple):
-    """A command line under a name; `{scratch}` in it stands for a new folder at each run."""
+    """A named command line, in which `{scratch}` stands for a new folder at each run."""
 
     name: str
     command: list
 
 
 class Timing(NamedTuple):
-    """What was measured of a contestant.
+    """A contestant's measurements.
 
     Attributes:
       name: the contestant's.
       first: seconds of the first call.
-      seconds: list of float, those of the calls that count.
-      bytes: the most RAM it held.
-      facts: dict that the contestant gave of itself.
+      seconds: list of float, the seconds of the counted calls.
+      bytes: peak memory.
+      facts: dict that the contestant reported.
     """
 
     name: str
@@ -63,14 +63,14 @@ class Timing(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What is to be shown: ours takes at most `share` of the time of `peer`."""
+    """A target: ours takes at most `share` of the time of `peer`."""
 
     peer: str
     share: float
 
 
 def arguments(description, peers=True, repeats=True):
-    """The command line that all benchmarks share; False leaves the flag of that name out."""
+    """Returns the parser that all benchmarks share; False omits the flag of that name."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--results", default=RESULTS, help="Markdown file to write to; empty for none"
@@ -84,29 +84,29 @@ def arguments(description, peers=True, repeats=True):
 
 
 def data_arguments(parser):
-    """Adds where the data are, by default where $GLUE_DIR says, and `bert_argument`."""
+    """Adds --glue_dir, by default $GLUE_DIR, and `bert_argument`."""
     default = os.environ.get("GLUE_DIR") or None
     parser.add_argument("--glue_dir", type=os.path.abspath, default=default, help="holds MRPC")
     bert_argument(parser)
 
 
 def bert_argument(parser):
-    """Adds where the BERT is, by default where $BERT_BASE_DIR says, else `make demo`'s."""
+    """Adds --bert_dir, by default $BERT_BASE_DIR or the BERT of `make demo`."""
     default = os.environ.get("BERT_BASE_DIR") or os.path.join(ROOT, "demo", "bert")
     text = "holds bert_model.ckpt, bert_config.json and vocab.txt"
     parser.add_argument("--bert_dir", type=os.path.abspath, default=default, help=text)
 
 
 def parse(parser):
-    """Parses the command line, and looks how busy the machine is without the benchmark.
+    """Parses the command line, and measures how busy the machine is without the benchmark.
 
-    A path that is not there ends the program with a sentence.
+    A missing path is an error.
     """
     values = parser.parse_args()
     values.busy = busy_share()
     peers = getattr(values, "peers", sys.executable)
     if not os.access(peers, os.X_OK):
-        parser.error(f"--peers: there is no {peers}; `make .venv-peers/installed` makes one.")
+        parser.error(f"--peers: there is no {peers}; run `make .venv-peers/installed`.")
     for name, needed in (("glue_dir", "MRPC/train.tsv"), ("bert_dir", "vocab.txt")):
         folder = getattr(values, name, ROOT)
         if folder is None or (folder != ROOT and not os.path.exists(os.path.join(folder, needed))):
@@ -115,12 +115,12 @@ def parse(parser):
 
 
 def busy_share(seconds=1.0):
-    """The share of the cores' time that processes took in the next `seconds`."""
+    """Returns the share of CPU time that processes use during the next `seconds`."""
 
     def ticks():
         with open("/proc/stat", encoding="ascii") as reader:
             fields = [int(field) for field in reader.readline().split()[1:]]
-        return sum(fields), fields[3] + fields[4]  # All, and those idle or waiting for a disk.
+        return sum(fields), fields[3] + fields[4]  # Total, and idle or waiting for I/O.
 
     total, idle = ticks()
     time.sleep(seconds)
@@ -129,27 +129,27 @@ def busy_share(seconds=1.0):
 
 
 def project_script(name, script, *options):
-    """A contestant in this environment: a script of this folder."""
+    """Returns a contestant in this environment: a script of this folder."""
     return Contestant(name, [sys.executable, os.path.join(FOLDER, script), *options])
 
 
 def peer(name, python, script, *options):
-    """A contestant in the peers' environment."""
+    """Returns a contestant in the peers' environment."""
     return Contestant(name, [python, os.path.join(FOLDER, script), *options])
 
 
 def _environment(**more):
-    # The root for our modules; peers' libraries must not ask their hub for anything.
+    # The root for our modules; offline, so that peers' libraries do not contact their hub.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
     return dict(os.environ, PYTHONPATH=ROOT, **quiet, **more)
 
 
 class _Worker:
-    """A contestant's process, blocked on its stdin until it is asked."""
+    """A contestant's process, which waits for requests on its stdin."""
 
     def __init__(self, contestant):
         self.name = contestant.name
-        # Answers have a pipe of their own, which no library's talk disturbs.
+        # A separate pipe for answers, because libraries print to stdout.
         read, write = os.pipe()
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  See `close`.
         self._process = subprocess.Popen(
@@ -185,17 +185,17 @@ class _Worker:
 
 
 def _end_of(log):
-    """The last lines of a file that is open for reading."""
+    """Returns the last lines of a file that is open for reading."""
     log.seek(0)
     return log.read()[-4000:]
 
 
 def take_turns(contestants, repeats):
-    """Measures workers one call at a time, in turns; before each call is one that is not timed.
+    """Measures workers one call at a time, in turns; an untimed call precedes each call.
 
     Args:
       contestants: list of `Contestant`, whose programs call `worker.serve`.
-      repeats: int, the calls of each that count, besides the first one.
+      repeats: int, the counted calls of each, after the first one.
 
     Returns:
       list of `Timing`.
@@ -226,8 +226,8 @@ def take_turns_whole(contestants, repeats, warm_up=0):
     """Runs whole processes in turns.
 
     Returns:
-      list of `Timing`, whose facts are "marks", a list of each counted run's marks, dicts with
-      "name" and "seconds" since the process was started, and the "version" that came with one.
+      list of `Timing`, whose facts are "marks", a list of each counted run's marks (dicts with
+      "name" and "seconds" since process start), and the reported "version".
     """
     runs = [[] for _ in contestants]
     for turn in range(warm_up + repeats):
@@ -278,28 +278,28 @@ def _run_whole(contestant):
 
 
 def last_mark(marks, name):
-    """The seconds since the start when a run was at `name` for the last time."""
+    """Returns the seconds from the start to the last mark `name` of a run."""
     return [mark["seconds"] for mark in marks if mark["name"] == name][-1]
 
 
 def first_mark(marks, name):
-    """The seconds since the start when a run was at `name` for the first time."""
+    """Returns the seconds from the start to the first mark `name` of a run."""
     return next(mark["seconds"] for mark in marks if mark["name"] == name)
 
 
 def table(header, rows):
-    """A Markdown table: the first column to the left, the others to the right."""
+    """Returns a Markdown table; the first column is left-aligned, the others right-aligned."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def compare(timings, ours, floors=None):
-    """The table of contestants.
+    """Returns the table of contestants.
 
     Args:
       timings: list of `Timing`.
-      ours: name of the contestant whose time is divided by each other's.
-      floors: name → seconds that this contestant's work takes at least; None where none is known.
+      ours: name of the contestant whose time is divided by the others'.
+      floors: name → lower bound of this contestant's seconds, or None.
 
     Returns:
       list of Markdown lines.
@@ -325,7 +325,7 @@ def compare(timings, ours, floors=None):
 
 
 def judge(timings, ours, targets):
-    """One Markdown line for each `Target` whose peer took part: reached or not, by how much."""
+    """Returns a Markdown line for each `Target` whose peer was measured."""
     median = {timing.name: timing.median for timing in timings}
     lines = []
     for target in (target for target in targets if target.peer in median):
@@ -339,16 +339,15 @@ def judge(timings, ours, targets):
 
 
 def publish(values, section, title, lines, versions=(), how=None):
-    """Prints a benchmark's result, and writes it to its own section of the results' file.
+    """Prints a benchmark's result, and writes it to its section of the results' file.
 
     Args:
       values: parsed command line of `arguments`.
-      section: str, the section's name, which stands in its markers.
+      section: str, the section's name in its markers.
       title: its heading.
       lines: list of Markdown lines.
       versions: names and versions of the libraries compared.
-      how: sentence that says what was measured how often, if not by `take_turns` or
-        `take_turns_whole`.
+      how: sentence on what was measured how often; by default, that of `take_turns`.
     """
     how = how or f"{values.repeats} runs of each contestant, in turns; medians."
     how += f" Before the start the cores were {values.busy:.0%} busy with other work."
@@ -356,7 +355,7 @@ def publish(values, section, title, lines, versions=(), how=None):
 
 
 def write_section(path, section, title, lines):
-    """Prints a section of Markdown lines, and puts it into the file, if a path is given."""
+    """Prints a section of Markdown lines, and writes it into a file if a path is given."""
     text = "\n".join([f"## {title}", "", *lines])
     print(text)
     if path:
@@ -369,7 +368,7 @@ def write_section(path, section, title, lines):
 
 
 def with_section(document, section, text):
-    """The document with `text` in the section's place, at its end if it has none yet."""
+    """Returns the document with the section replaced, or appended if it is new."""
     begin, end = f"<!-- {section} -->", f"<!-- end of {section} -->"
     block = f"{begin}\n{text}\n{end}"
     document = document or "# Results\n\nWritten by the scripts of this folder.\n"
@@ -380,7 +379,7 @@ def with_section(document, section, text):
 
 
 def machine(versions=()):
-    """What the machine is, and when this was: Markdown lines."""
+    """Returns Markdown lines on the machine, the date and the versions."""
     with open("/proc/cpuinfo", encoding="utf-8") as reader:
         cpu = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", reader.read(), re.MULTILINE))
     with open("/proc/meminfo", encoding="ascii") as reader:
@@ -402,10 +401,10 @@ def machine(versions=()):
 
 
 def versions_of(timings):
-    """The versions that workers gave of their libraries."""
+    """Returns the versions of libraries that workers reported."""
     return [timing.facts["version"] for timing in timings]
 
 
 def log(message):
-    """Says on stderr how far a benchmark is."""
+    """Prints a benchmark's progress on stderr."""
     print(message, file=sys.stderr, flush=True)

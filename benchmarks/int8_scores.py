@@ -1,4 +1,4 @@
-"""Dev scores of trained task adapters, float32 beside int8.
+"""Measures the dev scores of trained task adapters in float32 and in int8.
 
     python benchmarks/int8_scores.py --glue_dir=... --mrpc=output/mrpc/adapter --cola=... \\
         --squad=... --squad_file=... --conll=... --conll_file=...
@@ -9,7 +9,7 @@ A `Predictor` of each precision answers the whole dev set.
 import collections
 import os
 
-import harness  # First of all: with it the project's modules are found.
+import harness  # First: it makes the project's modules importable.
 
 # isort: split
 import numpy as np
@@ -30,7 +30,7 @@ _GLUE = {"MRPC": "f1", "CoLA": "matthews", "STS-B": "spearman", "SST-2": "accura
 
 
 def glue_score(predictor, task, glue_dir):
-    """The task's score on its dev set."""
+    """Returns the task's score on its dev set."""
     examples = glue.get_processor(task).get_dev_examples(os.path.join(glue_dir, task))
     texts = [tuple(t for t in (e.text_a, e.text_b) if t is not None) for e in examples]
     answers, labels = predictor(texts), predictor.description.labels
@@ -44,7 +44,7 @@ def glue_score(predictor, task, glue_dir):
 
 
 def squad_f1(predictor, path):
-    """F1 of SQuAD 1.1."""
+    """Returns the F1 on SQuAD 1.1."""
     examples = squad_data.read_squad_examples(path, False)
     answers = predictor([(e.question_text, " ".join(e.doc_tokens)) for e in examples])
     found = {example.qas_id: answer["answer"] for example, answer in zip(examples, answers)}
@@ -52,7 +52,7 @@ def squad_f1(predictor, path):
 
 
 def conll_f1(predictor, path):
-    """F1 of the entities."""
+    """Returns the F1 of entities."""
     sentences = tagging_data.read(path).sentences
     answers = predictor([{"tokens": list(sentence.words)} for sentence in sentences])
     expected = [tag_schemes.to_iob2(sentence.tags) for sentence in sentences]

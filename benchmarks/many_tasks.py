@@ -1,16 +1,16 @@
-"""A bank of a thousand tasks, a hundred of them in memory.
+"""Measures a bank of a thousand tasks with a hundred of them in memory.
 
     python benchmarks/many_tasks.py --model=minilm-l6
 
-Start-up is the time to register all tasks, each by its folder. A hit is one row of 128 tokens of a
-task that is in memory, a miss one of a task that is not; tasks are asked for at random. Then hits
-are measured while another thread reads one task after the other from disk.
+Start-up is the time to add all tasks by their folders. A hit is a row of 128 tokens for a random
+task in memory, a miss is one for a random task that is not. Then hits are measured while another
+thread reads one task after another from disk.
 """
 
-import harness  # First of all: with it the project's modules are found.
+import harness  # First: it makes the project's modules importable.
 
 # isort: split
-from adapter_bert.common import environment  # Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # First: it sets TensorFlow's environment.
 
 # isort: split
 import os
@@ -31,14 +31,14 @@ from adapter_bert.serving import bank
 
 
 def timed(function, *arguments):
-    """(seconds, what the function returns)."""
+    """Returns (seconds, the function's result)."""
     start = time.perf_counter()
     result = function(*arguments)
     return time.perf_counter() - start, result
 
 
 def latencies(adapter_bank, names, sizes, count, random):
-    """(list of seconds of hits, of misses): `count` of each, one row a time, in turns."""
+    """Returns (seconds of hits, seconds of misses), lists of `count` alternating rows."""
     hits, misses = [], []
     while len(misses) < count:
         here = adapter_bank.names_in_memory()
@@ -63,7 +63,7 @@ def _arguments():
 
 
 def hits_beside_reading(adapter_bank, names, sizes, count):
-    """(list of seconds of hits of one task, tasks that another thread read meanwhile)."""
+    """Returns (list of seconds of one task's hits, number of tasks that another thread read)."""
     row = bank_worker.random_rows(names[:1], sizes, 1)
     hits, done, num_read = [], threading.Event(), 0
     adapter_bank.predict(row)

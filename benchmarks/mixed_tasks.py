@@ -1,10 +1,9 @@
-"""A forward pass whose batch mixes tasks, beside one of a single task: ours, and PEFT's.
+"""Compares forward passes of batches that mix tasks with single-task ones, for ours and PEFT.
 
     python benchmarks/mixed_tasks.py --model=minilm-l6
 
 Batch 32, 128 tokens, no padding, float32; adapters of size 64, LoRA of rank 8 on queries and
-values. What counts is the share of its own single-task throughput that each
-keeps.
+values. The result is each one's mixed throughput as a share of its single-task throughput.
 """
 
 import statistics
@@ -14,11 +13,11 @@ import workload
 
 _TASKS = (1, 8, 32)
 _SINGLE = "ours, the task's own model on TensorFlow"
-_SHARE = 0.85  # Of the throughput of a single task's own model that a mixed batch is to keep.
+_SHARE = 0.85  # The target: a mixed batch's throughput, as a share of a single task's model.
 
 
 def contestants(peers, model):
-    """List of `harness.Contestant`."""
+    """Returns the list of `harness.Contestant`."""
     options = ["--model=" + model]
     result = [harness.project_script(_SINGLE, "own_model.py", *options, "--work=forward")]
     for tasks in _TASKS:
@@ -33,7 +32,7 @@ def _name(whose, tasks):
 
 
 def describe(timings):
-    """Markdown lines: times, the shares of single-task throughput, and what was to be shown."""
+    """Returns Markdown lines: times, shares of single-task throughput, and targets."""
     median = {timing.name: statistics.median(timing.seconds) for timing in timings}
     lines = [*harness.compare(timings, _SINGLE), ""]
     for tasks in _TASKS[1:]:

@@ -1,23 +1,23 @@
-"""MRPC as GLUE holds it, and how our script is given it; runs in every contestant's environment."""
+"""Reads GLUE's MRPC, and gives our script's flags; needs only Python."""
 
 import csv
 import os
 
 
 def flags(glue_dir, bert_dir):
-    """The flags of run_classifier.py for MRPC and for the BERT of a folder with BERT's names."""
+    """Returns the flags of run_classifier.py for MRPC and for the BERT in a folder."""
     return [
         "--task_name=MRPC",
         f"--data_dir={os.path.join(glue_dir, 'MRPC')}",
         f"--bert_config_file={os.path.join(bert_dir, 'bert_config.json')}",
         f"--vocab_file={os.path.join(bert_dir, 'vocab.txt')}",
         f"--init_checkpoint={os.path.join(bert_dir, 'bert_model.ckpt')}",
-        "--feature_cache_dir=none",  # Each run makes its features, as the peers do.
+        "--feature_cache_dir=none",  # Each run tokenizes, as the peers do.
     ]
 
 
 def read(glue_dir, split):
-    """The rows of a split in the file's order: list of (sentence, sentence, label)."""
+    """Returns a split's rows in the file's order, a list of (sentence, sentence, label)."""
     path = os.path.join(glue_dir, "MRPC", split + ".tsv")
     with open(path, encoding="utf-8-sig", newline="") as reader:
         rows = csv.reader(reader, delimiter="\t", quoting=csv.QUOTE_NONE)

@@ -1,6 +1,6 @@
-"""Contestant: one training step or forward pass of this project, by the graph that it trains."""
+"""Contestant: one training step or forward pass of this project's graph."""
 
-from adapter_bert.common import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
 import tensorflow.compat.v1 as tf
@@ -13,13 +13,13 @@ from adapter_bert.common import tf_estimator
 from adapter_bert.tasks import heads
 from adapter_bert.training import estimator, model_fn
 
-_STEPS = 1000  # Of the schedule; the rate has no influence on the time.
+_STEPS = 1000  # The schedule's length, which has no influence on the time.
 
 
 def settings(sizes, precision, first_adapted_layer=0, **more):
-    """The `model_fn.ModelSettings` of a training from random weights, unless `more` says other.
+    """Returns `model_fn.ModelSettings` with random weights, updated with `more`.
 
-    With a first adapted layer above 0, LayerNorms are trained from there on too, else all.
+    With a first adapted layer above 0, LayerNorms train from this layer; otherwise all train.
     """
     layers = tuple(range(first_adapted_layer, sizes["num_hidden_layers"]))
     return model_fn.ModelSettings(
@@ -37,7 +37,7 @@ def settings(sizes, precision, first_adapted_layer=0, **more):
 
 
 def build(model, work, batch_size=workload.BATCH_SIZE):
-    """Builds the graph that training (or predicting) builds, as it does for batches of any length.
+    """Builds the graph for training or predicting, for batches of any length.
 
     Args:
       model: `model_fn.ModelSettings`.
@@ -45,7 +45,7 @@ def build(model, work, batch_size=workload.BATCH_SIZE):
       batch_size: int.
 
     Returns:
-      function without arguments that does the work once and returns loss or probabilities.
+      function without arguments that runs the work once and returns loss or probabilities.
     """
     batch = workload.features(model.bert_config.vocab_size, batch_size)
     inputs = {
@@ -67,7 +67,7 @@ def build(model, work, batch_size=workload.BATCH_SIZE):
 
 
 def build_several(model, work, count):
-    """As `build`, of so many models, one for each row of a batch."""
+    """Builds `count` models like `build`, one for each row of a batch."""
     runs = []
     for _ in range(count):
         with tf.Graph().as_default():
@@ -77,7 +77,11 @@ def build_several(model, work, count):
 
 def main():
     parser = workload.parser(__doc__)
-    parser.add_argument("--models", type=int, help="so many, each with one row; else one with all")
+    parser.add_argument(
+        "--models",
+        type=int,
+        help="number of models, one row each. Default: one, all rows",
+    )
     arguments = parser.parse_args()
     sizes = workload.MODELS[arguments.model]
     model = settings(sizes, arguments.precision, arguments.first_adapted_layer)

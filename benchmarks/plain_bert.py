@@ -1,8 +1,8 @@
 """Contestant: adapter-tuned BERT on plain TensorFlow, operation by operation, in float32.
 
-The original's arithmetic, without anything that makes it faster: masks of floats for dropout,
-GELU out of its parts, LayerNorm by moments, an attention mask for every pair of positions. The
-variables' names are those of BERT's checkpoints. It needs nothing of the project.
+The original's arithmetic without optimizations: float masks for dropout, GELU from its parts,
+LayerNorm by moments, an attention mask for every pair of positions. Variables have the names of
+BERT's checkpoints. It needs nothing of the project.
 
 Axes as in modeling.py.
 """
@@ -19,18 +19,18 @@ _TRAINED = re.compile(r"adapters|LayerNorm|^output_")
 
 
 def trained_variables():
-    """Adapters, LayerNorms and head, by their names."""
+    """Returns the variables of adapters, LayerNorms and head."""
     return [v for v in tf.trainable_variables() if _TRAINED.search(v.op.name)]
 
 
 def classifier(sizes, features, dropout_rate=0.1, one_hot=False):
-    """BERT with adapters, and a classifier over its pooled output.
+    """Builds BERT with adapters, and a classifier over its pooled output.
 
     Args:
       sizes: a value of `workload.MODELS`.
       features: dict of int32 Tensors, as `workload.features` names them.
-      dropout_rate: float, 0 where nothing is trained.
-      one_hot: words by a product with one-hot vectors, as the original does on TPUs.
+      dropout_rate: float, 0 for predicting.
+      one_hot: look up words by a product with one-hot vectors, as the original does on TPUs.
 
     Returns:
       (loss [], probabilities [B, labels]).
@@ -46,7 +46,7 @@ def classifier(sizes, features, dropout_rate=0.1, one_hot=False):
 
 
 def train_op(loss, learning_rate):
-    """One step of Adam without bias correction, with weight decay, clipped to norm 1."""
+    """Returns a step of Adam without bias correction, with weight decay, clipped to norm 1."""
     variables = trained_variables()
     gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 1.0)
     updates = []
@@ -70,7 +70,7 @@ def train_op(loss, learning_rate):
 
 
 def _encoder(sizes, features, dropout_rate, one_hot):
-    """The pooled output [B, D]."""
+    """Returns the pooled output [B, D]."""
     ids = features["input_ids"]
     batch_size, length = tf.shape(ids)[0], tf.shape(ids)[1]
     width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
@@ -90,7 +90,7 @@ def _encoder(sizes, features, dropout_rate, one_hot):
 
 
 def _words(sizes, ids, one_hot):
-    """The words' embeddings [B, S, D]."""
+    """Returns the words' embeddings [B, S, D]."""
     table = _weights("word_embeddings", [sizes["vocab_size"], sizes["hidden_size"]])
     if not one_hot:
         return tf.gather(table, ids)
@@ -99,7 +99,7 @@ def _words(sizes, ids, one_hot):
 
 
 def _embeddings(sizes, words, segments, dropout_rate):
-    """Words, segments and positions, normalized: [B, S, D]."""
+    """Returns the normalized sum of words, segments and positions [B, S, D]."""
     width, types = sizes["hidden_size"], sizes["type_vocab_size"]
     table = _weights("token_type_embeddings", [types, width])
     one_hot = tf.one_hot(tf.reshape(segments, [-1]), types)
@@ -110,7 +110,7 @@ def _embeddings(sizes, words, segments, dropout_rate):
 
 
 def _layer(hidden, visible, sizes, heads, dropout_rate):
-    """One Transformer layer over [B * S, D]."""
+    """Returns the output of a Transformer layer [B * S, D]."""
     width = sizes["hidden_size"]
     with tf.variable_scope("attention/self"):
         context = _attention(hidden, visible, heads, dropout_rate)
@@ -124,7 +124,7 @@ def _layer(hidden, visible, sizes, heads, dropout_rate):
 
 
 def _attention(hidden, visible, heads, dropout_rate):
-    """Contexts [B * F, D] of all heads."""
+    """Returns the contexts [B * F, D] of all heads."""
     batch_size, length = tf.shape(visible)[0], tf.shape(visible)[1]
     width = hidden.shape.as_list()[-1]
 
@@ -142,7 +142,7 @@ def _attention(hidden, visible, heads, dropout_rate):
 
 
 def _add_and_norm(inputs, residual, dropout_rate):
-    """Projection, dropout, adapter, residual, LayerNorm: [B * S, D]."""
+    """Returns projection, dropout, adapter, residual and LayerNorm: [B * S, D]."""
     width = residual.shape.as_list()[-1]
     output = _dropout(_dense(inputs, width, "dense"), dropout_rate)
     with tf.variable_scope("adapters"):

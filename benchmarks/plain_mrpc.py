@@ -1,7 +1,7 @@
-"""Contestant: training on MRPC with plain TensorFlow, from the data to the checkpoint.
+"""Contestant: training on MRPC with plain TensorFlow, from data to checkpoint.
 
-float32, every pair padded to the full length, tokenized character by character: what the original
-does, without its Estimator.
+float32, every pair padded to the full length, tokenized character by character: like the original,
+without its Estimator.
 """
 
 import worker
@@ -22,7 +22,7 @@ import workload
 
 
 def features_of(rows, vocab, length):
-    """dict of int32 arrays [rows, length] and [rows], as `workload.features` names them."""
+    """Returns a dict of int32 arrays [rows, length] and [rows], named as in `workload.features`."""
     shape = [len(rows), length]
     names = ("input_ids", "input_mask", "segment_ids")
     arrays = {name: np.zeros(shape, np.int32) for name in names}
@@ -39,14 +39,14 @@ def features_of(rows, vocab, length):
 
 
 def rate_at(step, num_steps):
-    """The learning rate: a tenth of the steps up, then down to 0."""
+    """Returns the learning rate: warmup over a tenth of the steps, then decay to 0."""
     warmup = num_steps // 10
     share = step / warmup if step < warmup else 1 - step / num_steps
     return workload.LEARNING_RATE * share
 
 
 def restore(session, prefix):
-    """Fills the encoder's variables from BERT's checkpoint, all others by their initializers."""
+    """Loads the encoder's variables from BERT's checkpoint, and initializes all others."""
     held = {name for name, _ in tf.train.list_variables(prefix)}
     found = [v for v in tf.global_variables() if v.op.name in held]
     session.run(tf.global_variables_initializer())

@@ -1,8 +1,8 @@
-"""The least server around one ONNX Runtime session, which a user would write.
+"""A minimal server around one ONNX Runtime session, as a user would write it.
 
     python plain_server.py MODEL_ONNX VOCAB_FILE
 
-It answers as `serve.py` does, row by row, for whatever task a path names.
+It answers like `serve.py`, row by row, and ignores the task in the path.
 """
 
 import os

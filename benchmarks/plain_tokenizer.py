@@ -1,6 +1,6 @@
-"""BERT's uncased WordPiece tokenizer, one character at a time, as the original's steps are.
+"""BERT's uncased WordPiece tokenizer in the original's steps, one character at a time.
 
-The rate to compare with. Every rule asks each character anew, every step makes its own list.
+The baseline of the comparison: every rule checks each character, every step builds a list.
 """
 
 import unicodedata
@@ -9,13 +9,13 @@ _LONGEST_WORD = 200
 
 
 def load_vocab(path):
-    """Token → id, of a file with a token on each line."""
+    """Returns token → id for a file with one token per line."""
     with open(path, encoding="utf-8") as reader:
         return {token.rstrip("\n"): index for index, token in enumerate(reader)}
 
 
 def tokenize(text, vocab):
-    """The WordPieces of a text.
+    """Returns the WordPieces of a text.
 
     Args:
       text: str.
@@ -31,7 +31,7 @@ def tokenize(text, vocab):
 
 
 def words_of(text):
-    """Clean, lower-cased words without accents; punctuation and ideographs stand alone."""
+    """Returns cleaned, lower-cased words without accents, split at punctuation and ideographs."""
     words = []
     for word in _spaced_ideographs(_cleaned(text)).strip().split():
         word = _without_accents(word.lower())
@@ -40,7 +40,7 @@ def words_of(text):
 
 
 def pieces_of(word, vocab):
-    """The longest piece that begins the word, then the longest that goes on, and so forth."""
+    """Returns a word's pieces by greedy longest match."""
     characters = list(word)
     if len(characters) > _LONGEST_WORD:
         return ["[UNK]"]

@@ -1,15 +1,15 @@
-"""Trains MRPC in float32 and in bfloat16 from the same seeds, and compares what comes out.
+"""Trains MRPC in float32 and in bfloat16 from the same seeds, and compares the results.
 
     python benchmarks/precision.py --glue_dir=... --bert_dir=... --runs=output/precision
 
-Prints the paired difference of dev accuracy with its standard error, and how far the training
-losses are apart. A run is not repeated that --runs holds already, of the same flags and code.
+Prints the paired difference of dev accuracy with its standard error, and the difference of training
+losses. Reuses runs in --runs that have the same flags and code.
 """
 
-import harness  # First of all: with it the project's modules are found.
+import harness  # First: it makes the project's modules importable.
 
 # isort: split
-from adapter_bert.common import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
 import glob
@@ -29,11 +29,11 @@ from adapter_bert.common import cli, files
 from adapter_bert.training import progress
 
 _PRECISIONS = ("float32", "bfloat16")
-_SMOOTHED_STEPS = 20  # One batch's loss is noise: losses are compared as means of so many.
+_SMOOTHED_STEPS = 20  # A single batch's loss is noisy, so means over steps are compared.
 
 
 def train(values, seed, precision):
-    """Trains and evaluates in a process of its own; returns (dev accuracy, losses by step)."""
+    """Trains and evaluates in a new process; returns (dev accuracy, losses by step)."""
     flags = [
         *mrpc.flags(values.glue_dir, values.bert_dir),
         f"--num_train_epochs={values.epochs}",
@@ -53,7 +53,7 @@ def train(values, seed, precision):
 
 
 def name_of(flags):
-    """Eight digits that stand for all that a run depends on: its flags, TensorFlow, our code."""
+    """Returns an eight-digit hash of a run's flags, TensorFlow and code."""
     digest = hashlib.sha256(json.dumps([*flags, tf.__version__]).encode())
     for path in sorted(glob.glob(os.path.join(harness.ROOT, "*.py"))):
         digest.update(files.sha256(path).encode())
@@ -61,7 +61,7 @@ def name_of(flags):
 
 
 def read_losses(output_dir):
-    """float [steps], what the run wrote for TensorBoard."""
+    """Returns the training losses [steps] that a run wrote for TensorBoard."""
     losses = {}
     for path in tf.io.gfile.glob(os.path.join(output_dir, "events.out.tfevents.*")):
         for event in tf.train.summary_iterator(path):
@@ -72,16 +72,16 @@ def read_losses(output_dir):
 
 
 def smoothed(losses):
-    """The running mean of `_SMOOTHED_STEPS` losses."""
+    """Returns the running mean of `_SMOOTHED_STEPS` losses."""
     return np.convolve(losses, np.full(_SMOOTHED_STEPS, 1 / _SMOOTHED_STEPS), mode="valid")
 
 
 def report(accuracies, losses):
-    """Markdown lines.
+    """Returns the report's Markdown lines.
 
     Args:
-      accuracies: dict from precision to a list, one a seed.
-      losses: dict from precision to a list of float [steps], one a seed.
+      accuracies: dict from precision to a list, one per seed.
+      losses: dict from precision to a list of float [steps], one per seed.
     """
     full, half = (accuracies[precision] for precision in _PRECISIONS)
     differences = [100 * (b - a) for a, b in zip(full, half)]

@@ -1,4 +1,4 @@
-"""Predicting MRPC's test set, as complete processes.
+"""Measures predicting MRPC's test set, as complete processes.
 
     python benchmarks/predicting.py --glue_dir=... --bert_dir=...             the BERT of bert_dir
     python benchmarks/predicting.py --glue_dir=... --model=bert-base          random weights
@@ -22,13 +22,13 @@ _TARGETS = [Target(_TORCH, 1 / 1.25), Target(_CAST, 1 / 1.25)]
 
 
 def ours(name, glue_dir, folder, *options):
-    """A contestant that predicts with run_classifier.py."""
+    """Returns a contestant that predicts with run_classifier.py."""
     bert_dir = os.path.join(folder, "ours")
     return epoch.run_classifier(name, glue_dir, bert_dir, "--do_predict", *options)
 
 
 def describe(timings, num_rows):
-    """Markdown lines: throughput while predicting, the targets, and whole processes."""
+    """Returns Markdown lines: throughput while predicting, targets, and whole processes."""
     only = [epoch.steps_alone(timing) for timing in timings]
     ours = only[0]
     header = ["contestant", "rows/s while predicting", "ours is faster by"]

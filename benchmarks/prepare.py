@@ -1,13 +1,13 @@
-"""Writes one BERT twice, with the same weights: for this project and for HuggingFace's.
+"""Writes one BERT in two formats, this project's and HuggingFace's.
 
     python benchmarks/prepare.py DESTINATION --bert_dir=... | --model=bert-base --vocab_file=...
 
-DESTINATION/ours holds bert_config.json, vocab.txt and bert_model.ckpt, with untrained adapters and
-head, so that one can predict with it; DESTINATION/huggingface the encoder as config.json,
-model.safetensors and vocab.txt.
+DESTINATION/ours has bert_config.json, vocab.txt and bert_model.ckpt, with untrained adapters and
+head for predicting. DESTINATION/huggingface has the encoder as config.json, model.safetensors and
+vocab.txt.
 """
 
-from adapter_bert.common import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
 import argparse
@@ -30,10 +30,10 @@ def write(destination, sizes, vocab_file, init_checkpoint=None):
     """Writes both folders.
 
     Args:
-      destination: folder to make.
+      destination: new folder.
       sizes: dict, the arguments of `modeling.BertConfig`.
       vocab_file: path.
-      init_checkpoint: prefix of the encoder's checkpoint, None for random weights.
+      init_checkpoint: prefix of the encoder's checkpoint; None for random weights.
     """
     ours, theirs = (os.path.join(destination, name) for name in ("ours", "huggingface"))
     for folder in (ours, theirs):

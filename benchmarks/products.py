@@ -1,12 +1,12 @@
-"""The floor: nothing but a step's matrix products, one after another, in TensorFlow or PyTorch."""
+"""The floor: only a step's matrix products, one after another, in TensorFlow or PyTorch."""
 
 import worker
 import workload
 
 
 def in_tensorflow(products, precision):
-    """Returns a function that computes all products once, by our sessions' settings."""
-    from adapter_bert.common import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+    """Returns a function that computes all products once, with our sessions' settings."""
+    from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
     # isort: split
     import tensorflow.compat.v1 as tf
@@ -17,7 +17,7 @@ def in_tensorflow(products, precision):
     matrices = {}
 
     def matrix(name, shape):
-        # Variables: from constants TensorFlow would compute the products before the first run.
+        # Variables, because TensorFlow would fold products of constants.
         if name not in matrices:
             value = tf.cast(tf.random.normal(shape), precision)
             matrices[name] = tf.get_variable(name, initializer=value)

@@ -1,9 +1,9 @@
-"""A bank of 26 tasks over one BERT, beside 26 models: time and memory.
+"""Compares time and memory of a bank of 26 tasks over one BERT with those of 26 models.
 
     python benchmarks/separate_models.py --model=bert-base
 
-Each answers one row of 128 tokens for each task: the bank in one batch that mixes them, the models
-one after the other. 26 tasks are those of the paper, 9 of GLUE's and 17 others.
+Each predicts one row of 128 tokens per task: the bank in one mixed batch, the models one after the
+other. The paper has 26 tasks, 9 of GLUE and 17 others.
 """
 
 import harness
@@ -34,7 +34,7 @@ def main():
     each = (size["26 models"] - size["one model"]) / (_TASKS - 1)
     lines = [*harness.compare(timings, _BANK), ""]
     for name in (_BANK, "a bank, adapters of size 8"):
-        # Of small adapters what the process happens to hold tells nothing.
+        # Not for small adapters: a process's memory varies by more than they need.
         task = max(0, size[name] - size["a bank of one task"]) / (_TASKS - 1)
         lines.append(
             f"- A further task takes {task / 1e6:.1f} MB in {name}, {each / 1e6:.0f} MB as a model:"

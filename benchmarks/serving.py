@@ -1,17 +1,17 @@
-"""serve.py under load: requests a second and latencies, beside the least server of one task.
+"""Measures serve.py under load, compared with a minimal server of one task.
 
     python benchmarks/serving.py --glue_dir=... --bert_dir=... [--before=CHECKOUT]
 
-Clients send one pair of MRPC's sentences at a time, each to one of several tasks, and the next when
-they have the answer. They are wrk's (`apt install wrk`), and share the machine with the server.
-Without HTTP, `AdapterBank.predict` computes batches of pairs of like length, whose median and p99
-are batches'. The log tells how long each server takes to start, and its memory.
+Each of wrk's clients (`apt install wrk`) sends one pair of MRPC's sentences at a time to one of
+several tasks, and waits for the answer. Clients and server share the machine. Without HTTP,
+`AdapterBank.predict` computes batches of pairs of similar length; its median and p99 are those of
+batches. The log has each server's start-up time and memory.
 """
 
-import harness  # First of all: with it the project's modules are found.
+import harness  # First: it makes the project's modules importable.
 
 # isort: split
-from adapter_bert.common import environment  # Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # First: it sets TensorFlow's environment.
 
 # isort: split
 import contextlib
@@ -42,11 +42,11 @@ from adapter_bert.tasks import glue
 _CLIENTS = (1, 8, 32, 64)
 _SECONDS = 8
 _SERVERS = {"float32": (), "int8": ("--precision=int8",)}
-_BATCH_SIZE = 16  # Of the bank's batches without HTTP.
+_BATCH_SIZE = 16  # For the bank without HTTP.
 
 
 def save_adapters(root, bert_dir, num_tasks):
-    """Saves task adapters that nobody trained as `<root>/<name>`; returns their names."""
+    """Saves untrained task adapters as `<root>/<name>`; returns their names."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
     backbone = adapter_checkpoints.backbone_of(prefix, config)
@@ -60,7 +60,7 @@ def save_adapters(root, bert_dir, num_tasks):
 
 
 def instances_of(glue_dir):
-    """MRPC's dev set as a list of instances."""
+    """Returns MRPC's dev set as a list of instances."""
     processor = glue.get_processor("MRPC", [])
     examples = processor.get_examples("dev", os.path.join(glue_dir, "MRPC"))
     return [{"text": example.text_a, "text_b": example.text_b} for example in examples]
@@ -68,7 +68,7 @@ def instances_of(glue_dir):
 
 @contextlib.contextmanager
 def serving(command, bert_dir, requests, folder=harness.ROOT):
-    """(address, process id) of a server, and the log tells its start and memory."""
+    """Yields a server's (address, process id); logs its start-up time and memory."""
     without_token = {n: v for n, v in os.environ.items() if n != serve.TOKEN_VARIABLE}
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -105,21 +105,23 @@ def ask_once(address, requests):
 
 
 def resident_mb(pid):
-    """The memory that a process has."""
+    """Returns a process's resident memory."""
     with open(f"/proc/{pid}/status", encoding="ascii") as reader:
         return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
 
 
 def cpu_seconds(pid):
-    """What a process has computed so far."""
+    """Returns a process's CPU time."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as reader:
         fields = reader.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def load(address, pid, clients, requests):
-    """wrk's report of so many clients: dict of requests, seconds, p50, p99, failed; and cpu, what
-    the server's process computed meanwhile. A request that fails ends the benchmark."""
+    """Returns wrk's report: dict of requests, seconds, p50, p99, failed, and the server's cpu time.
+
+    A failed request ends the benchmark.
+    """
     script = os.path.join(harness.FOLDER, "serving.lua")
     command = ["wrk", "-t1", f"-c{clients}", f"-d{_SECONDS}s", "--timeout", "60s", "-s", script]
     used = cpu_seconds(pid)
@@ -134,7 +136,7 @@ def load(address, pid, clients, requests):
 
 @contextlib.contextmanager
 def in_batches(root, bert_dir, names, instances, precision):
-    """A function () → such a report of a bank that predicts batches of like length."""
+    """Yields a function that returns such a report for a bank, in batches of similar length."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
     adapter_bank = bank.AdapterBank(config, prefix, precision=precision)
@@ -167,7 +169,7 @@ def in_batches(root, bert_dir, names, instances, precision):
 
 
 def export_onnx(root, name, bert_dir, folder):
-    """The path of one task's model, exported."""
+    """Returns the path of one task's exported model."""
     command = [sys.executable, "export_model.py", "--format=onnx"]
     command += [f"--adapters={root}/{name}", f"--export_dir={folder}/onnx"]
     environment_of = {**os.environ, "BERT_BASE_DIR": bert_dir}
@@ -176,7 +178,7 @@ def export_onnx(root, name, bert_dir, folder):
 
 
 def row_of(clients, name, reports):
-    """A line of the table, of the medians over some reports."""
+    """Returns a row of the table, with medians over reports."""
     rate = statistics.median(one["requests"] / one["seconds"] for one in reports)
     p50, p99 = (statistics.median(one[key] for one in reports) for key in ("p50", "p99"))
     cpu = statistics.median(one["cpu"] / max(one["requests"], 1) for one in reports)

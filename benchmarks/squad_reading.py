@@ -1,9 +1,9 @@
-"""From SQuAD's JSON to features on disk, on one core: questions a second, and memory.
+"""Measures SQuAD's conversion from JSON to features on disk, on one core: speed and memory.
 
     python benchmarks/squad_reading.py --squad_file=train.json
 
-Ours, and BERT's way: a paragraph is tokenized for each of its questions, character by character,
-and every row is written with its padding.
+Compares ours with BERT's way, which tokenizes a paragraph for each of its questions, character by
+character, and writes every row with padding.
 """
 
 import os
@@ -17,7 +17,7 @@ _TARGETS = [Target(_PLAIN, 1 / 8)]
 
 
 def describe(timings):
-    """Markdown lines: rates, memory above that of the imports, and what lies on the disk."""
+    """Returns Markdown lines: rates, memory beyond the imports', and size on disk."""
     header = ["contestant", "questions/s", "memory above the imports", "on disk"]
     rows = [
         [

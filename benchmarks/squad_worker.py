@@ -1,4 +1,4 @@
-"""Contestants: SQuAD's JSON → features on disk, on one core, in this project's way or in BERT's."""
+"""Contestants: SQuAD's JSON → features on disk, on one core, in this project's or BERT's way."""
 
 import argparse
 import atexit
@@ -11,11 +11,11 @@ import tempfile
 import plain_tokenizer
 import worker
 
-LIMITS = (384, 128, 64)  # BERT's flags: a row, the stride of windows, a question.
+LIMITS = (384, 128, 64)  # BERT's defaults: tokens of a row, stride, tokens of a question.
 
 
 def ours(squad_file, vocab_file, folder):
-    """Tokenizes a paragraph once, and writes what its questions share once."""
+    """Tokenizes a paragraph once, and writes its tokens once for all questions."""
     import tokenization
     from adapter_bert.tasks import squad_data, squad_features
     from adapter_bert.training import feature_cache
@@ -62,7 +62,7 @@ def plain(squad_file, vocab_file, folder):
             writer.write(record.SerializeToString())
             counts[1] += 1
 
-        for example in examples:  # One at a time: nothing is shared.
+        for example in examples:  # One at a time, without sharing.
             squad_features.convert_examples_to_features([example], tokenizer, *LIMITS, True, write)
             counts[0] += 1
     return tuple(counts)
@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--vocab_file", required=True)
     arguments = parser.parse_args()
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-    import run_squad  # noqa: F401  What the script itself holds in memory.
+    import run_squad  # noqa: F401  So that memory includes the script's imports.
 
     before = worker.peak_memory()
     folder = tempfile.mkdtemp()

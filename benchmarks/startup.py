@@ -1,4 +1,4 @@
-"""From the start of the process to the first step of a training on MRPC, and where that time goes.
+"""Measures the time from process start to the first training step on MRPC, by phase.
 
 python benchmarks/startup.py --glue_dir=... --bert_dir=...
 """
@@ -11,7 +11,7 @@ import harness
 _STEPS = 3
 _OURS = "ours, --precision=auto"
 
-# The mark that ends a phase, and what the phase is.
+# From the mark that ends a phase to the phase's name.
 _PHASES = (
     ("python", "the interpreter starts"),
     ("imports", "imports"),
@@ -23,13 +23,13 @@ _PHASES = (
 
 
 def phases(marks):
-    """The seconds of each phase of a run, in the order of `_PHASES`."""
+    """Returns the seconds of each phase of a run, in the order of `_PHASES`."""
     ends = [harness.first_mark(marks, name) for name, _ in _PHASES]
     return [end - start for start, end in zip([0.0, *ends], ends)]
 
 
 def describe(timings):
-    """A Markdown table: a row for each phase, a column for each contestant."""
+    """Returns a Markdown table: a row for each phase, a column for each contestant."""
     columns = []
     for timing in timings:
         runs = timing.facts["marks"]

@@ -1,11 +1,11 @@
-"""One training step, or one forward pass, of ours and the peers.
+"""Measures one training step, or one forward pass, of ours and the peers.
 
     python benchmarks/step.py --model=bert-base
     python benchmarks/step.py --model=minilm-l6 --work=forward
 
-Batch 32, 128 tokens, no padding. What is measured is the work, not the reading of data. PyTorch and
-plain TensorFlow are compared with one after the other, each with ours and the floor in the same
-turns: TensorFlow keeps the memory it has had, and all of BERT-Base's together need 28 GB.
+Batch 32, 128 tokens, no padding, without reading data. PyTorch and plain TensorFlow are measured
+separately, each together with ours and the floor, because TensorFlow does not release memory: all
+contestants of BERT-Base together would need 28 GB.
 """
 
 import re
@@ -19,7 +19,7 @@ _PLAIN = "plain TensorFlow, float32"
 _ADAPTERS = "PyTorch adapters, bfloat16"
 _ONLY_FIRST = "bfloat16, TensorFlow, [CLS] only"
 
-# The project's own aims, by model; a step's alone.
+# The project's targets for a training step, by model.
 _TARGETS = {
     "bert-base": [Target(_ADAPTERS, 0.8), Target(_PLAIN, 1 / 1.8)],
     "minilm-l6": [Target(_ADAPTERS, 0.6)],
@@ -27,7 +27,7 @@ _TARGETS = {
 
 
 def against_torch(peers, model, work):
-    """Ours in bfloat16, PyTorch's, and the floors: list of `harness.Contestant`."""
+    """Returns contestants: ours in bfloat16, PyTorch's and the floors."""
     half, full = _options(model, work, "bfloat16"), _options(model, work, "float32")
 
     def torch(name, *options):
@@ -50,7 +50,7 @@ def against_torch(peers, model, work):
 
 
 def against_plain(peers, model, work):
-    """Ours in both precisions, plain TensorFlow, and the floors."""
+    """Returns contestants: ours in both precisions, plain TensorFlow and the floors."""
     half, full = _options(model, work, "bfloat16"), _options(model, work, "float32")
     return [
         harness.project_script(_OURS, "own_model.py", *half),
@@ -70,22 +70,22 @@ def _options(model, work, precision):
 
 
 def _floor(name, options, *more):
-    """The matrix products alone, by TensorFlow."""
+    """Returns a contestant that computes only the matrix products, in TensorFlow."""
     return harness.project_script(
         "floor, " + name, "products.py", *options, "--library=tensorflow", *more
     )
 
 
 def floors_of(timings):
-    """Name → seconds of the fastest products in bfloat16 that are this contestant's, if measured.
+    """Returns name → seconds of the fastest measured bfloat16 floor for this contestant's products.
 
-    Ours computes no more than those of `_ONLY_FIRST`, the others all.
+    Ours computes only the products of `_ONLY_FIRST`, the others compute all.
     """
     median = {timing.name: timing.median for timing in timings}
     names = [f"floor, bfloat16, {library}" for library in ("TensorFlow", "PyTorch")]
     whole = min((median[name] for name in names if name in median), default=None)
     least = median.get("floor, " + _ONLY_FIRST)
-    if whole is None or least is None:  # --only left them out.
+    if whole is None or least is None:  # --only excluded them.
         return None
     return {
         name: least if name.startswith("ours") or name.endswith(_ONLY_FIRST) else whole
@@ -94,7 +94,7 @@ def floors_of(timings):
 
 
 def describe(timings, targets):
-    """Markdown lines: the contestants, the floors' rates, and the targets."""
+    """Returns Markdown lines: the contestants, the floors' rates and the targets."""
     lines = [*harness.compare(timings, _OURS, floors_of(timings)), ""]
     for timing in timings:
         if "flops" in timing.facts:
@@ -119,7 +119,7 @@ def main():
     parser.add_argument(
         "--only",
         default="",
-        help="regular expression: these contestants beside ours, and a section of their own",
+        help="regular expression of contestants to compare with ours, in a separate section",
     )
     values = harness.parse(parser)
     targets = _TARGETS[values.model] if values.work == "step" else []

@@ -1,15 +1,15 @@
-"""How long a model in memory takes to change to another task.
+"""Measures how long a model in memory takes to switch to another task.
 
     python benchmarks/switching.py --model=bert-base
 
-One contestant reads a task adapter from its folder, checks it and puts its tensors in place. The
-other restores a checkpoint of the whole model, as without adapters each task has one.
+One contestant reads a task adapter, checks it and assigns its tensors. The other one restores a
+checkpoint of the whole model, which each task would need without adapters.
 """
 
-import harness  # First of all: with it the project's modules are found.
+import harness  # First: it makes the project's modules importable.
 
 # isort: split
-from adapter_bert.common import environment  # Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # First: it sets TensorFlow's environment.
 
 # isort: split
 import os
@@ -51,7 +51,7 @@ def build(model):
 
 
 def describe(model):
-    """The `task_adapter.Description` of such a model."""
+    """Returns a model's `task_adapter.Description`."""
     return task_adapter.Description(
         task="MRPC",
         kind="classification",
@@ -70,7 +70,7 @@ def describe(model):
 
 
 def take_turns(runs, repeats):
-    """Calls functions in turns, each once untimed; returns name → list of seconds."""
+    """Calls functions in turns, after one untimed call each; returns name → list of seconds."""
     seconds = {name: [] for name in runs}
     for turn in range(repeats + 1):
         for name, run in runs.items():

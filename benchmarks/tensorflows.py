@@ -1,8 +1,8 @@
-"""Ours on the newest TensorFlow and on 2.15: a step, a forward pass, an epoch, the time to a step.
+"""Compares the newest TensorFlow with 2.15: a step, a forward pass, an epoch, the first step.
 
     python benchmarks/tensorflows.py --glue_dir=... --bert_dir=...
 
-In float32, which both compute in alike. MiniLM, batch 32, 128 tokens; the epoch is MRPC's.
+In float32, which both support equally. MiniLM, batch 32, 128 tokens; the epoch is MRPC's.
 """
 
 import os
@@ -15,7 +15,7 @@ _NEWEST, _OLDER = "newest TensorFlow", "TensorFlow 2.15"
 
 
 def on_both(contestant, older):
-    """A contestant, by this Python and by another one."""
+    """Returns a contestant for this Python, and one for the older TensorFlow's."""
     script = contestant.command[1:]
     return [
         contestant._replace(name=_NEWEST),
@@ -50,7 +50,7 @@ def main():
 
 
 def first_step(timing):
-    """The median seconds from a process's start to the end of its first step."""
+    """Returns the median seconds from a process's start to the end of its first step."""
     marks = timing.facts["marks"]
     return statistics.median(harness.first_mark(run, "step") for run in marks)
 

@@ -1,4 +1,4 @@
-"""Contestants: the tokenizers, each over all texts of a file, on one core."""
+"""Contestants: tokenizers, on all texts of a file, on one core."""
 
 import argparse
 import hashlib
@@ -12,28 +12,28 @@ import worker
 
 
 def ours(vocab_file):
-    """A function from texts to their tokens: this project's."""
+    """Returns this project's function from texts to their tokens."""
     import tokenization
 
-    importlib.reload(tokenization)  # Whatever it remembers of an earlier run is no merit.
+    importlib.reload(tokenization)  # Empties its caches.
     tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)
     return lambda texts: [tokenizer.tokenize(text) for text in texts]
 
 
 def plain(vocab_file):
-    """The same, character by character."""
+    """Returns the original's function, character by character."""
     vocab = plain_tokenizer.load_vocab(vocab_file)
     return lambda texts: [plain_tokenizer.tokenize(text, vocab) for text in texts]
 
 
 def single(vocab_file):
-    """The same with HuggingFace's tokenizers, one text at a time."""
+    """Returns HuggingFace's function, one text at a time."""
     tokenizer = _huggingface(vocab_file)
     return lambda texts: [tokenizer.encode(text, add_special_tokens=False).tokens for text in texts]
 
 
 def batched(vocab_file):
-    """The same, all texts at once."""
+    """Returns HuggingFace's function, all texts at once."""
     tokenizer = _huggingface(vocab_file)
     return lambda texts: [
         encoding.tokens for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)

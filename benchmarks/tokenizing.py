@@ -1,8 +1,8 @@
-"""Tokenizing the sentences of MRPC and the paragraphs and questions of SQuAD, on one core.
+"""Measures tokenizing MRPC's sentences and SQuAD's paragraphs and questions, on one core.
 
     python benchmarks/tokenizing.py --glue_dir=... --squad_file=train.json [--squad_file=...]
 
-Ours, the original's way (character by character), and HuggingFace's tokenizers.
+Compares ours, the original's way (character by character) and HuggingFace's tokenizers.
 """
 
 import json
@@ -19,7 +19,7 @@ _TARGETS = [Target(_PLAIN, 0.2)]
 
 
 def texts_of(glue_dir, squad_files):
-    """All sentences, paragraphs and questions, as they come: list of str."""
+    """Returns all sentences, paragraphs and questions in order, a list of str."""
     texts = []
     for split in ("train", "dev", "test"):
         texts += [sentence for row in mrpc.read(glue_dir, split) for sentence in row[:2]]
@@ -51,7 +51,7 @@ def contestants(peers, texts_file, vocab_file):
 
 
 def describe(timings, num_texts):
-    """Markdown lines: rates, and whether the tokens are the same."""
+    """Returns Markdown lines: rates, and whether the tokens are equal."""
     ours = timings[0]
     header = ["contestant", "WordPieces/s", "ours is faster by", "texts with other tokens"]
     rows = []

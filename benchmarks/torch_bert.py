@@ -1,4 +1,4 @@
-"""Contestants: BERT on PyTorch, tuned with the packages `adapters` or `peft`."""
+"""Contestants: BERT on PyTorch, with the packages `adapters` or `peft`."""
 
 import os
 
@@ -10,13 +10,13 @@ import transformers
 import worker
 import workload
 
-# Faster than "sdpa", which has no kernel of its own for dropout: by 15% in MiniLM-L6's step, 5% in
-# BERT-Base's, and by a little where nothing is dropped.
+# "eager" is faster than "sdpa", which has no kernel with dropout: by 15% for a step of MiniLM-L6,
+# by 5% for BERT-Base's, and slightly without dropout.
 ATTENTION = "eager"
 
 
 def random_model(sizes):
-    """A BERT with a classifier and random weights; `sizes` is a value of `workload.MODELS`."""
+    """Returns a BERT with a classifier and random weights; `sizes` is from `workload.MODELS`."""
     config = transformers.BertConfig(
         **sizes, num_labels=workload.NUM_LABELS, attn_implementation=ATTENTION
     )
@@ -24,19 +24,19 @@ def random_model(sizes):
 
 
 def with_lora(model):
-    """LoRA of rank 8 on queries and values; trained with the head, in training mode."""
+    """Adds LoRA of rank 8 to queries and values, trained with the head, in training mode."""
     lora = peft.LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, lora_dropout=0.1)
     return peft.get_peft_model(model, lora).train()
 
 
 def adapted(model, first_layer=0):
-    """Houlsby's adapters; trained with LayerNorms and head, in training mode.
+    """Adds Houlsby's adapters, trained with LayerNorms and head, in training mode.
 
-    Layers below `first_layer` have neither adapters nor trained LayerNorms; where it is 0, the
-    embeddings' LayerNorm is trained as well.
+    Layers below `first_layer` have neither adapters nor trained LayerNorms. If it is 0, the
+    embeddings' LayerNorm trains too.
     """
     adapters.init(model)
-    # Its own "houlsby" has swish and a sixteenth of the width.
+    # The package's "houlsby" uses swish and a reduction factor of 16.
     houlsby = adapters.DoubleSeqBnConfig(
         non_linearity="gelu",
         reduction_factor=model.config.hidden_size / workload.ADAPTER_SIZE,
@@ -54,18 +54,18 @@ def adapted(model, first_layer=0):
 
 
 def optimizer_of(model):
-    """(AdamW over what requires gradients, the list of it)."""
+    """Returns (AdamW of the trained parameters, the list of them)."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(trained, lr=workload.LEARNING_RATE, fused=True), trained
 
 
 def autocast(precision):
-    """The context in which the forward pass computes in that precision."""
+    """Returns the context for a forward pass in a precision."""
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def train_step(model, optimizer, trained, batch, precision):
-    """One step; returns the loss, a float."""
+    """Runs one step; returns the loss, a float."""
     with autocast(precision):
         loss = model(**batch).loss
     loss.backward()
@@ -76,12 +76,12 @@ def train_step(model, optimizer, trained, batch, precision):
 
 
 def use_all_cores():
-    """One thread for each core that this process may use."""
+    """Sets one thread for each core that this process may use."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
 
 
 def random_batch(sizes):
-    """`workload.features` by HuggingFace's names."""
+    """Returns `workload.features` with HuggingFace's names."""
     arrays = workload.features(sizes["vocab_size"])
     names = {
         "input_ids": "input_ids",
@@ -93,7 +93,7 @@ def random_batch(sizes):
 
 
 def _forward(model, batch, precision, cast_weights):
-    """A function that computes the probabilities once."""
+    """Returns a function that computes the probabilities once."""
     model.eval()
     batch = {name: values for name, values in batch.items() if name != "labels"}
     if cast_weights:

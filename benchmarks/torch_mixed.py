@@ -20,7 +20,7 @@ def main():
     model.eval().to(getattr(torch, arguments.precision))
     batch = torch_bert.random_batch(sizes)
     del batch["labels"]
-    if arguments.tasks > 1:  # Else the faster way, that of a single task.
+    if arguments.tasks > 1:  # A single task has a faster way.
         batch["adapter_names"] = [names[i % len(names)] for i in range(workload.BATCH_SIZE)]
 
     @torch.inference_mode()

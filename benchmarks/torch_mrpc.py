@@ -1,7 +1,7 @@
 """Contestants: training and predicting on MRPC with PyTorch, complete processes.
 
-Training: random order, each batch padded to its longest pair; predicting: the file's order, padded
-likewise. Both tokenize with HuggingFace's Rust tokenizer, all texts at once.
+Training is in random order, predicting in the file's order. Batches are padded to their longest
+pair. Both tokenize all texts at once with HuggingFace's Rust tokenizer.
 """
 
 import worker
@@ -21,7 +21,7 @@ import workload
 
 
 def examples_of(rows, bert_dir):
-    """A list of dicts of unpadded lists, as the model names them."""
+    """Returns a list of dicts of unpadded lists, with the model's names."""
     tokenizer = transformers.BertTokenizerFast.from_pretrained(bert_dir)
     first, second, labels = zip(*rows)
     encoded = tokenizer(list(first), list(second), truncation=True, max_length=workload.LENGTH)
@@ -33,7 +33,7 @@ def examples_of(rows, bert_dir):
 
 
 def collate(examples):
-    """A batch, padded to its longest example."""
+    """Returns a batch, padded to its longest example."""
     batch = {
         name: pad_sequence([torch.tensor(example[name]) for example in examples], batch_first=True)
         for name in ("input_ids", "attention_mask", "token_type_ids")
@@ -42,7 +42,7 @@ def collate(examples):
 
 
 def load(bert_dir):
-    """The pretrained model with adapters."""
+    """Returns the pretrained model with adapters."""
     model = transformers.BertForSequenceClassification.from_pretrained(
         bert_dir, num_labels=workload.NUM_LABELS, attn_implementation=torch_bert.ATTENTION
     )
@@ -50,7 +50,7 @@ def load(bert_dir):
 
 
 def train(model, examples, values):
-    """One epoch, marked step by step, and its checkpoint: what was trained, and Adam's state."""
+    """Trains one epoch with a mark per step; saves trained parameters and Adam's state."""
     loader = torch.utils.data.DataLoader(
         examples, workload.BATCH_SIZE, shuffle=True, drop_last=True, collate_fn=collate
     )

@@ -2,8 +2,8 @@
 
 python benchmarks/torch_onnx.py --model=minilm-l6 --adapters --folder=DIR
 
-Writes float32.onnx and int8.onnx, which is what ONNX Runtime's dynamic quantization makes of it. A
-session fuses both further; ONNX Runtime's offline optimizer for BERT makes them slower on CPU.
+Writes float32.onnx and, with ONNX Runtime's dynamic quantization, int8.onnx. A session optimizes
+both further; ONNX Runtime's offline optimizer for BERT makes them slower on CPU.
 """
 
 import argparse
@@ -19,7 +19,7 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class _Logits(torch.nn.Module):
-    """A classifier's logits, of inputs by position."""
+    """Returns a classifier's logits, with positional inputs."""
 
     def __init__(self, model):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Runs a script of the project and marks how far it has got; the script knows nothing of it.
+"""Runs an unmodified script of the project, and marks its progress.
 
     python benchmarks/traced.py run_classifier.py --task_name=MRPC ...
 
@@ -27,7 +27,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def marked(function, before=None, after=None, **values):
-    """The function, with marks of these names before (with `values`) and after each call."""
+    """Returns the function with marks before (with `values`) and after each call."""
 
     def call(*arguments, **options):
         if before:
@@ -41,7 +41,7 @@ def marked(function, before=None, after=None, **values):
 
 
 def install():
-    """Puts marks around what every script goes through."""
+    """Adds marks to the functions that every script calls."""
     app.run = marked(app.run, before="imports", version="TensorFlow " + tf.__version__)
     for name in ("train", "evaluate", "predict"):
         setattr(
@@ -52,7 +52,7 @@ def install():
     def model_fn_builder(*arguments, **options):
         model_fn = build(*arguments, **options)
 
-        # Estimator looks at the arguments' names.
+        # Estimator inspects the arguments' names.
         def marked_model_fn(features, labels, mode, params, config=None):
             spec = model_fn(features, labels, mode, params, config)
             worker.mark("graph")

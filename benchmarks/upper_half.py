@@ -1,8 +1,8 @@
-"""One training step with adapters in the upper half of the layers only, beside the full set.
+"""Compares a training step with adapters in the upper half of the layers with the full set.
 
     python benchmarks/upper_half.py --model=bert-base
 
-Batch 32, 128 tokens, no padding. LayerNorms are trained in the adapted layers.
+Batch 32, 128 tokens, no padding. LayerNorms train in the layers with adapters.
 """
 
 import harness

@@ -1,6 +1,6 @@
-"""The contestant's side of `harness`: answers its parent, and tells how much memory it took.
+"""The contestant's side of `harness`: answers requests, and reports its memory.
 
-Runs in every contestant's environment, so it needs nothing but Python.
+Runs in every contestant's environment, so it needs only Python.
 """
 
 import ctypes
@@ -9,20 +9,19 @@ import os
 import sys
 import time
 
-REPLIES = "BENCHMARK_REPLIES"  # Number of the file descriptor that answers go to.
-MARKS = "BENCHMARK_MARKS"  # File that a process run whole writes how far it has got to.
+REPLIES = "BENCHMARK_REPLIES"  # Number of the file descriptor for answers.
+MARKS = "BENCHMARK_MARKS"  # File for the marks of a complete process.
 
 
 def serve(run, *, facts=None, prepare=None):
     """Answers "first", "run" and "memory" on stdin until it closes.
 
-    "first" is answered with the seconds of a call that nothing precedes, "run" with those of a call
-    after one that is not timed. In between the process holds no more memory than it must, so that
-    many can wait side by side; the call that is not timed gets it back.
+    "first" returns the seconds of the first call, "run" those of a call after an untimed one.
+    Between calls the process frees memory, so that many can wait in parallel.
 
     Args:
-      run: function without arguments, the work that is timed.
-      facts: dict for the first answer, which says that the contestant is ready.
+      run: function without arguments, the work to time.
+      facts: dict for the first answer, which reports that the contestant is ready.
       prepare: function without arguments, called untimed before each `run`.
     """
 
@@ -52,14 +51,14 @@ def serve(run, *, facts=None, prepare=None):
 
 
 def peak_memory():
-    """The most bytes of RAM that this process has held so far."""
+    """Returns this process's peak memory in bytes."""
     with open("/proc/self/status", encoding="ascii") as reader:
         kilobytes = next(line.split()[1] for line in reader if line.startswith("VmHWM:"))
     return 1024 * int(kilobytes)
 
 
 def mark(name, **values):
-    """Notes that the process has got as far as `name` now; `values` go along."""
+    """Writes a mark of the current time, with a name and values."""
     path = os.environ.get(MARKS)
     if path:
         with open(path, "a", encoding="utf-8") as writer:

@@ -1,6 +1,6 @@
-"""What every contestant is given: the sizes of the models, a batch, and the products in a step.
+"""The common workload: the models' sizes, a batch, and the matrix products of a step.
 
-Runs in every contestant's environment, so it needs nothing but NumPy. Axes as in modeling.py.
+Runs in every contestant's environment, so it needs only NumPy. Axes as in modeling.py.
 """
 
 import argparse
@@ -20,19 +20,19 @@ _COMMON = {
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
 }
-# By name: the arguments of `modeling.BertConfig` and of transformers.BertConfig alike.
+# Arguments for both `modeling.BertConfig` and transformers.BertConfig.
 MODELS = {
     "bert-base": dict(_COMMON, hidden_size=768, num_hidden_layers=12, intermediate_size=3072),
     "minilm-l6": dict(_COMMON, hidden_size=384, num_hidden_layers=6, intermediate_size=1536),
 }
-# What only compilers and sums of bytes are given.
+# Only for compilers and sums of bytes.
 LARGE = dict(
     _COMMON, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
 )
 
 
 def parser(description, work=True, precision=True, first_adapted_layer=True):
-    """The command line of contestants of a step or pass; False leaves the flag of that name out."""
+    """Returns the parser of contestants of a step or pass; False omits the flag of that name."""
     result = argparse.ArgumentParser(description=description)
     result.add_argument("--model", choices=sorted(MODELS), required=True)
     if work:
@@ -46,7 +46,7 @@ def parser(description, work=True, precision=True, first_adapted_layer=True):
 
 
 def features(vocab_size, batch_size=BATCH_SIZE, length=LENGTH):
-    """A batch of random ids without padding: dict of int32 arrays, named as in our features."""
+    """Returns a batch of random ids without padding, a dict of int32 arrays with our names."""
     random = np.random.RandomState(0)
     shape = [batch_size, length]
     arrays = {
@@ -60,9 +60,9 @@ def features(vocab_size, batch_size=BATCH_SIZE, length=LENGTH):
 
 
 class Product(NamedTuple):
-    """One matrix product: (name, shape) of both operands, and which of them is transposed.
+    """A matrix product: (name, shape) of both operands, and which of them is transposed.
 
-    Operands of one name are the same matrix; no two products of a step have both in common.
+    Operands with equal names are the same matrix; no two products of a step share both operands.
     """
 
     left: Tuple[str, Tuple[int, ...]]
@@ -82,16 +82,15 @@ class Product(NamedTuple):
 def products(
     sizes, batch_size=BATCH_SIZE, length=LENGTH, *, backward, first_layer=0, only_first=False
 ):
-    """The encoder's matrix products in a forward pass or a training step.
+    """Returns the encoder's matrix products in a forward pass or a training step.
 
     Args:
       sizes: a value of `MODELS`.
-      backward: bool; with the backward pass of adapter tuning: all gradients with regard to
-        inputs, and those of the adapters' weights.
-      first_layer: the lowest layer in which anything is trained; above 0 the backward pass ends
-        at that layer's first adapter.
-      only_first: bool; of the last layer nothing is computed that only other positions' outputs
-        need than the first's.
+      backward: bool; include the backward pass of adapter tuning: all gradients of inputs, and
+        those of the adapters' weights.
+      first_layer: the lowest layer with trained variables. Above 0, the backward pass ends at that
+        layer's first adapter.
+      only_first: bool; compute only what the last layer's output at the first position needs.
 
     Returns:
       list of `Product`, in the order of execution.
@@ -113,7 +112,7 @@ def products(
 
 
 def _dense(name, rows, inputs, outputs, trained):
-    """[a dense layer's product, its gradients]; the weights' own gradient only if they train."""
+    """Returns [a dense layer's product, its gradients]; weights have a gradient only if trained."""
     x, dy = (f"x{rows}x{inputs}", (rows, inputs)), (f"dy{rows}x{outputs}", (rows, outputs))
     kernel = (name, (inputs, outputs))
     step = [Product(x, kernel), Product(dy, kernel, transpose_right=True)]
@@ -124,9 +123,9 @@ def _dense(name, rows, inputs, outputs, trained):
 
 
 def _layer(index, sizes, batch_size, queries, length):
-    """Two lists of (a product, its gradients): up to the attention's projection, and from there.
+    """Returns two lists of (product, gradients): up to the attention's projection, and after it.
 
-    The second begins with the first adapter; the products' order is that of execution.
+    The second begins with the first adapter. Products are in the order of execution.
     """
     width, inner = sizes["hidden_size"], sizes["intermediate_size"]
     heads = sizes["num_attention_heads"]

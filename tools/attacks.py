@@ -1,9 +1,9 @@
-"""Attacks serve.py on this machine, and prints what each attack did: a Markdown table.
+"""Attacks serve.py on this machine, and prints the effect of each attack as a Markdown table.
 
     python tools/attacks.py --bert_dir=demo/bert [--attacks headers flood] [--project=.]
 
-Each attack has a server of its own, of tasks that nobody trained. Meanwhile /healthz is asked ten
-times a second, and the server's memory is read as often. --project names another checkout.
+Each attack has its own server, with untrained tasks. During an attack, /healthz is called and the
+server's memory is read ten times a second. --project names another checkout.
 """
 
 import argparse
@@ -39,13 +39,13 @@ _SIZES = {"sms": 64, "topics": 16, "huge": 64}
 
 
 def attack(function):
-    """Adds a function of a `Server` that returns what happened, a sentence, to the attacks."""
+    """Registers an attack: a function of a `Server` that returns a description of its effect."""
     _ATTACKS[function.__name__] = function
     return function
 
 
 def make_adapter(bert_dir, name, size, seed=0, scale=1.0):
-    """A `task_adapter.TaskAdapter` that nobody trained."""
+    """Returns an untrained `task_adapter.TaskAdapter`."""
     config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     tokenizers = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
     description = task_adapter.Description(
@@ -72,11 +72,11 @@ def make_adapter(bert_dir, name, size, seed=0, scale=1.0):
 
 
 class Server:
-    """A process of serve.py; a context.
+    """Runs serve.py in a process, as a context manager.
 
     Args:
-      values: the script's arguments.
-      root: its --adapter_dir.
+      values: this script's arguments.
+      root: the server's --adapter_dir.
     """
 
     def __init__(self, values, root):
@@ -124,7 +124,7 @@ class Server:
             return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
 
     def call(self, method, path, body=None, headers=(), source="127.0.0.1"):
-        """(status, body) of an answer."""
+        """Returns the (status, body) of a response."""
         connection = http.client.HTTPConnection(
             *self.address, timeout=120, source_address=(source, 0)
         )
@@ -138,7 +138,7 @@ class Server:
         return self.call("POST", f"/v1/models/{task}:predict", body, source=source)
 
     def send(self, parts):
-        """The first line that is received while parts are sent, until the connection ends."""
+        """Sends parts of a request; returns the first line of the response."""
         received = []
         with socket.create_connection(self.address, 60) as connection:
 
@@ -155,7 +155,7 @@ class Server:
         return (b"".join(received).split(b"\r\n")[0] or b"nothing").decode()
 
     def watched(self):
-        """What was watched, a sentence."""
+        """Returns the observed memory and stalls, as a text."""
         return (
             f"memory {self.memory[0]:.0f} → {max(self.memory):.0f} MB, /healthz at most"
             f" {max(self.stalls):.2f} s"
@@ -377,7 +377,7 @@ def killed_during_uploads(values, root, times=10):
 
 
 def _form(folder):
-    """(body, headers) of an upload."""
+    """Returns the (body, headers) of an upload."""
     body = io.BytesIO()
     for name in task_adapter.FILES:
         head = f'Content-Disposition: form-data; name="{name}"; filename="{name}"'
@@ -393,9 +393,9 @@ def main():
     parser.add_argument("--attacks", nargs="*", default=[*_ATTACKS, "killed_during_uploads"])
     parser.add_argument("--project", default=_PROJECT)
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--options", default="", help="of serve.py, as in '--precision=int8'")
+    parser.add_argument("--options", default="", help="options of serve.py: '--precision=int8'")
     values = parser.parse_args()
-    print("| attack | what came |\n|---|---|")
+    print("| attack | effect |\n|---|---|")
     for name in values.attacks:
         with tempfile.TemporaryDirectory() as root:
             for seed, (task, size) in enumerate(_SIZES.items()):
@@ -408,8 +408,8 @@ def main():
                 )
                 continue
             with Server(values, root) as server:
-                came = _ATTACKS[name](server)
-            print(f"| {_ATTACKS[name].__doc__} | {came}; {server.watched()} |", flush=True)
+                effect = _ATTACKS[name](server)
+            print(f"| {_ATTACKS[name].__doc__} | {effect}; {server.watched()} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ _MOUNTING = ("full_disk", "full_disk_when_all_is_finished", "read_only")
 
 
 def fault(function):
-    """Registers a generator of (fault, how the training ended, verdict)."""
+    """Registers a generator of (fault, result of the run, verdict)."""
     _FAULTS[function.__name__] = function
     return function
 
@@ -98,8 +98,8 @@ class Training:
 
 def ended(process):
     """Waits for a process; returns (exit code, last line of stderr)."""
-    _, said = process.communicate(timeout=300)
-    lines = [line for line in re.split(r"[\r\n]+", said.decode(errors="replace")) if line.strip()]
+    _, output = process.communicate(timeout=300)
+    lines = [line for line in re.split(r"[\r\n]+", output.decode(errors="replace")) if line.strip()]
     return process.returncode, (lines or [""])[-1]
 
 
@@ -107,17 +107,17 @@ def undisturbed():
     """Returns the task adapter of an undisturbed training."""
     training = Training("undisturbed")
     if not training.adapter():
-        code, said = training.run()
-        assert code == 0, said
+        code, output = training.run()
+        assert code == 0, output
     return training.adapter()
 
 
 def verdict(training):
     """Returns the result of the same command after the fault is removed."""
     step = training.step()
-    code, said = training.run()
+    code, output = training.run()
     if code:
-        return f"DOES NOT GO ON: {said}"
+        return f"DOES NOT RESUME: {output}"
     if training.adapter() != undisturbed():
         return "ANOTHER RESULT"
     return f"the same result, from step {step}"
@@ -158,9 +158,13 @@ def full_disk():
     for share in (0.1, 0.4, 0.7):
         training = Training(f"full{share}")
         with mounted(training.folder, max(4, int(share * whole))):
-            code, said = training.run()
+            code, output = training.run()
             remount(training.folder, "size=100m")
-            yield f"disk of {share:.0%} of what it needs", f"{code}: {said}", verdict(training)
+            yield (
+                f"disk of {share:.0%} of the required size",
+                f"{code}: {output}",
+                verdict(training),
+            )
 
 
 @fault
@@ -172,21 +176,21 @@ def full_disk_when_all_is_finished():
         before = files_in(training.folder)
         used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
         remount(training.folder, f"size={used}k")
-        code, said = training.run()
+        code, output = training.run()
         after = files_in(training.folder)
         lost = [n for n in before if n not in after or len(after[n]) < len(before[n]) // 2]
-        yield "a full disk, all finished", f"{code}: {said}", f"lost: {lost or 'nothing'}"
+        yield "a full disk, all finished", f"{code}: {output}", f"lost: {lost or 'nothing'}"
 
 
 @fault
 def read_only():
-    """A folder that is read-only from the start, or without free space from the middle on."""
+    """A folder that is read-only from the start, or without free space later."""
     training = Training("read-only")
     with mounted(training.folder, 1 << 20):
         remount(training.folder, "ro")
-        code, said = training.run()
+        code, output = training.run()
         remount(training.folder, "rw")
-        yield "read-only from the start", f"{code}: {said}", verdict(training)
+        yield "read-only from the start", f"{code}: {output}", verdict(training)
     training = Training("read-only later")
     with mounted(training.folder, 1 << 20):
         process = training.start()
@@ -194,9 +198,9 @@ def read_only():
         # A disk with an open file (TensorBoard's) cannot become read-only: remove its free space.
         used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
         remount(training.folder, f"size={used}k")
-        code, said = ended(process)
+        code, output = ended(process)
         remount(training.folder, "size=100m")
-        yield "no room any more, in the middle", f"{code}: {said}", verdict(training)
+        yield "disk full in the middle", f"{code}: {output}", verdict(training)
 
 
 def _wait_for_step(training, process, seconds=120):
@@ -208,7 +212,7 @@ def _wait_for_step(training, process, seconds=120):
 
 @fault
 def clock():
-    """A clock that jumps by years during training, or differs at a restart."""
+    """A clock that jumps by years during training, or before a restart."""
     if not _ARGUMENTS.libfaketime:
         yield "clock jumps", "not tried: --libfaketime is not given", ""
         return
@@ -228,18 +232,18 @@ def clock():
         for jump in jumps:
             _write(place, jump)
             time.sleep(0.5)
-        code, said = ended(process)
+        code, output = ended(process)
         same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
-        yield f"clock jumps {name} by 10 years in the middle", f"{code}: {said}", same
+        yield f"clock jumps {name} by 10 years", f"{code}: {output}", same
     training = Training("clock at restart")
     process = training.start()
     _wait_for_step(training, process)
     process.kill()
     ended(process)
     _write(place, "-3650d")
-    code, said = training.run(env=environment)
+    code, output = training.run(env=environment)
     same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
-    yield "a restart 10 years earlier", f"{code}: {said}", same
+    yield "restart with a clock 10 years back", f"{code}: {output}", same
 
 
 def _write(path, text):
@@ -256,8 +260,8 @@ def two_runs():
         _wait_for_step(training, first)
         second = training.start(*flags)
         results = [ended(process) for process in (first, second)]
-        said = " / ".join(f"{code}: {line}" for code, line in results)
-        yield f"a second run of {name} command meanwhile", said, verdict(training)
+        output = " / ".join(f"{code}: {line}" for code, line in results)
+        yield f"a second run of {name} command at the same time", output, verdict(training)
 
 
 @fault
@@ -270,12 +274,12 @@ def memory():
         def limited(limit=limit):
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-        code, said = training.run(preexec_fn=limited)
-        yield f"RLIMIT_AS of {megabytes} MB", f"{code}: {said}", verdict(training)
+        code, output = training.run(preexec_fn=limited)
+        yield f"RLIMIT_AS of {megabytes} MB", f"{code}: {output}", verdict(training)
 
 
 class Disk:
-    """A folder on a simulated disk, of which a loss of power leaves only what was synced.
+    """A folder on a simulated disk that keeps only synced files when power is lost.
 
     Attributes:
       environment: variables for processes that write to the folder.
@@ -299,7 +303,7 @@ class Disk:
         self._begin()
 
     def _begin(self):
-        """Marks everything that is there now as on disk."""
+        """Syncs all present files."""
         shutil.rmtree(self._store, ignore_errors=True)
         os.makedirs(self._store)
         code = "import os, sys\nfor path in sys.argv[1:]: os.fsync(os.open(path, os.O_RDONLY))"
@@ -309,7 +313,7 @@ class Disk:
         subprocess.check_call([sys.executable, "-c", code, *paths], env=self.environment)
 
     def lose_power(self, keeps_names):
-        """Leaves what was synced; with keeps_names, unsynced files remain as empty files."""
+        """Drops unsynced files; with keeps_names, they remain as empty files."""
         left = self._folder + ".left"
         self._rebuild(self._folder if keeps_names else None, self._key(self._folder), left)
         shutil.rmtree(self._folder)
@@ -347,7 +351,7 @@ class Disk:
 
 @fault
 def power_loss():
-    """Power lost at a random moment of each of five starts, and after the end of a training."""
+    """Power loss at a random moment of each of five starts, and after the end of a run."""
     for keeps_names in (False, True):
         what = "content" if keeps_names else "content and names"
         name = f"disk {int(keeps_names)}"
@@ -362,16 +366,16 @@ def power_loss():
             steps.append(str(training.step()))
             disk.lose_power(keeps_names)
             steps[-1] += f" → {training.step()}"
-        said = "steps " + ", ".join(steps)
-        yield f"power lost 5 times, with {what} not synced", said, verdict(training)
-        code, said = training.run("--overwrite_output_dir", env=disk.environment)
+        output = "steps " + ", ".join(steps)
+        yield f"power lost 5 times, with {what} not synced", output, verdict(training)
+        code, output = training.run("--overwrite_output_dir", env=disk.environment)
         before = files_in(training.folder)
         disk.lose_power(keeps_names)
         after = files_in(training.folder)
         lost = sorted(n for n in before if after.get(n) != before[n] and "tfevents" not in n)
         same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
         result = f"{same}; lost: {', '.join(lost) or 'nothing'}"
-        yield f"power lost at the end, with {what} not synced", f"{code}: {said}", result
+        yield f"power lost at the end, with {what} not synced", f"{code}: {output}", result
 
 
 _ARGUMENTS = None

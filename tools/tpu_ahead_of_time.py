@@ -63,7 +63,7 @@ class Setting(NamedTuple):
 
 
 class NotCompiled(SystemExit):
-    """A setting does not compile; has the compiler's message."""
+    """A setting does not compile; the message is the compiler's."""
 
 
 def compile_step(setting, python):

@@ -1,4 +1,4 @@
-"""The settings of a model and of its training, checked; they need no TensorFlow.
+"""Checked settings of a model and its tuning, without TensorFlow.
 
 `modeling` offers `BertConfig` and `AdapterConfig`, and `tuning` offers `Tuning`.
 """
@@ -17,15 +17,14 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 
 PRECISIONS = ("auto", "float32", "bfloat16")
-ANSWER_PRECISIONS = ("float32", "int8", "float16")  # Of banks and servers.
+ANSWER_PRECISIONS = ("float32", "int8", "float16")  # For banks and servers.
 DISTRIBUTIONS = {
     "none": "one device, or a TPU",
     "mirrored": "all GPUs of this machine",
     "multi_worker": "all machines of TF_CONFIG's cluster",
 }
-SIZE_LIMIT = 1 << 31  # TensorFlow computes with shapes in int32.
-# Names of the functions in `layers.ACTIVATIONS`.
-ACTIVATIONS = (
+SIZE_LIMIT = 1 << 31  # TensorFlow's shapes are int32.
+ACTIVATIONS = (  # The keys of `layers.ACTIVATIONS`.
     "elu",
     "gelu",
     "leaky_relu",
@@ -43,16 +42,16 @@ def check_activation(activation: Any) -> None:
     if activation is None or callable(activation):
         return
     if not isinstance(activation, str):
-        raise UserError(f"An activation is a name or a function, not {activation!r}.")
+        raise UserError(f"An activation must be a name or a function, but is {activation!r}.")
     if (activation.lower() or "linear") not in ACTIVATIONS:
         choices = ", ".join(ACTIVATIONS)
-        raise UserError(f"There is no activation {activation!r}; known are {choices}.")
+        raise UserError(f"There is no activation {activation!r}; expected one of {choices}.")
 
 
 # ---- BERT
 
 
-# Keys that configs of other BERTs have, and the only value of each that this encoder computes.
+# Keys of other models' configs, with the only value that this encoder supports.
 FIXED_FIELDS = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -62,21 +61,20 @@ FIXED_FIELDS = {
 
 
 class BertConfig:
-    """The sizes and rates of a BERT, as bert_config.json holds them.
+    """A BERT's sizes and dropout rates, as in bert_config.json.
 
     Args:
       vocab_size: number of WordPieces.
-      hidden_size: D, the width of the encoder and the pooler.
+      hidden_size: D, the width of encoder and pooler.
       num_hidden_layers: number of Transformer layers.
       num_attention_heads: N; divides hidden_size.
       intermediate_size: width of the feed-forward layer.
-      hidden_act: the activation of the feed-forward layer, a name that `get_activation` knows or
-        a function.
+      hidden_act: the activation of the feed-forward layer, a name in `ACTIVATIONS` or a function.
       hidden_dropout_prob: dropout of embeddings and of each sub-layer's output.
       attention_probs_dropout_prob: dropout of the attention probabilities.
-      max_position_embeddings: the longest sequence.
+      max_position_embeddings: maximum sequence length.
       type_vocab_size: number of segment ids.
-      initializer_range: stddev of the truncated normal that weights start from.
+      initializer_range: standard deviation of the truncated normal for initial weights.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, json_object: Dict[str, Any]) -> "BertConfig":
-        """Reads a dictionary; keys that this class does not know are kept as attributes.
+        """Returns the config in a dictionary; unknown keys become attributes.
 
         Raises:
           UserError: a key is the name of a method, or begins with "__".
@@ -116,18 +114,18 @@ class BertConfig:
         for key, value in json_object.items():
             if key.startswith("__") or hasattr(cls, key):
                 raise UserError(
-                    f"the key {json.dumps(key)} has no place in a BERT config, where it would"
-                    " replace a part of the program; remove it."
+                    f"the key {json.dumps(key)} is not allowed in a BERT config, since it would"
+                    " replace a method; remove it."
                 )
             setattr(config, key, value)
         return config
 
     @classmethod
     def from_json_file(cls, json_file: str) -> "BertConfig":
-        """Reads bert_config.json; UserError if it is missing, no JSON or no BERT's."""
+        """Returns the config in a bert_config.json; raises UserError if it is not a BERT's."""
         values = files.read_object(json_file)
         if not isinstance(values.get("vocab_size"), int):
-            raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
+            raise UserError(f"{json_file}: is not a BERT config: it has no vocab_size.")
         try:
             config = cls.from_dict(values)
             check_config(config)
@@ -136,23 +134,23 @@ class BertConfig:
         return config
 
     def to_dict(self) -> Dict[str, Any]:
-        """All attributes by name: the sizes and rates, and what else `from_dict` was given."""
+        """Returns all attributes by name, also the unknown keys of `from_dict`."""
         return copy.deepcopy(self.__dict__)
 
     def to_json_string(self) -> str:
-        """The text of a bert_config.json."""
+        """Returns the text of a bert_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
 class PretrainedBert(NamedTuple):
-    """What a run needs to know of a pretrained BERT.
+    """A pretrained BERT's config and files.
 
     Attributes:
       config: `BertConfig`.
-      vocab_file: path of the WordPiece vocabulary; None if no text is to be read.
+      vocab_file: path of the WordPiece vocabulary; None if no text is read.
       init_checkpoint: prefix of the checkpoint.
-      do_lower_case: whether its text was lower-cased; None if its source does not tell.
-      config_file: path of the config; None where no flag can name it.
+      do_lower_case: whether its text was lower-cased; None if unknown.
+      config_file: path of the config; None if no flag names it.
     """
 
     config: BertConfig
@@ -178,7 +176,7 @@ def _is_number(value: Any, upper: float) -> bool:
 
 
 def check_config(config: BertConfig) -> None:
-    """Raises UserError if no model has these sizes, rates and this activation."""
+    """Raises UserError if a size, rate or activation is invalid."""
     check_architecture(vars(config))
     for name in _SIZES:
         size = getattr(config, name)
@@ -192,13 +190,13 @@ def check_config(config: BertConfig) -> None:
             f" num_attention_heads {config.num_attention_heads}."
         )
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-        rate = getattr(config, name)  # None, as 0, is no dropout.
+        rate = getattr(config, name)  # None means no dropout, like 0.
         if not (rate is None or _is_number(rate, 1)):
             raise UserError(
                 f"{name} of the BERT config must be a number from 0 to below 1, but is {rate!r}."
             )
     stddev = config.initializer_range
-    if not _is_number(stddev, 1e30):  # No float32 holds much more.
+    if not _is_number(stddev, 1e30):  # float32 overflows at 3e38.
         raise UserError(
             f"initializer_range of the BERT config must be a number from 0, but is {stddev!r}."
         )
@@ -206,15 +204,15 @@ def check_config(config: BertConfig) -> None:
 
 
 def check_architecture(fields: Dict[str, Any]) -> None:
-    """Raises UserError if a config asks for another encoder than `BertModel`.
+    """Raises UserError if a config describes another encoder than `BertModel`.
 
     Args:
-      fields: of the config, by name; null is as if the field were not there.
+      fields: the config's fields, by name. None counts as missing.
     """
     expected = {
         **FIXED_FIELDS,
-        "embedding_size": fields.get("hidden_size"),  # ALBERT's, ELECTRA's and MobileBERT's.
-        "num_hidden_groups": fields.get("num_hidden_layers"),  # ALBERT's layers share weights.
+        "embedding_size": fields.get("hidden_size"),  # ALBERT, ELECTRA, MobileBERT.
+        "num_hidden_groups": fields.get("num_hidden_layers"),  # ALBERT: layers share weights.
         "inner_group_num": 1,
     }
     for name, value in expected.items():
@@ -226,15 +224,14 @@ def check_architecture(fields: Dict[str, Any]) -> None:
 # ---- Adapters
 
 FEEDFORWARD_ADAPTER = "feedforward_adapter"  # The adapter function of the paper.
-# Where adapters stand: names → the scopes of the projections that they follow.
+# The positions of adapters: name → scopes of the projections that they follow.
 SITES = {
     "both": ("attention/output", "output"),
     "attention": ("attention/output",),
     "feed_forward": ("output",),
 }
-# The fields of section 3.6 and of AdapterHub's layouts, and their values; None for any number. A
-# file without one, of an earlier version, means its default. Depth ends where a graph still takes
-# seconds to build, of a description from anywhere.
+# Variants of section 3.6 and of AdapterHub's layouts, with their values; None means any number.
+# Adapter files may omit them. Depth is limited so that no file can demand a huge graph.
 VARIANTS: Dict[str, Any] = {
     "normalization": ("none", "layer", "batch"),
     "depth": range(1, 101),
@@ -243,17 +240,17 @@ VARIANTS: Dict[str, Any] = {
     "interaction": ("add", "multiply"),
     "scaling": None,
 }
-_MAX_SCALING = 1e6  # Beyond, no float32 holds what a layer makes of it.
+_MAX_SCALING = 1e6  # Keeps activations within float32's range.
 
 
 def parse_layers(text: str) -> Tuple[int, ...]:
     """Returns the layers that --adapter_layers names, ascending.
 
     Args:
-      text: indices from 0 and ranges of them, "6-11" or "0,2-4".
+      text: indices from 0 and ranges, as in "6-11" or "0,2-4".
 
     Raises:
-      UserError: it is none of that.
+      UserError: the text has another format.
     """
     layers = set()
     for part in text.split(","):
@@ -261,8 +258,8 @@ def parse_layers(text: str) -> Tuple[int, ...]:
         named = match and range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
         if not named:
             raise UserError(
-                f"--adapter_layers={text}: {part!r} is no layer and no range; expected layers from"
-                " 0 up, as in 0,2-4."
+                f"--adapter_layers={text}: {part!r} is neither a layer nor a range; expected layers"
+                " from 0, as in 0,2-4."
             )
         layers.update(named)
     return tuple(sorted(layers))
@@ -270,7 +267,7 @@ def parse_layers(text: str) -> Tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class AdapterConfig(Settings):
-    """What stands after the projections of the layers (Houlsby et al. 2019, sections 2.1 and 3.6).
+    """The adapter's architecture (Houlsby et al. 2019, sections 2.1 and 3.6).
 
     An adapter has 2mD + (k-1)(m^2 + m) + m + D parameters, k its depth, and 2m more if it
     normalizes.
@@ -278,28 +275,28 @@ class AdapterConfig(Settings):
     Attributes:
       size: m, the width of the bottleneck. 64 is adapter-bert's default and loses 0.8 GLUE points
         against full fine-tuning; 8 to 256 is the range of the paper.
-      activation: between the two projections, a name that `get_activation` knows.
-      init_scale: stddev of the truncated normal both projections start from, so small that the
-        adapter starts as the identity. 1e-3 is adapter-bert's code, 1e-2 the paper's text.
-      fn: the adapter's name; see `get_adapter`.
-      layers: indices of the layers that have one, from 0; None for all.
-      normalization: "none", "layer" or "batch". In training "batch" takes its statistics over all
-        positions of the batch that the layer computes, padding too, or over those of a part where
-        gradients are accumulated; it needs the batch on one device. Elsewhere it takes moving ones.
+      activation: the activation between the two projections, a name in `ACTIVATIONS`.
+      init_scale: standard deviation of the truncated normal for initial weights, small so that the
+        adapter starts near the identity. 1e-3 is adapter-bert's code, 1e-2 the paper's text.
+      fn: the adapter function's name; see `get_adapter`.
+      layers: indices of the layers with adapters, from 0; None for all.
+      normalization: "none", "layer" or "batch". In training, "batch" uses statistics over all
+        positions of the batch, padding included (with gradient accumulation: of a part of it), and
+        needs the batch on one device. Otherwise it uses moving averages.
       depth: k, the number of hidden layers.
       sites: a key of `SITES`.
-      placement: "sequential": reads the sub-layer's output, and what is made of it goes into the
-        residual connection and the LayerNorm. "parallel": reads what the sub-layer reads (He et al.
-        2021, https://arxiv.org/abs/2110.04366). "normalized": reads the sub-layer's output after
-        residual connection and LayerNorm, and is added to it before them (Pfeiffer et al. 2020,
+      placement: "sequential": the adapter reads the sub-layer's output, before residual connection
+        and LayerNorm. "parallel": it reads the sub-layer's input (He et al. 2021,
+        https://arxiv.org/abs/2110.04366). "normalized": it reads the output after residual
+        connection and LayerNorm, and its result is added before them (Pfeiffer et al. 2020,
         https://arxiv.org/abs/2005.00247).
       interaction: "add" or "multiply".
-      scaling: s, a constant factor of f (He et al. 2021).
+      scaling: s, a constant factor of the adapter's update (He et al. 2021).
     """
 
     size: int = flag(
         64,
-        "Width of the adapters' bottleneck; the default is adapter-bert's.",
+        "Bottleneck size of the adapters.",
         "Adapters",
         name="adapter_size",
     )
@@ -311,59 +308,59 @@ class AdapterConfig(Settings):
     )
     init_scale: float = flag(
         1e-3,
-        "Standard deviation of the adapters' initial weights. The default is that of adapter-bert's"
-        " code; the paper's text has 1e-2.",
+        "Standard deviation of the adapters' initial weights. The paper's text has 1e-2.",
         "Adapters",
         name="adapter_init_scale",
     )
     fn: str = flag(
         FEEDFORWARD_ADAPTER,
-        "Kind of adapter: feedforward_adapter.",
+        "Adapter function. The only one is feedforward_adapter.",
         "Adapters",
         name="adapter_fn",
     )
     layers: Optional[Tuple[int, ...]] = flag(
         None,
-        "Layers that have adapters, from 0, as in 6-11 or 0,2-4. Default: all.",
+        "Layers with adapters, from 0, as in 6-11 or 0,2-4. Default: all.",
         "Adapters",
         name="adapter_layers",
         parse=parse_layers,
     )
     normalization: str = flag(
         "none",
-        "Normalization of the bottleneck, before its activation; batch: over all positions of a"
-        " batch, and in evaluation by moving averages, which are kept with the adapter.",
+        "Normalization of the bottleneck, before its activation. Batch normalization stores its"
+        " moving averages with the adapter.",
         "Adapters",
         name="adapter_normalization",
         choices=VARIANTS["normalization"],
     )
-    depth: int = flag(1, "Hidden layers of each adapter.", "Adapters", name="adapter_depth")
+    depth: int = flag(
+        1, "Number of hidden layers in each adapter.", "Adapters", name="adapter_depth"
+    )
     sites: str = flag(
         "both",
-        "The sub-layers of a layer that have adapters.",
+        "Sub-layers with adapters.",
         "Adapters",
         name="adapter_sites",
         choices=VARIANTS["sites"],
     )
     placement: str = flag(
         "sequential",
-        "What adapters read: the sub-layer's output (sequential); what the sub-layer reads"
-        " (parallel); or the output after residual connection and LayerNorm, to be added to it"
-        " before them (normalized).",
+        "Input of the adapters: the sub-layer's output (sequential), the sub-layer's input"
+        " (parallel), or the output after residual connection and LayerNorm (normalized).",
         "Adapters",
         name="adapter_placement",
         choices=VARIANTS["placement"],
     )
     interaction: str = flag(
         "add",
-        "What a bottleneck's f makes of an output x: x + f, or x * (1 + f).",
+        "Combination of the adapter's update f with its input x: x + f, or x * (1 + f).",
         "Adapters",
         name="adapter_interaction",
         choices=VARIANTS["interaction"],
     )
     scaling: float = flag(
         1.0,
-        "Factor of what adapters add; 4 is that of He et al. 2021 for parallel ones.",
+        "Factor of the adapters' update. He et al. 2021 use 4 for parallel adapters.",
         "Adapters",
         name="adapter_scaling",
     )
@@ -372,10 +369,10 @@ class AdapterConfig(Settings):
         if self.size < 1:
             raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
         if self.size >= SIZE_LIMIT:
-            raise UserError(f"--adapter_size={self.size} is more than TensorFlow computes with.")
+            raise UserError(f"--adapter_size={self.size} exceeds TensorFlow's limit of 2^31 - 1.")
         if not 0 <= self.init_scale < math.inf:
             raise UserError(
-                f"--adapter_init_scale must be a number from 0 up, but is {self.init_scale}."
+                f"--adapter_init_scale must be a number of 0 or more, but is {self.init_scale}."
             )
         try:
             check_activation(self.activation)
@@ -395,12 +392,12 @@ class AdapterConfig(Settings):
             )
         if self.normalization == "layer" and self.size == 1:
             raise UserError(
-                "--adapter_normalization=layer with --adapter_size=1 leaves nothing of what the"
-                " adapter reads, since a single number less its mean is 0; expected 2 or more."
+                "--adapter_normalization=layer with --adapter_size=1 always gives 0, since a single"
+                " number minus its mean is 0; expected size 2 or more."
             )
 
     def check_layers(self, num_layers: int) -> None:
-        """Raises UserError if a layer is to have an adapter that the encoder does not have."""
+        """Raises UserError if an adapter's layer is not in the encoder."""
         if self.layers and self.layers[-1] >= num_layers:
             raise UserError(
                 f"--adapter_layers={','.join(map(str, self.layers))}: the encoder has {num_layers}"
@@ -408,7 +405,7 @@ class AdapterConfig(Settings):
             )
 
     def variant(self) -> Dict[str, Any]:
-        """The fields of `VARIANTS` that are not adapter-bert's, by name."""
+        """Returns the fields of `VARIANTS` that differ from their defaults, by name."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         values = {name: getattr(self, name) for name in VARIANTS}
         return {name: value for name, value in values.items() if value != defaults[name]}
@@ -419,7 +416,7 @@ class AdapterConfig(Settings):
         return self.fn.lower() in ("", "none")
 
 
-# ---- What trains
+# ---- Tuning
 
 METHODS = OrderedDict(
     [
@@ -427,11 +424,11 @@ METHODS = OrderedDict(
         ("full", "everything (BERT's own fine-tuning)"),
         ("top_layers", "the top --num_top_layers layers, pooler and head (section 3.3)"),
         ("layer_norm", "LayerNorms and head (section 3.4)"),
-        ("head", "the head alone"),
+        ("head", "the head only"),
     ]
 )
 
-# Which LayerNorms train with adapters; "all" is adapter-bert's, the embeddings' too.
+# The LayerNorms that train with adapters. "all", as in adapter-bert, includes the embeddings'.
 LAYER_NORMS = ("all", "adapted", "none")
 
 
@@ -441,32 +438,34 @@ class Tuning(Settings):
 
     Attributes:
       method: a key of `METHODS`.
-      num_top_layers: for "top_layers": how many, counted from the top.
-      train_pooler: train the pooler too; off, as adapter-bert leaves it frozen.
-      layer_norms: one of `LAYER_NORMS`, for "adapters". The backward pass goes down to the lowest
-        variable that trains: with adapters in the upper layers only, "all" takes it down to the
-        embeddings none the less, and "adapted" lets it end in the lowest layer that has one.
+      num_top_layers: for "top_layers": the number of layers.
+      train_pooler: also train the pooler, which adapter-bert leaves frozen.
+      layer_norms: one of `LAYER_NORMS`, for "adapters". The backward pass ends at the lowest
+        trained variable: with adapters in the upper layers only, "all" extends it to the
+        embeddings, and "adapted" ends it at the lowest layer with an adapter.
     """
 
     method: str = flag(
         "adapters",
-        "What trains: " + "; ".join("{}: {}".format(*item) for item in METHODS.items()) + ".",
-        "What trains",
+        "What to train. " + "; ".join("{}: {}".format(*item) for item in METHODS.items()) + ".",
+        "Trained parameters",
         name="tuning",
         choices=METHODS,
     )
     num_top_layers: Optional[int] = flag(
-        None, "Layers that --tuning=top_layers trains.", "What trains"
+        None, "Number of layers that --tuning=top_layers trains.", "Trained parameters"
     )
     train_pooler: bool = flag(
-        False, "Train BERT's pooler with adapters, layer_norm or head.", "What trains"
+        False,
+        "Train BERT's pooler too, with --tuning=adapters, layer_norm or head.",
+        "Trained parameters",
     )
     layer_norms: str = "all"
 
     def __post_init__(self):
         if self.method not in METHODS:
             raise UserError(
-                "--tuning={}: there is no such method; known are {}.".format(
+                "--tuning={}: there is no such method; expected one of {}.".format(
                     self.method, ", ".join(METHODS)
                 )
             )
@@ -474,7 +473,7 @@ class Tuning(Settings):
             raise UserError("--tuning=top_layers needs --num_top_layers, as in --num_top_layers=2.")
         if self.method != "top_layers" and self.num_top_layers is not None:
             raise UserError(
-                f"--num_top_layers={self.num_top_layers} goes with --tuning=top_layers, not with"
+                f"--num_top_layers={self.num_top_layers} needs --tuning=top_layers, but found"
                 f" --tuning={self.method}."
             )
         if self.num_top_layers is not None and self.num_top_layers < 1:
@@ -487,12 +486,12 @@ class Tuning(Settings):
             )
         if self.layer_norms != "all" and self.method != "adapters":
             raise UserError(
-                f"--layer_norms={self.layer_norms} goes with --tuning=adapters, not with"
+                f"--layer_norms={self.layer_norms} needs --tuning=adapters, but found"
                 f" --tuning={self.method}."
             )
 
     def check_num_top_layers(self, num_layers: int) -> None:
-        """Raises UserError if more top layers are to train than the encoder's `num_layers`."""
+        """Raises UserError if the encoder has fewer layers than `num_top_layers`."""
         if (self.num_top_layers or 0) > num_layers:
             raise UserError(
                 f"--num_top_layers={self.num_top_layers}: the encoder has {num_layers} layers."

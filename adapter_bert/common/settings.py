@@ -27,16 +27,17 @@ from typing import (
 
 from absl import flags
 
-# In the order of --help.
+# The sections of --help, in order.
 SECTIONS = (
-    "What is done",
+    "Stages",
     "Trials",
+    "Execution",
     "Tasks",
     "Task and data",
     "Tables and figures",
     "Comparison of two classifiers",
     "Pretrained BERT",
-    "What trains",
+    "Trained parameters",
     "Adapters",
     "Model",
     "Search",
@@ -50,7 +51,7 @@ SECTIONS = (
 
 
 class _Flag(NamedTuple):
-    """A field's flag; if `name` is None, the flag has the field's name."""
+    """A field's flag. If `name` is None, the flag has the field's name."""
 
     help: str
     section: str
@@ -77,14 +78,14 @@ def flag(
     """Returns a dataclass field that is set by a flag.
 
     Args:
-      default: of the field and the flag.
+      default: the default of the field and the flag.
       help: the text in --help; absl appends the default.
       section: one of `SECTIONS`.
-      name: of the flag; by default the field's.
+      name: the flag's name; by default, the field's.
       choices: the values that a string flag accepts.
       lower, upper: bounds of a numeric flag.
       parse: function from the flag's text to the field's value; raises UserError.
-      is_multiple: a tuple's flag is repeated for each value, instead of a list with commas.
+      is_multiple: repeat a tuple's flag for each value, instead of a list with commas.
     """
     if section not in SECTIONS:
         raise ValueError(f"{section!r} is not in SECTIONS")
@@ -101,7 +102,7 @@ class Settings:
 
     @classmethod
     def define_flags(cls, flag_values: flags.FlagValues) -> None:
-        """Defines the flags of all fields, with the fields' defaults."""
+        """Defines the flags of all fields."""
         for name, field, kind in _fields_with_flags(cls):
             _define(name, field.metadata["flag"], kind, field.default, flag_values)
 
@@ -129,15 +130,15 @@ class Settings:
 
     @classmethod
     def from_flags(cls: Type[S], values: flags.FlagValues, supplied: Any = None) -> S:
-        """Returns the settings of parsed flags; the arguments are those of `values_of`.
+        """Returns the settings of parsed flags; see `values_of` for the arguments.
 
         Raises:
-          UserError: a value is invalid for any data and any pretrained BERT.
+          UserError: a value is invalid, whatever the data and the pretrained BERT.
         """
         return cls(**cls.values_of(values, supplied))
 
     def changed_flags(self, names: Iterable[str]) -> Dict[str, Any]:
-        """Returns flag → value of those named flags that differ from their default."""
+        """Returns flag → value of the named flags that differ from their defaults."""
         fields = {name: field for name, field, _ in _fields_with_flags(type(self))}
         values = {name: getattr(self, fields[name].name) for name in names}
         return {name: value for name, value in values.items() if value != fields[name].default}
@@ -147,8 +148,8 @@ class Supplied(NamedTuple):
     """Values that replace flags.
 
     Attributes:
-      defaults: flag → its value if it is not given.
-      replacements: flag → its value in any case.
+      defaults: flag → its value if the flag is not given.
+      replacements: flag → its value, whether the flag is given or not.
     """
 
     defaults: Dict[str, Any] = {}

@@ -1,9 +1,9 @@
-"""The paper's claims beside what records say of them; there is no verdict without a sweep.
+"""Compares the paper's claims with the records of a sweep.
 
-A difference is between two methods' chosen settings, a mean over tasks; its standard error comes
-from those over seeds. A verdict needs two learning rates, two numbers of epochs and two seeds of
-each method and size, on three tasks for a mean over tasks; tasks that have them count alone then,
-and else the claim is open.
+A difference between two methods is a mean over tasks, at each method's selected settings. Its
+standard error combines those over seeds. A verdict needs two learning rates, two numbers of epochs
+and two seeds for each method and size, and three tasks for a mean over tasks. Then only the tasks
+that have these count; otherwise the claim is open.
 """
 
 import math
@@ -24,13 +24,13 @@ from adapter_bert.experiments.selection import (
 
 COLUMNS = ["claim", "paper", "ours", "settings tried", "seeds", "verdict"]
 _RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", "adapter_init_scale"
-_MIN_TASKS = 3  # For a verdict on a mean over tasks.
-_MAX_SHARE = 0.036  # Table 1: what adapters train, the size chosen per task.
-_SIZES = (8, 64, 256)  # Those that section 3.2 chooses from.
+_MIN_TASKS = 3  # A verdict on a mean over tasks needs these.
+_MAX_SHARE = 0.036  # Table 1: the share of parameters that adapters train, size chosen per task.
+_SIZES = (8, 64, 256)  # Section 3.2.
 
 
 class Row(NamedTuple):
-    """A claim, what the paper has and what records say; texts, as in `COLUMNS`."""
+    """A claim, the paper's value and the records' value, as texts; see `COLUMNS`."""
 
     claim: str
     paper: str
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A method: its records by task, and what was chosen of them.
+    """One side of a comparison: a method's records and selected settings, by task.
 
     Attributes:
       label: its name.
@@ -55,13 +55,13 @@ class Side(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The mean over tasks of one side's score less another's, in points.
+    """The difference of two sides' scores in points, a mean over tasks.
 
     Attributes:
       value: the mean.
-      sem: its standard error; None if a score is of one seed.
+      sem: its standard error; None if a score has one seed only.
       by_task: task → difference.
-      share: parameters that the first side trains, as a mean share of BERT's; None if unknown.
+      share: mean share of BERT's parameters that the first side trains; None if unknown.
     """
 
     value: float
@@ -79,7 +79,7 @@ def side(label, records, split=VALIDATION):
 
 
 def difference(first, second, min_tasks=1):
-    """Returns the `Difference` of two sides over `carried` tasks; None if they share no task."""
+    """Returns the `Difference` of two sides over `carried` tasks, or None without a common task."""
     tasks = carried([first, second], first.chosen.keys() & second.chosen.keys(), min_tasks)
     if not tasks:
         return None
@@ -96,12 +96,12 @@ def difference(first, second, min_tasks=1):
 
 
 def gaps(sides, tasks, min_tasks=1):
-    """Returns what a sweep lacks before a verdict rests on it, as texts.
+    """Returns what a sweep lacks for a verdict, a list of texts.
 
     Args:
-      sides: list of `Side`; the baseline without BERT has a search of its own and is not counted.
-      tasks: those that count.
-      min_tasks: how many there must be.
+      sides: list of `Side`; the baseline without BERT has its own search and is not checked.
+      tasks: the tasks that count.
+      min_tasks: minimum number of tasks.
     """
     tuned = [one for one in sides if one.label != NO_BERT.label]
     groups = [group for one in tuned for task in tasks for group in _by_level(one.records[task])]
@@ -120,7 +120,7 @@ def gaps(sides, tasks, min_tasks=1):
 
 
 def _by_level(records):
-    """Groups of the records of each size of adapters and number of top layers."""
+    """Returns the records grouped by size of adapters and number of top layers."""
     levels = selection.group_by(
         records, lambda r: (str(ADAPTERS.level_of(r)), str(TOP_LAYERS.level_of(r)))
     )
@@ -128,19 +128,19 @@ def _by_level(records):
 
 
 def _is_swept(records, flag, fixed):
-    """Whether a flag has two values in records that have the same value of another flag."""
+    """Returns whether `flag` has two values among records with the same value of `fixed`."""
     groups = selection.group_by(records, lambda record: record["flags"].get(fixed))
     return any(len({r["flags"].get(flag) for r in group}) > 1 for group in groups.values())
 
 
 def carried(sides, tasks, min_tasks=1):
-    """Returns the tasks whose sweeps lack nothing if they are enough, or else all, in order."""
+    """Returns the tasks with complete sweeps if they are enough, or else all, in order."""
     complete = [task for task in tasks if not gaps(sides, [task])]
     return sorted(complete if len(complete) >= min_tasks else tasks, key=paper.sort_key)
 
 
 def rows(results):
-    """Returns the `Row`s of all claims that there are records for.
+    """Returns the `Row`s of all claims with records.
 
     Args:
       results: `reports.Results`.
@@ -162,7 +162,7 @@ def _is_glue(record):
 
 
 def _by_accuracy(records):
-    """The records that have an accuracy, with it as their score."""
+    """Returns the records that have an accuracy, with accuracy as their score."""
     return [
         {**record, "score": "eval_accuracy"}
         for record in records
@@ -192,7 +192,7 @@ def _glue_rows(records):
 
 
 def _sizes_row(glue):
-    """Sizes 8, 64 and 256: mean accuracies, over the tasks that have all three."""
+    """Returns the row of mean accuracies of sizes 8, 64 and 256, over tasks that have all three."""
     sides = [
         side(str(size), _by_accuracy(selection.select_adapters(glue, sizes=[size])))
         for size in _SIZES
@@ -278,7 +278,7 @@ def _further_rows(records):
 
 
 def _ablation_rows(ablations):
-    """What each of the ablated models says; one model a task is one seed of one setting."""
+    """Yields the rows of ablations; a task has one model, so one seed of one setting."""
     if not ablations:
         return
     ablations = sorted(ablations, key=lambda ablation: paper.sort_key(ablation["task"]))
@@ -307,7 +307,7 @@ def _ablation_rows(ablations):
 
 
 def _curve_rows(records):
-    """Initial weights and learning rates: how far a method's score moves along an axis."""
+    """Yields the rows of robustness to initial weights and to learning rates."""
     yield _init_scale_row(records)
     yield _learning_rate_row(records)
 
@@ -347,7 +347,7 @@ def _init_scale_row(records):
 
 
 def _learning_rate_row(records):
-    """How many of the learning rates keep a method within 2 points of its best."""
+    """Returns the row of how many learning rates are within 2 points of a method's best."""
     sides, counts = [], {}
     common = None
     for method in (ADAPTERS, FULL):
@@ -398,7 +398,7 @@ def _learning_rate_row(records):
 
 
 def _variant_rows(records):
-    """Section 3.6: the adapter of another design that differs most from the default, each way."""
+    """Yields the row of section 3.6: the worst and the best design, minus the default one."""
     glue = list(filter(_is_glue, records))
     default, differences, sides = selection.select_adapters(glue), {}, []
     usual = selection.find_usual_design(default, ADAPTERS)
@@ -437,7 +437,7 @@ def _plain_setting(record):
 def _difference_row(
     claim, expected, first, second, agrees, *, has_share=False, by_task=False, min_tasks=1
 ):
-    """The `Row` of two sides' difference; None if they have no task in common."""
+    """Returns the `Row` of two sides' difference, or None without a common task."""
     found = difference(first, second, min_tasks)
     if found is None:
         return None
@@ -483,6 +483,6 @@ def _by_task(values: Dict[str, Any]):
 
 
 def _signed(value):
-    """A number with its sign, "−0.4"; 0 has none."""
+    """Returns a number with its sign, "−0.4"; 0 has none."""
     text = f"{value:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")

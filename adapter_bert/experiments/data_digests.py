@@ -1,6 +1,6 @@
-"""Which data a trial of a sweep reads: a digest of each split's files.
+"""Identifies a trial's data by a digest of each split's files.
 
-Where files lie does not count, nor do those of other splits: {"train": "8f2a…", "dev": "07c1…"}.
+Digests do not depend on paths: {"train": "8f2a…", "dev": "07c1…"}.
 """
 
 import functools
@@ -13,14 +13,14 @@ from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import custom_tasks, glue, text_kind
 
-_CUSTOM = custom_tasks.Layout("custom", text_a="", label="")  # Columns do not decide on files.
+_CUSTOM = custom_tasks.Layout("custom", text_a="", label="")  # Files do not depend on columns.
 
 
 class DataSource(NamedTuple):
-    """The flags that decide what a trial reads, environment variables filled in; None if not given.
+    """The flags that name a trial's data, with environment variables expanded; None if not given.
 
     Attributes:
-      splits: "train", "dev", and "test" where the trial predicts.
+      splits: "train", "dev", and "test" if the trial predicts.
     """
 
     script: str
@@ -49,12 +49,12 @@ def data_source_of(trial: grids.Trial) -> DataSource:
 
 
 class DataDigests:
-    """Digests of what trials read; a file is read once, and again only when it has changed."""
+    """Computes digests of trials' data; reads a file again only if it has changed."""
 
     def __init__(self):
-        # Once for each task: a long sweep asks after every trial, and finding them is logged.
+        # Cached, because it is called after every trial and logs the folder.
         self._find_data_dir = functools.lru_cache(maxsize=None)(paths.find_data_dir)
-        self._files = {}  # Path → ((length, time of the last change), SHA-256).
+        self._files = {}  # From a path to ((length, modification time), SHA-256).
 
     def compute(self, source: DataSource) -> Dict[str, str]:
         """Returns a digest for each split of a `DataSource`.
@@ -107,7 +107,7 @@ class DataDigests:
 
 
 def _iter_files(path: str) -> Iterator[Tuple[str, str]]:
-    """Yields name and path of a file, or of each file below a folder."""
+    """Yields the name and path of a file, or of each file below a folder."""
     if not files.isdir(path):
         yield os.path.basename(path), path
         return

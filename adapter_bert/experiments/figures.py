@@ -1,6 +1,6 @@
-"""Drawing: panels of curves and of heatmaps on one sheet, which prints well in grey.
+"""Draws panels of curves and heatmaps, readable in grey too.
 
-Nothing here knows of trainings. The same panels give the same bytes, with one matplotlib.
+Equal panels give equal bytes for one version of matplotlib.
 """
 
 import collections
@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 _COLUMNS = 3  # Panels side by side.
-# Inches. A column and a page of the paper, which is set in two columns.
+# Inches: a column and a page of a two-column paper.
 _COLUMN_WIDTH, _PAGE_WIDTH = 3.25, 6.75
 _PANEL_HEIGHTS = {1: 2.5, 2: 2.5, 3: 2.1}  # By the number of columns.
 _LEGEND_ROW, _LEGEND_MARGIN = 0.17, 0.06
-_MAX_TICKS = 8  # Of a heatmap's axis: more numbers of two digits would touch.
-_PADDING = {"w_pad": 0.06, "h_pad": 0.05}  # Inches between panels: labels keep their distance.
+_MAX_TICKS = 8  # On a heatmap's axis: more two-digit numbers would touch.
+_PADDING = {"w_pad": 0.06, "h_pad": 0.05}  # Inches between panels.
 _RC: Any = {
     "font.size": 7.5,
     "axes.titlesize": 8.5,
@@ -35,19 +35,19 @@ _RC: Any = {
     "axes.axisbelow": True,
     "lines.linewidth": 1.2,
     "lines.markersize": 4.5,
-    "svg.hashsalt": "adapter-bert",  # Else each file has random ids.
+    "svg.hashsalt": "adapter-bert",  # Without it, ids are random.
 }
 
 
 class Style(NamedTuple):
-    """How a series is told from others, without colour too: see matplotlib's names."""
+    """A series' color, marker and line style, in matplotlib's names."""
 
     color: str
     marker: str
     line: object
 
 
-# Dark and light take turns, so that neighbours differ in grey.
+# Dark and light alternate, so that neighbours differ in grey.
 STYLES = (
     Style("#08519c", "o", "-"),
     Style("#e6842a", "s", "--"),
@@ -66,12 +66,12 @@ class Series(NamedTuple):
     Attributes:
       label: its name in the legend.
       style: `Style`.
-      points: list of (x, y, low, high), x above 0 on a logarithmic axis; low and high are the ends
-        of the error bar, or of the band if there are several points; None where there is none.
+      points: list of (x, y, low, high), with x > 0 on a logarithmic axis. low and high are the ends
+        of the error bar, or of the band if there are several points; None for no bar.
       band: name of the band in the legend; None for error bars.
-      names: text at each point; none if empty.
-      singles: list of (x, y) of hollow marks: single values, where a mean hides two groups.
-      is_right: whether the axis on the right side is its y axis.
+      names: texts at the points, or empty.
+      singles: list of (x, y) of hollow markers for single values, where a mean hides two groups.
+      is_right: whether the series uses the y axis on the right.
     """
 
     label: str
@@ -84,10 +84,10 @@ class Series(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Series over a logarithmic x axis, or a `is_linear` one of whole numbers.
+    """Series over a logarithmic x axis, or over a linear one of integers.
 
-    `has_zero_line` draws a line at y = 0; `right_label` names a second y axis on the right side;
-    `has_legend` gives the panel a legend of its own, inside.
+    `has_zero_line` draws a line at y = 0, `right_label` names a second y axis on the right, and
+    `has_legend` puts a legend inside the panel.
     """
 
     title: str
@@ -103,7 +103,7 @@ class Panel(NamedTuple):
 class Heatmap(NamedTuple):
     """A square matrix of numbers, [row, column]; NaN is an empty cell.
 
-    All heatmaps of a figure have one colour scale.
+    All heatmaps of a figure share one color scale.
     """
 
     title: str
@@ -125,13 +125,13 @@ def draw(panels):
 
 
 def make_figure(panels):
-    """Returns panels side by side with one legend below them: a column wide, or a page.
+    """Returns a figure of panels with one legend below: as wide as a column, or a page.
 
     Args:
-      panels: list of `Panel` and `Heatmap`, at least one. Those with the same x label share limits.
+      panels: list of at least one `Panel` or `Heatmap`. Equal x labels share limits.
     """
     rows = math.ceil(len(panels) / _COLUMNS)
-    columns = math.ceil(len(panels) / rows)  # Four panels are two and two.
+    columns = math.ceil(len(panels) / rows)  # Balanced rows: four panels are two and two.
     width, height = _COLUMN_WIDTH if len(panels) == 1 else _PAGE_WIDTH, _PANEL_HEIGHTS[columns]
     figure = Figure((width, rows * height), constrained_layout=_PADDING)
     cells = figure.add_gridspec(rows + 1, columns)
@@ -149,17 +149,17 @@ def make_figure(panels):
     if maps:
         image, _, label = maps[0]
         first_row = [axes for _, axes, _ in maps[:columns]]
-        # On top it takes no width from the panels below.
+        # On top, so that all panels keep their width.
         figure.colorbar(image, ax=first_row, label=label, location="top", aspect=40, shrink=0.6)
     legend_height = _draw_legend(figure, legend) if legend else 0.0
-    # An empty row keeps the legend's place.
+    # An empty row reserves the legend's space.
     cells.set_height_ratios([height] * rows + [max(legend_height, 1e-3)])
     figure.set_size_inches(width, rows * height + legend_height)
     return figure
 
 
 def _draw_panel(axes, panel, legend, limits):
-    """Draws a panel's series; what the figure's legend shows of them is added to `legend`."""
+    """Draws a panel's series, and adds their entries to the figure's `legend`."""
     right = axes.twinx() if panel.right_label else axes
     if panel.right_label:
         right.set_ylabel(panel.right_label)
@@ -168,14 +168,14 @@ def _draw_panel(axes, panel, legend, limits):
     entries = own_legend if panel.has_legend else legend
     for series in panel.series:
         artist = _draw_series(right if series.is_right else axes, series)
-        # A line in any panel is what the legend shows, rather than a lone point.
+        # The legend prefers a panel's line to a single point.
         if len(series.points) > 1 or series.label not in entries:
             entries[series.label] = artist
     for band in [s.band for s in panel.series if s.band and len(s.points) > 1]:
-        # Last in the legend.
+        # Moves the band to the legend's end.
         entries[band] = entries.pop(band, Patch(facecolor="0.5", edgecolor="0.3", alpha=0.3))
     if own_legend:
-        # On the axes that lie on top.
+        # The right axes are on top.
         right.legend(own_legend.values(), own_legend.keys(), loc="lower left")
     if panel.has_zero_line:
         axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
@@ -187,7 +187,7 @@ def _draw_panel(axes, panel, legend, limits):
 
 
 def _draw_legend(figure, legend):
-    """Draws the legend at the bottom, in as few rows as fit; returns its height in inches."""
+    """Draws the legend at the bottom, in as few rows as possible; returns its height in inches."""
     renderer = FigureCanvasAgg(figure).get_renderer()
     for columns in range(len(legend), 0, -1):
         artist = figure.legend(
@@ -202,14 +202,14 @@ def _draw_legend(figure, legend):
 
 def _encode(figure, ending, **options):
     stream = io.BytesIO()
-    # A date, or the version that made it, would make each file another.
+    # Dates and versions would make equal figures differ.
     metadata = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}[ending]
     figure.savefig(stream, format=ending, metadata=metadata, **options)
     return stream.getvalue()
 
 
 def _compute_limits(panels):
-    """x label → (least, greatest) x of logarithmic axes, with some room."""
+    """Returns x label → (lower, upper) limits of logarithmic axes."""
     values_by_label = collections.defaultdict(list)
     for panel in panels:
         if isinstance(panel, Panel) and not panel.is_linear:
@@ -217,14 +217,14 @@ def _compute_limits(panels):
                 values_by_label[panel.x_label] += [point[0] for point in series.points]
     limits = {}
     for label, values in values_by_label.items():
-        # Else a long axis cuts its last markers.
+        # A margin, so that markers at the ends are not cut.
         margin = max(1.6, (max(values) / min(values)) ** 0.05)
         limits[label] = min(values) / margin, max(values) * margin
     return limits
 
 
 def _set_logarithmic(axis, lower, upper):
-    """Sets limits that have at least two powers of ten, which alone are labelled."""
+    """Sets a logarithmic scale, extended to two powers of ten, because only these have labels."""
     while math.floor(math.log10(upper)) - math.ceil(math.log10(lower)) < 1:
         above = 10.0 ** (math.floor(math.log10(upper)) + 1)
         below = 10.0 ** (math.ceil(math.log10(lower)) - 1)
@@ -238,14 +238,14 @@ def _set_logarithmic(axis, lower, upper):
 
 
 def _draw_series(axes, series):
-    """Returns what the legend shows of it."""
+    """Draws a series; returns the artist for the legend."""
     color, marker, line = series.style
     x, y, low, high = (np.array(values, float) for values in zip(*series.points))
-    if series.band and len(x) > 1:  # A lone point's would have no width: it has a bar.
+    if series.band and len(x) > 1:  # A single point has an error bar instead.
         axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         for edge in (low, high):
             axes.plot(x, edge, color=color, linestyle=line, linewidth=0.6)
-        low = high = np.full(len(y), np.nan)  # No bars on top of it.
+        low = high = np.full(len(y), np.nan)  # No error bars in addition.
     for single in series.singles:
         axes.plot(*single, color=color, marker=marker, fillstyle="none", linestyle="")
     for name, point in zip(series.names, zip(x, y)):
@@ -264,7 +264,7 @@ def _draw_series(axes, series):
 
 
 def _color_range(panels):
-    """Returns (vmin, vmax) of all heatmaps together; None without one."""
+    """Returns (vmin, vmax) over all heatmaps, or None."""
     values = [panel.values for panel in panels if isinstance(panel, Heatmap)]
     if not values:
         return None
@@ -272,9 +272,9 @@ def _color_range(panels):
 
 
 def _draw_heatmap(axes, panel, colors):
-    """Returns the image, of which a colour bar can be drawn."""
+    """Draws a heatmap; returns the image, for a color bar."""
     vmin, vmax = colors
-    # Light means little lost, in colour and in print; white is no value at all.
+    # Light means a small loss, in color and in grey; white means no value.
     image = axes.imshow(
         *(np.ma.masked_invalid(panel.values), "cividis"), aspect="auto", vmin=vmin, vmax=vmax
     )
@@ -282,20 +282,20 @@ def _draw_heatmap(axes, panel, colors):
     ticks = range(0, len(panel.values), math.ceil(len(panel.values) / _MAX_TICKS))
     axes.set_xticks(ticks)
     axes.set_yticks(ticks)
-    if len(panel.values) <= 12:  # Of more the numbers would not be readable.
+    if len(panel.values) <= 12:  # More numbers would be unreadable.
         _write_values(axes, panel.values, (vmin + vmax) / 2)
     return image
 
 
 def _write_values(axes, values, midpoint):
-    """Writes each number into its cell, light on dark and dark on light."""
+    """Writes each number into its cell, in white or black for contrast."""
     decimals = 1 if len(values) <= 8 else 0
     texts = {
         cell: f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")  # No "-0".
         for cell, value in np.ndenumerate(values)
         if not np.isnan(value)
     }
-    # All cells of a row have 120 points; a character takes 0.6 of its size, 0.7 with air.
+    # A row is 120 points wide; a character's width is 0.6 of the font size, 0.7 with spacing.
     size = min(7, 120 / len(values) / (0.7 * max(map(len, texts.values()), default=1)))
     for (row, column), text in texts.items():
         color = "white" if values[row, column] < midpoint else "black"

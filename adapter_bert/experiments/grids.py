@@ -1,4 +1,4 @@
-"""Which trainings a sweep makes: grids of flags, as in a file or in `presets`.
+"""Expands grids of flags into the trials of a sweep.
 
 A grid file is JSON:
 
@@ -6,8 +6,8 @@ A grid file is JSON:
      "grids": [{"adapter_size": [8, 64, 256], "learning_rate": [3e-4, 1e-3]},
                {"tuning": "full", "learning_rate": 5e-5}]}
 
-Each of the grids, with what is common, is flags of run_classifier.py, or of the script that its
-"script" names. A flag with a list takes each of its values in turn; a trial is a choice for all.
+Each grid, merged with "common", has flags of run_classifier.py, or of the script in "script". A
+trial is one combination of the flags' values.
 """
 
 import collections
@@ -25,24 +25,24 @@ from typing import NamedTuple, Tuple
 from adapter_bert.common import files, task_kinds
 from adapter_bert.common.errors import UserError
 
-# The flags that say where data lie.
+# The flags that locate data.
 DATA_FLAGS = ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
 _MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
 
 
 def scripts():
-    """Returns the scripts that train the tasks of each kind: a dict from their names to a kind."""
+    """Returns the training scripts, a dict from their names to the kind of task they train."""
     kinds = [task_kinds.get(name) for name in task_kinds.names()]
     return {kind.script: kind for kind in reversed(kinds)}
 
 
 class Trial(NamedTuple):
-    """One training.
+    """One run of a sweep.
 
     Attributes:
       script: one of `scripts`.
-      flags: (name, value) of each flag that is given, in the order of their names; values are
-        str, bool, int and float. "$NAME" in a str stands for an environment variable.
+      flags: (name, value) pairs, sorted by name; values are str, bool, int and float. "$NAME" in a
+        str stands for an environment variable.
     """
 
     script: str
@@ -50,48 +50,47 @@ class Trial(NamedTuple):
 
     @property
     def task(self):
-        """What it is about, in a word: the task; of a custom one the folder of its data."""
+        """The task's name; for a custom task, the name of its data's folder."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
         return task_label(name, flags.get("data_dir"))
 
     def with_flags(self, flags):
-        """The same with further flags, a dict."""
+        """Returns the trial with further flags, a dict."""
         return self._replace(flags=tuple(sorted({**dict(self.flags), **flags}.items())))
 
     @property
     def method(self):
-        """What trains, in a word."""
+        """The tuning method."""
         return str(dict(self.flags).get("tuning", "adapters"))
 
     def key(self, backbone, data=None):
-        """A name for it on that backbone and data: whatever else is the same is the same training.
+        """Returns the trial's key, a digest of script, flags, backbone and data.
 
         Args:
           backbone: str.
-          data: dict of digests, see `data_digests.DataDigests`; None if unknown, as in records of
-            older versions.
+          data: dict of digests, see `data_digests.DataDigests`; None if unknown.
         """
         identity = [self.script, self.flags, backbone, *([data] if data else [])]
         text = json.dumps(identity, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def command(self, output_dir):
-        """Script and flags, as a list, with the environment's variables filled in.
+        """Returns script and flags as a list, with environment variables expanded.
 
         Raises:
-          UserError: one that is named is not set.
+          UserError: an environment variable is not set.
         """
         flags = {**dict(self.flags), "output_dir": output_dir}
         return [self.script, *(f"--{name}={expand_variables(name, flags[name])}" for name in flags)]
 
 
 def task_label(name, data_dir):
-    """What records call a task: its name; a custom one the folder of its data.
+    """Returns a task's name in records; for a custom task, the name of its data's folder.
 
     Args:
       name: the task's.
-      data_dir: path of that folder; None if it is not given.
+      data_dir: path of the data's folder, or None.
     """
     if name.lower() != "custom":
         return name
@@ -99,10 +98,10 @@ def task_label(name, data_dir):
 
 
 def expand_variables(name, value):
-    """A flag's value as a text, in which $NAME has become that environment variable.
+    """Returns a flag's value as a text, with $NAME replaced by that environment variable.
 
     Raises:
-      UserError: it is not set.
+      UserError: the variable is not set.
     """
 
     def read(match):
@@ -114,12 +113,12 @@ def expand_variables(name, value):
 
 
 def read_grids(path):
-    """Returns the grids in a file: a list of dicts, see `expand_grids`.
+    """Returns the grids in a file, a list of dicts; see `expand_grids`.
 
     Raises:
-      UserError: it is missing, or no grid file.
+      UserError: the file is missing, or is not a grid file.
     """
-    expected = "an object with grids and, if need be, common"
+    expected = "an object with grids and, optionally, common"
     document = files.read_object(path, f"--grid={path}", expected)
     if not {"grids"} <= set(document) <= {"common", "grids"}:
         raise UserError(f"--grid={path}: expected {expected}.")
@@ -127,19 +126,19 @@ def read_grids(path):
     if not isinstance(grid_list, list) or not all(
         isinstance(grid, dict) for grid in [common, *grid_list]
     ):
-        raise UserError(f"--grid={path}: expected common to be an object, grids a list of them.")
+        raise UserError(f"--grid={path}: expected common to be an object, grids a list of objects.")
     return [{**common, **grid} for grid in grid_list]
 
 
 def parse_setting(text, flag):
-    """name=value[,value...] as (name, list of values).
+    """Returns (name, list of values) of the text name=value[,value...].
 
     Args:
-      text: what a flag holds.
-      flag: its name, for the error.
+      text: a flag's value.
+      flag: the flag's name, for errors.
 
     Raises:
-      UserError: it is nothing like that, or no trial can have such a value.
+      UserError: the text has another format, or a value is invalid.
     """
     name, equals, values = text.partition("=")
     if not (equals and name and values):
@@ -149,7 +148,7 @@ def parse_setting(text, flag):
 
 
 def _parse_value(text):
-    """A flag's value as what it reads as: a truth, a number, or else the text itself."""
+    """Returns a flag's text as a bool or a number if it is one, or else unchanged."""
     try:
         value = json.loads(text.lower() if text in ("True", "False") else text)
     except (ValueError, RecursionError):
@@ -158,12 +157,12 @@ def _parse_value(text):
 
 
 def override_flags(grids, overrides):
-    """Grids in which flags have other values.
+    """Returns grids with replaced values of flags.
 
     Args:
       grids: list of dicts.
-      overrides: dict from flags to lists of values: they take the place of a flag's values in the
-        grids that have the flag; if none has, all get it.
+      overrides: dict from flags to lists of values. They replace a flag's values in the grids that
+        have the flag; if none has it, all grids get it.
     """
     for name, values in overrides.items():
         matching = [grid for grid in grids if name in grid] or grids
@@ -172,24 +171,24 @@ def override_flags(grids, overrides):
 
 
 def expand_grids(grids, only=(), source="grid"):
-    """The trials of grids, each once, in the order of the grids.
+    """Returns the trials of grids, without duplicates, in the order of the grids.
 
     Args:
-      grids: list of dicts from flags to a value, or to a list of values; "script" is no flag.
-      only: (name, values) pairs: trials with another value of a flag are left out; "tuning" is
-        adapters where it is not given.
-      source: what an error calls the grids, as in "--grid=file.json".
+      grids: list of dicts from flags to a value or a list of values; "script" is not a flag.
+      only: (name, values) pairs: drops trials with another value of a flag. A missing "tuning"
+        counts as adapters.
+      source: the grids' name in errors, such as "--grid=file.json".
 
     Raises:
-      UserError: a value that no flag can have, a flag that the sweep itself decides, an unknown
-        script; no trial is left, or too many are.
+      UserError: a value is invalid, the sweep itself sets a flag, a script is unknown, or there are
+        no trials or too many.
     """
     products = [_axes(grid, only, source) for grid in grids]
     count = sum(functools.reduce(operator.mul, map(len, axes.values()), 1) for _, axes in products)
     if count > _MAX_TRIALS:
         raise UserError(
-            f"{source}: {count:,} trials, expected at most {_MAX_TRIALS:,} in a sweep; --set and"
-            " --only leave fewer."
+            f"{source}: {count:,} trials; expected at most {_MAX_TRIALS:,} in a sweep. Reduce them"
+            " with --set and --only."
         )
     trials = collections.OrderedDict(
         (Trial(script, tuple(zip(axes, values))), None)
@@ -202,7 +201,7 @@ def expand_grids(grids, only=(), source="grid"):
 
 
 def _axes(grid, only, source):
-    """(script, ordered dict from each flag to the list of its values that `only` leaves)."""
+    """Returns (script, ordered dict from each flag to its values that `only` allows)."""
     script, known = grid.get("script", "run_classifier.py"), sorted(scripts())
     if script not in known:
         raise UserError(f"{source}: script {script!r}: expected one of {', '.join(known)}.")
@@ -220,32 +219,32 @@ def _axes(grid, only, source):
 
 
 def _read_values(name, values, source):
-    """A flag's values as a list."""
+    """Returns a flag's values as a list."""
     values = values if isinstance(values, list) else [values]
     return [read_value(name, value, f"{source}: {name}") for value in values]
 
 
 def read_value(name, value, where):
-    """A flag's value as a trial has it; 3.0 and "3" are 3, or a training would have several keys.
+    """Returns a flag's canonical value: 3.0 and "3" become 3, so that equal trials have one key.
 
     Args:
       name: the flag's.
-      value: out of JSON or of a command line.
-      where: what an error begins with.
+      value: from JSON or a command line.
+      where: begins the error message.
 
     Raises:
-      UserError: no flag can have it, or the sweep itself decides the flag.
+      UserError: the value is invalid, or the sweep itself sets the flag.
     """
-    if isinstance(value, str) and not name.endswith("_column"):  # Whose names may be numbers.
+    if isinstance(value, str) and not name.endswith("_column"):  # A column's name may be a number.
         value = _parse_value(value)
     if not isinstance(value, (str, numbers.Real)):
-        raise UserError(f"{where}: expected texts, numbers, true or false, found {value!r}.")
+        raise UserError(f"{where}: expected texts, numbers, true or false; found {value!r}.")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int) and abs(value) >= 2**63:
-        raise UserError(f"{where}: expected numbers of up to 18 digits, found {value}.")
+        raise UserError(f"{where}: expected numbers of up to 18 digits; found {value}.")
     if name in ("output_dir", "overwrite_output_dir"):
-        raise UserError(f"{where}: a sweep gives each of its trials an output_dir of its own.")
+        raise UserError(f"{where}: the sweep sets each trial's output_dir.")
     if name in ("do_train", "do_eval") and value is not True:
-        raise UserError(f"{where}: a trial is trained and evaluated, found {value}.")
+        raise UserError(f"{where}: every trial trains and evaluates; found {value}.")
     return value

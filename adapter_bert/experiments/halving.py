@@ -1,9 +1,9 @@
-"""Successive halving of a sweep: the better half of the settings goes on to more epochs.
+"""Successive halving of a sweep: only the better half of the settings gets more epochs.
 
-Every training is one of the grid's own, with the whole schedule of its number of epochs: the first
-stage trains all settings with the grid's fewest epochs, and each next one the better half of them
-with the next larger number. What a sweep by halving records is a part of what the full sweep does.
-Jamieson and Talwalkar 2016, with numbers of epochs as the resource.
+The first stage trains all settings with the grid's fewest epochs. Each next stage trains the better
+half of them with the next larger number. Every run uses the whole learning rate schedule of its
+number of epochs, so the records are a subset of the full sweep's. See Jamieson and Talwalkar 2016;
+the resource is the number of epochs.
 """
 
 import collections
@@ -17,19 +17,19 @@ _EPOCHS, _SEED = "num_train_epochs", "random_seed"
 
 
 def admitted_keys(trials, records):
-    """Returns the keys of the trials that are trained, as far as records decide it.
+    """Returns the keys of the trials to train, as far as the records decide it.
 
-    Settings compare with those of the same task, method, size and design
-    (`selection.curve_point`), by the mean over seeds of `selection.criterion_points`. Of n settings
-    n / 2 go on, rounded up; of equal ones those that the grid lists first. A failed trial loses to
-    all others. A setting that lacks a number of epochs skips that stage.
+    Settings of the same task, method, size and design (`selection.curve_point`) are compared by the
+    mean over seeds of `selection.criterion_points`. Of n settings, n / 2 remain, rounded up; ties
+    go to the one that the grid lists first. A failed trial loses to all others. A setting without a
+    number of epochs skips that stage.
 
     Args:
       trials: ordered dict from keys to `grids.Trial`.
       records: dict from the keys of recorded trials to records, see `records`.
 
     Raises:
-      UserError: no setting is in the grid with two numbers of epochs.
+      UserError: no setting has two numbers of epochs in the grid.
     """
     points = collections.OrderedDict()
     for key, trial in trials.items():
@@ -43,7 +43,7 @@ def admitted_keys(trials, records):
         stages.setdefault(epochs, collections.OrderedDict()).setdefault(setting, []).append(key)
     if all(len(stages) < 2 for stages in points.values()):
         raise UserError(
-            "--halving: found one number of epochs for each setting; expected several, as in"
+            "--halving: each setting has one number of epochs; expected several, as in"
             " --set=num_train_epochs=3,10,20."
         )
     admitted = {key for stages in points.values() for key in _admitted(stages, records)}
@@ -55,7 +55,7 @@ def _admitted(stages, records):
 
     Args:
       stages: number of epochs → setting → keys, one for each seed.
-      records: as of `admitted_keys`.
+      records: see `admitted_keys`.
     """
     dropped = set()
     for epochs in sorted(stages):
@@ -66,14 +66,13 @@ def _admitted(stages, records):
                 scores[setting] = _mean_score([records.get(key) for key in keys])
         if None in scores.values():
             return
-        ranked = sorted(
-            scores, key=lambda setting: -scores[setting]
-        )  # Equal ones keep their order.
+        # The sort is stable: ties keep the grid's order.
+        ranked = sorted(scores, key=lambda setting: -scores[setting])
         dropped.update(ranked[math.ceil(len(ranked) / 2) :])
 
 
 def _mean_score(records):
-    """Returns the mean of a setting's seeds, -inf if one failed; None before all are recorded."""
+    """Returns the mean over a setting's seeds, -inf if one failed, None if one is not recorded."""
     if None in records:
         return None
     if any(record["status"] != DONE for record in records):

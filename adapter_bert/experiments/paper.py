@@ -1,7 +1,7 @@
-"""What the paper published, to stand beside one's own: Tables 1 and 2 of Houlsby et al. 2019.
+"""The paper's published results: Tables 1 and 2 of Houlsby et al. 2019.
 
-All values are test scores in points (hundredths), of BERT-Large in Table 1 and of BERT-Base in
-Table 2. Tasks have the names that records of trainings have.
+All values are test scores in points, of BERT-Large in Table 1 and of BERT-Base in Table 2. Tasks
+have the same names as in records.
 """
 
 import re
@@ -84,7 +84,7 @@ TABLE_2 = {
 
 
 def title(task):
-    """Returns a task's name for readers: "SMS spam", "MNLI (9k rows)"."""
+    """Returns a task's display name: "SMS spam", "MNLI (9k rows)"."""
     name, rows = _split_sample(task)
     if rows:
         return f"{name} ({rows} rows)"
@@ -92,12 +92,12 @@ def title(task):
 
 
 def is_glue(task):
-    """Returns whether it is one of GLUE's tasks, or a sample of its rows, as in "mnli_9k"."""
+    """Returns whether a task is one of GLUE's, or a sample of its rows such as "mnli_9k"."""
     return _split_sample(task)[0] in (*GLUE, "MNLI")
 
 
 def sort_key(task):
-    """A key that sorts tasks as the paper's tables list them, others after these by name."""
+    """Returns a sort key: the paper's tasks in the order of its tables, then others by name."""
     task_order = (*GLUE, *TABLE_2)
     name, _ = _split_sample(task)
     name = "MNLI-m" if name == "MNLI" else name
@@ -105,7 +105,7 @@ def sort_key(task):
 
 
 def _split_sample(task):
-    """Returns ("MNLI", "9k") of "mnli_9k", a sample of GLUE's rows, and (task, "") of any other."""
+    """Returns ("MNLI", "9k") for "mnli_9k", a sample of GLUE's rows, and (task, "") for others."""
     match = re.fullmatch(r"(\w+?)_(\d+k)", task)
     names = {name.lower().replace("-", ""): name for name in ("MNLI", *GLUE)}
     if match and match.group(1) in names:

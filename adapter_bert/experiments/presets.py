@@ -1,23 +1,23 @@
-"""The paper's grids: Houlsby et al. 2019, sections 3.2 to 3.6 and the appendix.
+"""The paper's grids of settings: Houlsby et al. 2019, sections 3.2 to 3.6 and the appendix.
 
-Where the paper is silent or a preset differs, docs/experiments.md says so in one table.
+docs/experiments.md lists where the paper gives no value or a preset differs.
 """
 
 _GLUE = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"]
 _GLUE_SIZES = [8, 64, 256]
-_RATES = [3e-5, 3e-4, 3e-3]  # Section 3.2; section 3.4 has them for the top layers and LayerNorms.
+_RATES = [3e-5, 3e-4, 3e-3]  # Section 3.2; section 3.4 for the top layers and LayerNorms.
 _EPOCHS = [3, 20]
-_INIT_SCALE = {"adapter_init_scale": 1e-2}  # Section 3.6; the code that was published has 1e-3.
+_INIT_SCALE = {"adapter_init_scale": 1e-2}  # Section 3.6; the published code has 1e-3.
 _FIVE_SEEDS = {"random_seed": [1, 2, 3, 4, 5]}  # Section 3.2.
 _THREE_SEEDS = {"random_seed": [1, 2, 3]}  # Captions of Figures 4, 5 and 7.
 _ALL_SIZES = [2**power for power in range(10)]  # Caption of Figure 4.
-_TOP_LAYERS = list(range(1, 13))  # Likewise; twelve are full fine-tuning.
+_TOP_LAYERS = list(range(1, 13))  # Caption of Figure 4; twelve layers are full fine-tuning.
 
-_FURTHER_RATES = [1e-5, 3e-5, 1e-4, 3e-3]  # Section 3.3, as are sizes and numbers of layers.
+_FURTHER_RATES = [1e-5, 3e-5, 1e-4, 3e-3]  # Section 3.3, like the next two.
 _FURTHER_SIZES = [2, 4, 8, 16, 32, 64]
 _FURTHER_TOP_LAYERS = [1, 2, 3, 5, 7, 9, 11, 12]
 
-# Table 4: epochs of full and variable fine-tuning, and of adapters, for each of the further tasks.
+# Table 4: (epochs of full and variable fine-tuning, epochs of adapters) of the further tasks.
 _FURTHER_EPOCHS = {
     "newsgroups": (50, 50),
     "airline": (50, 20),
@@ -40,7 +40,7 @@ _FURTHER_EPOCHS = {
 
 
 def _further_tasks_grids(axes, column):
-    """A grid for each of the further tasks, with its epochs in that column of Table 4."""
+    """Returns a grid for each of the further tasks, with its epochs from a column of Table 4."""
     common = {"learning_rate": _FURTHER_RATES, "do_predict": True, **_FIVE_SEEDS}
     return [
         {"task_name": task, "num_train_epochs": epochs[column], **common, **axes}
@@ -58,7 +58,7 @@ _SQUAD = {
 }
 _VARIANT = {**_SWEPT, **_INIT_SCALE}
 
-# Name → (what it is, the grids).
+# Name → (description, grids).
 PRESETS = {
     "glue": (
         "Table 1: adapters and full fine-tuning on GLUE",
@@ -88,11 +88,11 @@ PRESETS = {
         ],
     ),
     "variable_fine_tuning": (
-        "Table 2, Figure 3: the top layers alone on the 17 further tasks",
+        "Table 2, Figure 3: the top layers only, on the 17 further tasks",
         _further_tasks_grids({"tuning": "top_layers", "num_top_layers": _FURTHER_TOP_LAYERS}, 0),
     ),
     "sizes": (
-        "Figure 4: sizes of adapters, numbers of top layers, LayerNorms alone",
+        "Figure 4: sizes of adapters, numbers of top layers, LayerNorms only",
         [
             {**_SWEPT, **_INIT_SCALE, "adapter_size": _ALL_SIZES},
             {**_SWEPT, "tuning": "top_layers", "num_top_layers": _TOP_LAYERS},

@@ -1,13 +1,13 @@
-"""What the trials of a sweep came to: a folder of append-only files, one JSON object a line.
+"""Reads and writes the records of a sweep's trials: append-only files of JSON lines in a folder.
 
-Each process of a sweep writes to the file of its shard, and reads them all. A record:
+Each process of a sweep writes its shard's file and reads all files. A record:
 
     {"key": "3f9c…",             see `grids.Trial.key`
      "script": "run_classifier.py", "flags": {"task_name": "CoLA", "adapter_size": 64, …},
      "status": "done",           or "failed", with its "reason"
-     "seconds": 412.3,           of its last start: what a kill interrupted before is not in it
+     "seconds": 412.3,           since its last start
      "finished": "2026-11-22T12:00:00",      in UTC
-     "data": {"train": "8f2a…", "dev": …},   see `data_digests`; older versions wrote none
+     "data": {"train": "8f2a…", "dev": …},   see `data_digests`; optional
      "backbone": {"name": …, "fingerprint": …},
      "task": "CoLA", "score": "eval_matthews",
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
@@ -25,34 +25,34 @@ from adapter_bert.common.errors import UserError
 
 DONE, FAILED = "done", "failed"
 _FILES = "results*.jsonl"
-_NUMBERS = ("adapter_size", "num_top_layers", "learning_rate", "adapter_init_scale")  # Flags.
+_NUMBERS = ("adapter_size", "num_top_layers", "learning_rate", "adapter_init_scale")
 
 
 def now():
-    """The time, as records tell it: in UTC, for those of several machines."""
+    """Returns the current time in UTC, in the format of records."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
 
 
 def read(folder):
-    """All records in a folder, in the order in which they were finished.
+    """Returns all records in a folder, in the order in which the trials finished.
 
-    Of two with one key the later counts, but a failure never hides what is done. A last line that
-    a kill cut short is left out: its trial is not done.
+    Of two records with one key the later counts, but a failure never replaces a finished trial. A
+    truncated line, which a killed process may leave, is skipped.
 
     Args:
       folder: local path.
 
     Returns:
-      List of dicts, empty before the first trial ends.
+      List of dicts.
 
     Raises:
-      UserError: a file cannot be read, or a line of it is no record.
+      UserError: a file cannot be read, or a line is not a record.
     """
     return Reader(folder).read()
 
 
 class Reader:
-    """`read` of a folder, again and again: a line is parsed once, and its dict is always the same.
+    """Reads a folder repeatedly, and parses each line once.
 
     Args:
       folder: local path.
@@ -60,10 +60,10 @@ class Reader:
 
     def __init__(self, folder):
         self._folder = folder
-        self._parsed = {"": None}  # Line → record, None for what is none.
+        self._parsed = {"": None}  # From a line to its record; None if the line has none.
 
     def read(self):
-        """See the function of this name."""
+        """Returns all records; see the function `read`."""
         paths = sorted(glob.glob(_file_pattern(self._folder)))
         all_records = [record for path in paths for record in self._read_records(path)]
         records = {}
@@ -84,57 +84,57 @@ class Reader:
 
 
 def append(folder, shard, record):
-    """Adds a record to a shard's file; it outlives a kill once this returns.
+    """Appends a record to a shard's file, and syncs it to disk.
 
     Args:
       folder: local path.
-      shard: (i, n), which of n shards.
+      shard: (i, n), shard i of n.
       record: dict.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: the file cannot be written.
     """
     path = os.path.join(folder, _file_name(shard))
     line = json.dumps(record, sort_keys=True, default=float) + "\n"
     with files.convert_write_errors(path), open(path, "ab+") as writer:
         if writer.tell() and not _ends_with_newline(writer):
-            line = "\n" + line  # A kill's half line must not swallow this one.
+            line = "\n" + line  # Ends a truncated line of a killed process.
         writer.write(line.encode())
         writer.flush()
         os.fsync(writer.fileno())
 
 
 def check_scores(record, where):
-    """Raises UserError if what a trial is compared by is NaN or Inf; its losses may be.
+    """Raises UserError if a finished trial's score or number of parameters is NaN or Inf.
 
     Args:
-      record: dict; a failed trial's scores are not read.
-      where: what an error begins with.
+      record: dict; a failed trial is not checked.
+      where: begins the error message.
     """
     if record["status"] != DONE:
         return
     for name, value in record["scores"].items():
         is_compared = name == record.get("score") or name.endswith("_parameters")
         if is_compared and not math.isfinite(value):
-            raise UserError(f"{where}: found {value} as {name}, expected a finite number.")
+            raise UserError(f"{where}: {name} is {value}; expected a finite number.")
 
 
 def missing_digests_note(records):
-    """Returns the line that says how many finished trials' data are unknown, in a list.
+    """Returns a list with a line on the number of finished trials without digests of their data.
 
     Args:
       records: dicts; failed trials do not count.
 
     Returns:
-      [] if all are known.
+      [] if all finished trials have digests.
     """
     done = [record for record in records if record["status"] == DONE]
     count = sum("data" not in record for record in done)
     if not count:
         return []
     return [
-        f"{count} of {len(done)} finished trials have no digest of their data: whether a task's"
-        " trials are all on the same data is unknown."
+        f"{count} of {len(done)} finished trials have no digest of their data, so a task's trials"
+        " may have read different data."
     ]
 
 
@@ -161,11 +161,11 @@ def _read_lines(path):
 
 
 def _parse_record(line, where):
-    """A line's record; None where it is cut short."""
+    """Returns a line's record, or None if the line is truncated."""
     try:
         record = _parse_json(line)
     except files.DuplicateKeyError as error:
-        raise UserError(f"{where}: {error}, expected the record of a trial.") from error
+        raise UserError(f"{where}: {error}; expected the record of a trial.") from error
     if _is_record(record):
         check_scores(record, where)
         return record
@@ -177,7 +177,7 @@ def _parse_record(line, where):
 def _parse_json(line):
     try:
         return files.parse_json(line)
-    except files.DuplicateKeyError:  # Whole, and no record.
+    except files.DuplicateKeyError:  # The line is complete but invalid.
         raise
     except (ValueError, RecursionError):
         return None
@@ -216,5 +216,5 @@ _VALIDATORS = {DONE: _has_scores, FAILED: _has_reason}
 
 
 def _is_truncated(line):
-    """Whether a kill may have left it: an object that does not end."""
+    """Returns whether a line is a truncated object, which a killed process may leave."""
     return re.match(r"\{", line) and _parse_json(line) is None

@@ -1,4 +1,4 @@
-"""Chosen scores as cells, and cells as tables: what `reports` is written of."""
+"""Cells of selected scores, and tables of cells, for `reports`."""
 
 import collections
 from typing import Any, List, NamedTuple
@@ -12,7 +12,7 @@ GAP = "–"
 
 
 class Cell(NamedTuple):
-    """What a method, at a level of its own (size, learning rate, ...) or None, scores on a task."""
+    """A method's selected score on a task, at a level: a size, a learning rate, ... or None."""
 
     method: str
     level: Any
@@ -21,11 +21,11 @@ class Cell(NamedTuple):
 
     @property
     def text(self):
-        """The score as tables have it."""
+        """The score's text in tables."""
         return _format_score(self.choice.value, self.choice.sem)
 
     def to_row(self):
-        """All there is to know of it: a dict."""
+        """Returns all of the cell's values, a dict."""
         choice = self.choice
         setting = " ".join(f"{name}={value}" for name, value in choice.setting.items())
         return {
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns and rows of texts, and what stands above them; nothing over the first."""
+    """A heading, the columns' titles (the first is usually empty) and rows of texts."""
 
     heading: str
     columns: List[str]
@@ -50,13 +50,13 @@ class Table(NamedTuple):
 
 
 def cells_of(label, records, split, choose=selection.choose_mean, level=None):
-    """A list with the `Cell` of each task that has a score.
+    """Returns the `Cell` of each task that has a score.
 
     Args:
-      label, level: of the cells.
-      records: those of the method and level.
-      split: whose scores are wanted.
-      choose: a function of `selection`.
+      label, level: the cells' method and level.
+      records: the records of this method and level.
+      split: the split to score.
+      choose: `selection.choose_mean` or `selection.choose_best`.
     """
     by_task = selection.group_by(records, lambda record: paper.sort_key(record["task"]))
     choices = {task: choose(task_records, split) for (_, task), task_records in by_task.items()}
@@ -64,7 +64,7 @@ def cells_of(label, records, split, choose=selection.choose_mean, level=None):
 
 
 def cells_along(label, records, flag, split=VALIDATION):
-    """The `Cell`s of each level, which is a flag's value, and task, of comparable records."""
+    """Returns the `Cell`s of comparable records, one for each task and value of a flag."""
     comparable = selection.select_comparable(records, flag)
     by_level = selection.group_by(comparable, lambda record: selection.flag_of(record, flag))
     return [
@@ -75,29 +75,31 @@ def cells_along(label, records, flag, split=VALIDATION):
 
 
 def tasks_of(cells):
-    """The tasks of some cells, in the paper's order."""
+    """Returns the cells' tasks, in the paper's order."""
     return sorted({cell.task for cell in cells}, key=paper.sort_key)
 
 
 def count_seeds(cells):
-    """How many seeds stand behind each of some cells, as a text."""
+    """Returns the numbers of seeds of cells, as a text: "3 seeds", "1 to 3 seeds"."""
     counts = sorted({cell.choice.seeds for cell in cells}) or [0]
     prefix = f"{counts[0]} to " if len(counts) > 1 else ""
     return prefix + pluralize(counts[-1], "seed")
 
 
 def pluralize(count, noun):
-    """ "1 seed", "2 seeds"."""
+    """Returns a count with its noun: "1 seed", "2 seeds"."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def methods_table(heading, cells, num_tasks=None):
-    """A row for each method, a column for each task, and the mean over `find_complete_tasks`.
+    """Returns a table: a row for each method, a column for each task, and a mean over tasks.
+
+    The mean is over `find_complete_tasks`.
 
     Args:
-      num_tasks: N; then total parameters, as a multiple of BERT's for N tasks, and those trained
-        per task follow. Full fine-tuning takes N times BERT; what trains a share p of it for each
-        task takes 1 + N p.
+      num_tasks: N, or None. Adds the columns total parameters, as a multiple of BERT's for N tasks,
+        and trained parameters per task. Full fine-tuning needs N times BERT; a method that trains a
+        share p of BERT for each task needs 1 + N p.
     """
     tasks = tasks_of(cells)
     averaged = _averaged_tasks(cells)
@@ -135,9 +137,9 @@ def _averaged_tasks(cells):
 
 
 def find_complete_tasks(sets_of_tasks):
-    """That of some sets of tasks that makes the largest table without a gap, with all that have it.
+    """Returns the set of tasks that gives the largest table without gaps.
 
-    Means over one set of tasks do not compare with those over another.
+    Means over different sets of tasks are not comparable.
     """
 
     def size(tasks):
@@ -147,18 +149,18 @@ def find_complete_tasks(sets_of_tasks):
 
 
 def _costs(cells, num_tasks):
-    """[total parameters, trained per task] of the cells of a method, by task."""
+    """Returns [total parameters, trained per task] of a method's cells, a dict by task."""
     shares = [cell.choice.share for cell in cells.values()]
     if None in shares:
         return [GAP, GAP]
-    if next(iter(cells.values())).method == FULL.label:  # Its heads are not counted.
+    if next(iter(cells.values())).method == FULL.label:  # Heads are not counted.
         return [f"{num_tasks:.2f}×", "100%"]
     share = float(np.mean(shares))
     return [f"{1 + num_tasks * share:.2f}×", f"{share:.2%}"]
 
 
 def levels_table(heading, cells):
-    """A row for each method and level, a column for each task, and the parameters trained."""
+    """Returns a table: a row for each method and level, a column for each task and parameters."""
     tasks = tasks_of(cells)
     rows = []
     for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
@@ -172,10 +174,10 @@ def levels_table(heading, cells):
 
 
 def variants_table(cells, differences):
-    """A row for each method and level; for each task its score, and its difference.
+    """Returns a table: a row for each method and level, a score and a difference for each task.
 
     Args:
-      differences: that of each cell from the default, in points; None where there is none.
+      differences: each cell's difference from the default, in points, or None.
     """
     tasks = tasks_of(cells)
     by_key = {(c.method, c.level, c.task): (c, d) for c, d in zip(cells, differences)}
@@ -193,13 +195,13 @@ def variants_table(cells, differences):
 
 
 def transpose(table):
-    """The table with its rows as columns."""
+    """Returns a table with rows and columns swapped."""
     first, *rows = zip(table.columns, *table.rows)
     return Table(table.heading, list(first), [list(row) for row in rows])
 
 
 def paper_table_1(tasks):
-    """The paper's Table 1, for those of some tasks that it has: one `Table` in a list, or none."""
+    """Returns the paper's Table 1 for these tasks: a list of one `Table`, or empty."""
     tasks = [task for task in tasks if task in paper.TABLE_1[0].scores]
     columns = ["", *tasks, "mean", "total parameters", "trained per task"]
     rows = []
@@ -212,7 +214,7 @@ def paper_table_1(tasks):
 
 
 def paper_table_2(tasks):
-    """The paper's Table 2 likewise."""
+    """Returns the paper's Table 2 for these tasks: a list of one `Table`, or empty."""
     paper_rows = [paper.TABLE_2[task] for task in tasks if task in paper.TABLE_2]
     rows = [[row.title, *(_format_score(*pair) for pair in row[1:])] for row in paper_rows]
     pairs = zip(*(row[1:] for row in paper_rows))
@@ -224,7 +226,7 @@ def paper_table_2(tasks):
 
 
 def _format_mean_trained(cells):
-    """The parameters trained per task, a mean, since tasks differ by their heads."""
+    """Returns the mean number of trained parameters; tasks differ by their heads."""
     trained = [cell.choice.trained for cell in cells if cell.choice.trained]
     return f"{np.mean(trained):,.0f}" if trained else GAP
 
@@ -238,14 +240,14 @@ def _format_score(value, sem):
 
 
 def to_markdown(table):
-    """A `Table` as Markdown."""
+    """Returns a `Table` as Markdown."""
     rows = [table.columns, ["---"] * len(table.columns), *table.rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"## {table.heading}\n\n{lines}" if table.heading else lines
 
 
 def to_tsv(numbers):
-    """Dicts with the same keys as the text of a .tsv; None is an empty field."""
+    """Returns dicts with equal keys as the text of a .tsv; None is an empty field."""
     columns = list(numbers[0])
     rows = [columns, *([_format_field(row[name]) for name in columns] for row in numbers)]
     return "".join("\t".join(row) + "\n" for row in rows)

@@ -1,8 +1,7 @@
-"""The tables and figures of Houlsby et al. 2019, from the records of finished trainings.
+"""Builds the tables and figures of Houlsby et al. 2019 from the records of finished runs.
 
-`REPORTS` lists them. Each is a function from a `Results` to a `Report`, whatever there is of the
-tasks, sizes and seeds that the paper has; what is missing is a gap. `render` makes the files'
-contents of it. Scores are in points, as in `selection`.
+`REPORTS` lists them. Each is a function from a `Results` to a `Report`; missing tasks, sizes and
+seeds are gaps. `render` returns the files' contents. Scores are in points, as in `selection`.
 """
 
 import collections
@@ -31,7 +30,7 @@ from adapter_bert.experiments.selection import (
     VALIDATION,
 )
 
-_PERCENTILES = (20, 50, 80)  # Over tasks, interpolated linearly.
+_PERCENTILES = (20, 50, 80)
 _BAND = "20th to 80th percentile"
 _INIT_SCALE, _LEARNING_RATE = "adapter_init_scale", "learning_rate"
 _EPOCHS = "num_train_epochs"
@@ -48,12 +47,12 @@ _SCORES = {
 
 
 class Results(NamedTuple):
-    """What reports are made from.
+    """The input of reports.
 
     Attributes:
-      records: of finished trainings.
-      ablations: what `studies.read_ablation` reads.
-      searches: what `studies.read_search` reads.
+      records: records of finished runs.
+      ablations: results of `studies.read_ablation`.
+      searches: results of `studies.read_search`.
     """
 
     records: List[dict]
@@ -62,14 +61,14 @@ class Results(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A table or figure before it is written.
+    """A report's content.
 
     Attributes:
       title: one line.
-      caption: sentences that say how the numbers came about.
+      caption: sentences on how the numbers were computed.
       tables: list of `Table`.
-      numbers: the numbers behind it, dicts with the same keys; none if nothing was found.
-      panels: what `figures.draw` takes; empty for a mere table.
+      numbers: the numbers, dicts with equal keys; empty if the records have none.
+      panels: the panels for `figures.draw`; empty for a table.
     """
 
     title: str
@@ -80,7 +79,7 @@ class Report(NamedTuple):
 
 
 def claims(results):
-    """The paper's claims, with a verdict where a sweep carries one."""
+    """Returns the comparison of the paper's claims with the records."""
     rows = paper_claims.rows(results)
     caption = (
         "Scores are on the validation set unless the claim says test; ± is a standard error. A"
@@ -110,7 +109,7 @@ def claims(results):
 
 
 def table1(results):
-    """GLUE: full fine-tuning, and adapters by size, with and without the pooler trained."""
+    """Returns GLUE's table: full fine-tuning, and adapters by size, with and without the pooler."""
     records, best = _split_glue(results.records), selection.choose_best
     cells = cells_of(FULL.label, selection.select_usual(records, FULL), VALIDATION, best)
     designs = {
@@ -129,7 +128,7 @@ def table1(results):
         for size, size_records in by_size.items():
             label = f"adapters {size}{note}"
             cells += cells_of(label, size_records, VALIDATION, best)
-            # Chosen by accuracy, in place of the task's own score.
+            # Selected by accuracy instead of the task's score.
             size_records = [{**record, "score": "eval_accuracy"} for record in size_records]
             accuracies += cells_of(label, size_records, VALIDATION, best)
     tasks = tasks_of(cells)
@@ -143,13 +142,13 @@ def table1(results):
         heading = "Validation accuracy by adapter size"
         tables.append(report_tables.methods_table(heading, accuracies))
     tables += report_tables.paper_table_1(tasks)
-    # Where the task's own score is accuracy, both have the same cells.
+    # Without duplicates: for tasks whose score is accuracy, both lists have the same cells.
     distinct = [cell for cell in accuracies if cell not in cells]
     return Report("GLUE", caption, tables, _rows(cells + distinct))
 
 
 def _with_untrained(table, labels):
-    """The table with a row for each label, which says so where nothing is trained yet."""
+    """Returns a table with a row for each label; "not trained yet" if it has no records."""
     rows = {row[0]: row for row in table.rows}
     gaps = [report_tables.GAP] * (len(table.columns) - 2)
     labelled = [rows.get(label, [label, "not trained yet", *gaps]) for label in labels]
@@ -157,7 +156,7 @@ def _with_untrained(table, labels):
 
 
 def table2(results):
-    """The further tasks: the baseline without BERT, full and variable fine-tuning, adapters."""
+    """Returns the further tasks' table: baseline, full and variable fine-tuning, adapters."""
     records = _filter_further_tasks(results.records)
     full, top_layers = (selection.select_usual(records, method) for method in (FULL, TOP_LAYERS))
     # Variable fine-tuning of all layers is full fine-tuning.
@@ -181,29 +180,29 @@ def table2(results):
 
 
 def figure1(results):
-    """GLUE: what adapters and top layers score, less full fine-tuning, over the tasks."""
+    """Returns GLUE's percentiles over tasks of the difference from full fine-tuning."""
     return _percentiles_report(_split_glue(results.records), VALIDATION, "GLUE")
 
 
 def figure3(results):
-    """The further tasks: as `figure1`, with test scores."""
+    """Returns the further tasks' percentiles, like `figure1` but with test scores."""
     return _percentiles_report(_filter_further_tasks(results.records), TEST, "Further tasks")
 
 
 def figure4(results):
-    """Validation score against trained parameters, a panel for each task."""
+    """Returns the validation score against trained parameters, with a panel for each task."""
     records = [record for record in results.records if record["script"] == "run_classifier.py"]
     return _parameters_report(records, "Score against trained parameters")
 
 
 def figure5(results):
-    """The same of SQuAD."""
+    """Returns `figure4` for SQuAD."""
     records = [record for record in results.records if record["script"] == "run_squad.py"]
     return _parameters_report(records, "SQuAD: score against trained parameters")
 
 
 def figure6(results):
-    """What the adapters of spans of layers are worth, and the scale of their initial weights."""
+    """Returns the ablation of spans of layers, and the scale of initial weights."""
     numbers, panels, tables, captions = [], [], [], []
     if results.ablations:
         numbers += [
@@ -232,7 +231,7 @@ def figure6(results):
 
 
 def figure7(results):
-    """The best score at each learning rate, adapters beside full fine-tuning."""
+    """Returns the best score at each learning rate, for adapters and full fine-tuning."""
     by_method = {
         method: selection.select_comparable(
             [
@@ -262,10 +261,10 @@ def figure7(results):
 
 
 def variants(results):
-    """Section 3.6: adapters of other designs beside the usual one of their size."""
+    """Returns the variants of section 3.6, compared with the usual design of their size."""
     records = selection.filter_by_method(results.records, ADAPTERS)
     usual_design = selection.find_usual_design(records, ADAPTERS)
-    # Other initial weights are a study of their own: figure 6.
+    # Figure 6 has the initial weights.
     records = [
         record
         for record in records
@@ -277,7 +276,7 @@ def variants(results):
             size_records, lambda record: _design_label(record, usual_design)
         )
         default = designs.pop("", [])
-        # Trained otherwise than every variant, in another study, it is no measure of them.
+        # Only settings that some variant was trained with, so that the two are comparable.
         default_records = _match_settings(
             default, [record for design_records in designs.values() for record in design_records]
         )
@@ -304,7 +303,7 @@ def variants(results):
 
 
 def searches(results):
-    """The no-BERT baseline's searches: the score of each trial, and the best so far."""
+    """Returns the baseline's searches: the score of each trial, and the best so far."""
     ordered = sorted(results.searches, key=lambda search: paper.sort_key(search["task"]))
     numbers = [row for search in ordered for row in studies.search_rows(search)]
     panels = []
@@ -327,7 +326,7 @@ def searches(results):
 
 
 class Builder(NamedTuple):
-    """A row of `REPORTS`: how it is made, and of what, for whoever has none of it."""
+    """A report's function, and the input to name when it is missing."""
 
     make: Callable[[Results], Report]
     needs: str
@@ -349,11 +348,11 @@ REPORTS = {
 
 
 def render(name, report):
-    """The files of a report: a dict from their names to str or bytes.
+    """Returns the files of a report, a dict from their names to str or bytes.
 
     Args:
-      name: what the files' names begin with.
-      report: `Report` of something.
+      name: prefix of the files' names.
+      report: `Report`.
     """
     images = figures.draw(report.panels) if report.panels else {}
     image = [f"![{report.title}]({name}.png)"] if images else []
@@ -371,9 +370,9 @@ def _rows(cells):
 
 
 def _split_glue(records):
-    """The records of GLUE's tasks; MNLI, whose two dev sets are two tasks there, gives two.
+    """Returns the records of GLUE's tasks; MNLI's become two, one for each dev set.
 
-    Samples of a task's rows count once they have full fine-tuning to compare with.
+    Samples of a task's rows only count if full fine-tuning was trained on them too.
     """
     result = []
     compared = {r["task"] for r in selection.filter_by_method(records, FULL)}
@@ -391,7 +390,7 @@ def _split_glue(records):
 
 
 def _filter_further_tasks(records):
-    """The records of other tasks that have test scores."""
+    """Returns the records outside GLUE that have test scores."""
     return [
         record
         for record in records
@@ -400,7 +399,7 @@ def _filter_further_tasks(records):
 
 
 def _describe_seeds(cells):
-    """How the seeds behind cells are taken together, for captions."""
+    """Returns a caption's text on how seeds are combined."""
     seeds = count_seeds(cells)
     return "one seed" if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
 
@@ -411,7 +410,7 @@ def _total_note(cells):
 
 
 def _design_note(records):
-    """A sentence on the adapters where they are not the default ones."""
+    """Returns a caption's sentence on the adapters' design, or "" for the default one."""
     adapters = selection.select_usual(records, ADAPTERS)
     flags = selection.find_usual_design(adapters, ADAPTERS)
     scales = sorted({selection.flag_of(record, _INIT_SCALE) for record in adapters})
@@ -422,26 +421,26 @@ def _design_note(records):
 
 
 def _design_label(record, usual_design):
-    """How a record's adapters differ from the usual ones, as in "depth 2"; "" if they do not."""
+    """Returns how a record's adapters differ from the usual ones: "depth 2", or ""."""
     design_flags = selection.design_difference(record, usual_design).items()
     return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in design_flags)
 
 
 def _match_settings(records, reference_records):
-    """The records whose settings, but for the design, some of the others have."""
+    """Returns the records whose settings, except the design, occur among the others."""
     settings = {_settings_without_design(reference) for reference in reference_records}
     return [record for record in records if _settings_without_design(record) in settings]
 
 
 def _settings_without_design(record):
-    """Task and settings of a record, but for the design of its adapters."""
+    """Returns a record's task and settings without the adapters' design."""
     return record["task"], selection.settings_without(record, selection.design(record))
 
 
 def _select_curves(cells):
-    """The cells of the tasks of which some method has three levels, and every one has two.
+    """Returns the cells of tasks with enough levels for a curve.
 
-    Fewer make no curve.
+    A task needs one method with three levels, and two levels for every method.
     """
     cells = list(cells)
     counts = collections.Counter((cell.method, cell.task) for cell in cells)
@@ -453,10 +452,11 @@ def _select_curves(cells):
 
 
 def _at_equal_epochs(by_method):
-    """The records of methods that compare at equal numbers of epochs.
+    """Returns each method's records, limited to comparable numbers of epochs.
 
-    Where each of a task's methods was trained with several numbers of epochs, each has its best, as
-    in the paper. Else those remain that all methods share, if there are any.
+    If all methods of a task were trained with several numbers of epochs, all records stay and each
+    method has its best, as in the paper. Otherwise only numbers of epochs that all methods share
+    stay, if there are any.
 
     Args:
       by_method: dict from `selection.Method` to records.
@@ -477,7 +477,7 @@ def _at_equal_epochs(by_method):
 
 
 def _epochs_note(by_method, tasks):
-    """A sentence on the numbers of epochs that each method was trained with, for captions."""
+    """Returns a caption's sentence on the numbers of epochs of each method."""
     texts = []
     for method, records in by_method.items():
         epochs = {record["flags"].get(_EPOCHS) for record in records if record["task"] in tasks}
@@ -488,7 +488,7 @@ def _epochs_note(by_method, tasks):
 
 
 def _tried_note(records):
-    """A sentence on all the learning rates and numbers of epochs of records, for captions."""
+    """Returns a caption's sentence on the learning rates and numbers of epochs."""
     tried = [
         sorted({record["flags"][flag] for record in records if flag in record["flags"]})
         for flag in (_LEARNING_RATE, _EPOCHS)
@@ -504,7 +504,7 @@ def _singles_note(cells):
 
 
 def _init_scale_cells(records):
-    """The `Cell`s of adapters that differ in their initial weights' scale alone."""
+    """Returns the `Cell`s of adapters that differ only in the scale of initial weights."""
     usual_design = selection.find_usual_design(records, ADAPTERS)
     comparable = [
         record
@@ -516,7 +516,7 @@ def _init_scale_cells(records):
 
 
 def _percentiles_report(records, split, title):
-    """Figures 1 and 3: percentiles over tasks of the difference from full fine-tuning."""
+    """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
     by_method = {
         method: selection.select_usual(records, method) for method in (ADAPTERS, TOP_LAYERS, FULL)
     }
@@ -556,7 +556,7 @@ def _percentiles_report(records, split, title):
 
 
 def _select_complete(cells, baseline):
-    """The cells of the levels and tasks that make the largest table without a gap."""
+    """Returns the cells of the levels and tasks that give the largest table without gaps."""
     tasks_by_level = collections.defaultdict(set)
     for cell in cells:
         if cell.task in baseline and cell.choice.trained:
@@ -566,7 +566,7 @@ def _select_complete(cells, baseline):
 
 
 def _percentile_rows(cells, baseline):
-    """For each level the percentiles of the differences from `baseline` (task → points)."""
+    """Returns each level's percentiles of the differences from `baseline` (task → points)."""
     rows = []
     for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
         level_cells = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
@@ -599,7 +599,7 @@ def _percentiles_table(rows):
 
 
 def _parameters_report(records, title):
-    """Figures 4 and 5: sizes of adapters, numbers of top layers, and single marks."""
+    """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
     methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
     by_method = {
         method: selection.select_comparable(selection.select_usual(records, method), method.level)
@@ -625,7 +625,7 @@ def _parameters_report(records, title):
 
 
 def _panel(cells, task, methods, x_label):
-    """A task's `figures.Panel`, against trained parameters or else against the cells' levels."""
+    """Returns a task's `figures.Panel`, over trained parameters or over the cells' levels."""
     task_cells = [cell for cell in cells if cell.task == task]
     series = []
     for method in methods:
@@ -637,11 +637,11 @@ def _panel(cells, task, methods, x_label):
 
 
 def _series(label, style, cells, x):
-    """A `figures.Series` of cells at their places on the x axis."""
-    points = [_point(cell, place) for cell, place in zip(cells, x)]
+    """Returns a `figures.Series` of cells at these x values."""
+    points = [_point(cell, cell_x) for cell, cell_x in zip(cells, x)]
     singles = [
-        (place, value)
-        for cell, place in zip(cells, x)
+        (cell_x, value)
+        for cell, cell_x in zip(cells, x)
         if selection.is_bimodal(cell.choice.values)
         for value in cell.choice.values
     ]
@@ -649,7 +649,7 @@ def _series(label, style, cells, x):
 
 
 def _point(cell, x):
-    """(x, y, ends of the error bar): one standard error to each side."""
+    """Returns (x, y, low, high), with an error bar of one standard error to each side."""
     value, sem = cell.choice.value, cell.choice.sem
     return (x, value, None, None) if sem is None else (x, value, value - sem, value + sem)
 
@@ -660,7 +660,7 @@ def _score_axis_label(cell):
 
 
 def _scale_panel(cells):
-    """A panel with a y axis for each score: the first task's left, another one right."""
+    """Returns a panel with the first task's score on the left y axis, another one on the right."""
     by_task = {task: [cell for cell in cells if cell.task == task] for task in tasks_of(cells)}
     labels = {task: _score_axis_label(task_cells[0]) for task, task_cells in by_task.items()}
     left, *right = dict.fromkeys(labels.values())

@@ -1,8 +1,8 @@
-"""Which of many trainings counts: settings compared on the validation set, over seeds.
+"""Selects settings by their score on the validation set, over seeds.
 
-A record is a dict, see `records`. Its setting is how it was trained, but for the seed. Scores
-are in points here: hundredths, as the paper and SQuAD's scripts give them. Settings compare by
-their task's score, or by accuracy after `by_criterion`.
+A record is a dict, see `records`. Its setting is its flags without the seed and the task. Scores
+are in points, i.e. multiplied by 100, like the paper's. Settings are compared by their task's
+score, or by accuracy after `by_criterion`.
 """
 
 import collections
@@ -16,14 +16,14 @@ import numpy as np
 from adapter_bert.common import configs
 from adapter_bert.experiments import grids
 
-VALIDATION, TEST = "eval", "test"  # How the names of a split's scores begin.
+VALIDATION, TEST = "eval", "test"  # Prefixes of the names of scores.
 CRITERIA = ("accuracy", "score")
 _ACCURACY = "eval_accuracy"
-_TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is that of words.
+_TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
 
 _POOLER, _INIT_SCALE = "train_pooler", "adapter_init_scale"
 
-# Flag → what a record without it was trained with.
+# From a flag to its value for records without it.
 DEFAULTS = {
     "tuning": "adapters",
     _POOLER: False,
@@ -31,17 +31,17 @@ DEFAULTS = {
     **{f"adapter_{f.name}": f.default for f in dataclasses.fields(configs.AdapterConfig)},
 }
 
-# What is asked of a training beside how it is made.
+# Flags that do not belong to a setting.
 _NON_SETTING_FLAGS = ("random_seed", "task_name", "do_train", "do_eval", "do_predict")
 
 
 class Method(NamedTuple):
-    """A tuning method of the paper, as a line or a mark in its figures.
+    """A tuning method of the paper, a curve or a point in its figures.
 
     Attributes:
-      name: --tuning; of the baseline, which has no BERT, the name that is used here alone.
-      label: as readers know it.
-      level: the flag along which the method's curve runs; None for a single point.
+      name: the value of --tuning; for the baseline, a name of this module.
+      label: the name in reports.
+      level: the flag of the curve's points; None for a single point.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Method(NamedTuple):
     level: Optional[str] = None
 
     def level_of(self, record):
-        """A record's place on the curve; None for a method without one."""
+        """Returns a record's level on the curve, or None."""
         return flag_of(record, self.level)
 
 
@@ -62,17 +62,17 @@ NO_BERT = Method("no_bert", "no-BERT baseline")
 
 
 class Selected(NamedTuple):
-    """The setting that was chosen from some records of a task, and what it scores.
+    """A task's selected setting and its score.
 
     Attributes:
-      score: its name, with the split's, as in "test_accuracy".
-      value: the score in points, a mean over seeds where `choose_mean` chose.
-      sem: its standard error of the mean; None for a single seed.
-      seeds: how many there are, or how many the best was chosen among; None where none are known.
-      trained: how many parameters were; None where the records do not say.
-      share: these as a share of the parameters that BERT has; None without BERT.
-      setting: flag → value, what was chosen.
-      values: the score of each of its seeds, in points.
+      score: the score's name with its split, such as "test_accuracy".
+      value: the score in points; `choose_mean` gives a mean over seeds.
+      sem: the standard error of the mean; None for a single seed.
+      seeds: the number of seeds of the mean, or from which the best one was selected, or None.
+      trained: the number of trained parameters; None if unknown.
+      share: trained parameters as a share of BERT's; None without BERT.
+      setting: flag → value.
+      values: the score of each seed, in points.
     """
 
     score: str
@@ -86,22 +86,22 @@ class Selected(NamedTuple):
 
 
 def score_name(record, split):
-    """What a split's score of the record's task is called, as in "test_accuracy"."""
+    """Returns the name of the task's score on a split, such as "test_accuracy"."""
     return split + record["score"][len(VALIDATION) :]
 
 
 def points(record, split):
-    """A record's score on a split, in points; None where there is none."""
+    """Returns a record's score on a split in points, or None."""
     return _to_points(record, score_name(record, split))
 
 
 def by_criterion(records, criterion):
-    """Returns records whose settings compare by that criterion.
+    """Returns records prepared for comparing settings by a criterion.
 
     Args:
-      records: list, of finished trainings.
-      criterion: one of `CRITERIA`: "score" is the task's own; "accuracy" is the validation accuracy
-        as in section 3.1 of the paper, and the score of tasks that have none (STS-B, SQuAD).
+      records: list of records of finished runs.
+      criterion: one of `CRITERIA`: "score" is the task's score; "accuracy" is the validation
+        accuracy as in section 3.1 of the paper, or the score of tasks without one (STS-B, SQuAD).
     """
     if criterion == "score":
         return records
@@ -114,7 +114,7 @@ def by_criterion(records, criterion):
 
 
 def criterion_points(record):
-    """Returns what a record's setting is compared by, in points; None where there is none."""
+    """Returns the value by which a record's setting is compared in points, or None."""
     return _to_points(record, record.get("selected_by", score_name(record, VALIDATION)))
 
 
@@ -126,10 +126,10 @@ def _to_points(record, name):
 
 
 def flag_of(record, name):
-    """A flag's value, where it is given or its default is known; else None.
+    """Returns a flag's value or its known default, or else None.
 
-    --layer_norms is None too where it says what it is without being given: "all", or "adapted"
-    beside --adapter_layers.
+    --layer_norms is None if it has the value that it would have if not given: "all", or "adapted"
+    with --adapter_layers.
     """
     value = record["flags"].get(name, DEFAULTS.get(name))
     if name == "layer_norms":
@@ -139,7 +139,7 @@ def flag_of(record, name):
 
 
 def setting(record):
-    """How a record was trained, seed and adapters' defaults aside: a dict of flags."""
+    """Returns a record's setting, a dict of flags without seed, task and default values."""
     values = {name: flag_of(record, name) for name in sorted(record["flags"])}
     nondefault = {
         name: value
@@ -151,12 +151,12 @@ def setting(record):
 
 
 def key_of(flags):
-    """A dict of flags as a text, the same for equal ones."""
+    """Returns a canonical text of a dict of flags."""
     return json.dumps(flags, sort_keys=True)
 
 
 def design(record):
-    """What makes a record's adapters other than the default ones of their size: a dict of flags."""
+    """Returns the adapters' design, a dict of the flags that differ from the default adapter's."""
     return {
         name: value
         for name, value in setting(record).items()
@@ -166,7 +166,7 @@ def design(record):
 
 
 def design_difference(record, usual_design):
-    """How a record's design differs from another one: a dict of flags, with the record's values."""
+    """Returns how a record's design differs from another, a dict of flags with its values."""
     record_design = design(record)
     names = [
         name
@@ -177,7 +177,7 @@ def design_difference(record, usual_design):
 
 
 def filter_by_method(records, method):
-    """The records of a method, of whatever design."""
+    """Returns the records of a method, of any design."""
     return [record for record in records if _method_name(record) == method.name]
 
 
@@ -188,9 +188,9 @@ def _method_name(record):
 
 
 def curve_point(record):
-    """Returns what the paper's tables and figures choose a setting for, as a hashable key.
+    """Returns the group within which a setting is selected, as a hashable key.
 
-    That is a task, a method, its level (the size of adapters, the number of top layers) and design.
+    It consists of task, method, level (size of adapters, number of top layers) and design.
     """
     levels = [flag_of(record, method.level) for method in (ADAPTERS, TOP_LAYERS)]
     data = [record["flags"].get(name) for name in ("task_name", *grids.DATA_FLAGS)]
@@ -199,10 +199,10 @@ def curve_point(record):
 
 
 def chosen_grids(records):
-    """Returns the settings that `choose_mean` chooses, one a `curve_point`, as grids of flags.
+    """Returns the setting that `choose_mean` selects for each `curve_point`, as grids of flags.
 
     Args:
-      records: list, of finished trainings.
+      records: list of records of finished runs.
     """
     result = []
     for point_records in group_by(records, curve_point).values():
@@ -215,10 +215,9 @@ def chosen_grids(records):
 
 
 def find_usual_design(records, method):
-    """The design that a method's records have on most tasks and levels, as `design`.
+    """Returns the design that a method's records have on most tasks and levels; see `design`.
 
-    Records of other designs are studies of their own, which curves and tables of sizes leave out.
-    Of several the one nearest the default is usual.
+    Curves and tables of sizes leave out other designs. Ties go to the design nearest the default.
     """
     locations = collections.defaultdict(set)
     for record in filter_by_method(records, method):
@@ -228,15 +227,15 @@ def find_usual_design(records, method):
 
 
 def settings_without(record, flags):
-    """A record's setting without some flags, as a text."""
+    """Returns a canonical text of a record's setting without some flags."""
     return key_of({name: value for name, value in setting(record).items() if name not in flags})
 
 
 def select_comparable(records, flag):
-    """The records along a flag whose other settings were trained with most of its values.
+    """Returns the records whose other settings were trained with most values of a flag.
 
-    That is with more than half as many as any; a setting that was tried with a few of the values,
-    in another study, would make these the better ones. Tasks are apart.
+    A setting needs more than half as many values as the setting with the most. Otherwise, values
+    that a further study tried with more settings would look better. Tasks are treated separately.
     """
     result = []
     for task_records in group_by(records, lambda record: record["task"]).values():
@@ -248,9 +247,9 @@ def select_comparable(records, flag):
 
 
 def select_usual(records, method):
-    """Returns a method's records of its usual design; the initial weights' scale may be any.
+    """Returns a method's records of its usual design, with any scale of initial weights.
 
-    That is a setting here, chosen like the learning rate.
+    The scale is selected like the learning rate.
     """
     matching = [(record, _without(record, _INIT_SCALE)) for record in records]
     usual_design = find_usual_design([plain for _, plain in matching], method)
@@ -262,18 +261,18 @@ def select_usual(records, method):
 
 
 def _without(record, flag):
-    """The record as if a flag had its default."""
+    """Returns a record without a flag."""
     flags = {name: value for name, value in record["flags"].items() if name != flag}
     return {**record, "flags": flags}
 
 
 def select_adapters(records, pooler=False, sizes=None):
-    """Returns adapters of the usual design (see `select_usual`), with or without the pooler.
+    """Returns the records of adapters of the usual design, with or without a trained pooler.
 
     Args:
       records: list.
-      pooler: whether `--train_pooler` trained BERT's pooler with them.
-      sizes: of --adapter_size; None for all.
+      pooler: the value of --train_pooler.
+      sizes: values of --adapter_size; None for all.
     """
     adapters = [
         record
@@ -288,23 +287,23 @@ def select_adapters(records, pooler=False, sizes=None):
 
 
 def group_by(records, key):
-    """A dict from `key(record)` to the list of its records, in the order of the keys."""
+    """Returns a dict from `key(record)` to its list of records, sorted by key."""
     groups = collections.defaultdict(list)
     for record in records:
         groups[key(record)].append(record)
-    ranked = sorted(groups, key=lambda name: (name is not None, name))  # None: no such flag.
+    ranked = sorted(groups, key=lambda name: (name is not None, name))  # None cannot be compared.
     return {name: groups[name] for name in ranked}
 
 
 def choose_best(records, split=VALIDATION):
-    """Returns the best training on the validation set of all settings and seeds: the paper's GLUE.
+    """Returns the best run on the validation set over all settings and seeds, as for GLUE.
 
     Args:
-      records: those of one task.
-      split: whose score is wanted.
+      records: one task's records.
+      split: the split to score.
 
     Returns:
-      `Selected`, whose setting has the seed; None if no record has the scores.
+      `Selected`, whose setting includes the seed; None if no record has the scores.
     """
     scored = _filter_scored(records, split)
     if not scored:
@@ -317,18 +316,18 @@ def choose_best(records, split=VALIDATION):
 
 
 def choose_mean(records, split=VALIDATION):
-    """Returns the best setting by its mean over seeds on the validation set: the further tasks.
+    """Returns the setting with the best mean over seeds on the validation set.
 
-    Settings are compared over the seeds that all of them have, so that neither an unfinished sweep
-    nor more seeds for some settings decide; over all their seeds if they share none. One that is
-    beaten on all of its seeds by a setting that has them too is out before, and narrows nothing.
+    Settings are compared over the seeds that all of them have (over all seeds if they share none),
+    so that an unfinished sweep has no influence. A setting that another one beats on all its seeds
+    is dropped first, so that it does not reduce the shared seeds.
 
     Args:
-      records: those of one task.
-      split: whose score is wanted.
+      records: one task's records.
+      split: the split to score.
 
     Returns:
-      `Selected` over all seeds of the setting; None if no record has the scores.
+      `Selected`, over all seeds of the setting; None if no record has the scores.
     """
     settings = collections.defaultdict(dict)
     for record in _filter_scored(records, split):
@@ -354,7 +353,7 @@ def choose_mean(records, split=VALIDATION):
 
 
 def _filter_scored(records, split):
-    """The records that can be chosen, and have what is wanted of them."""
+    """Returns the records that have both the criterion and the split's score."""
     return [
         record
         for record in records
@@ -363,7 +362,7 @@ def _filter_scored(records, split):
 
 
 def _selected(records, split):
-    """The `Selected` of one setting's records, one for each seed."""
+    """Returns the `Selected` of one setting's records, one per seed."""
     values = [points(record, split) for record in records]
     scores = records[0]["scores"]
     trained, backbone = scores.get("trained_parameters"), scores.get("backbone_parameters")
@@ -382,9 +381,9 @@ def _selected(records, split):
 
 
 def is_bimodal(values):
-    """Returns whether points over seeds fall into two groups, so that their mean is like none.
+    """Returns whether scores over seeds form two groups, so that their mean is misleading.
 
-    That is: a gap of 10 points or more, and twice as wide as either group.
+    The gap between the groups is 10 points or more, and at least twice as wide as either group.
     """
     ordered = sorted(values)
     gaps = [right - left for left, right in zip(ordered, ordered[1:])]
@@ -396,7 +395,7 @@ def is_bimodal(values):
 
 
 def standard_error(values):
-    """The standard error of the mean: sample deviation / sqrt(n); None of fewer than two."""
+    """Returns the standard error of the mean, or None for fewer than two values."""
     if len(values) < 2:
         return None
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))

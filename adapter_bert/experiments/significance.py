@@ -1,4 +1,4 @@
-"""Two classifiers on the same rows: where each is right, and whether chance explains it."""
+"""Compares two classifiers on the same rows with McNemar's test."""
 
 from typing import Dict, NamedTuple, Tuple
 
@@ -10,7 +10,7 @@ from adapter_bert.tasks import table_readers
 
 
 class Comparison(NamedTuple):
-    """Numbers of rows: those that both predict right, one of them alone, and neither."""
+    """Numbers of rows that both, only one, or neither of two classifiers predicts correctly."""
 
     both: int
     only_first: int
@@ -19,12 +19,12 @@ class Comparison(NamedTuple):
 
 
 class _Labels(NamedTuple):
-    """A file's labels.
+    """The labels in a file.
 
     Attributes:
       path: the file.
-      by_index: a row's index → (number of its line, label).
-      names: the labels that the file has probabilities of.
+      by_index: a row's index → (line number, label).
+      names: the labels with a column of probabilities.
     """
 
     path: str
@@ -33,19 +33,18 @@ class _Labels(NamedTuple):
 
 
 def compare(first, second, labels):
-    """Counts where two files of predictions are right.
+    """Counts the correct predictions in two files.
 
     Args:
-      first, second: paths of what `classifier_results` writes as predictions.tsv or
-        dev_predictions.tsv.
-      labels: path of the labels.tsv or dev_labels.tsv beside it.
+      first, second: paths of predictions.tsv or dev_predictions.tsv.
+      labels: path of the corresponding labels.tsv or dev_labels.tsv.
 
     Returns:
       `Comparison`.
 
     Raises:
-      UserError: a file is missing or no such file, an index is missing or occurs twice, or a label
-        is not among those that are predicted.
+      UserError: a file is missing or has another format, an index is missing or occurs twice, or a
+        label is not among the predicted ones.
     """
     truth = _read_labels(labels, "--labels")
     predictions = [_read_labels(path, "--compare") for path in (first, second)]
@@ -55,7 +54,7 @@ def compare(first, second, labels):
         names = " and ".join(
             f"{prediction.path} of {', '.join(prediction.names)}" for prediction in predictions
         )
-        raise UserError(f"--compare: expected predictions of the same labels, found {names}.")
+        raise UserError(f"--compare: expected predictions of the same labels; found {names}.")
     is_correct = [
         tuple(prediction.by_index[index][1] == label for prediction in predictions)
         for index, (_, label) in truth.by_index.items()
@@ -65,21 +64,20 @@ def compare(first, second, labels):
 
 
 def mcnemar(only_first, only_second):
-    """The p-value of McNemar's test, two-sided: do two classifiers err equally often?
+    """Returns the p-value of McNemar's test (1947): do two classifiers err equally often?
 
-    Of the rows that one of them alone predicts right each would be as likely right, so that their
-    number has a binomial distribution with p = 1/2. This is the exact test, for any number; the
-    chi-squared one (McNemar 1947) approximates it where there are many.
+    This is the exact, two-sided test: under the null hypothesis, the number of rows that only the
+    first classifier predicts correctly is binomial with p = 1/2.
 
     Args:
-      only_first, only_second: int, see `Comparison`.
+      only_first, only_second: ints, see `Comparison`.
     """
     smaller, discordant = min(only_first, only_second), only_first + only_second
     return min(1.0, 2 * float(scipy.stats.binom.cdf(smaller, discordant, 0.5)))
 
 
 def describe(comparison):
-    """The 2×2 table, the accuracies and the test, as lines."""
+    """Returns the lines of a report: the 2×2 table, the accuracies and the test."""
     both, first, second, neither = comparison
     num_rows = sum(comparison)
     return [
@@ -98,7 +96,7 @@ def _read_labels(path, flag):
     table = table_readers.read_table(path)
     if table.columns[:2] != ("index", "label"):
         columns = ", ".join(table.columns[:2])
-        raise UserError(f"{path}, line 1: found the columns {columns}, expected index, label.")
+        raise UserError(f"{path}, line 1: found the columns {columns}; expected index, label.")
     by_index = {}
     for row in table.rows:
         index, label = table.text(row, 0), table.text(row, 1)
@@ -109,11 +107,11 @@ def _read_labels(path, flag):
 
 
 def _check_alignment(predictions, truth):
-    """Raises UserError unless predictions and truth are of the same rows and labels."""
+    """Raises UserError unless predictions and truth have the same rows and labels."""
     if not predictions.names:
         raise UserError(
-            f"{predictions.path}, line 1: expected a column of probabilities for each label;"
-            " numbers (a regression's) are not right or wrong."
+            f"{predictions.path}, line 1: expected a column of probabilities for each label. A"
+            " regression's predictions cannot be compared."
         )
     for reference, candidate in ((truth, predictions), (predictions, truth)):
         for index, (line, label) in reference.by_index.items():
@@ -124,11 +122,11 @@ def _check_alignment(predictions, truth):
             if not _is_known_label(label, predictions.names):
                 names = ", ".join(predictions.names)
                 raise UserError(
-                    f"{reference.path}, line {line}: found the label {label!r}, expected one of"
+                    f"{reference.path}, line {line}: found the label {label!r}; expected one of"
                     f" {names}."
                 )
 
 
 def _is_known_label(label, names):
-    """Whether it is one of the labels, or a set of them."""
+    """Returns whether a label is one of the names, or a set of names."""
     return label in names or all(part in names for part in label.split(",") if part)

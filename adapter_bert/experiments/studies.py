@@ -1,4 +1,4 @@
-"""What a search for the baseline and an ablation came to: their files, tables and panels."""
+"""Reads the results of baseline searches and of ablations, and builds their tables and panels."""
 
 import dataclasses
 from typing import Any, Dict, List
@@ -19,10 +19,10 @@ _STYLES = {
 
 
 def read_search(path):
-    """What run_baseline.py wrote of a search: a dict, with scores in points.
+    """Returns a search of run_baseline.py, a dict with scores in points.
 
     Raises:
-      UserError: it is missing, or no such file.
+      UserError: the file is missing or has another format.
     """
     return files.read_as(path, "--searches", "search.json", _search_in_points)
 
@@ -36,7 +36,7 @@ def _search_in_points(record):
 
 
 def _parse_trial(record):
-    """A trial as it was written; raises KeyError, TypeError or ValueError for what is none."""
+    """Returns a recorded trial; raises KeyError, TypeError or ValueError if it is invalid."""
     score, recorded_settings = record["score"], record["settings"]
     types: Dict[str, Any] = {
         field.name: field.type for field in dataclasses.fields(search_space.Settings)
@@ -53,13 +53,13 @@ def _parse_trial(record):
 
 
 def best_trial(search):
-    """The first of those with the best score."""
+    """Returns the trial with the best score; of equal ones, the first."""
     scored = [trial for trial in search["trials"] if trial["points"] is not None]
     return max(scored, key=lambda trial: (trial["points"], -trial["number"]))
 
 
 def search_rows(search):
-    """A dict for each trial, all with the same keys."""
+    """Returns a dict for each trial, all with equal keys."""
     return [
         {
             "task": search["task"],
@@ -72,11 +72,11 @@ def search_rows(search):
 
 
 def search_summary(searches, titles):
-    """(columns, rows) of a table with a row for each search.
+    """Returns (columns, rows) of a table with a row for each search.
 
     Args:
       searches: list of searches.
-      titles: what they are called.
+      titles: the searches' names.
     """
     rows = []
     for search, title in zip(searches, titles):
@@ -89,11 +89,11 @@ def search_summary(searches, titles):
 
 
 def selected_settings(searches, titles, gap):
-    """(columns, rows) of a table with a row for each parameter: what each search selected.
+    """Returns (columns, rows) of a table of the searches' selected settings, one per row.
 
     Args:
-      searches, titles: as in `summary`.
-      gap: what stands where a parameter is not read.
+      searches, titles: see `search_summary`.
+      gap: the text for an unused parameter.
     """
     best_settings = [best_trial(search)["settings"] for search in searches]
     rows = [
@@ -107,14 +107,14 @@ def selected_settings(searches, titles, gap):
 
 
 def search_panel(search, title, y_label):
-    """Points for the trials, and a line for the best one so far: a `figures.Panel`."""
+    """Returns a `figures.Panel` of the trials' scores and the best score so far."""
     scored = [trial for trial in search["trials"] if trial["points"] is not None]
     points, best = {"trial": [], "stopped early": []}, []
     for trial in sorted(scored, key=lambda trial: trial["number"]):
         number, score = trial["number"], trial["points"]
         points["stopped early" if trial["pruned"] else "trial"].append((number, score, None, None))
         if best:
-            best.append((number, best[-1][1], None, None))  # A step: along, then up.
+            best.append((number, best[-1][1], None, None))  # Draws a step.
         best.append((number, max([score, *(point[1] for point in best[-1:])]), None, None))
     series = [
         figures.Series(label, _STYLES[label], series_points)
@@ -125,12 +125,12 @@ def search_panel(search, title, y_label):
 
 
 def _with_module_name(settings):
-    """Settings with the module's name in place of its address or folder."""
+    """Returns the settings with the module's name instead of its URL or folder."""
     return {**settings, "module": search_space.short_name(settings["module"])}
 
 
 def _format_parameter(name, settings, gap):
-    """A parameter's value as a text; a gap where another parameter switches it off."""
+    """Returns a parameter's value as a text, or a gap if another parameter disables it."""
     part, unused = name.split("_")[0], set()
     if not settings["use_convolution"]:
         unused.add("conv")
@@ -145,10 +145,10 @@ def _format_parameter(name, settings, gap):
 
 
 def read_ablation(path):
-    """What run_ablation.py wrote: a dict, with scores in points.
+    """Returns an ablation of run_ablation.py, a dict with scores in points.
 
     Raises:
-      UserError: it is missing, or no such file.
+      UserError: the file is missing or has another format.
     """
     return files.read_as(path, "--ablations", "ablation.json", _ablation_in_points)
 
@@ -161,7 +161,7 @@ def _ablation_in_points(record):
     }
     last_layer = max((last for _, last in spans), default=None)
     if last_layer != num_layers - 1 or not all(0 <= first <= last for first, last in spans):
-        raise ValueError(f"spans that are not those of {num_layers} layers")
+        raise ValueError(f"the spans do not match {num_layers} layers")
     return {
         **{name: files.require_type(record[name], str) for name in ("task", "score")},
         **{name: _points(record[name]) for name in ("all", "none")},
@@ -177,7 +177,7 @@ def _points(value):
 
 
 def ablation_cells(ablation):
-    """A `report_tables.Cell` for each score, so that all of figure 6 stands in one file."""
+    """Returns a `report_tables.Cell` for each score."""
     scores: List[Any] = [
         ("all adapters", None, ablation["all"]),
         ("no adapters", None, ablation["none"]),
@@ -194,7 +194,7 @@ def ablation_cells(ablation):
 
 
 def ablation_table(ablations):
-    """A `report_tables.Table` with a row for each ablation."""
+    """Returns a `report_tables.Table` with a row for each ablation."""
     columns = ["", "score", "all adapters", "worst single layer removed", "lower half removed"]
     columns += ["upper half removed", "all removed", "majority class"]
     rows = []
@@ -212,7 +212,7 @@ def ablation_table(ablations):
 
 
 def ablation_panel(ablation):
-    """What each span costs, by its first and last layer: a `figures.Heatmap`."""
+    """Returns a `figures.Heatmap` of the scores' changes, by the span's first and last layer."""
     num_layers = ablation["num_layers"]
     values = np.full([num_layers, num_layers], np.nan)
     for (first, last), value in ablation["spans"].items():

@@ -1,12 +1,12 @@
-"""A sweep: every trial in a process of its own, recorded as it ends, by any number of sweepers.
+"""Runs a sweep: each trial in its own process, recorded when it ends.
 
-    folder/results*.jsonl        what the trials came to, see `records`
-    folder/trials/<name>/        output_dir of each, with what it printed in log.txt
-    folder/precision.json        the precision of trials that leave it open, by their BERT's width
+    folder/results*.jsonl        the trials' results, see `records`
+    folder/trials/<name>/        a trial's output_dir, with its output in log.txt
+    folder/precision.json        the measured precision for trials with --precision=auto
 
-Sweepers that share a folder on one machine share the trials by a lock on the log of each. It lives
-as long as the sweeper or the trial, which writes to the same open file: after a kill, the next
-sweeper waits for trials that still run. Sweepers on several machines take shards.
+Several sweepers on one machine may share a folder: each trial's log is locked while the sweeper or
+the trial has it open, so after a kill the next sweeper waits for trials that still run. Sweepers on
+several machines take shards.
 """
 
 import collections
@@ -33,13 +33,13 @@ from adapter_bert.experiments.records import DONE, FAILED
 from adapter_bert.formats import checkpoints, task_adapter, tfhub
 from adapter_bert.training import output_dir, progress
 
-_POLL_SECONDS = 0.3  # Seconds between two looks at the trials that run.
+_POLL_SECONDS = 0.3
 
-KEEP = ("adapters", "scores", "all")  # What may be kept of a finished trial.
+KEEP = ("adapters", "scores", "all")  # Files that stay of a finished trial.
 
 
-# Further flags that name a location or a device; they are not part of a trial's key, since
-# `_backbone_fingerprint` already identifies the BERT.
+# Flags that name a location or a device. They are not part of a trial's key, in which
+# `_backbone_fingerprint` identifies the BERT.
 _LOCATION_FLAGS = (
     *("bert_config_file", "vocab_file", "init_checkpoint", "bert_hub_module_handle"),
     *("spm_model_file", "feature_cache_dir"),
@@ -48,16 +48,16 @@ _LOCATION_FLAGS = (
 
 
 class Settings(NamedTuple):
-    """How a sweep takes place; but for extra_flags none of it changes what comes out.
+    """The settings of a sweep. Only extra_flags changes results.
 
     Attributes:
       folder: local path.
-      jobs: how many trials run at a time; each gets its share of the processor's cores.
-      shard: (i, n): every n-th trial is this sweeper's, from the i-th on.
-      extra_flags: every trial's, "--name=value" each, and as much its own as those of the grid,
-        unless they say where BERT and the cache lie, or which TPU it is.
+      jobs: number of trials that run in parallel; each gets its share of the CPU cores.
+      shard: (i, n): this sweeper runs every n-th trial, from the i-th.
+      extra_flags: "--name=value" flags for every trial. They count like the grid's, except those
+        that locate BERT, the cache or a TPU.
       keep: one of `KEEP`.
-      retry_failed: run those again that failed.
+      retry_failed: run failed trials again.
     """
 
     folder: str
@@ -76,19 +76,19 @@ class _Running(NamedTuple):
 
 
 class Sweep:
-    """Trials, and the folder of what they come to.
+    """Trials and the folder of their results.
 
     Args:
       trials: list of `grids.Trial`.
       settings: `Settings`.
 
     Attributes:
-      trials: ordered dict from the key of each trial to the trial.
+      trials: ordered dict from keys to trials.
 
     Raises:
-      UserError: a trial needs an environment variable that is not set, or a BERT that is not there;
-        a flag is given twice, or is the sweep's own; two custom tasks have one name, that of
-        their folders; the folder is no local one.
+      UserError: a trial needs an environment variable that is not set, or a missing BERT; a flag is
+        given twice, or is one that the sweep sets; two custom tasks have folders of the same name;
+        or the folder is not local.
     """
 
     def __init__(self, trials, settings):
@@ -100,7 +100,7 @@ class Sweep:
             duplicates = sorted(extra_flags.keys() & dict(trial.flags))
             if duplicates:
                 raise UserError(
-                    f"--{duplicates[0]} is a flag of the trials already: use --set for it."
+                    f"--{duplicates[0]} is a flag of the grid already; change it with --set."
                 )
         self._location_flags = {
             name: extra_flags.pop(name) for name in _LOCATION_FLAGS if name in extra_flags
@@ -116,31 +116,31 @@ class Sweep:
         self._durations = []
 
     def name(self, key):
-        """What a trial is called, here and as its folder."""
+        """Returns a trial's name, which is also its folder's."""
         trial = self.trials[key]
         return re.sub(r"[^\w.-]+", "_", f"{trial.task}-{trial.method}-{key[:8]}")
 
     def records(self):
-        """The records of these trials, a dict by their keys; older versions' have no "data"."""
+        """Returns the trials' records, a dict by key; also records without digests of data."""
         by_key = {r["key"]: r for r in self._records.read()}
         matching = {key: by_key.get(key, by_key.get(self._old_keys[key])) for key in self.trials}
         return {key: record for key, record in matching.items() if record}
 
     def running(self):
-        """What the trials that run now said last, a dict by their keys."""
+        """Returns the last line of output of each running trial, a dict by key."""
         folders = {key: self._trial_folder(key) for key in self.trials}
         return {key: folder.last_line() for key, folder in folders.items() if folder.is_running()}
 
     def commands(self, keys=None):
-        """Returns the command of every trial that is left to this sweeper, as a list of str.
+        """Returns the command of each remaining trial of this sweeper, a list of str.
 
         Args:
-          keys: of the trials to run; None for all.
+          keys: the keys of the trials to run; None for all.
         """
         return [self._commands[key] for key in self._remaining_keys(self.records(), keys)]
 
     def check_flags(self):
-        """Raises UserError if a script does not know a flag of its trials; takes seconds."""
+        """Raises UserError if a script does not accept a flag of its trials; takes seconds."""
         flags_by_script = {}
         for _, script, *command_flags in self._commands.values():
             for flag in command_flags:
@@ -154,21 +154,21 @@ class Sweep:
             if process.returncode:
                 reason = failure_reason(process.stdout.decode(errors="replace"))
                 name = os.path.basename(script)
-                raise UserError(f"{name} does not take the flags of its trials: {reason}")
+                raise UserError(f"{name} does not accept the trials' flags: {reason}")
 
     def run(self, keys=None):
-        """Runs what is left, and waits for what other sweepers run of it.
+        """Runs the remaining trials, and waits for those that other sweepers run.
 
         Args:
-          keys: of the trials to run; None for all.
+          keys: the keys of the trials to run; None for all.
 
         Raises:
           UserError: a record cannot be written.
-          KeyboardInterrupt: Ctrl-C; the trials have saved their last step then.
+          KeyboardInterrupt: Ctrl-C; the trials have saved their last step.
         """
         self._initial_records = self.records()
         for key, record in self._initial_records.items():
-            if record["status"] == DONE:  # A kill may have come before it lost what is not kept.
+            if record["status"] == DONE:  # A killed sweeper may not have cleaned up.
                 self._trial_folder(key).clean_up()
         queue, running = collections.deque(self._remaining_keys(self._initial_records, keys)), {}
         try:
@@ -179,7 +179,7 @@ class Sweep:
             interrupt([trial.process for trial in running.values()])
 
     def _add_trials(self, trials):
-        """Adds trials by their keys; files of data and of BERT are read once for all trials."""
+        """Adds trials by their keys; reads files of data and BERT once for all trials."""
         backbones, data = {}, {}
         for trial in trials:
             flags = {**dict(trial.flags), **self._location_flags}
@@ -198,7 +198,7 @@ class Sweep:
             self.trials[key], self._old_keys[key], self._data[key] = trial, old_key, data[source]
 
     def _digest(self, source, task):
-        """The digests of what a `data_digests.DataSource` reads; None if it cannot be read."""
+        """Returns the digests of a `data_digests.DataSource`, or None if it cannot be read."""
         try:
             return self._digests.compute(source)
         except UserError as error:
@@ -206,12 +206,12 @@ class Sweep:
             return None
 
     def _has_changed_data(self, key):
-        """Whether a trial's files are no longer those that its key has; unchanged ones not read."""
+        """Returns whether a trial's data have changed since its key was computed."""
         trial, data = self.trials[key], self._data[key]
         return data and data != self._digest(data_digests.data_source_of(trial), trial.task)
 
     def _poll(self, queue, running):
-        """Records the trials that have ended, and starts others in their slots."""
+        """Records ended trials, and starts others in their slots."""
         for slot, run in list(running.items()):
             if run.process.poll() is not None:
                 del running[slot]
@@ -222,7 +222,7 @@ class Sweep:
                 running[slot] = started
 
     def _remaining_keys(self, known_records, keys=None):
-        """Returns the keys of this shard's trials that are not done, nor failed for good."""
+        """Returns the keys of this shard's trials that are left to run."""
         index, count = self._settings.shard
         return [
             key
@@ -236,14 +236,14 @@ class Sweep:
         )
 
     def _start_next(self, queue, slot):
-        """Starts the first trial that waits, and that no one else runs; None if there is none."""
+        """Starts the first waiting trial that no other sweeper runs; None if there is none."""
         for _ in range(len(queue)):
             key = queue.popleft()
             log = self._trial_folder(key).lock_log()
             if log is None:
                 queue.append(key)
             elif self.records().get(key) != self._initial_records.get(key):
-                log.close()  # Another sweeper has ended it meanwhile.
+                log.close()  # Another sweeper has finished it.
             else:
                 logging.info("Running %s", self.name(key))
                 cores = _assigned_cores(slot, self._settings.jobs)
@@ -266,7 +266,7 @@ class Sweep:
             **folder.outcome(run.process.returncode, trial),
         }
         if record["status"] == DONE and self._has_changed_data(run.key):
-            reason = "its data have changed since the sweep began; sweep again to train on them"
+            reason = "its data have changed since the sweep began; run the sweep again"
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
@@ -294,9 +294,9 @@ class Sweep:
         return [sys.executable, os.path.join(paths.PROJECT, script), *flags]
 
     def _precision_flags(self, key):
-        """The --precision of a trial that leaves it open: measured once for a width, not by each.
+        """Returns --precision for a trial with "auto": measured once per BERT's width.
 
-        An interrupted trial resumes in its own.
+        An interrupted trial resumes with its precision.
         """
         flags = {**dict(self.trials[key].flags), **self._location_flags}
         has_begun = os.path.exists(os.path.join(self._folder(key), output_dir.SETTINGS_FILE))
@@ -318,7 +318,7 @@ class Sweep:
 
 
 def _discarded_patterns(keep):
-    """Returns the patterns of what a finished trial's folder does without."""
+    """Returns the patterns of the files to remove from a finished trial's folder."""
     if keep == "all":
         return ()
     adapter_folder = (task_adapter.FOLDER,) if keep == "scores" else ()
@@ -332,7 +332,7 @@ def _describe_record(record):
 
 
 def _assigned_cores(slot, jobs):
-    """The processor's cores for one of several trials at a time; None for all of them."""
+    """Returns the CPU cores for one of several parallel trials; None for all cores."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return None
     cores = sorted(os.sched_getaffinity(0))
@@ -340,7 +340,7 @@ def _assigned_cores(slot, jobs):
 
 
 def _parse_flag(flag):
-    """--name=value as a pair; UserError if it is no such flag."""
+    """Returns (name, value) of --name=value; raises UserError for another format."""
     match = re.fullmatch(r"--?(\w+)=(.*)", flag, re.DOTALL)
     if not match:
         raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
@@ -349,7 +349,7 @@ def _parse_flag(flag):
 
 
 def _check_names(trials):
-    """Raises UserError if two custom tasks have one name: of these one is chosen."""
+    """Raises UserError if two custom tasks have the same name: records could not be told apart."""
     tasks = {}
     for trial in trials:
         flags = dict(trial.flags)
@@ -360,15 +360,15 @@ def _check_names(trials):
             earlier = tasks.setdefault(trial.task, task)
             if earlier != task:
                 raise UserError(
-                    f"{task} and {earlier} would be one task, {trial.task}; give them folders of"
-                    " different names, or each a sweep of its own."
+                    f"{task} and {earlier} have the same name, {trial.task}; rename a folder, or"
+                    " use one sweep for each."
                 )
 
 
 def _expand_flags(trial):
-    """A trial with environment variables filled in, but for where data and BERT lie.
+    """Returns a trial with environment variables expanded, except in locations.
 
-    These have digests in its key, which are the same on machines with other folders.
+    Data and BERT have digests in the key, which do not depend on their folders.
     """
     return trial.with_flags(
         {
@@ -379,9 +379,9 @@ def _expand_flags(trial):
     )
 
 
-@functools.lru_cache(maxsize=None)  # Some modules are read whole.
+@functools.lru_cache(maxsize=None)  # Reading a TF-Hub module is slow.
 def _bert_config(handle, config_file):
-    """The `configs.BertConfig` that a trial's flags name."""
+    """Returns the `configs.BertConfig` that a trial's flags name."""
     if handle:
         return tfhub.read_bert(handle).config
     name = "bert_config_file"
@@ -390,23 +390,23 @@ def _bert_config(handle, config_file):
 
 
 def _backbone_fingerprint(handle, init_checkpoint):
-    """What tells a BERT from others, without reading all of it."""
+    """Returns what identifies a BERT, without reading its tensors."""
     if handle:
         return handle
     checkpoint_path = init_checkpoint and grids.expand_variables("init_checkpoint", init_checkpoint)
     prefix = paths.find_bert("init_checkpoint", checkpoint_path)
-    return files.sha256(prefix + ".index")  # It holds a checksum of each tensor.
+    return files.sha256(prefix + ".index")  # The index has a checksum of each tensor.
 
 
-_COMMAND_PREFIX = "\n$ "  # Before each command in the log.
-_INTERRUPT_TIMEOUT = 120.0  # Seconds that an interrupted trial has for saving its step.
+_COMMAND_PREFIX = "\n$ "  # Precedes each command in the log.
+_INTERRUPT_TIMEOUT = 120.0  # Seconds in which an interrupted trial must save its step.
 
 
 class TrialFolder:
-    """A trial's output_dir, and the log of what it printed, which one sweeper at a time has locked.
+    """A trial's output_dir and log. Only one sweeper at a time can lock the log.
 
     Args:
-      path: local path; it need not be there.
+      path: local path; the folder need not exist.
     """
 
     def __init__(self, path):
@@ -415,10 +415,10 @@ class TrialFolder:
         self._cleanup_file = os.path.join(path, ".unkept")
 
     def lock_log(self):
-        """Returns the log, open and locked until all processes that have it closed it.
+        """Returns the log, open and locked until all processes with the file have closed it.
 
         Returns:
-          A binary file; None if another process has locked it.
+          A binary file; None if another process has the lock.
         """
         with files.convert_write_errors(self._log):
             os.makedirs(self._path, exist_ok=True)
@@ -429,7 +429,7 @@ class TrialFolder:
         return None
 
     def is_running(self):
-        """Returns whether some process has locked the log; nothing is written."""
+        """Returns whether a process has locked the log."""
         if not os.path.exists(self._log):
             return False
         with open(self._log, "rb") as log:
@@ -440,8 +440,8 @@ class TrialFolder:
 
         Args:
           command: list of str.
-          log: of `lock_log`; the process has it too, should the one that starts it be killed.
-          cores: indices of the processor's cores that it may use, None for all.
+          log: from `lock_log`. The process inherits the lock, in case the sweeper is killed.
+          cores: indices of the CPU cores that it may use; None for all.
         """
         with files.convert_write_errors(self._log):
             log.write((_COMMAND_PREFIX + " ".join(command) + "\n").encode())
@@ -459,14 +459,14 @@ class TrialFolder:
         return process
 
     def last_line(self):
-        """What the trial printed last."""
+        """Returns the trial's last line of output."""
         return _nonempty_lines(self._read_log()[-2000:])[-1]
 
     def outcome(self, return_code, trial):
-        """What a record says of how the trial ended, see `records`.
+        """Returns the part of the record that describes how the trial ended; see `records`.
 
         Args:
-          return_code: its process's.
+          return_code: the process's.
           trial: `grids.Trial`.
         """
         if return_code < 0:
@@ -480,7 +480,7 @@ class TrialFolder:
             return {"status": FAILED, "reason": str(error)}
 
     def _result(self, trial):
-        """What a record says of a finished trial; UserError if it left not all that it should."""
+        """Returns a finished trial's results; raises UserError if a file is missing."""
         path = os.path.join(self._path, "eval_results.json")
         results = files.read_object(path)
         scores = metrics.scalars(results)
@@ -503,12 +503,12 @@ class TrialFolder:
         return result
 
     def mark_for_cleanup(self, patterns):
-        """Notes what is not kept once the trial is recorded: what matches one of these patterns."""
+        """Marks files for cleanup by patterns, before the trial is recorded."""
         files.write_atomically(self._cleanup_file, "".join(pattern + "\n" for pattern in patterns))
 
     def clean_up(self):
-        """Removes what `mark_for_cleanup` noted last, where that has not been done yet."""
-        with contextlib.suppress(FileNotFoundError):  # It has; or another sweeper does it now.
+        """Removes the files that `mark_for_cleanup` marked, if that is still to be done."""
+        with contextlib.suppress(FileNotFoundError):  # Another sweeper has removed them.
             with open(self._cleanup_file) as reader:
                 patterns = reader.read().splitlines()
             for pattern in patterns:
@@ -522,13 +522,13 @@ class TrialFolder:
 
 
 def _isolate_signals():
-    """Has Ctrl-C come to a trial once, from the one that started it, who may ignore its own."""
+    """Isolates a trial from Ctrl-C, which the sweeper then forwards once."""
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt(processes):
-    """Has trials save their step and end."""
+    """Interrupts trials and waits until they have saved their step."""
     for process in processes:
         process.send_signal(signal.SIGINT)
     for process in processes:
@@ -539,7 +539,7 @@ def interrupt(processes):
 
 
 def failure_reason(text):
-    """The sentence by which a script that stopped says why, else the last line."""
+    """Returns a failed script's error message, or else its last line."""
     lines = _nonempty_lines(text)
     errors = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
     return (errors or lines)[-1]

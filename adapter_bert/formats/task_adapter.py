@@ -26,6 +26,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from adapter_bert import __version__
 from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import card, peft
@@ -342,10 +343,14 @@ def tensors_digest(adapter: TaskAdapter) -> str:
 
 
 def versions() -> Dict[str, str]:
-    """Returns a dict of the versions of TensorFlow and Python."""
+    """Returns the versions of adapter-bert, TensorFlow and Python, by name."""
     import tensorflow  # Imported here, because loading an adapter must not need TensorFlow.
 
-    return {"tensorflow": tensorflow.__version__, "python": platform.python_version()}
+    return {
+        "adapter_bert": __version__,
+        "tensorflow": tensorflow.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def summary(description: Description) -> Dict[str, Any]:

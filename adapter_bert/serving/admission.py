@@ -1,8 +1,9 @@
-"""Who is next and who is refused: all requests wait in one queue, in which clients take turns.
+"""Admission control: one fair queue of all requests, which refuses requests when it is full.
 
-A request has a place in the queue from its head to its answer: a tag, see `Queue.enter`. It counts
-as many rows as its length promises, until its texts are read. Where there are more rows than may
-wait, the request with the last tag is refused, which may be another than the newest.
+A request is in the queue from its head to its answer. Its tag gives its position (`Queue.enter`),
+so that clients take turns. Until its texts are read, its number of rows is estimated from its
+length. When more rows wait than may, the request with the highest tag is refused, which need not be
+the newest.
 """
 
 import asyncio
@@ -16,22 +17,22 @@ import time
 from concurrent import futures
 from typing import Any, Callable, Generator, Iterator, Optional
 
-_BASE_COST = 2000  # Bytes whose reading costs about what any request costs besides.
-_BYTES_PER_ROW = 8192  # Of a body whose instances are not counted yet.
-_HALF_LIFE = 10.0  # Seconds of work after which a measured speed counts half.
+_BASE_COST = 2000  # A request's fixed cost, in bytes whose reading takes as long.
+_BYTES_PER_ROW = 8192  # Estimate for a body whose instances are not counted yet.
+_HALF_LIFE = 10.0  # Seconds of work after which a measured speed has half its weight.
 
 
 class Overloaded(Exception):
-    """A request is refused because too much waits."""
+    """A request is refused because too many rows wait."""
 
 
 class Ticket:
-    """A request's place in a `Queue`.
+    """A request's position in a `Queue`.
 
     Attributes:
       tag: float; requests with lower ones go first.
-      rows: int, how many wait for it.
-      refused: `asyncio.Future`, done when others have taken its place.
+      rows: int, its number of rows.
+      refused: `asyncio.Future`, done when the queue refuses the request.
     """
 
     def __init__(self, tag: float, rows: int):
@@ -40,37 +41,38 @@ class Ticket:
 
 
 class Queue:
-    """The places of all requests. Only the event loop's thread enters, changes and leaves it.
+    """The queue of all requests. Only the event loop's thread may use it, except `count_work`.
 
     Args:
-      max_rows: how many rows may wait.
-      max_seconds: for how long a request may wait; less rows may wait where they take longer.
+      max_rows: maximum number of waiting rows.
+      max_seconds: maximum time that a request may wait; fewer rows may wait if they take longer.
     """
 
     def __init__(self, max_rows: int, max_seconds: float):
         self.max_rows, self._max_seconds = max_rows, max_seconds
         self._tickets: set[Ticket] = set()
-        self._requests_of = collections.Counter()  # By client.
+        self._requests_of = collections.Counter()  # From client to its open requests.
         self._virtual_time = 0.0
-        self._computed_rows = self._seconds = 0.0  # Recent ones.
+        self._computed_rows = self._seconds = 0.0  # Decayed sums; their quotient is the speed.
 
     def __len__(self):
-        """How many rows wait."""
+        """Returns the number of waiting rows."""
         return sum(ticket.rows for ticket in self._tickets)
 
     @contextlib.contextmanager
     def enter(self, client: str, num_bytes: int) -> Iterator[Ticket]:
-        """Yields the `Ticket` of a request, which has its place until the context ends.
+        """Yields the `Ticket` of a request, which is in the queue until the context ends.
 
-        Self-clocked fair queueing (Golestani 1994): a tag is the virtual time, which is the last
-        tag that was answered, plus the request's cost, of as many requests as the client has now.
+        Self-clocked fair queueing (Golestani 1994): a tag is the virtual time plus the request's
+        cost. The virtual time is the highest tag answered so far. The cost grows with the number of
+        requests that the client has open.
 
         Args:
-          client: whose turn it is, such as an address.
-          num_bytes: what is to be read.
+          client: its name, such as an address.
+          num_bytes: length of the request's body.
 
         Raises:
-          Overloaded: too many rows wait, and none of them longer than this request's would.
+          Overloaded: too many rows wait, and this request's tag is the highest.
         """
         self._requests_of[client] += 1
         cost = (_BASE_COST + num_bytes) * self._requests_of[client]
@@ -87,10 +89,10 @@ class Queue:
                 del self._requests_of[client]
 
     def resize(self, ticket: Ticket, rows: int) -> None:
-        """Sets how many rows wait for a request.
+        """Sets a request's number of rows, and refuses requests if too many rows wait.
 
         Raises:
-          Overloaded: these are too many; the request has lost its place.
+          Overloaded: this request is refused.
         """
         ticket.rows = rows
         while len(self) > self._limit() and len(self._tickets) > 1:
@@ -102,24 +104,24 @@ class Queue:
                 last.refused.set_result(None)
 
     def count_work(self, rows: int, seconds: float) -> None:
-        """Tells how long rows took, or their texts (0 rows). Any thread may call it."""
-        kept = 0.5 ** (seconds / _HALF_LIFE)
-        self._computed_rows = kept * self._computed_rows + rows
-        self._seconds = kept * self._seconds + seconds
+        """Records the seconds of computed rows, or of reading texts (0 rows); thread-safe."""
+        decay = 0.5 ** (seconds / _HALF_LIFE)
+        self._computed_rows = decay * self._computed_rows + rows
+        self._seconds = decay * self._seconds + seconds
 
     def _limit(self) -> float:
-        """How many rows may wait: those that are answered in time at the speed of late."""
+        """Returns how many rows may wait: those that can be answered in time, at recent speed."""
         if not self._computed_rows or not self._seconds:
             return self.max_rows
         return min(self.max_rows, self._max_seconds * self._computed_rows / self._seconds)
 
 
 class Readers:
-    """Threads that do work step by step; before each step, the work with the lowest tag is next.
+    """Threads that run work in steps: the next step is of the work with the lowest tag.
 
     Args:
-      count_work: function of (0, seconds) that is told of each step.
-      num_threads: by default one for each processor, four at most.
+      count_work: function of (0, seconds), called after each step.
+      num_threads: by default one for each processor, at most four.
     """
 
     def __init__(self, count_work: Callable[[int, float], None], num_threads: Optional[int] = None):
@@ -135,21 +137,21 @@ class Readers:
             thread.start()
 
     def submit(self, tag: float, steps: Generator[None, None, Any]) -> "futures.Future[Any]":
-        """Has work done.
+        """Queues work.
 
         Args:
-          tag: float, see above.
-          steps: generator; it yields where work with a lower tag may go first.
+          tag: float; work with a lower one goes first.
+          steps: generator; it yields after each step.
 
         Returns:
-          A `concurrent.futures.Future` of what the generator returns. Cancelling it ends the work.
+          A `concurrent.futures.Future` of the generator's return value; cancelling ends the work.
         """
         future: futures.Future[Any] = futures.Future()
         self._push(tag, next(self._arrival), steps, future)
         return future
 
     def close(self) -> None:
-        """Does all work, and ends."""
+        """Finishes all work and ends the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -184,5 +186,5 @@ class Readers:
 
 
 def _resolve(setter, value):
-    with contextlib.suppress(futures.InvalidStateError):  # Its caller gave up in this moment.
+    with contextlib.suppress(futures.InvalidStateError):  # The caller has just cancelled it.
         setter(value)

@@ -1,14 +1,13 @@
-"""A bank: the adapters of any number of tasks over one frozen BERT, which a batch may mix.
+"""An adapter bank: any number of tasks over one frozen BERT, mixed in a batch.
 
     bank = AdapterBank(config, "bert/bert_model.ckpt", max_in_memory=100)
     bank.add("mrpc", "output/mrpc/adapter")
     bank.add("sms_spam", "output/spam/adapter")
     bank.predict([Row("sms_spam", ids, segments), Row("mrpc", ids, segments)])
 
-Tasks come and go one by one, and none touches another (Houlsby et al. 2019, section 1). What is not
-in memory is read from its folder when a batch asks for it, and what was asked for longest ago makes
-room. ONNX Runtime computes them (`engine`), and nothing here needs TensorFlow but to convert a BERT
-once (`formats.onnx_backbone`).
+Adding a task never changes earlier tasks (Houlsby et al. 2019, section 1). An adapter is read from
+its folder when a batch needs it, and the least recently used one is evicted. ONNX Runtime computes
+(`engine`); TensorFlow is needed only to convert a BERT once (`formats.onnx_backbone`).
 """
 
 import collections
@@ -32,12 +31,12 @@ class UnknownTask(UserError):
 
 
 class Row(NamedTuple):
-    """A sequence of one task.
+    """A token sequence for one task.
 
     Attributes:
       task: its name in the bank.
       input_ids: ints, with [CLS] and [SEP] and without padding.
-      segment_ids: as many ints.
+      segment_ids: ints, as many.
     """
 
     task: str
@@ -46,14 +45,14 @@ class Row(NamedTuple):
 
 
 class _Entry:
-    """A task of the bank; another adapter of the same name is another entry.
+    """A task of the bank; replacing its adapter makes a new entry.
 
     Args:
       source: a folder, or the `task_adapter.TaskAdapter` itself.
       description: its `task_adapter.Description`.
-      digest: its `_digest` from before that was read, so that a folder which is replaced
-        meanwhile is refused when it is read again.
-      called: what errors call a folder.
+      digest: its `_digest`, taken before the description was read: if the folder is replaced
+        later, reading its tensors fails.
+      label: the folder's name in errors.
     """
 
     def __init__(
@@ -67,42 +66,41 @@ class _Entry:
         self.architecture = compatibility.architecture_of(description.adapter)
         self.kind = task_kinds.get(description.kind)
         self.loaded: Any = None  # In memory: `engine.LoadedTask`.
-        self.reading = threading.Lock()  # Of the thread that reads it.
+        self.reading = threading.Lock()  # Held by the thread that reads the tensors.
         self._source, self._digest, self._label = source, digest, label
 
     def read(self) -> task_adapter.TaskAdapter:
-        """The `task_adapter.TaskAdapter`, which must be the one that was added."""
+        """Returns the `task_adapter.TaskAdapter`; raises UserError if it was replaced."""
         if not isinstance(self._source, str):
             return self._source
         where = f"{self._label} {self._source}"
         adapter = task_adapter.load(self._source, self._label)
         if _digest(self._source) != self._digest:
             raise UserError(
-                f"{where} holds another adapter than the one that was added to the bank: add it"
-                " again."
+                f"{where} holds another adapter than the one added to the bank: add it again."
             )
         task_adapter.check_finite(adapter.tensors, where)
         return adapter
 
 
 class AdapterBank:
-    """Many tasks over one BERT. Every method may be called from any thread.
+    """Many tasks over one frozen BERT. Every method may be called from any thread.
 
     Args:
       config: `configs.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
-      precision: "float32"; "int8", in which the backbone's products are computed, at other
-        results, while adapters and heads stay float32; or "float16", on a GPU.
-      max_in_memory: how many tasks the memory holds, None for all that were asked for. A batch of
-        more tasks than that has them all in memory until the next one.
+      precision: "float32"; "int8", which quantizes the backbone's matrix products and changes
+        results slightly; or "float16", on a GPU.
+      max_in_memory: maximum number of tasks in memory; None for no limit. A batch of more tasks
+        exceeds it until the next batch.
 
     Attributes:
       backbone: `task_adapter.Backbone`.
-      precision: what it computes in.
+      precision: see above.
 
     Raises:
-      UserError: the checkpoint is not that BERT's, or is not converted yet and there is no
-        TensorFlow; there is no GPU for float16.
+      UserError: the checkpoint does not match the config; it is not converted yet and TensorFlow
+        is not installed; or float16 finds no GPU.
     """
 
     def __init__(
@@ -115,16 +113,17 @@ class AdapterBank:
     ):
         if max_in_memory is not None and max_in_memory < 1:
             raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
-        from adapter_bert.serving import engine  # Python 3.7 has no ONNX Runtime.
+        from adapter_bert.serving import engine  # Not at the top: Python 3.7 has no ONNX Runtime.
 
         self.precision = precision
         self._engine = engine.Engine(config, init_checkpoint, precision)
         folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
         self.backbone = task_adapter.Backbone(folder, self._engine.fingerprint, config.to_dict())
         self._config, self._max_in_memory = config, max_in_memory
-        self._entries: Dict[str, _Entry] = {}  # Never changed, but replaced.
-        self._in_memory: Any = collections.OrderedDict()  # The latest at the end.
-        self._lock = threading.Lock()  # For moments: of whoever changes these.
+        # Copied on each change, so that it can be read without the lock.
+        self._entries: Dict[str, _Entry] = {}
+        self._in_memory: Any = collections.OrderedDict()  # The most recently used last.
+        self._lock = threading.Lock()  # Never held while tensors are read or computed.
 
     def add(
         self,
@@ -135,37 +134,36 @@ class AdapterBank:
         lazy: bool = False,
         label: str = "Folder",
     ) -> task_adapter.Description:
-        """Adds a task, or replaces it: batches under way get all of the old one, later ones none.
+        """Adds or replaces a task. A running batch keeps using the old adapter.
 
         Args:
           name: str.
-          adapter: folder of a task adapter, or a `task_adapter.TaskAdapter`, which then stays in
-            the process's memory.
-          replace: bool; whether there may be a task of that name.
-          lazy: bool; leave the tensors of a folder unread until a batch asks for the task, which
-            is then refused if they are damaged or diverged.
-          label: what errors call a folder, such as the flag that named it.
+          adapter: folder of a task adapter, or a `task_adapter.TaskAdapter`, which stays in memory.
+          replace: bool; whether a task of that name may exist.
+          lazy: bool; read a folder's tensors at the first batch for the task. If they are damaged
+            or contain NaN or Inf, that batch fails.
+          label: the folder's name in errors, such as the flag that names it.
 
         Returns:
           Its `task_adapter.Description`.
 
         Raises:
-          UserError: the name is taken; the adapter is damaged, or of another BERT, or trained more
-            than a bank can hold, or diverged. The bank is then as it was.
+          UserError: the name is taken; or the adapter is damaged, was trained on another BERT,
+            contains NaN or Inf, or trained parameters that tasks must share. The bank is unchanged.
         """
         digest = _digest(adapter)
         if isinstance(adapter, str):
             where, description = f"{label} {adapter}", task_adapter.describe(adapter, label)
         else:
             where, description, lazy = f"The adapter of {name!r}", adapter.description, False
-        # First: a BERT of a billion layers would fill the memory with the names of its tensors.
+        # Before the tensors: a description of a billion layers would fill the memory with names.
         compatibility.check_compatible(description, self.backbone, where)
         if not lazy:
             _check_tensors(adapter, label, where)
         entry = _Entry(adapter, description, digest, label)
         with self._lock:
             if name in self._entries and not replace:
-                raise UserError(f"There is a task {name!r} in the bank already.")
+                raise UserError(f"The bank has a task {name!r} already.")
             self._unload(name)
             self._entries = {**self._entries, name: entry}
         return description
@@ -178,46 +176,46 @@ class AdapterBank:
             self._entries = {other: e for other, e in self._entries.items() if other != name}
 
     def names(self) -> List[str]:
-        """All tasks, a sorted list of str."""
+        """Returns the names of all tasks, a sorted list of str."""
         return sorted(self._entries)
 
     def names_in_memory(self) -> List[str]:
-        """Those whose adapters are in memory, the one that was asked for last at the end."""
+        """Returns the names of the tasks in memory, the most recently used last."""
         return list(self._in_memory)
 
     def is_in_memory(self, name: str) -> bool:
-        """Whether a task's adapter is in memory."""
+        """Returns whether a task's adapter is in memory."""
         return name in self._in_memory
 
     def describe(self, name: str) -> task_adapter.Description:
-        """The `task_adapter.Description` of a task; raises `UnknownTask`."""
+        """Returns the `task_adapter.Description` of a task; raises `UnknownTask`."""
         return self._entry(name).description
 
     def load(self, name: str) -> None:
-        """Reads a task into memory, if it is not there: a batch that asks for it need not wait.
+        """Reads a task into memory, so that a batch need not wait for it.
 
         Raises:
-          UnknownTask: it is not in the bank.
-          UserError: its adapter cannot be read any more.
+          UnknownTask: the task is not in the bank.
+          UserError: its adapter can no longer be read.
         """
         with self._lock:
             entries = self._ask_for([name])
         self._loaded(name, entries[name], entries)
 
     def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
-        """What each task's own model would say.
+        """Returns a prediction for each row, as its task's own model computes it.
 
         Args:
           rows: iterable of `Row`, of any tasks in any order.
 
         Returns:
-          A list of a dict for each row, as the tasks' heads predict: "probabilities", float32 [L];
+          A list of dicts, one per row. By kind of task: "probabilities", float32 [L];
           "prediction", a float; or "start_logits" and "end_logits", float32 [S] for S tokens.
 
         Raises:
           UnknownTask: a row's task is not in the bank.
-          UserError: a row is no sequence of this BERT; an adapter cannot be read any more, or gives
-            NaN or Inf.
+          UserError: a row has invalid ids or length; an adapter can no longer be read, or gives NaN
+            or Inf.
         """
         rows = list(rows)
         for row in rows:
@@ -231,7 +229,7 @@ class AdapterBank:
         return results
 
     def close(self) -> None:
-        """Frees the memory; the bank is of no use then."""
+        """Frees the memory; the bank cannot be used afterwards."""
         self._engine.close()
 
     def _entry(self, name: str) -> _Entry:
@@ -246,7 +244,7 @@ class AdapterBank:
         if not 0 < length <= config.max_position_embeddings or length != len(row.segment_ids):
             raise UserError(
                 f"A row of task {row.task!r} has {length} input_ids and {len(row.segment_ids)}"
-                f" segment_ids, expected as many of both, 1 to {config.max_position_embeddings}."
+                f" segment_ids; expected equal numbers, 1 to {config.max_position_embeddings}."
             )
         for name, size in (
             ("input_ids", config.vocab_size),
@@ -255,12 +253,12 @@ class AdapterBank:
             values = getattr(row, name)
             if min(values) < 0 or max(values) >= size:
                 raise UserError(
-                    f"A row of task {row.task!r} has {name} from {min(values)} to {max(values)},"
+                    f"A row of task {row.task!r} has {name} from {min(values)} to {max(values)};"
                     f" expected 0 to {size - 1}."
                 )
 
     def _predict_batch(self, rows: List[Row]) -> List[Dict[str, Any]]:
-        """`predict` for as many rows as one pass takes."""
+        """Returns the predictions of at most `BATCH_SIZE` rows."""
         with self._lock:
             entries = self._ask_for(row.task for row in rows)
         tasks = {name: self._loaded(name, entry, entries) for name, entry in entries.items()}
@@ -279,7 +277,7 @@ class AdapterBank:
         return results
 
     def _ask_for(self, names: Iterable[str]) -> Dict[str, _Entry]:
-        """The entries of tasks, which are then those asked for last."""
+        """Returns the tasks' entries, and marks them as the most recently used."""
         entries = {name: self._entry(name) for name in names}
         for name in entries:
             if name in self._in_memory:
@@ -287,33 +285,33 @@ class AdapterBank:
         return entries
 
     def _loaded(self, name: str, entry: _Entry, needed: Dict[str, _Entry]) -> Any:
-        """A task in memory, which is read if it is not there; other batches go on meanwhile."""
+        """Returns a task's `engine.LoadedTask`, read if necessary; other batches keep running."""
         with entry.reading:
             loaded = entry.loaded
             if loaded is None:
                 loaded = self._engine.load(entry.read())
                 with self._lock:
-                    if self._entries.get(name) is entry:  # Else it was replaced meanwhile.
+                    if self._entries.get(name) is entry:  # Another thread may have replaced it.
                         self._evict(needed)
                         entry.loaded = loaded
                         self._in_memory[name] = None
         return loaded
 
     def _evict(self, needed: Dict[str, _Entry]) -> None:
-        """Forgets the tasks that were asked for longest ago, until there is room for one more."""
+        """Evicts the least recently used tasks until there is room for one more."""
         if self._max_in_memory is not None:
             evictable = [name for name in self._in_memory if name not in needed]
             for name in evictable[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
                 self._unload(name)
 
     def _unload(self, name: str) -> None:
-        """Takes a task's adapter out of memory, if it is there; batches under way keep it."""
+        """Drops a task's adapter from memory; running batches keep their reference."""
         if self._in_memory.pop(name, self) is None:
             self._entries[name].loaded = None
 
 
 def _by_architecture(rows: List[Row], entries: Dict[str, _Entry]) -> Iterable[List[int]]:
-    """The indices of the rows that one pass computes; in practice it is one for all."""
+    """Returns lists of row indices that one pass can compute: usually one list of all rows."""
     groups: Dict[compatibility.Architecture, List[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(entries[row.task].architecture, []).append(index)
@@ -321,10 +319,11 @@ def _by_architecture(rows: List[Row], entries: Dict[str, _Entry]) -> Iterable[Li
 
 
 def _digest(source: AdapterSource) -> Optional[str]:
-    """What tells a folder's adapter from another; None where there is no folder's."""
+    """Returns a digest that identifies the adapter in a folder, or None."""
     if not isinstance(source, str):
         return None
-    path = f"{files.current_folder(source)}/{task_adapter.CONFIG_FILE}"  # Has the tensors' digest.
+    # This file has the digest of the tensors.
+    path = f"{files.current_folder(source)}/{task_adapter.CONFIG_FILE}"
     return files.sha256(path) if files.exists(path) else None
 
 
@@ -338,7 +337,7 @@ def _check_tensors(source: AdapterSource, label: str, where: str) -> None:
 
 
 def _make_prediction(row: Row, entry: _Entry, logits, token_logits) -> Dict[str, Any]:
-    """A row's outputs as its task's own head would give them."""
+    """Returns a row's prediction, cut to the outputs of its task's head."""
     if entry.kind.reads_tokens:
         logits = token_logits[: len(row.input_ids)]
     logits = logits[..., : entry.kind.num_outputs(len(entry.description.labels))]

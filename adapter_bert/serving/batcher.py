@@ -1,7 +1,7 @@
-"""Rows of many callers → batches of like length, computed one at a time in a thread of its own.
+"""Dynamic batching: rows of many callers are computed in batches of similar length, in one thread.
 
-While a batch is computed the next one gathers, so that nothing waits for a batch to fill: alone, a
-row is computed at once, and under load batches grow by themselves.
+No row waits for a batch to fill. A lone row is computed at once; under load, rows gather while a
+batch is computed, so batches grow.
 """
 
 import bisect
@@ -15,21 +15,21 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
 
 from absl import logging
 
-BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
-# Padding that a batch may have: tokens that take about as long as a batch's own overhead does with
-# BERTs of 6 and 12 layers on CPU, or a share of the batch, whichever is more.
+BATCH_SIZE = 32  # A larger batch is no faster per row, and needs more memory.
+# Allowed padding is the larger of two: tokens that take about as long as a batch's fixed overhead
+# (BERTs of 6 and 12 layers on CPU), or a share of the batch.
 _MAX_PADDING_TOKENS = 64
 _MAX_PADDING_RATIO = 0.25
-# On CPU more tokens are no faster each, and whoever comes next waits for all of them.
+# On CPU a larger batch is no faster per token, and the next row waits for all of it.
 _MAX_BATCH_TOKENS = 1024
 
 
 class Closed(Exception):
-    """No rows are taken any more."""
+    """The batcher is closed."""
 
 
 class _Call:
-    """The rows of one caller: answered when the last of them is computed."""
+    """One caller's rows, with a future that is done when the last of them is computed."""
 
     def __init__(self, count: int):
         self.future = futures.Future()
@@ -40,27 +40,27 @@ class _Call:
         self.outputs[index] = output
         self.num_missing -= 1
         if not self.num_missing and not self.future.done():
-            with contextlib.suppress(futures.InvalidStateError):  # Its caller gave up just now.
+            with contextlib.suppress(futures.InvalidStateError):  # The caller has just cancelled.
                 self.future.set_result(self.outputs)
 
 
 class _QueuedRow(NamedTuple):
-    """A row that waits; they compare by length, and of one length by their place in the queue."""
+    """A waiting row. Rows compare by length, then by position in the queue."""
 
     length: int
-    place: Tuple[float, int]  # Priority, arrival.
+    position: Tuple[float, int]  # Priority, arrival.
     row: object
     call: _Call
     row_index: int  # Among the call's rows.
 
 
 class Batcher:
-    """Hands rows to a function in batches. Every method may be called from any thread.
+    """Calls a function with batches of rows. Every method may be called from any thread.
 
     Args:
-      predict: function of a list of rows, which returns a list of an output for each.
-      length_of: function of a row; rows of like length share a batch.
-      max_batch_size: the most rows of a batch.
+      predict: function of a list of rows that returns a list of their outputs.
+      length_of: function of a row; rows of similar length share a batch.
+      max_batch_size: maximum number of rows in a batch.
     """
 
     def __init__(
@@ -80,45 +80,45 @@ class Batcher:
         self._thread.start()
 
     def __len__(self):
-        """How many rows wait."""
+        """Returns the number of waiting rows."""
         return len(self._queue)
 
     @property
     def is_open(self) -> bool:
-        """Whether rows are taken."""
+        """Whether the batcher accepts rows."""
         return not self._closed and self._thread.is_alive()
 
     def submit(self, rows: list, priority: float = 0.0) -> "futures.Future[list]":
         """Queues rows.
 
         Args:
-          rows: list of at least one.
-          priority: rows with a lower one go first; of one priority, those that came first.
+          rows: list of at least one row.
+          priority: rows with a lower one go first; then those that came first.
 
         Returns:
-          A `concurrent.futures.Future` of the list of their outputs; the Exception that a row met
-          is its output. Where it is cancelled, what is not computed yet is left out.
+          A `concurrent.futures.Future` of the list of their outputs. The output of a row that fails
+          is its Exception. Cancelling the future skips rows that are not computed yet.
 
         Raises:
-          Closed: see there.
+          Closed: the batcher is closed.
         """
         call = _Call(len(rows))
         with self._changed:
             if self._closed:
                 raise Closed
-            for position, row in enumerate(rows):
-                place = priority, next(self._arrival)
-                entry = _QueuedRow(self._length_of(row), place, row, call, position)
+            for index, row in enumerate(rows):
+                position = priority, next(self._arrival)
+                entry = _QueuedRow(self._length_of(row), position, row, call, index)
                 bisect.insort(self._queue, entry)
             self._changed.notify()
         return call.future
 
     def observe(self, observer: Callable[[int, float], None]) -> None:
-        """Has a function of (number of rows, seconds) be told of each batch."""
+        """Adds a function of (number of rows, seconds) that is called after each batch."""
         self._observers.append(observer)
 
     def close(self) -> None:
-        """Computes what waits, and ends; later rows are refused."""
+        """Computes the waiting rows and ends the thread; later rows are refused."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -141,21 +141,21 @@ class Batcher:
                     observer(len(batch), seconds)
 
     def _next_batch(self) -> List[_QueuedRow]:
-        """Takes the row that is next, and of its neighbours in length as many as pay."""
+        """Removes and returns the next row, with the rows of similar length to batch it with."""
         lengths = [entry.length for entry in self._queue]
-        first = min(range(len(lengths)), key=lambda position: self._queue[position].place)
+        first = min(range(len(lengths)), key=lambda index: self._queue[index].position)
         *_, (start, stop) = itertools.islice(_windows(lengths, first), self._max_batch_size)
         batch = self._queue[start:stop]
         del self._queue[start:stop]
         return batch
 
     def _compute(self, batch: List[_QueuedRow]) -> None:
-        """Answers a batch; one with an error in halves, until the row is alone that it is of."""
+        """Computes a batch. On an error, bisects the batch to isolate the failing row."""
         try:
             outputs = self._predict([entry.row for entry in batch])
         except Exception as error:
             if len(batch) == 1:
-                logging.warning("A row cannot be computed: %s", error)
+                logging.warning("A row failed: %s", error)
                 batch[0].call.set_output(batch[0].row_index, error)
                 return
             middle = len(batch) // 2
@@ -167,10 +167,10 @@ class Batcher:
 
 
 def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
-    """Yields the windows of 1, 2, 3, ... of ascending lengths around one: (start, stop).
+    """Yields (start, stop) of windows of 1, 2, 3, ... ascending lengths that contain `index`.
 
-    Each takes in the neighbour that adds less padding, as long as all of it costs no more than a
-    batch of its own for those who need it would, and the batch is no larger than pays.
+    Each window adds the neighbour that needs less padding. The last one is the largest window
+    within the limits on padding and tokens.
     """
     start, stop, padding = index, index + 1, 0.0
     while True:

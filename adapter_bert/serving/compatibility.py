@@ -1,6 +1,6 @@
-"""Which tasks can share an encoder, and what of an encoder may differ from task to task.
+"""Tells which tasks can share an encoder, and which tensors are task-specific.
 
-Each task may have adapters, LayerNorms, a pooler and a head of its own; the rest is the backbone's.
+Each task may have its own adapters, LayerNorms, pooler and head. All else belongs to the backbone.
 """
 
 from typing import Any, Dict, Iterable, NamedTuple, Optional
@@ -13,7 +13,7 @@ HEAD = ("output_weights", "output_bias")
 
 
 class Architecture(NamedTuple):
-    """What all adapters in one encoder agree on; see `configs.AdapterConfig`."""
+    """The adapter settings that all tasks of one encoder share; see `configs.AdapterConfig`."""
 
     activation: str = "gelu"
     placement: str = "sequential"
@@ -21,21 +21,21 @@ class Architecture(NamedTuple):
 
 
 def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
-    """The `Architecture` of a `configs.AdapterConfig`; of None the default, which fits any."""
+    """Returns the `Architecture` of a `configs.AdapterConfig`; for None, the default."""
     if adapter is None:
         return Architecture()
     return Architecture(adapter.activation.lower(), adapter.placement, adapter.interaction)
 
 
 def common_architecture(adapters: Iterable[task_adapter.TaskAdapter]) -> Architecture:
-    """The `Architecture` of all `TaskAdapter`s that adapt something; UserError if they differ."""
+    """Returns the `Architecture` that all adapters share; raises UserError if they differ."""
     settings = [adapter.description.adapter for adapter in adapters]
     architectures = {architecture_of(config) for config in settings if config} or {Architecture()}
     if len(architectures) > 1:
         variants = " and ".join(sorted("/".join(architecture) for architecture in architectures))
         raise UserError(
             f"Adapters of different activation, placement or interaction ({variants}) cannot share"
-            " a model: export their tasks apart."
+            " a model: export their tasks separately."
         )
     return architectures.pop()
 
@@ -43,15 +43,15 @@ def common_architecture(adapters: Iterable[task_adapter.TaskAdapter]) -> Archite
 def check_compatible(
     description: task_adapter.Description, backbone: task_adapter.Backbone, where: str
 ) -> None:
-    """Makes sure that a task can have its place beside others.
+    """Checks that a task can share an encoder with others.
 
     Args:
       description: `task_adapter.Description`.
       backbone: `task_adapter.Backbone` of the encoder.
-      where: begins the error's sentence.
+      where: begins the error message.
 
     Raises:
-      UserError: it was trained on another BERT, or trained more than tables hold.
+      UserError: it was trained on another BERT, or it trained parameters that tasks must share.
     """
     expected, actual = _backbone_identity(backbone), _backbone_identity(description.backbone)
     for name in (name for name in expected if expected[name] != actual[name]):
@@ -67,38 +67,37 @@ def check_compatible(
     settings = description.adapter
     if settings and not _is_supported(settings):
         unsupported = [
-            "adapters with normalization, scaling, several layers, the placement normalized or a"
-            " function of their own"
+            "adapters with normalization, scaling, several layers, the placement normalized or"
+            " another function"
         ]
     if unsupported:
         raise UserError(
             f"{where} (--tuning={description.tuning.method}) trained {unsupported[0]}; tasks that"
-            " share a model have plain adapters, LayerNorms, pooler and head of their own, and no"
-            " more."
+            " share a model may only train plain adapters, LayerNorms, the pooler and the head."
         )
 
 
 def _is_supported(settings: configs.AdapterConfig) -> bool:
-    """Whether both mixed encoders compute such adapters, whatever their size."""
+    """Returns whether both mixed encoders compute such adapters, whatever their size."""
     is_known = settings.fn.lower() == "feedforward_adapter" and settings.placement != "normalized"
-    # An `Architecture` tells variants apart, and sites lie in the tables' names.
+    # `Architecture` covers the other variants, and the tables' names cover sites.
     return is_known and set(settings.variant()) <= {"sites", *Architecture._fields}
 
 
 def _backbone_identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:
-    """What tells a BERT from others; the sizes, as nothing else keeps a fingerprint's word."""
+    """Returns what identifies a BERT. An adapter may claim any fingerprint, so sizes count too."""
     names = "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act"
     return {"fingerprint": backbone.fingerprint, **{n: backbone.config.get(n) for n in names}}
 
 
 def table_name(name: str) -> str:
-    """The table of a task adapter's tensor: the heads of all kinds share theirs."""
+    """Returns the table of a task adapter's tensor; heads of all kinds share their tables."""
     variable = name.rpartition("/")[2]
     return variable if variable in HEAD else name
 
 
 def row_shapes(config: configs.BertConfig) -> model_variables.Shapes:
-    """A dict from the names of tables to the shape of a row."""
+    """Returns a dict from the names of tables to the shape of a row."""
     width = config.hidden_size
     encoder = model_variables.encoder_shapes(config)
     shapes = {name: shape for name, shape in encoder.items() if is_task_specific(name)}
@@ -114,10 +113,10 @@ def row_shapes(config: configs.BertConfig) -> model_variables.Shapes:
 
 
 def is_task_specific(name: str) -> bool:
-    """Whether a tensor of the encoder may differ from task to task: LayerNorms and the pooler."""
+    """Returns whether an encoder's tensor is task-specific: LayerNorms and the pooler are."""
     return "/LayerNorm/" in name or is_pooler(name)
 
 
 def is_pooler(name: str) -> bool:
-    """Whether a tensor is the pooler's."""
+    """Returns whether a tensor belongs to the pooler."""
     return name.startswith("bert/pooler/")

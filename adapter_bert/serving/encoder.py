@@ -1,10 +1,10 @@
-"""An encoder whose batch mixes tasks: every row goes through its own task's adapters.
+"""A TensorFlow encoder for batches that mix tasks: each sequence uses its own task's adapters.
 
-What tasks train lies in tables, one for each tensor, a task's values in rows of it. A batch brings,
-for each of its sequences, the rows to gather; then all sequences go through the frozen layers at
-once, and through adapters, LayerNorms, pooler and head by batched products. The tables of
-bottlenecks and of outputs have a row for each unit, so that adapters of any size and heads of any
-number of labels share them and take no more than their own room; row 0 of these is 0, and pads.
+Each trained tensor has a table that holds all tasks' values in its rows. A batch has slot indices:
+the rows to gather for each of its sequences. All sequences share one pass through the frozen
+layers; adapters, LayerNorms, pooler and head are batched matrix products of the gathered rows. The
+tables of bottlenecks and outputs have a row for each unit, so adapters of any size and heads with
+any number of labels need no padding in the tables. Their row 0 is zero, for padding in a batch.
 
 Axes in shape comments: B batch, S positions, D hidden size, m adapter size, L outputs of a head.
 """
@@ -20,18 +20,19 @@ from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.ops import adapters
 from adapter_bert.serving import compatibility
 
-# What a row of a table belongs to: a task, its own pooler, a unit of its bottlenecks, an output of
-# its head; and how many rows at a pool's begin are no task's: the backbone's pooler, and rows of 0.
+# From each pool of rows to its number of reserved rows, which come first: the backbone's pooler,
+# and the rows of zeros. A row holds the values of a task, of its pooler, of a unit of its
+# bottlenecks, or of an output of its head.
 RESERVED_ROWS = {"task": 0, "pooler": 1, "bottleneck": 1, "output": 1}
 _BOTTLENECK = ("adapters/weights1", "adapters/biases1", "adapters/weights2")
 
 
 class SlotIndices(NamedTuple):
-    """Rows of the tables, for one task or for each sequence of a batch.
+    """Indices of the tables' rows, for one task or for each sequence of a batch.
 
     Attributes:
       task: int, or an integer array or Tensor [B].
-      pooler: likewise; 0 is the backbone's.
+      pooler: like task; 0 is the backbone's pooler.
       bottleneck: list of m ints, or [B, m]; padded with 0.
       output: list of L ints, or [B, L]; padded with 0.
     """
@@ -50,7 +51,7 @@ class Outputs(NamedTuple):
 
 
 def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str, np.ndarray]:
-    """The backbone's own tensors of those that a task may train: a dict from names to arrays."""
+    """Returns the backbone's values of the task-specific tensors, a dict from names to arrays."""
     reader = checkpoints.open_checkpoint(init_checkpoint)
     where = f"--init_checkpoint {init_checkpoint}"
     return {
@@ -61,7 +62,7 @@ def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str,
 
 
 def rows_needed(adapter: task_adapter.TaskAdapter) -> Dict[str, int]:
-    """How many rows of each pool a `task_adapter.TaskAdapter` takes: a dict by pool."""
+    """Returns the number of rows that a `task_adapter.TaskAdapter` needs in each pool, a dict."""
     settings = adapter.description.adapter
     (bias,) = (
         v for name, v in adapter.tensors.items() if compatibility.table_name(name) == "output_bias"
@@ -75,13 +76,13 @@ def rows_needed(adapter: task_adapter.TaskAdapter) -> Dict[str, int]:
 
 
 def slots_of(rows: Dict[str, List[int]]) -> SlotIndices:
-    """The `SlotIndices` of a task that has got a list of rows of each pool: a dict by pool."""
+    """Returns a task's `SlotIndices`, given its list of rows in each pool."""
     (pooler,) = rows["pooler"] or [0]
     return SlotIndices(rows["task"][0], pooler, rows["bottleneck"], rows["output"])
 
 
 def rows_by_pool(slots: SlotIndices) -> Dict[str, List[int]]:
-    """The other way round: the lists of a task's own rows, a dict by pool."""
+    """Returns a task's list of rows in each pool: the inverse of `slots_of`."""
     pooler = [slots.pooler] if slots.pooler else []
     return {**slots._asdict(), "task": [slots.task], "pooler": pooler}
 
@@ -89,16 +90,16 @@ def rows_by_pool(slots: SlotIndices) -> Dict[str, List[int]]:
 def table_rows(
     config: configs.BertConfig, tensors: Dict[str, np.ndarray], slots: SlotIndices
 ) -> Dict[str, Tuple[List[int], np.ndarray]]:
-    """What goes where when a task gets its place.
+    """Returns the rows that a task writes into each table, with their values.
 
     Args:
       config: `configs.BertConfig`.
-      tensors: dict from names to arrays: a task adapter's, over `backbone_rows`.
+      tensors: dict from names to arrays: `backbone_rows`, updated with the task adapter's tensors.
       slots: the task's `SlotIndices`.
 
     Returns:
-      A dict from the names of all tables to (list of rows, float32 array [rows, ...]). Where the
-      task adapts nothing, that is 0.
+      A dict from the names of all tables to (list of rows, float32 array [rows, ...]). The array is
+      0 where the task has no adapter.
     """
     values = {compatibility.table_name(name): value for name, value in tensors.items()}
     rows = rows_by_pool(slots)
@@ -114,16 +115,16 @@ def table_rows(
 
 
 def reserved_row_values(backbone_values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Row 0 of the tables that do not begin with 0, of `backbone_rows`: a dict by name."""
+    """Returns the nonzero values of reserved rows, a dict by name: the backbone's pooler."""
     return {name: value for name, value in backbone_values.items() if compatibility.is_pooler(name)}
 
 
 def batch_slots(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
-    """The `SlotIndices` of a batch, int32 arrays, of those of its sequences.
+    """Returns a batch's `SlotIndices`, int32 arrays, from those of its sequences.
 
     Args:
       slots: list of B `SlotIndices`.
-      adapter_size: of the bottlenecks, to which they are padded.
+      adapter_size: the size to which bottlenecks are padded.
     """
     outputs = max(len(task_slots.output) for task_slots in slots)
     batch = SlotIndices(
@@ -139,23 +140,23 @@ def batch_slots(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
 
 
 def placeholders() -> tuple:
-    """Placeholders for a batch: `SlotIndices`, and input_ids, input_mask and segment_ids [B, S]."""
+    """Returns placeholders of `SlotIndices`, input_ids, input_mask and segment_ids [B, S]."""
     ranks = SlotIndices(task=1, pooler=1, bottleneck=2, output=2)
     slots = SlotIndices(*(tf.placeholder(tf.int32, [None] * rank) for rank in ranks))
     return (slots, *(tf.placeholder(tf.int32, [None, None]) for _ in range(3)))
 
 
 class Tables:
-    """The tables of what tasks train over an encoder, as variables of the default graph.
+    """The tables of all tasks' trained tensors, as variables of the default graph.
 
     Args:
       config: `configs.BertConfig`.
-      num_rows: dict from each pool to how many rows its tables start with.
-      precision: of the bottlenecks' products; their tables hold what these read, no more.
+      num_rows: dict from each pool to its initial number of rows.
+      precision: dtype of the bottlenecks' matrix products and tables.
 
     Attributes:
       variables: dict from the names of a task adapter's tensors to variables, whose first axis can
-        grow. The head's are those of a classifier.
+        grow. The head's names are those of a classifier.
     """
 
     def __init__(
@@ -177,12 +178,12 @@ class Tables:
                 )
 
     def gather(self, name: str, slots: SlotIndices):
-        """The rows of a table for each sequence: [B, ...], [B, m, ...] or [B, L, ...]."""
+        """Returns the rows of a table for each sequence: [B, ...], [B, m, ...] or [B, L, ...]."""
         return tf.gather(self.variables[name], getattr(slots, pool_of(name)))
 
 
 def pool_of(name: str) -> str:
-    """Which pool the rows of a tensor's table belong to."""
+    """Returns the pool that the rows of a tensor's table belong to."""
     if name.endswith(_BOTTLENECK):
         return "bottleneck"
     if compatibility.is_pooler(name):
@@ -202,10 +203,10 @@ def build(
     with_token_logits: bool,
     precision: str,
 ) -> Outputs:
-    """The encoder and heads on a batch of several tasks' sequences.
+    """Builds the encoder and heads for a batch that mixes tasks.
 
-    The variables that are no task's are made in the default graph, under BERT's names, or are
-    those that an earlier call made.
+    The backbone's variables are created in the default graph under BERT's names; later calls reuse
+    them.
 
     Args:
       config: `configs.BertConfig`.
@@ -213,8 +214,7 @@ def build(
       tables: `Tables`.
       slots: `SlotIndices` of the batch, integer Tensors.
       input_ids, input_mask, segment_ids: int32 Tensors [B, S].
-      with_token_logits: bool; compute token_logits, for which the last layer is computed at every
-        position.
+      with_token_logits: bool; compute token_logits, which needs the last layer at every position.
       precision: "float32" or "bfloat16".
 
     Returns:
@@ -271,26 +271,25 @@ def build(
 
 
 class _GatheredRows(modeling.Parameters):
-    """Variables, but for what each sequence's own task trained: that is gathered from tables."""
+    """Parameters of the backbone as variables; task-specific ones are gathered from tables."""
 
     def __init__(self, tables: Tables, slots: SlotIndices):
         self._tables = tables
         self._slots = slots
 
     def get_for_rows(self, name, rows, initializer, *, collections=()):
-        """Returns a LayerNorm's weight of each row's task, of the shape of the rows."""
+        """Returns a LayerNorm's weight for each row's task, in the shape of the rows."""
         scope = tf.get_variable_scope().name
-        of_sequences = self._tables.gather(f"{scope}/{name}", self._slots)
+        weights = self._tables.gather(f"{scope}/{name}", self._slots)  # [B, D]
         shape = modeling.get_shape_list(rows)
-        num_sequences = tf.shape(of_sequences)[0]
-        repeats = tf.size(rows) // shape[-1] // num_sequences
-        return tf.reshape(tf.repeat(of_sequences, repeats, axis=0), shape)
+        repeats = tf.size(rows) // shape[-1] // tf.shape(weights)[0]
+        return tf.reshape(tf.repeat(weights, repeats, axis=0), shape)
 
 
 def _adapter_function(
     architecture: compatibility.Architecture, tables: Tables, slots: SlotIndices
 ) -> Callable:
-    """`adapters.feedforward_adapter` with weights of its own for each sequence."""
+    """Returns `adapters.feedforward_adapter` with weights per example."""
     act = modeling.get_activation(architecture.activation) or tf.identity
     interact = adapters.INTERACTIONS[architecture.interaction]
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime computes batches that mix tasks: the graph of `onnx_encoder` in sessions."""
+"""Computes batches that mix tasks with ONNX Runtime: sessions of the graph of `onnx_encoder`."""
 
 import math
 import threading
@@ -19,18 +19,17 @@ _VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
 class LoadedTask(NamedTuple):
-    """A task in memory: its `TaskArrays`, and what a batch of it alone feeds."""
+    """A task in memory: its `TaskArrays`, and the feeds of a batch of this task only."""
 
     arrays: TaskArrays
     feeds: Dict[str, np.ndarray]
 
 
 class Engine:
-    """The encoder over one backbone. Every method may be called from any thread.
+    """Runs the encoder of one backbone. Every method may be called from any thread.
 
-    The first batch of an `Architecture` builds a session, which holds the backbone. Adapters of all
-    sizes, sites and kinds of tasks share it, mixed or not; another activation, placement or
-    interaction has a session of its own.
+    The first batch of an `Architecture` builds a session, which holds the backbone. Adapters of any
+    size, sites and kind of task share it; each `Architecture` has its own session.
 
     Args:
       config: `configs.BertConfig`.
@@ -51,11 +50,11 @@ class Engine:
         if precision == "float16" and _GPU not in onnxruntime.get_available_providers():
             raise UserError(
                 "precision=float16 needs a GPU and the package onnxruntime-gpu; this ONNX Runtime"
-                " computes on CPU."
+                " runs on CPU."
             )
         self._config, self._init_checkpoint, self._precision = config, init_checkpoint, precision
         self._dtype = np.float16 if precision == "float16" else np.float32
-        # Until the first session holds it.
+        # None as soon as the first session holds the backbone.
         self._backbone: Optional[onnx_backbone.Backbone] = self._load_backbone()
         self.fingerprint = self._backbone.fingerprint
         self._task_specific = {
@@ -86,14 +85,13 @@ class Engine:
         """Computes a batch.
 
         Args:
-          architecture: `Architecture` of its adapters.
+          architecture: `Architecture` of the adapters.
           rows: B pairs of input_ids and segment_ids, without padding.
-          tasks: of each row; the same task is the same object.
+          tasks: each row's; the same task is the same object.
           reads_tokens: whether a row's task reads the output of each token.
 
         Returns:
-          (logits [B, L], token_logits [B, S, L]), float32; of token_logits only the first position
-          where no task reads tokens.
+          (logits [B, L], token_logits [B, S, L]), float32. S is 1 if no task reads tokens.
         """
         order = sorted(range(len(rows)), key=lambda index: id(tasks[index]))
         inputs = _pad([rows[index] for index in order])
@@ -140,20 +138,20 @@ class Engine:
         return make_session(graph.model(), graph.external)
 
     def close(self) -> None:
-        """Frees the memory; the engine is of no use then."""
+        """Frees the memory; the engine cannot be used afterwards."""
         with self._lock:
             self._sessions, self._backbone = {}, None
 
 
 def make_session(model: Any, constants: onnx_encoder.Tensors) -> Any:
-    """Returns an `onnxruntime.InferenceSession`, on a GPU where ONNX Runtime has one.
+    """Returns an `onnxruntime.InferenceSession`, on a GPU if ONNX Runtime supports it.
 
     Args:
       model: `onnx.ModelProto`.
-      constants: those that are not in the model, see `onnx_encoder.Graph`.
+      constants: those outside the model, see `onnx_encoder.Graph`.
     """
     options = onnxruntime.SessionOptions()
-    # The graph is as it shall be: what ONNX Runtime fuses further is slower on CPU.
+    # The graph has the fused operators already: ONNX Runtime's further fusions are slower on CPU.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     values = list(map(onnxruntime.OrtValue.ortvalue_from_numpy, constants.values()))
@@ -164,7 +162,7 @@ def make_session(model: Any, constants: onnx_encoder.Tensors) -> Any:
 
 
 def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.ndarray]:
-    """The values of `onnx_encoder.Inputs`, padded to the longest row."""
+    """Returns the values of `onnx_encoder.Inputs`, padded to the longest row."""
     length = max(len(input_ids) for input_ids, _ in rows)
     input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
     for index, (ids, segments) in enumerate(rows):
@@ -181,10 +179,10 @@ def _feeds(groups: List[LoadedTask]) -> Dict[str, np.ndarray]:
 
 
 def _groups(tasks: List[LoadedTask]) -> List[LoadedTask]:
-    """The tasks of the largest groups of as many rows of which each is of one task.
+    """Returns the groups' tasks, for groups of equal size with one task each, as large as possible.
 
     Args:
-      tasks: of each row; those of one task are next to each other.
+      tasks: each row's; rows of one task are adjacent.
     """
     counts: Dict[int, int] = {}
     for task in tasks:

@@ -1,8 +1,8 @@
-"""Uvicorn, with the limits on time, connections and heads that it lacks.
+"""Runs uvicorn with limits on time, connections and headers.
 
-Uvicorn waits for ever for the end of a head, and its protocol on httptools keeps whatever comes of
-one. `limit_concurrency` refuses requests, but leaves silent connections open. So `_TimeoutProtocol`
-extends that protocol.
+Uvicorn has none: it waits forever for the end of a request's headers, and buffers headers of any
+size. Its `limit_concurrency` refuses requests, but leaves idle connections open. `_TimeoutProtocol`
+adds the limits.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from adapter_bert.common.errors import UserError
 
 try:
     import resource
-except ImportError:  # Windows has none, and no such limit.
-    resource = None  # type: ignore[assignment]  # In place of the module.
+except ImportError:  # Windows has no such limit.
+    resource = None  # type: ignore[assignment]
 
 _RESERVED_FILES = 256
 _BACKLOG = 2048
-_LINGER_SECONDS = 1.0  # For a client that is refused to read why.
-MAX_HEAD_BYTES = 64 << 10  # Of a request's first line and headers.
+_LINGER_SECONDS = 1.0  # A refused client has this time to read the response.
+MAX_HEAD_BYTES = 64 << 10  # A request's first line and headers.
 
 
 def _refusal(status: str, error: str, headers: str = "") -> bytes:
-    """A response that ends a connection, as it is sent."""
+    """Returns the bytes of a response that closes the connection."""
     body = json.dumps({"error": error}, separators=(",", ":"))
     head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{headers}connection: close\r\n"
     return f"{head}content-length: {len(body)}\r\n\r\n{body}".encode()
@@ -49,7 +49,7 @@ _TOO_LARGE = _refusal(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server at this address."""
+    """Returns whether only this machine can reach a server at this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -57,7 +57,9 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_host(host: str, address: str) -> bool:
-    """Whether a request's Host names this machine, and cannot be a name that others chose for it.
+    """Returns whether a request's Host is a name of this machine that an attacker cannot choose.
+
+    Guards against DNS rebinding: an attacker's own domain name may resolve to this machine.
 
     Args:
       host: the header's value.
@@ -83,10 +85,10 @@ def _is_ip(name: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address; who connects waits until a server runs.
+    """Returns a socket that listens at an address; clients wait until a server runs.
 
     Raises:
-      UserError: the port is taken, or the address is none of this machine's.
+      UserError: the port is in use, or the address is not this machine's.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -96,11 +98,11 @@ def listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(_BACKLOG)  # Only now is a taken port always told.
+            listener.listen(_BACKLOG)  # Only listen() always reports a port in use.
         except OSError:
             listener.close()
             raise
-    except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
+    except (OSError, UnicodeError) as error:  # UnicodeError: the name is no valid host name.
         reason = getattr(error, "strerror", error)
         raise UserError(
             f"--host={host} --port={port}: cannot listen there ({reason}); choose another"
@@ -110,7 +112,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The URL of a socket, for people."""
+    """Returns the URL at which a socket is reached."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
@@ -120,19 +122,19 @@ def url_of(listener: socket.socket) -> str:
 def make_server(
     application: Callable, *, max_connections: int, read_seconds: float, stop_seconds: float
 ) -> uvicorn.Server:
-    """A `uvicorn.Server`; `server.run(sockets=[listener])` serves until Ctrl-C or SIGTERM.
+    """Returns a `uvicorn.Server`; `server.run(sockets=[listener])` serves until Ctrl-C or SIGTERM.
 
     Args:
-      application: of ASGI.
-      max_connections: int; further ones are answered with 503, and end.
-      read_seconds: what a request's head may take, and how long a connection may say nothing.
-      stop_seconds: what answers under way may take when the server is to stop.
+      application: an ASGI application.
+      max_connections: int; further ones get status 503 and are closed.
+      read_seconds: maximum time for a request's headers, and for an idle connection.
+      stop_seconds: maximum time for running answers when the server stops.
     """
     _raise_file_limit(max_connections + _RESERVED_FILES)
     limits = {"max_connections": max_connections, "read_seconds": read_seconds}
     config = uvicorn.Config(
         application,
-        http=type("Patient", (_TimeoutProtocol,), limits),
+        http=type("TimeoutProtocol", (_TimeoutProtocol,), limits),
         ws="none",
         lifespan="off",
         backlog=_BACKLOG,
@@ -148,8 +150,8 @@ def make_server(
 
 
 def run(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Serves at a socket until Ctrl-C or SIGTERM; what is under way is answered first."""
-    # Uvicorn raises the signal again when it is done: that must end this call, not the process.
+    """Serves at a socket until Ctrl-C or SIGTERM, then finishes running answers."""
+    # Uvicorn raises the signal again at its end, which must end this call and not the process.
     with interrupts.handle_signals(signal.default_int_handler), contextlib.suppress(
         KeyboardInterrupt
     ):
@@ -157,12 +159,12 @@ def run(server: uvicorn.Server, listener: socket.socket) -> None:
 
 
 class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
-    """Uvicorn's protocol for so many connections, which waits so long for a request's head."""
+    """Uvicorn's protocol with limits on connections, headers and idle time."""
 
     max_connections: int
     read_seconds: float
     _timer = _unsent_bytes = None
-    _pending_bytes = 0  # Received since the last head or part of a body was complete.
+    _pending_bytes = 0  # Received since the last complete headers or part of a body.
 
     def connection_made(self, transport):
         if len(self.connections) >= self.max_connections:
@@ -176,7 +178,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
         super().data_received(data)
         if self._pending_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             transport = self.transport
-            self.connection_lost(ConnectionAbortedError())  # For uvicorn and the application.
+            self.connection_lost(ConnectionAbortedError())  # Ends uvicorn's and the app's handling.
             _refuse(transport, self.loop, _TOO_LARGE)
 
     def on_headers_complete(self):
@@ -191,13 +193,13 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
 
     def on_response_complete(self):
         super().on_response_complete()
-        if self.cycle.response_complete:  # Or else the next request is here already.
-            self._start_timer()  # For the rest of a body that was refused, and the next one's head.
+        if self.cycle.response_complete:  # Otherwise the next request has begun already.
+            self._start_timer()  # Limits the rest of a refused body and the next headers.
 
     def pause_writing(self):
         super().pause_writing()
         if self._timer is None:
-            self._start_timer()  # For the peer to take what it was sent, whatever else it asks.
+            self._start_timer()  # Limits the time in which the client must read the answer.
 
     def resume_writing(self):
         super().resume_writing()
@@ -214,7 +216,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
         self._timer = self.loop.call_later(self.read_seconds, self._on_timeout)
 
     def _on_timeout(self):
-        """Ends the connection, unless its peer is still taking an answer."""
+        """Closes the connection, unless the client is still reading an answer."""
         unsent_bytes = self.transport.get_write_buffer_size()
         if unsent_bytes in (0, self._unsent_bytes):
             self.transport.abort()
@@ -229,7 +231,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
 
 
 def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, response: bytes) -> None:
-    """Ends a connection with a response; what it sends is dropped, or it could not read that."""
+    """Closes a connection with a response; drops further input, so the client can read it."""
     transport.set_protocol(asyncio.Protocol())
     transport.write(response)
     transport.write_eof()
@@ -237,7 +239,7 @@ def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, respo
 
 
 def _raise_file_limit(count: int) -> None:
-    """Raises the number of files that the process may have open, if it is below."""
+    """Raises the process's limit of open files if it is lower."""
     if resource is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Texts to token ids inside a graph, by tensorflow-text: what `classifier_features` does outside.
+"""Tokenizes texts inside a graph with tensorflow-text, as `classifier_features` does in Python.
 
 Axes in shape comments: B batch, S positions.
 """
@@ -13,27 +13,27 @@ from adapter_bert.common.errors import UserError
 
 try:
     import tensorflow_text
-except (ImportError, tf.errors.NotFoundError):  # Not there, or of another TensorFlow.
+except (ImportError, tf.errors.NotFoundError):  # Not installed, or built for another TensorFlow.
     tensorflow_text = None
 
-# BERT's limit is in characters, tensorflow-text's in bytes, of which a character has up to four.
+# In characters. tensorflow-text's limit is in bytes; a character has up to four.
 _MAX_WORD_LENGTH = 200
-# What ends a word but for ASCII: white space, punctuation, `tokenization`'s ideographs.
+# Characters that end a word: white space, punctuation and `tokenization`'s ideographs.
 _IDEOGRAPHS = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in tokenization.IDEOGRAPHS)
 _SEPARATOR_PATTERN = rf"([\p{{Z}}\p{{P}}{_IDEOGRAPHS}])"
 _LONG_WORD_PATTERN = rf"([0-9A-Za-z\x{{80}}-\x{{10ffff}}]{{{_MAX_WORD_LENGTH + 1},}})"
 
 
 def make_encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Callable:
-    """A function that turns texts into a BERT's input.
+    """Returns a function that tokenizes texts into BERT's inputs.
 
     Args:
       tokenizer: `tokenization.FullTokenizer` of a WordPiece vocabulary.
-      do_lower_case: bool, its own.
+      do_lower_case: bool; whether the tokenizer lower-cases.
 
     Returns:
-      A function of (string [B], second texts of the same shape if they are pairs, int32 [B] the
-      most tokens of each row) → (input_ids, input_mask, segment_ids), int32 [B, S].
+      A function of (string [B], the second texts [B] of pairs, int32 [B] the maximum tokens of each
+      row) that returns (input_ids, input_mask, segment_ids), int32 [B, S].
 
     Raises:
       UserError: tensorflow-text is not installed; the vocabulary is SentencePiece's.
@@ -65,9 +65,9 @@ def _encode(*texts_and_max_tokens, vocab: List[str], do_lower_case: bool, cls_id
 
 
 def lower(text):
-    """A string Tensor in lower case, whose i is the same on every machine.
+    """Returns a string Tensor in lower case, independent of the machine's locale.
 
-    TensorFlow follows the machine's locale: in a Turkish one it writes "tıtle" for "TITLE".
+    TensorFlow follows the locale: in a Turkish one, "TITLE" becomes "tıtle".
     """
     for capital, small in (("I", "i"), ("\u0130", "i\u0307")):
         text = tf.strings.regex_replace(text, capital, small)
@@ -75,10 +75,10 @@ def lower(text):
 
 
 def _normalize(text, do_lower_case: bool):
-    """What BERT's tokenizer does to a text before it splits it.
+    """Normalizes texts as BERT's tokenizer does before it splits them.
 
-    tensorflow-text would leave control characters in, and lower-case by Unicode's NFKC, which takes
-    "…" for "...".
+    tensorflow-text alone would keep control characters, and its lower-casing applies NFKC, which
+    turns "…" into "...".
     """
     text = tf.strings.regex_replace(text, "[\\t\\n\\r]", " ")
     text = tf.strings.regex_replace(text, r"[\p{Cc}\p{Cf}\x{fffd}]", "")
@@ -86,16 +86,16 @@ def _normalize(text, do_lower_case: bool):
         text = tensorflow_text.normalize_utf8(lower(text), "NFD")
         text = tf.strings.regex_replace(text, r"\p{Mn}", "")
     text = tf.strings.regex_replace(text, _SEPARATOR_PATTERN, r" \1 ")
-    # A word with too many characters is made one with too many bytes.
+    # Repeats a word of too many characters, so that it also has too many bytes.
     return tf.strings.regex_replace(text, _LONG_WORD_PATTERN, r"\1\1\1\1")
 
 
 def pack(segments: list, max_tokens, cls_id: int, sep_id: int) -> tuple:
-    """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], as `classifier_features` has it.
+    """Returns BERT's inputs for [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
 
     Args:
-      segments: list of one or two ragged int32 Tensors [B, None], a and b; an empty b is none.
-      max_tokens: int32 [B], to how many tokens each row is cut.
+      segments: list of one or two ragged int32 Tensors [B, None], a and b. An empty b is left out.
+      max_tokens: int32 [B], the length to which each row is truncated.
       cls_id, sep_id: ints.
 
     Returns:
@@ -112,15 +112,15 @@ def pack(segments: list, max_tokens, cls_id: int, sep_id: int) -> tuple:
 
 
 def _is_pair(second):
-    """1 for each row of a ragged Tensor that has a token, else 0: int32 [B]."""
+    """Returns int32 [B]: 1 for each row of a ragged Tensor that has a token, else 0."""
     return tf.cast(second.row_lengths() > 0, tf.int32)
 
 
 def truncate(first, second, max_tokens) -> tuple:
-    """Cuts two ragged Tensors [B, None] to so many tokens together, int32 [B].
+    """Truncates two ragged Tensors [B, None] to a common number of tokens, int32 [B].
 
-    Tokens go from the end of the longer one, of equal ones from the second, one by one, until they
-    fit: both end at half of the room, or at what the other leaves of it.
+    The result is that of BERT's loop, which removes the last token of the longer one (the second if
+    they are equal) until both fit: each keeps half of the tokens, or what the other one leaves.
     """
     lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in (first, second)]
     first_length = tf.minimum(
@@ -132,5 +132,5 @@ def truncate(first, second, max_tokens) -> tuple:
 
 
 def _take_first(segment, lengths):
-    """The first `lengths` of each row of a ragged Tensor."""
+    """Returns the first `lengths` of each row of a ragged Tensor."""
     return tf.RaggedTensor.from_tensor(segment.to_tensor(), lengths)

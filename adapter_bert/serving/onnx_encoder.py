@@ -1,12 +1,11 @@
-"""The mixed encoder as an ONNX graph: each group of a batch's rows has its own task's parameters.
+"""Builds the encoder for batches that mix tasks as an ONNX graph.
 
-The backbone's tensors are constants of the graph. Those that tasks train come from `Parameters`,
-which are inputs of the graph (`input_parameters`: a bank's), constants (`constant_parameters`: a
-single task's) or rows of tables that lie in the graph (`gathered_parameters`: several tasks').
+The backbone's tensors are constants of the graph. The task-specific `Parameters` are inputs
+(`input_parameters`, for a bank), constants (`constant_parameters`, for a single task) or rows
+gathered from tables in the graph (`gathered_parameters`, for several tasks).
 
-A batch of B rows is G groups of as many rows, one after the other. One task's batch is one group,
-and every product with its weights is one product; a batch that mixes tasks is as many groups as it
-takes for each to be of one task.
+A batch of B rows consists of G groups of equal size, each of one task. Each group is one matrix in
+a batched product, so a batch of one task (G = 1) needs plain matrix products only.
 
 Axes in shape comments: B batch, G groups, R positions of a group's rows, S positions, F positions
 of the last layer, D hidden size, V vectors, K adapters, 2 in each layer, m adapter size, L outputs.
@@ -28,16 +27,16 @@ Tensors = Dict[str, np.ndarray]
 
 _MICROSOFT = "com.microsoft"  # ONNX Runtime's own operators.
 _EPSILON = 1e-12
-_MAX_SMALL_SIZE = 1024  # Shapes and such, of which equal ones are one constant of the model.
+_MAX_SMALL_SIZE = 1024  # Smaller constants, such as shapes, are deduplicated.
 
 
 class TaskArrays(NamedTuple):
-    """What a task has of its own, in the layout of the graph; float arrays.
+    """A task's parameters in the layout of the graph, float arrays.
 
     Attributes:
       vectors: [V, D]: gamma and beta of the embeddings' LayerNorm; for each adapter its second
         biases, and gamma and beta of the LayerNorm after it; the pooler's bias.
-      hidden_biases: [K, m]; 0 where nothing is adapted, and so on.
+      hidden_biases: [K, m]; 0 where there is no adapter, as in down and up.
       down, up: [K, D, m] and [K, m, D].
       pooler: [D, D].
       head, head_bias: [D, L] and [1, L].
@@ -55,13 +54,13 @@ class TaskArrays(NamedTuple):
 def task_arrays(
     config: configs.BertConfig, backbone: Tensors, tensors: Tensors, dtype: Any = np.float32
 ) -> TaskArrays:
-    """Lays out a task adapter's tensors.
+    """Returns the `TaskArrays` of a task adapter's tensors.
 
     Args:
       config: `configs.BertConfig`.
-      backbone: dict of the backbone's tensors, which stand where the task trained none.
+      backbone: dict of the backbone's tensors, for those that the task did not train.
       tensors: the task adapter's.
-      dtype: of the arrays; those that are the backbone's are shared if they have it already.
+      dtype: of the arrays. The backbone's tensors are shared, not copied, if they have this dtype.
     """
     own = {table_name(name): value for name, value in tensors.items()}
     width, scopes = config.hidden_size, _scopes(config)
@@ -101,18 +100,18 @@ def task_arrays(
 
 
 def _scopes(config: configs.BertConfig) -> List[str]:
-    """The scopes of the projections that adapters follow, in the order of `TaskArrays`."""
+    """Returns the scopes of the projections before adapters, in the order of `TaskArrays`."""
     layers, sites = range(config.num_hidden_layers), configs.SITES["both"]
     return [f"bert/encoder/layer_{index}/{site}" for index in layers for site in sites]
 
 
 class Graph:
-    """An ONNX graph under construction; Tensors are known by their names.
+    """Builds an ONNX graph. Tensors are strings, their names.
 
     Args:
-      dtype: np.float32 or np.float16, of all that is neither an integer nor a result.
-      keeps_constants_apart: bool; leave large constants out of the model, for a session that is
-        given them by `external`.
+      dtype: np.float32 or np.float16, of constants and hidden states. Outputs are float32.
+      keeps_constants_apart: bool; leave large constants out of the model and in `external`, from
+        which the session gets them.
 
     Attributes:
       dtype: see above.
@@ -130,7 +129,7 @@ class Graph:
         self._outputs: List[Any] = []
 
     def op(self, kind: str, *inputs: str, **attributes) -> str:
-        """Adds an operator of one output."""
+        """Adds an operator with one output; returns the output."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, num_outputs: int, *inputs: str, **attributes) -> List[str]:
@@ -141,11 +140,11 @@ class Graph:
         return outputs
 
     def own_op(self, kind: str, *inputs: str, **attributes) -> str:
-        """Adds an operator of ONNX Runtime's own."""
+        """Adds an operator of ONNX Runtime's domain; returns its output."""
         return self.op(kind, *inputs, domain=_MICROSOFT, **attributes)
 
     def constant(self, value: np.ndarray) -> str:
-        """Adds a constant; one of floats has the graph's dtype."""
+        """Adds a constant; floats are cast to the graph's dtype."""
         if np.issubdtype(value.dtype, np.floating):
             value = value.astype(self.dtype, copy=False)
         value = np.asarray(value, order="C")
@@ -166,12 +165,12 @@ class Graph:
         return self.constant(np.array(values, np.int64))
 
     def input(self, name: str, shape: Sequence[Any], dtype: Optional[int] = None) -> str:
-        """Adds an input; sizes that are no numbers are any."""
+        """Adds an input; a string in its shape stands for any size."""
         self._inputs.append(helper.make_tensor_value_info(name, dtype or self.type, shape))
         return name
 
     def output(self, name: str, tensor: str, shape: Optional[Sequence[Any]] = None) -> None:
-        """Adds an output of a name, which is float32; its shape may be left open."""
+        """Adds a float32 output; its shape may be unknown."""
         self._nodes.append(helper.make_node("Cast", [tensor], [name], name, to=FLOAT))
         self._outputs.append(helper.make_tensor_value_info(name, FLOAT, shape))
 
@@ -188,7 +187,7 @@ class Graph:
 
 
 def _external(value: np.ndarray, name: str) -> Any:
-    """The `onnx.TensorProto` of a constant that is not in the model."""
+    """Returns the `onnx.TensorProto` of a constant outside the model."""
     tensor = TensorProto(name=name, dims=value.shape, data_location=TensorProto.EXTERNAL)
     tensor.data_type = helper.np_dtype_to_tensor_dtype(value.dtype)
     tensor.external_data.add(key="location", value="memory")
@@ -196,16 +195,16 @@ def _external(value: np.ndarray, name: str) -> Any:
 
 
 class Parameters(NamedTuple):
-    """`TaskArrays` of each group, as names of Tensors.
+    """The `TaskArrays` of each group, as names of Tensors.
 
     Attributes:
       num_groups: int64 [1], G.
       vectors: V of [G, 1, D].
       hidden_biases: K of [G, 1, m].
       down, up: K of [G, D, m] and of [G, m, D]; None where no task has an adapter.
-      pooler: [G, D, D], or [1, D, D] for all.
+      pooler: [G, D, D], or [1, D, D] if shared.
       head, head_bias: [G, D, L] and [G, 1, L].
-      is_constant: there is one group, and all of these are constants.
+      is_constant: whether there is one group and all of these are constants.
     """
 
     num_groups: str
@@ -220,13 +219,13 @@ class Parameters(NamedTuple):
 
 
 def _num_arrays(config: configs.BertConfig) -> Tuple[int, int]:
-    """(V, K)."""
+    """Returns the numbers (V, K) of vectors and adapters."""
     num_adapters = len(_scopes(config))
     return 3 * num_adapters + 3, num_adapters
 
 
 def input_parameters(graph: Graph, config: configs.BertConfig) -> Parameters:
-    """Adds inputs for `Parameters`, whose values `feeds` returns."""
+    """Adds `Parameters` as inputs; `feeds` returns their values."""
     num_vectors, num_adapters = _num_arrays(config)
     width = config.hidden_size
 
@@ -248,10 +247,10 @@ def input_parameters(graph: Graph, config: configs.BertConfig) -> Parameters:
 
 
 def feeds(groups: Sequence[TaskArrays]) -> Dict[str, np.ndarray]:
-    """Returns the values of `input_parameters`: those of one group without a copy.
+    """Returns the values of `input_parameters`; a single group's are not copied.
 
     Args:
-      groups: the task's arrays of each group; all have as many layers.
+      groups: each group's `TaskArrays`, of the same BERT.
     """
     if len(groups) == 1:
         arrays = TaskArrays(*(value[np.newaxis] for value in groups[0]))
@@ -278,15 +277,15 @@ def _without_matrices(arrays: TaskArrays) -> TaskArrays:
 
 
 def _stack(arrays: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """Stacks arrays, padded with 0 at their ends to the largest sizes."""
+    """Stacks arrays, padded with zeros to the largest sizes."""
     sizes = [max(values) for values in zip(*(array.shape for array in arrays))]
     is_padded = any(list(array.shape) != sizes for array in arrays)
     shape = [*sizes[:axis], len(arrays), *sizes[axis:]]
     result = (np.zeros if is_padded else np.empty)(shape, arrays[0].dtype)
     for index, array in enumerate(arrays):
         ends = tuple(map(slice, array.shape))
-        place: Tuple[Any, ...] = (*ends[:axis], index, *ends[axis:])
-        result[place] = array
+        target: Tuple[Any, ...] = (*ends[:axis], index, *ends[axis:])
+        result[target] = array
     return result
 
 
@@ -315,12 +314,12 @@ def constant_parameters(graph: Graph, arrays: TaskArrays) -> Parameters:
 def gathered_parameters(
     graph: Graph, config: configs.BertConfig, tasks: Sequence[TaskArrays], task_ids: str
 ) -> Parameters:
-    """Adds several tasks' arrays as tables, of which each row of a batch takes its task's.
+    """Adds several tasks' arrays as tables, from which each row gathers its task's parameters.
 
     Args:
       graph: `Graph`.
       config: `configs.BertConfig`.
-      tasks: their `TaskArrays`.
+      tasks: list of `TaskArrays`.
       task_ids: integer Tensor [B], indices of `tasks`; each row is a group.
     """
     inputs = feeds(tasks) if len(tasks) > 1 else feeds(list(tasks) * 2)
@@ -347,7 +346,7 @@ def gathered_parameters(
 
 
 class Inputs(NamedTuple):
-    """A batch: names of integer Tensors [B, S], see `modeling.BertModel`."""
+    """Names of a batch's integer Tensors [B, S]; see `modeling.BertModel`."""
 
     input_ids: str
     input_mask: str
@@ -355,11 +354,11 @@ class Inputs(NamedTuple):
 
 
 def inputs(graph: Graph, dtype: int = TensorProto.INT32) -> Inputs:
-    """Adds inputs of the graph for `Inputs`, of an integer type."""
+    """Adds `Inputs` of an integer type as inputs of the graph."""
     batch = Inputs(*(graph.input(name, ["B", "S"], dtype) for name in Inputs._fields))
     if dtype == TensorProto.INT32:
         return batch
-    mask = graph.op("Cast", batch.input_mask, to=TensorProto.INT32)  # Attention takes no other.
+    mask = graph.op("Cast", batch.input_mask, to=TensorProto.INT32)  # Attention needs int32.
     return batch._replace(input_mask=mask)
 
 
@@ -391,11 +390,11 @@ def encode(
       architecture: `Architecture` of the adapters.
       parameters: `Parameters`.
       batch: `Inputs`.
-      num_positions: int64 [1], F: at how many of the first positions the last layer is computed,
-        1 where every task reads the pooled output; None for all.
-      precision: one of `configs.ANSWER_PRECISIONS`; int8 is that of the backbone's products.
-      broadcasts_layer_norm: bool; LayerNormalization takes gamma and beta of each group, as ONNX
-        Runtime's does since 1.21, at a pass less over the hidden states than Mul and Add.
+      num_positions: int64 [1], F: the last layer is computed at the first F positions only. 1 if
+        every task reads the pooled output; None for all positions.
+      precision: one of `configs.ANSWER_PRECISIONS`; int8 quantizes the backbone's products only.
+      broadcasts_layer_norm: bool; pass each group's gamma and beta to LayerNormalization, which
+        ONNX Runtime supports since 1.21 and which saves a pass over the hidden states.
 
     Returns:
       `Outputs`.
@@ -418,7 +417,7 @@ def encode(
 
 
 class _Encoder:
-    """The parts of the encoder; hidden states are [G, R, D]."""
+    """Builds the parts of the encoder; hidden states are [G, R, D]."""
 
     def __init__(
         self,
@@ -443,7 +442,7 @@ class _Encoder:
         self._num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)
 
     def embed(self) -> str:
-        """The embeddings, normalized."""
+        """Returns the embeddings after LayerNorm."""
         graph = self._graph
 
         def table(name: str) -> str:
@@ -457,7 +456,7 @@ class _Encoder:
         return self._layer_norm(graph.op("Reshape", summed, self._grouped), 0)
 
     def layer(self, index: int, hidden: str, num_positions: Optional[str]) -> str:
-        """A Transformer layer, at the first `num_positions` of each sequence or at all."""
+        """Returns a Transformer layer's output, at the first `num_positions` positions or all."""
         graph, scope = self._graph, f"bert/encoder/layer_{index}"
         rows = graph.op("Reshape", hidden, self._batched)
         if num_positions is None:
@@ -474,7 +473,7 @@ class _Encoder:
         return self._add_and_norm(output, hidden, 2 * index + 1)
 
     def heads(self, hidden: str) -> Outputs:
-        """The outputs of the pooled position, and of all positions that there are."""
+        """Returns the heads' `Outputs`: of the pooled output, and of all computed positions."""
         graph, parameters = self._graph, self._parameters
         shape = graph.op("Concat", self._num_rows, graph.ints(-1, self._config.hidden_size), axis=0)
         rows = graph.op("Reshape", hidden, shape)
@@ -489,7 +488,7 @@ class _Encoder:
         return graph.op("Add", graph.op("MatMul", rows, parameters.head), parameters.head_bias)
 
     def _attention(self, rows: str, scope: str) -> str:
-        """Self-attention at all positions: [B, S, D] → [B, S, D]."""
+        """Returns self-attention at all positions: [B, S, D] → [B, S, D]."""
         graph, heads = self._graph, self._config.num_attention_heads
         kernels, biases = self._projections(scope)
         kernel, bias = np.concatenate(kernels, 1), graph.constant(np.concatenate(biases))
@@ -506,9 +505,9 @@ class _Encoder:
         )
 
     def _cross_attention(self, queries: str, rows: str, scope: str) -> str:
-        """Attention of [B, F, D] to [B, S, D]: [B, F, D].
+        """Returns attention of queries [B, F, D] to rows [B, S, D]: [B, F, D].
 
-        MultiHeadAttention of ONNX Runtime up to 1.20 takes the mask wrongly where F is not S.
+        ONNX Runtime's MultiHeadAttention has a bug up to 1.20: if F is not S, the mask is wrong.
         """
         graph, heads = self._graph, self._config.num_attention_heads
         size = self._config.hidden_size // heads
@@ -535,7 +534,7 @@ class _Encoder:
         return graph.op("Reshape", context, graph.ints(0, -1, heads * size))
 
     def _mask_bias(self) -> str:
-        """[B, 1, 1, S]: what is added to scores, -10000 at padding, as in `modeling`."""
+        """Returns the mask to add to scores, [B, 1, 1, S]: -10000 at padding, as in `modeling`."""
         graph = self._graph
         mask = graph.op("Unsqueeze", self._batch.input_mask, graph.ints(1, 2))
         is_padding = graph.op("Sub", graph.constant(np.array(1, np.int32)), mask)
@@ -554,7 +553,7 @@ class _Encoder:
         return kernels, biases
 
     def _dense(self, rows: str, scope: str, activation: Optional[str] = None) -> str:
-        """A dense layer of the backbone: [G, R, in] → [G, R, out]."""
+        """Returns a dense layer of the backbone: [G, R, in] → [G, R, out]."""
         graph = self._graph
         kernel, bias = (self._backbone[f"{scope}/{name}"] for name in ("kernel", "bias"))
         if activation == "gelu" and not self._is_int8:
@@ -572,7 +571,7 @@ class _Encoder:
         return graph.op("Add", product, graph.constant(bias))
 
     def _add_and_norm(self, output: str, residual: str, index: int) -> str:
-        """Adapter, residual and LayerNorm."""
+        """Returns LayerNorm(adapter(output) + residual)."""
         graph, parameters = self._graph, self._parameters
         summed = graph.op("Add", output, residual)
         down, up = parameters.down[index], parameters.up[index]
@@ -597,13 +596,13 @@ class _Encoder:
 
 
 def _quantize(kernel: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """int8 [in, out] and a float32 scale [out]: symmetric, for each column."""
+    """Returns symmetric quantization per column: int8 [in, out] and a float32 scale [out]."""
     scale = np.maximum(np.abs(kernel).max(0), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(kernel / scale).astype(np.int8), scale.astype(np.float32)
 
 
 def _activate(graph: Graph, tensor: str, activation: Optional[str]) -> str:
-    """Adds an activation, a name in `configs.ACTIVATIONS`, "" or None."""
+    """Returns an activation's output; its name is in `configs.ACTIVATIONS`, "" or None."""
     name = (activation or "linear").lower()
     return _ACTIVATIONS[name](graph, tensor)
 
@@ -614,7 +613,7 @@ def _relu6(graph: Graph, tensor: str) -> str:
     )
 
 
-# The slope of leaky_relu is that of `ops.layers`; FastGelu is the tanh form.
+# The slope of leaky_relu is that of `ops.layers`. FastGelu is gelu's tanh approximation.
 _ACTIVATIONS = {
     "elu": lambda graph, x: graph.op("Elu", x),
     "gelu": lambda graph, x: graph.own_op("FastGelu", x),

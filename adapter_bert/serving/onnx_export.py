@@ -1,10 +1,10 @@
-"""ONNX files of tasks over one backbone, for plain ONNX Runtime.
+"""Writes ONNX files of tasks over one backbone, for plain ONNX Runtime.
 
-A file of a single task has its weights in the graph. One of several tasks has an input more,
-task_ids, by which each row takes its task's weights from tables in the graph. Beside the file lie
-the tasks' descriptions and the vocabulary; the descriptions are also in the file's metadata.
+A file of several tasks has one more input, task_ids, which selects each row's weights from tables
+in the graph. The tasks' descriptions and the vocabulary are next to the file; the descriptions are
+also in its metadata.
 
-Axes in shape comments: B batch, S positions, L outputs, the most that a task has.
+Axes in shape comments: B batch, S positions, L the largest number of outputs of a task.
 """
 
 import json
@@ -19,7 +19,7 @@ from adapter_bert.serving import compatibility, onnx_encoder
 
 MODEL_FILE, TASKS_FILE = "model.onnx", "tasks.json"
 
-_MAX_BYTES = (1 << 31) - 1  # Of a protocol buffer.
+_MAX_BYTES = (1 << 31) - 1  # A protocol buffer's limit.
 
 
 def write(
@@ -30,14 +30,14 @@ def write(
     vocab_file: str,
     precision: str = "float32",
 ) -> str:
-    """Writes an ONNX file and what belongs to it into a new numbered folder.
+    """Writes an ONNX file, the tasks' descriptions and the vocabulary into a new numbered folder.
 
     Args:
-      folder: the model's; the file is `<folder>/<number>/model.onnx`, the number after the last.
+      folder: the file is `<folder>/<number>/model.onnx`, with the next free number.
       config: `configs.BertConfig`.
       backbone: dict of its tensors, see `onnx_backbone.Backbone`.
-      adapters: ordered dict from names of tasks to `task_adapter.TaskAdapter`, all over this BERT.
-      vocab_file: of the BERT.
+      adapters: ordered dict from names of tasks to `task_adapter.TaskAdapter`, all of this BERT.
+      vocab_file: the BERT's.
       precision: "float32", or "int8" for the backbone's products.
 
     Returns:
@@ -52,7 +52,7 @@ def write(
     tasks = {name: task_adapter.summary(adapter.description) for name, adapter in adapters.items()}
     model = graph.model({"tasks": json.dumps(tasks), "vocabulary": os.path.basename(vocab_file)})
     if model.ByteSize() > _MAX_BYTES:
-        raise UserError("An ONNX file holds at most 2 GB, which these tasks exceed: export fewer.")
+        raise UserError("The model exceeds 2 GB, the limit of an ONNX file: export fewer tasks.")
     path = files.next_numbered_folder(folder)
     with files.atomic_folder(path) as partial:
         with files.open_file(posixpath.join(partial, MODEL_FILE), "wb") as writer:

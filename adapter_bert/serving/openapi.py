@@ -1,7 +1,8 @@
-"""The OpenAPI document of `rest_api`: what each endpoint takes and answers."""
+"""Builds the OpenAPI document of `rest_api`."""
 
 from typing import Any, Dict, Optional
 
+from adapter_bert import __version__
 from adapter_bert.common import task_kinds
 
 _JSON = "application/json"
@@ -12,7 +13,7 @@ def document(max_instances: int) -> Dict[str, Any]:
     """Returns the document, a dict of JSON values.
 
     Args:
-      max_instances: of a request.
+      max_instances: maximum number of instances in a request.
     """
     instance = _instance_schema()
     mixed = {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]}
@@ -49,12 +50,12 @@ def document(max_instances: int) -> Dict[str, Any]:
         },
         "/v1/models/{task}/metadata": {
             "parameters": [task],
-            "get": _operation("Returns what a task is", {200: _METADATA}, (404,)),
+            "get": _operation("Returns a task's metadata", {200: _METADATA}, (404,)),
         },
         "/v1/models/{task}:predict": {
             "parameters": [task],
             "post": _operation(
-                "Answers instances of a task",
+                "Predicts instances of a task",
                 {200: _ANSWERS},
                 predicting,
                 {_JSON: {"schema": prediction}},
@@ -62,14 +63,14 @@ def document(max_instances: int) -> Dict[str, Any]:
         },
         "/v1/models:predict": {
             "post": _operation(
-                "Answers instances of any tasks",
+                "Predicts instances of any tasks",
                 {200: _ANSWERS},
                 predicting,
                 {_JSON: {"schema": predict_mixed}},
             )
         },
-        "/healthz": {"get": _operation("Returns whether the server lives", {200: _STATE})},
-        "/readyz": {"get": _operation("Returns whether it takes requests", {200: _STATE}, (503,))},
+        "/healthz": {"get": _operation("Returns whether the server is alive", {200: _STATE})},
+        "/readyz": {"get": _operation("Returns whether it is ready", {200: _STATE}, (503,))},
         "/metrics": {"get": _operation("Returns metrics for Prometheus", {200: None})},
         "/openapi.json": {"get": _operation("Returns this document", {200: {"type": "object"}})},
     }
@@ -77,7 +78,7 @@ def document(max_instances: int) -> Dict[str, Any]:
         paths[path]["get"]["security"] = []
     return {
         "openapi": "3.1.0",
-        "info": {"title": "adapter-bert", "version": "1"},
+        "info": {"title": "adapter-bert", "version": __version__},
         "paths": paths,
         "security": [{}, {"token": []}],
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
@@ -85,7 +86,7 @@ def document(max_instances: int) -> Dict[str, Any]:
 
 
 def _object(properties: Dict[str, Any], required=None, **options) -> Dict[str, Any]:
-    """The schema of an object that has no other properties."""
+    """Returns the schema of an object without further properties."""
     return {
         "type": "object",
         "properties": properties,
@@ -100,7 +101,7 @@ def _list_of(items: Dict[str, Any], max_items: int) -> Dict[str, Any]:
 
 
 def _instance_schema() -> Dict[str, Any]:
-    """A text, or the texts of some kind of task, or token ids."""
+    """Returns the schema of an instance: a text, a kind of task's texts, or token ids."""
     kinds = [task_kinds.get(name) for name in task_kinds.names()]
     text, schemas = {"type": "string"}, [{"type": "string"}]
     for fields, num_required in dict.fromkeys((kind.fields, kind.num_required) for kind in kinds):
@@ -171,7 +172,7 @@ def _operation(
     errors=(),
     body: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
-    """An operation with the schemas of its answers by status; None is a text for Prometheus."""
+    """Returns an operation, given the schemas of its answers by status; None means plain text."""
     responses: Dict[str, Any] = {}
     for status, schema in answers.items():
         content = {"text/plain": {}} if schema is None else {_JSON: {"schema": schema}}

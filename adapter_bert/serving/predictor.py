@@ -1,10 +1,10 @@
-"""A task adapter as a Python function: texts in, answers out.
+"""Predicts texts with a task adapter, as a Python function.
 
     paraphrase = Predictor("output/demo/adapter")
     paraphrase("The firm sold it.", "It was sold by the firm.")
     # {"label": "1", "probabilities": {"0": 0.27, "1": 0.73}}
 
-ONNX Runtime computes; TensorFlow is needed only to convert a BERT when it is first used.
+ONNX Runtime computes; TensorFlow is needed only to convert a BERT at its first use.
 """
 
 import os
@@ -17,17 +17,17 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import bank, request_texts
 
-_SETTINGS_FILE = "settings.json"  # Of a run's folder: it names the BERT that the run was given.
-_MAX_CHARACTERS = 1 << 30  # Whoever calls a function may wait for it.
+_SETTINGS_FILE = "settings.json"  # In a run's folder; it names the run's BERT.
+_MAX_CHARACTERS = 1 << 30  # No limit: only a server needs one.
 
 
 class Bert(NamedTuple):
-    """Where a pretrained BERT lies.
+    """The files of a pretrained BERT.
 
     Attributes:
       init_checkpoint: prefix of the checkpoint.
       vocab_file: path of the WordPiece vocabulary, or of a SentencePiece model.
-      is_sentencepiece: which of them.
+      is_sentencepiece: whether vocab_file is a SentencePiece model.
     """
 
     init_checkpoint: str
@@ -36,21 +36,20 @@ class Bert(NamedTuple):
 
 
 class Predictor:
-    """A task's answers. Any thread may call it.
+    """Predicts a task's texts. Any thread may call it.
 
     Args:
-      adapter: folder of a task adapter, or of the run that left it there.
+      adapter: folder of a task adapter, or of the run that wrote it.
       bert: folder of the BERT that it was trained on, with vocab.txt, and bert_model.ckpt or
-        backbone.onnx. By default the one that the run was given, then that of $BERT_BASE_DIR, then
-        the demo's.
-      precision: as of `bank.AdapterBank`.
+        backbone.onnx. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
+      precision: see `bank.AdapterBank`.
 
     Attributes:
       description: `task_adapter.Description`.
-      bert: `Bert`, where it was found.
+      bert: `Bert`.
 
     Raises:
-      UserError: the adapter is damaged; its BERT is nowhere, or another one lies there.
+      UserError: the adapter is damaged; its BERT is not found, or is another one.
     """
 
     def __init__(self, adapter: str, bert: Optional[str] = None, *, precision: str = "float32"):
@@ -66,19 +65,20 @@ class Predictor:
         self._lock = threading.Lock()
 
     def __call__(self, *texts: Any, **fields: Any) -> Any:
-        """Answers one instance, or a list of them.
+        """Predicts one instance, or a list of them.
 
         Args:
-          *texts: the task's texts, such as a sentence, a pair, or a question and its context; or a
-            list of instances, each a text, a tuple of texts or a dict of `fields`.
-          **fields: the texts by name, such as question and context; or tokens, a list of the words
-            of a sentence to tag.
+          *texts: the task's texts, such as a sentence, a pair, or a question and its context; or
+            one list of instances, each a text, a tuple of texts or a dict of `fields`.
+          **fields: the texts by name, such as question and context; or tokens, the list of words of
+            a sentence to tag.
 
         Returns:
-          The answer, as the server gives it: a dict, or a number of a regression. Of a list a list.
+          The prediction in the server's format: a dict, or a number for a regression. For a list, a
+          list of predictions.
 
         Raises:
-          UserError: they are no texts of this task.
+          UserError: the texts are not an instance of this task.
         """
         if len(texts) == 1 and isinstance(texts[0], list) and not fields:
             return self._answer(texts[0])
@@ -108,7 +108,7 @@ class Predictor:
 
 
 def _find_bert(folder: str, bert: Optional[str]) -> Bert:
-    """The `Bert` of a task adapter in a folder; one that is named takes precedence."""
+    """Returns the `Bert` in a folder, or else the one for the task adapter in a folder."""
     if bert is None:
         recorded = _recorded_bert(folder)
         if recorded:
@@ -120,7 +120,7 @@ def _find_bert(folder: str, bert: Optional[str]) -> Bert:
 
 
 def _recorded_bert(folder: str) -> Optional[Bert]:
-    """The `Bert` that the run was given whose adapter a folder holds, if it is still there."""
+    """Returns the `Bert` of the run that wrote an adapter, or None if its files are gone."""
     path = posixpath.join(os.path.dirname(os.path.abspath(folder)), _SETTINGS_FILE)
     try:
         recorded = files.read_object(path).get("pretrained", {})

@@ -1,4 +1,4 @@
-"""What a server tells Prometheus of itself."""
+"""The server's metrics for Prometheus."""
 
 import contextlib
 from typing import Any, Callable, Dict, Iterable, Tuple
@@ -10,7 +10,7 @@ _SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.
 
 
 class Metrics:
-    """Counts, times and sizes, each server's own."""
+    """The metrics of one server."""
 
     def __init__(self):
         self._registry = prometheus_client.CollectorRegistry()
@@ -40,7 +40,7 @@ class Metrics:
             "batch_rows", "Rows of a batch.", buckets=_BATCH_SIZE_BUCKETS, **at
         )
         self._batch_seconds = prometheus_client.Histogram(
-            "batch_seconds", "What a batch takes to compute.", buckets=_SECONDS_BUCKETS, **at
+            "batch_seconds", "Time to compute a batch.", buckets=_SECONDS_BUCKETS, **at
         )
         self._gauges = {
             name: prometheus_client.Gauge(name, text, **at)
@@ -52,37 +52,37 @@ class Metrics:
         }
 
     def watch(self, **functions: Callable[[], float]) -> None:
-        """Has gauges (queue_rows, tasks, tasks_in_memory) ask functions for their values."""
+        """Sets functions that return the gauges' values: queue_rows, tasks, tasks_in_memory."""
         for name, function in functions.items():
             self._gauges[name].set_function(function)
 
     def count_request(self, endpoint: str, status: Any, seconds: float) -> None:
-        """Counts a request that was answered."""
+        """Counts and times an answered request."""
         self._requests.labels(endpoint, str(status)).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
     def count_batch(self, rows: int, seconds: float) -> None:
-        """Counts a batch."""
+        """Counts and times a batch."""
         self._batch_rows.observe(rows)
         self._batch_seconds.observe(seconds)
 
     def count_instances(self, tasks: Iterable[str]) -> None:
-        """Counts an instance of each of these tasks' names."""
+        """Counts one answered instance for each name of a task."""
         for task in tasks:
             self._instances.labels(task).inc()
 
     def count_tasks(self, tasks: Iterable[str], seconds: float) -> None:
-        """Counts and times an answered request for tasks."""
+        """Counts and times an answered request, for each of its tasks."""
         for task in tasks:
             self._task_seconds.labels(task).observe(seconds)
 
     def remove_task(self, task: str) -> None:
-        """Drops the figures of a task that is no more."""
+        """Drops the metrics of a removed task."""
         for metric in (self._instances, self._task_seconds):
             with contextlib.suppress(KeyError):
                 metric.remove(task)
 
     def render(self) -> Tuple[bytes, str]:
-        """All of it in Prometheus' format: (bytes, content type)."""
+        """Returns all metrics in Prometheus' format: (bytes, content type)."""
         content = prometheus_client.generate_latest(self._registry)
         return content, prometheus_client.CONTENT_TYPE_LATEST

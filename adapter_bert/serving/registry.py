@@ -1,8 +1,8 @@
-"""The tasks that a server offers: named, numbered, added, replaced and removed while it answers.
+"""The registry of served tasks, which can change while the server answers.
 
-Each version of a task has an entry of its own in the bank. A request holds the versions that it
-began with until it is answered, so that its texts, adapters and labels are always of one version,
-and a version that was replaced or removed leaves the bank when nobody holds it any more.
+Each version of a task is an entry in the bank. A request leases the versions that it starts with,
+so that its texts, adapters and labels are of one version. A replaced or removed version leaves the
+bank when its last lease ends.
 """
 
 import collections
@@ -31,15 +31,15 @@ from adapter_bert.serving import bank, request_texts
 
 
 class TaskNotServed(UserError):
-    """A task that is not served."""
+    """A request names a task that is not served."""
 
 
 class ServedTask(NamedTuple):
     """A version of a task.
 
     Attributes:
-      name: what requests call it.
-      version: counted from 1; of an upload the number of its folder.
+      name: its name in requests.
+      version: counted from 1; for an upload, the number of its folder.
       description: `task_adapter.Description`.
       texts: `request_texts.TaskTexts`.
       key: its name in the bank.
@@ -52,18 +52,18 @@ class ServedTask(NamedTuple):
     key: str
 
     def rows(self, request: request_texts.EncodedRequest) -> List[bank.Row]:
-        """The `bank.Row`s of a `request_texts.EncodedRequest`."""
+        """Returns the `bank.Row`s of a `request_texts.EncodedRequest`."""
         return [bank.Row(self.key, *ids) for ids in request.rows]
 
 
 class ServedTasks:
-    """Tasks by name over one bank. Every method may be called from any thread.
+    """The served tasks of one bank, by name. Every method may be called from any thread.
 
     Args:
-      bank: `bank.AdapterBank`, which nobody else adds to.
+      adapter_bank: `bank.AdapterBank`; only this object may add tasks to it.
       encoding: `request_texts.TextEncoding` of the same BERT.
-      root: folder below which adapters may be named and uploaded while the server runs, or None.
-      keep_versions: how many uploads of a task stay on disk.
+      root: folder of the adapters that requests may name, and of uploads; or None.
+      keep_versions: number of uploads of a task that stay on disk.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class ServedTasks:
         self._root, self._keep_versions = root, keep_versions
         self._tasks, self._versions = {}, collections.Counter()
         self._lease_counts, self._retired = collections.Counter(), set()
-        self._folders = {}  # Of the versions in the bank, by key.
-        self._remover = futures.ThreadPoolExecutor(1)  # The bank may be busy with a batch.
-        self._lock = threading.Lock()  # For moments.
-        self._change_lock = threading.RLock()  # For as long as an adapter is read and added.
+        self._folders = {}  # From a version's key in the bank to its folder.
+        self._remover = futures.ThreadPoolExecutor(1)  # Removing may wait for a batch or the disk.
+        self._lock = threading.Lock()  # Never held while an adapter is read.
+        self._change_lock = threading.RLock()  # Held while an adapter is read and added.
 
     def __len__(self):
         return len(self._tasks)
@@ -89,29 +89,28 @@ class ServedTasks:
         return name in self._tasks
 
     def current(self) -> List[ServedTask]:
-        """A list of the current `ServedTask`s, by name."""
+        """Returns the current `ServedTask`s, a list sorted by name."""
         return [task for _, task in sorted(self._tasks.items())]
 
     def get(self, name: str) -> ServedTask:
-        """The current `ServedTask` of a name; raises `TaskNotServed`."""
+        """Returns the current `ServedTask` of a name; raises `TaskNotServed`."""
         try:
             return self._tasks[name]
         except KeyError:
             raise TaskNotServed(f"There is no task {name[:100]!r} here.") from None
 
     def put(self, name: str, folder: str) -> ServedTask:
-        """Serves a task adapter, in place of the one of this name if there is one.
+        """Adds or replaces a task.
 
         Args:
           name: letters, digits, ".", "_" and "-".
-          folder: of the task adapter, which must stay as it is.
+          folder: the task adapter's, which must not change afterwards.
 
         Returns:
           Its `ServedTask`.
 
         Raises:
-          UserError: the name is none; the adapter is damaged or does not fit. What was served
-            before stays.
+          UserError: the name is invalid; the adapter is damaged or incompatible. Nothing changes.
         """
         adapter_folders.check_task_name(name)
         with self._change_lock:
@@ -125,7 +124,7 @@ class ServedTasks:
         return task
 
     def put_below_root(self, name: str, path: str) -> ServedTask:
-        """`put` for a path that a request names; raises UserError for one not below the root."""
+        """Calls `put` for a path in a request, which must be below the root."""
         root = self._require_root()
         parts = path.split("/")
         if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
@@ -139,12 +138,12 @@ class ServedTasks:
         return self.put(name, adapter_folder)
 
     def put_all_below_root(self) -> None:
-        """Serves all task adapters in the root, of each task the newest one that is sound.
+        """Adds all task adapters below the root: the newest valid version of each task.
 
-        The log tells of those that are left out.
+        Invalid ones are logged.
 
         Raises:
-          UserError: the root is no folder, or cannot be read.
+          UserError: the root is not a folder, or cannot be read.
         """
         root = self._require_root()
         for name, folders in adapter_folders.find_all(root).items():
@@ -163,18 +162,18 @@ class ServedTasks:
                     break
 
     def upload(self, name: str, contents: Mapping[str, BinaryIO]) -> ServedTask:
-        """Saves a task adapter as `<root>/<name>/<number>`, and serves it.
+        """Saves a task adapter as `<root>/<name>/<number>`, and adds or replaces the task.
 
         Args:
-          name: as of `put`.
-          contents: the two files, open, by their names.
+          name: see `put`.
+          contents: dict from the names of the two files to open files.
 
         Returns:
           Its `ServedTask`.
 
         Raises:
-          files.WriteError: it cannot be saved.
-          UserError: as of `put`; nothing is saved then.
+          files.WriteError: the files cannot be written.
+          UserError: see `put`; nothing is saved.
         """
         adapter_folders.check_task_name(name)  # Before it becomes a path.
         root = self._require_root()
@@ -197,7 +196,7 @@ class ServedTasks:
             for file in task_adapter.FILES:
                 with files.open_file(posixpath.join(partial, file), "wb") as writer:
                     shutil.copyfileobj(contents[file], writer)
-            # Before it has a number, by which a restart after a kill would serve it.
+            # Checked before the folder has its number: a server that restarts serves numbered ones.
             self._bank.remove(self._add_to_bank(name, partial).key)
         try:
             return self.put(name, folder)
@@ -206,7 +205,7 @@ class ServedTasks:
             raise
 
     def remove(self, name: str) -> ServedTask:
-        """Serves a task no longer; its files stay. Raises `TaskNotServed`."""
+        """Removes a task from the server; its files stay. Raises `TaskNotServed`."""
         with self._change_lock:
             with self._lock:
                 task = self.get(name)
@@ -215,13 +214,13 @@ class ServedTasks:
         return task
 
     def are_in_memory(self, tasks: Iterable[ServedTask]) -> bool:
-        """Whether the adapters of `ServedTask`s are in memory: a batch need not read one."""
+        """Returns whether the adapters of all these `ServedTask`s are in memory."""
         return all(self._bank.is_in_memory(task.key) for task in tasks)
 
     def load(self, tasks: Iterable[ServedTask]) -> None:
-        """Reads adapters into memory, while batches go on; a batch meets the error of one again."""
+        """Reads adapters into memory, without blocking batches."""
         for task in tasks:
-            with contextlib.suppress(UserError):
+            with contextlib.suppress(UserError):  # The batch raises it again.
                 self._bank.load(task.key)
 
     @contextlib.contextmanager
@@ -234,11 +233,11 @@ class ServedTasks:
             lease.end()
 
     def close(self) -> None:
-        """Ends when all that was removed has left the bank."""
+        """Waits until all removed versions have left the bank."""
         self._remover.shutdown()
 
     def _add_to_bank(self, name: str, folder: str) -> ServedTask:
-        """Has the bank hold a task adapter as the next version of a task, if it fits."""
+        """Adds a task adapter to the bank as the next version of a task."""
         version = self._versions[name] + 1
         parent, number = posixpath.split(folder)
         if number.isdigit() and parent == posixpath.join(self._root or "", name):
@@ -269,7 +268,7 @@ class ServedTasks:
             self._remove_if_unused(key)
 
     def _remove_if_unused(self, key: str) -> None:
-        """Has the bank forget a version that is retired, if nobody holds it."""
+        """Removes a version from the bank if it is retired and not leased."""
         if self._lease_counts[key]:
             return
         del self._lease_counts[key]
@@ -278,13 +277,13 @@ class ServedTasks:
             self._remover.submit(self._forget, key)
 
     def _forget(self, key: str) -> None:
-        """Ends a version that nobody holds."""
+        """Removes a version from the bank, and old uploads from disk."""
         self._bank.remove(key)
         del self._folders[key]
         self._remove_old_uploads(key.rpartition("@")[0])
 
     def _remove_old_uploads(self, name: str) -> None:
-        """Removes from disk all uploads of a task that are neither among the last nor in use."""
+        """Removes a task's uploads from disk, except the last `keep_versions` and those in use."""
         if self._root is None:
             return
         with self._change_lock:
@@ -293,22 +292,21 @@ class ServedTasks:
             for number in numbers[: -self._keep_versions]:
                 folder = f"{task_folder}/{number}"
                 unused = folder not in self._folders.values()
-                # Whatever else lies there is not the server's to remove.
+                # A folder with other files is not an upload of this server.
                 if unused and set(files.listdir(folder)) <= set(task_adapter.FILES):
-                    with contextlib.suppress(FileNotFoundError):  # First: a kill leaves no half.
+                    # The config first: if the process is killed now, the rest is no valid adapter.
+                    with contextlib.suppress(FileNotFoundError):
                         files.remove(f"{folder}/{task_adapter.CONFIG_FILE}")
                     files.rmtree(folder)
 
     def _require_root(self) -> str:
         if self._root is None:
-            raise UserError(
-                "Adapters can be added to a server that was started with --adapter_dir."
-            )
+            raise UserError("Adding adapters needs a server that was started with --adapter_dir.")
         return self._root
 
 
 class Lease:
-    """The versions of tasks that a request is answered with."""
+    """The versions of tasks that a request uses."""
 
     def __init__(self, acquire: Callable[[str], ServedTask], release: Callable[[str], None]):
         self._acquire, self._release = acquire, release
@@ -316,7 +314,7 @@ class Lease:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> ServedTask:
-        """The `ServedTask` of a name, the same one each time; raises `TaskNotServed`."""
+        """Returns a task's `ServedTask`, always the same one; raises `TaskNotServed`."""
         with self._lock:
             if self._ended:
                 raise TaskNotServed(f"The request for {name[:100]!r} has ended.")
@@ -325,11 +323,11 @@ class Lease:
             return self._tasks[name]
 
     def names(self) -> List[str]:
-        """Of the tasks that the request has asked for."""
+        """Returns the names of the leased tasks."""
         return list(self._tasks)
 
     def end(self) -> None:
-        """Lets the versions go."""
+        """Releases the versions."""
         with self._lock:
             self._ended = True
             for task in self._tasks.values():

@@ -1,9 +1,9 @@
-"""What a task is asked, as JSON has it → the rows that BERT reads; their outputs → the answer.
+"""Encodes instances of requests for BERT, and decodes its outputs into predictions.
 
-An instance has the fields of the task's kind, as {"text": ..., "text_b": ...}; it is a text alone
-where the kind requires only one, and some kinds also read a list of words, {"tokens": [...]}. Of
-any task it may be {"input_ids": [...], "segment_ids": [...]}, whose padding an "input_mask" tells.
-Texts become rows as in a training of the task.
+An instance is an object with the fields of the task's kind, such as {"text": ..., "text_b": ...}.
+It may be a string if the kind requires one text only, and {"tokens": [...]}, a list of words, for
+some kinds. Every task also accepts {"input_ids": [...], "segment_ids": [...]}, with an optional
+"input_mask". Texts are encoded as in training.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
@@ -14,18 +14,18 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_features
 
-Outputs = List[Dict[str, Any]]  # Of rows, as `bank.AdapterBank.predict` gives them.
+Outputs = List[Dict[str, Any]]  # One per row, as `bank.AdapterBank.predict` returns them.
 
 _ID_FIELDS = ("input_ids", "input_mask", "segment_ids")
 
 
 class EncodedRequest(NamedTuple):
-    """An instance as BERT reads it.
+    """An instance, encoded for BERT.
 
     Attributes:
-      rows: list of (input_ids, segment_ids), lists of ints without padding; several where a
-        context is read in windows.
-      decode: function of these rows' `Outputs`; returns a JSON value.
+      rows: list of (input_ids, segment_ids), lists of ints without padding; several if a text is
+        split into windows.
+      decode: function of these rows' `Outputs` that returns the prediction, a JSON value.
     """
 
     rows: List[Tuple[List[int], List[int]]]
@@ -37,13 +37,13 @@ class Tokenizers:
 
     Args:
       vocab_file: path of a WordPiece vocabulary, or of a SentencePiece model.
-      is_sentencepiece: bool, which of them.
+      is_sentencepiece: bool; whether vocab_file is a SentencePiece model.
 
     Attributes:
-      digest: of the vocabulary, as a `task_adapter.Description` has it.
+      digest: the vocabulary's, as in `task_adapter.Description`.
 
     Raises:
-      UserError: it cannot be read, or lacks a token that BERT's inputs need.
+      UserError: the file cannot be read, or lacks a special token of BERT.
     """
 
     def __init__(self, vocab_file: str, is_sentencepiece: bool = False):
@@ -58,17 +58,17 @@ class Tokenizers:
         self.digest = task_adapter.digest(self.vocab)
 
     def get(self, do_lower_case: bool) -> tokenization.FullTokenizer:
-        """The `tokenization.FullTokenizer`."""
+        """Returns the `tokenization.FullTokenizer`."""
         return self._by_case[do_lower_case]
 
 
 class TextEncoding(NamedTuple):
-    """What all tasks over one BERT are read by.
+    """The text encoding that all tasks over one BERT share.
 
     Attributes:
       config: `configs.BertConfig`.
       tokenizers: `Tokenizers`.
-      max_text_length: the most characters of a text.
+      max_text_length: maximum number of characters in a text.
     """
 
     config: configs.BertConfig
@@ -77,18 +77,18 @@ class TextEncoding(NamedTuple):
 
 
 class TaskTexts:
-    """Reads the instances of a task. One thread at a time may do so.
+    """Encodes the instances of a task. Not thread-safe.
 
     Args:
       description: `task_adapter.Description`.
-      encoding: `TextEncoding` of the BERT that it was trained on.
-      where: begins an error's sentence.
+      encoding: `TextEncoding` of the BERT that the task was trained on.
+      where: begins error messages.
 
     Attributes:
       fields: the names of the task's texts.
 
     Raises:
-      UserError: the task has another vocabulary, or sizes that no text fits.
+      UserError: the task has another vocabulary, or an invalid max_seq_length.
     """
 
     def __init__(self, description: task_adapter.Description, encoding: TextEncoding, where: str):
@@ -112,7 +112,7 @@ class TaskTexts:
         self._read_texts = kind.request_reader(description, tokenizer, where)
 
     def encode(self, instance: Any) -> EncodedRequest:
-        """The `EncodedRequest` of an instance; raises UserError if it is none of this task."""
+        """Returns the `EncodedRequest` of an instance; raises UserError if it is invalid."""
         num_required = self._kind.num_required
         if isinstance(instance, str) and num_required == 1:
             instance = {self.fields[0]: instance}
@@ -146,12 +146,12 @@ class TaskTexts:
 
     def _check_words(self, name: str, words) -> None:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UserError(f"{name} is no list of strings")
+            raise UserError(f"{name} is not a list of strings")
         self._check_length(name, sum(map(len, words)) + len(words))
 
     def _check_text(self, name: str, text) -> None:
         if not isinstance(text, str):
-            raise UserError(f"{name} is no string")
+            raise UserError(f"{name} is not a string")
         self._check_length(name, len(text))
 
     def _check_length(self, name: str, length: int) -> None:
@@ -165,7 +165,7 @@ class TaskTexts:
         unknown_fields = sorted(set(instance) - set(_ID_FIELDS))
         if unknown_fields:
             raise UserError(
-                f"found {unknown_fields[0][:100]!r}; expected {', '.join(_ID_FIELDS)} alone"
+                f"found {unknown_fields[0][:100]!r}; expected only {', '.join(_ID_FIELDS)}"
             )
         config, ids = self._config, instance["input_ids"]
         _check_ids("input_ids", ids, config.vocab_size, config.max_position_embeddings)
@@ -177,10 +177,10 @@ class TaskTexts:
         ):
             _check_ids(name, values, size, config.max_position_embeddings)
             if len(values) != len(ids):
-                raise UserError(f"{name} has {len(values)} values, input_ids {len(ids)}")
+                raise UserError(f"{name} has {len(values)} values, but input_ids has {len(ids)}")
         length = sum(mask)
         if not length or 0 in mask[:length]:
-            raise UserError("input_mask must have ones, and then zeros for padding")
+            raise UserError("input_mask must be ones, followed by zeros for padding")
         return EncodedRequest([(ids[:length], segments[:length])], self._answer_ids)
 
     def _answer_ids(self, outputs: Outputs):
@@ -190,7 +190,7 @@ class TaskTexts:
 
 def _check_ids(name: str, values, size: int, max_length: int) -> None:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise UserError(f"{name} is no list of integers")
+        raise UserError(f"{name} is not a list of integers")
     if not 0 < len(values) <= max_length:
         raise UserError(f"{name} has {len(values)} values; expected 1 to {max_length}")
     if min(values) < 0 or max(values) >= size:

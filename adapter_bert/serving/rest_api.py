@@ -1,7 +1,7 @@
-"""TensorFlow Serving's REST API over served tasks: an ASGI application, on Starlette.
+"""TensorFlow Serving's REST API for served tasks, as an ASGI application on Starlette.
 
     GET    /v1/models/<task>            its state
-    GET    /v1/models/<task>/metadata   what it is
+    GET    /v1/models/<task>/metadata   its kind, labels and scores
     POST   /v1/models/<task>:predict    {"instances": [...]} or {"inputs": {...}}
     POST   /v1/models:predict           {"instances": [{"task": ..., ...}, ...]}
     GET    /v1/models                   all tasks
@@ -9,7 +9,7 @@
     DELETE /v1/models/<task>            removes it
     GET    /healthz, /readyz, /metrics, /openapi.json, /
 
-An error is {"error": "..."} with the status that says whose it is.
+An error is {"error": "..."} with a status of 4xx (the client's) or 5xx (the server's).
 """
 
 import asyncio
@@ -65,19 +65,19 @@ _PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 _OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")
-_UNEXPECTED = "the server failed; its log says why"
-_MAX_CHANGE_BYTES = 64 << 10  # Of a change that is no upload.
+_UNEXPECTED = "internal error; see the server's log"
+_MAX_CHANGE_BYTES = 64 << 10  # For a change without an upload.
 
 
 class Limits(NamedTuple):
-    """What a request may have.
+    """The limits on a request.
 
     Attributes:
-      max_body_bytes, max_upload_bytes: of a prediction's and of an adapter's request.
-      max_instances: of a prediction's request.
-      max_queue_rows: that may wait, of all predictions' requests together.
-      read_seconds: from a request's head to the end of its body.
-      answer_seconds: from then to its answer.
+      max_body_bytes, max_upload_bytes: size of a prediction's body, and of an upload.
+      max_instances: instances of a prediction.
+      max_queue_rows: waiting rows of all predictions together.
+      read_seconds: time from a request's headers to the end of its body.
+      answer_seconds: time from then to its answer.
     """
 
     max_body_bytes: int = 1 << 20
@@ -89,7 +89,7 @@ class Limits(NamedTuple):
 
 
 class Refused(Exception):
-    """Ends a request: HTTP's status, a sentence, and whether the connection ends with it."""
+    """Ends a request with an HTTP status and an error message."""
 
     def __init__(self, status: int, sentence: str, closes_connection: bool = False):
         super().__init__(sentence)
@@ -97,7 +97,7 @@ class Refused(Exception):
 
 
 class _TaskConvertor(convertors.StringConvertor):
-    """A task's name, after which a path may have a ":" and what is asked of it."""
+    """Matches a task's name in a path, which ends before ":" or "/"."""
 
     regex = "[^/:]+"
 
@@ -106,10 +106,10 @@ convertors.register_url_convertor("task", _TaskConvertor())
 
 
 class _Prediction(NamedTuple):
-    """A request's instances, read."""
+    """A request's instances, encoded."""
 
     requests: List[request_texts.EncodedRequest]
-    tasks: List[registry.ServedTask]  # Each one's.
+    tasks: List[registry.ServedTask]  # One per instance.
     is_columnar: bool
 
     def rows(self) -> List[bank.Row]:
@@ -118,19 +118,18 @@ class _Prediction(NamedTuple):
 
 
 class RestApi:
-    """The endpoints.
+    """The endpoints of the API.
 
     Args:
       tasks: `registry.ServedTasks`.
-      batcher: `batcher.Batcher` of their bank.
+      row_batcher: `batcher.Batcher` of their bank.
       metrics: `prometheus.Metrics`.
       limits: `Limits`.
-      token: what requests must send as `Authorization: Bearer <token>`; None for nothing. Without
-        one, their Host must be the own machine: a page of elsewhere may have its own name lead here
-        (DNS rebinding).
-      allows_changes: whether tasks may be added and removed.
-      address: where the server listens.
-      precision: what it computes in, for `metadata`.
+      token: required in each request as `Authorization: Bearer <token>`, or None. Without a token,
+        a request's Host must name this machine, which guards against DNS rebinding.
+      allows_changes: whether requests may add and remove tasks.
+      address: the address on which the server listens.
+      precision: the bank's, for `metadata`.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class RestApi:
         )
 
     def application(self) -> Callable:
-        """The ASGI application."""
+        """Returns the ASGI application."""
         task_path, methods = "/v1/models/{task:task}", ["GET", "PUT", "DELETE"]
         routes = [
             Route("/", self.page),
@@ -182,15 +181,15 @@ class RestApi:
             Exception: _handle_unexpected,
         }
         application = Starlette(routes=routes, exception_handlers=handlers)
-        application.router.redirect_slashes = False  # To whatever Host a request named.
+        application.router.redirect_slashes = False  # A redirect would trust the request's Host.
         return self._guarded(application)
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Ends the threads that read texts."""
         self._readers.close()
 
     def _guarded(self, application):
-        """The middleware: refuses what an application must not see; counts and times the rest."""
+        """Wraps an application: refuses requests by their headers, counts and times the others."""
 
         async def wrapped(scope, receive, send):
             if scope["type"] != "http":
@@ -215,7 +214,7 @@ class RestApi:
         return wrapped
 
     def _refusal(self, scope: Dict[str, Any]) -> Optional[Response]:
-        """The answer to a request that is refused for its head alone, or None."""
+        """Returns an error response if a request's headers are not acceptable, or None."""
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size > http_server.MAX_HEAD_BYTES:
@@ -235,48 +234,48 @@ class RestApi:
         return None
 
     async def page(self, request: Request) -> Response:
-        """A page to try tasks with."""
+        """Returns a page to try tasks with."""
         return HTMLResponse(self._page_text, headers=_PAGE_HEADERS)
 
     async def health(self, request: Request) -> Response:
-        """Whether the server lives."""
+        """Returns that the server is alive."""
         return _json_response({"status": "alive"})
 
     async def ready(self, request: Request) -> Response:
-        """Whether it takes predictions."""
+        """Returns whether the server accepts predictions."""
         if not self._batcher.is_open:
             raise Refused(503, "the server is stopping")
         return _json_response({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
+        """Returns the metrics for Prometheus."""
         content, kind = self._metrics.render()
         return Response(content, headers={"content-type": kind})
 
     async def openapi(self, request: Request) -> Response:
-        """What the endpoints take and answer, as an OpenAPI document."""
+        """Returns the OpenAPI document."""
         return _json_response(openapi.document(self._limits.max_instances))
 
     async def models(self, request: Request) -> Response:
-        """All tasks."""
+        """Lists all tasks."""
         tasks = self._tasks.current()
         return _json_response({"models": [{"name": task.name, **_summary(task)} for task in tasks]})
 
     async def model(self, request: Request) -> Response:
-        """A task's `status`, or `put` or `delete`."""
+        """Calls `status`, `put` or `delete`, by the request's method."""
         endpoint = {"PUT": self.put, "DELETE": self.delete}.get(request.method, self.status)
-        request.scope["endpoint"] = endpoint  # What metrics call it.
+        request.scope["endpoint"] = endpoint  # Its name in the metrics.
         return await endpoint(request)
 
     async def status(self, request: Request) -> Response:
-        """A task's state, as TensorFlow Serving tells it."""
+        """Returns a task's state in TensorFlow Serving's format."""
         task = self._tasks.get(request.path_params["task"])
         ok_status = {"error_code": "OK", "error_message": ""}
         version = {"version": str(task.version), "state": "AVAILABLE", "status": ok_status}
         return _json_response({"model_version_status": [version]})
 
     async def metadata(self, request: Request) -> Response:
-        """What a task is."""
+        """Returns a task's metadata."""
         task = self._tasks.get(request.path_params["task"])
         spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
         metadata = {
@@ -287,15 +286,15 @@ class RestApi:
         return _json_response({"model_spec": spec, "metadata": metadata})
 
     async def predict(self, request: Request) -> Response:
-        """Answers instances of one task."""
+        """Predicts instances of one task."""
         return await self._predict(request, request.path_params["task"])
 
     async def predict_mixed(self, request: Request) -> Response:
-        """Answers instances of any tasks, in their order."""
+        """Predicts instances of any tasks, in the order of the request."""
         return await self._predict(request, None)
 
     async def put(self, request: Request) -> Response:
-        """Serves a task adapter: {"adapter": folder}, or its two files as a form."""
+        """Adds or replaces a task: {"adapter": folder}, or a form with the adapter's two files."""
         self._check_allows_changes()
         name = request.path_params["task"]
         is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
@@ -307,7 +306,7 @@ class RestApi:
             self._check_length(request, _MAX_CHANGE_BYTES)
             body = await self._read_body(request, _MAX_CHANGE_BYTES)
             task = await run_in_threadpool(self._put_folder, name, body)
-        logging.info("Task %s: version %d is served.", name, task.version)
+        logging.info("Task %s: serving version %d.", name, task.version)
         return _json_response({"name": name, **_summary(task)}, 201 if is_new else 200)
 
     def _put_folder(self, name: str, body: bytes) -> registry.ServedTask:
@@ -318,7 +317,7 @@ class RestApi:
         return self._tasks.put_below_root(name, path)
 
     async def _upload(self, request: Request, name: str) -> registry.ServedTask:
-        """Serves the two files of a task adapter in a form; they are not all in memory."""
+        """Adds or replaces a task by the two files in a form, which are spooled to disk."""
         expected = f"a form of the two files {' and '.join(task_adapter.FILES)}"
         chunks = self._body_chunks(request, self._limits.max_upload_bytes)
         parser = formparsers.MultiPartParser(request.headers, chunks, max_files=2, max_fields=0)
@@ -327,7 +326,7 @@ class RestApi:
         except formparsers.MultiPartException as error:
             raise UserError(f"{error.message}; expected {expected}") from None
         except OSError as error:
-            sentence = f"the upload cannot be kept in a temporary file ({files.reason(error)})"
+            sentence = f"cannot write the upload to a temporary file ({files.reason(error)})"
             raise Refused(507, sentence) from None
         try:
             uploads = {n: part.file for n, part in form.items() if isinstance(part, UploadFile)}
@@ -339,7 +338,7 @@ class RestApi:
             await form.close()
 
     async def delete(self, request: Request) -> Response:
-        """Serves a task no longer."""
+        """Removes a task."""
         self._check_allows_changes()
         task = await run_in_threadpool(self._tasks.remove, request.path_params["task"])
         self._metrics.remove_task(task.name)
@@ -348,7 +347,7 @@ class RestApi:
 
     def _check_allows_changes(self) -> None:
         if not self._allows_changes:
-            raise Refused(403, "tasks are not changed over the network without --token")
+            raise Refused(403, "changing tasks over the network needs a server with --token")
 
     async def _predict(self, request: Request, name: Optional[str]) -> Response:
         num_bytes = self._check_length(request, self._limits.max_body_bytes)
@@ -356,13 +355,13 @@ class RestApi:
         try:
             with self._queue.enter(client, num_bytes) as ticket, self._tasks.lease() as lease:
                 body = self._read_body(request, self._limits.max_body_bytes)
-                body = await _while_placed(ticket, body, None)
+                body = await _while_queued(ticket, body, None)
                 start = time.perf_counter()
                 answer = self._answer(body, name, lease, ticket)
-                content = await _while_placed(ticket, answer, self._limits.answer_seconds)
+                content = await _while_queued(ticket, answer, self._limits.answer_seconds)
                 self._metrics.count_tasks(lease.names(), time.perf_counter() - start)
         except admission.Overloaded:
-            raise Refused(503, "too many rows wait already; try again later") from None
+            raise Refused(503, "too many rows are waiting; try again later") from None
         except asyncio.TimeoutError:
             seconds = self._limits.answer_seconds
             raise Refused(504, f"no answer within {seconds:g} seconds") from None
@@ -371,7 +370,7 @@ class RestApi:
     async def _answer(
         self, body: bytes, name: Optional[str], lease: registry.Lease, ticket: admission.Ticket
     ) -> bytes:
-        """The bytes that answer a prediction's request."""
+        """Returns the body of a prediction's response."""
 
         def in_thread(steps):
             return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
@@ -379,10 +378,14 @@ class RestApi:
         prediction = await in_thread(self._encode_instances(body, name, lease))
         rows = prediction.rows()
         if len(rows) > self._queue.max_rows:
-            raise Refused(413, f"the texts make {len(rows)} windows, which are too many")
+            raise Refused(
+                413,
+                f"the texts have {len(rows)} windows; expected at most {self._queue.max_rows}",
+            )
         self._queue.resize(ticket, len(rows))
         try:
-            if not self._tasks.are_in_memory(prediction.tasks):  # Batches need not wait for a disk.
+            # Reads adapters in another thread, so that batches need not wait for the disk.
+            if not self._tasks.are_in_memory(prediction.tasks):
                 await run_in_threadpool(self._tasks.load, prediction.tasks)
             outputs = await asyncio.wrap_future(self._batcher.submit(rows, ticket.tag))
         except batcher.Closed:
@@ -393,10 +396,10 @@ class RestApi:
     def _encode_instances(
         self, body: bytes, name: Optional[str], lease: registry.Lease
     ) -> Generator[None, None, _Prediction]:
-        """The `_Prediction` of a request, by steps of `admission.Readers`."""
+        """Returns a request's `_Prediction`, in steps for `admission.Readers`."""
         instances, is_columnar = _parse_instances(body)
         if is_columnar and name is None:
-            raise UserError('tasks are mixed in rows alone: {"instances": [...]}')
+            raise UserError('a request of several tasks needs {"instances": [...]}')
         if not 0 < len(instances) <= self._limits.max_instances:
             raise UserError(
                 f"found {len(instances)} instances; expected 1 to {self._limits.max_instances}"
@@ -417,7 +420,7 @@ class RestApi:
         return _Prediction(requests, tasks, is_columnar)
 
     def _check_length(self, request: Request, max_bytes: int) -> int:
-        """The bytes that a body says it has, or at most has; raises `Refused` if these are more."""
+        """Returns a body's declared length, or else `max_bytes`; raises `Refused` if it is over."""
         declared = request.headers.get("content-length", "")
         if not declared.isdigit():
             return max_bytes
@@ -426,7 +429,7 @@ class RestApi:
         return int(declared)
 
     async def _read_body(self, request: Request, max_bytes: int) -> bytes:
-        """The bytes of a request's body."""
+        """Returns the bytes of a request's body."""
 
         async def read():
             return b"".join([chunk async for chunk in self._body_chunks(request, max_bytes)])
@@ -434,7 +437,7 @@ class RestApi:
         return await self._in_time(read())
 
     async def _body_chunks(self, request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
-        """Yields the parts of a request's body."""
+        """Yields the chunks of a request's body."""
         size = 0
         try:
             async for chunk in request.stream():
@@ -443,25 +446,25 @@ class RestApi:
                     raise _too_large_error(max_bytes)
                 yield chunk
         except ClientDisconnect:
-            raise Refused(400, "the client went away", closes_connection=True) from None
+            raise Refused(400, "the client disconnected", closes_connection=True) from None
 
     async def _in_time(self, reading: Awaitable) -> Any:
-        """Awaits what reads a body."""
+        """Awaits the reading of a body, with a timeout."""
         try:
             return await asyncio.wait_for(reading, self._limits.read_seconds)
         except asyncio.TimeoutError:
-            sentence = f"the body did not come within {self._limits.read_seconds:g} seconds"
+            sentence = f"the body did not arrive within {self._limits.read_seconds:g} seconds"
             raise Refused(408, sentence, closes_connection=True) from None
 
 
-async def _while_placed(
+async def _while_queued(
     ticket: admission.Ticket, awaitable: Awaitable, seconds: Optional[float]
 ) -> Any:
-    """Awaits what is done for a request.
+    """Awaits a step of a request, unless the queue refuses the request first.
 
     Raises:
-      admission.Overloaded: the request lost its place in the queue.
-      asyncio.TimeoutError: it took more seconds.
+      admission.Overloaded: the queue refused the request.
+      asyncio.TimeoutError: the step took more than `seconds`.
     """
     task = asyncio.ensure_future(awaitable)
     try:
@@ -482,29 +485,29 @@ def _too_large_error(max_bytes: int) -> Refused:
 
 
 def _parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
-    """The JSON object of a body, which has no other names."""
+    """Returns the JSON object in a body; raises UserError if it has other names."""
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"the body is no JSON ({error})") from None
+        raise UserError(f"the body is not valid JSON ({error})") from None
     if not isinstance(value, dict) or set(value) - names:
         raise UserError(f"expected {expected}")
     return value
 
 
 def _reject_constant(text):
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _parse_instances(body: bytes) -> Tuple[list, bool]:
-    """(list of instances, whether they came by columns) of TensorFlow Serving's two formats."""
+    """Returns (instances, whether they are columnar) of a body in TensorFlow Serving's formats."""
     expected = '{"instances": [...]} or {"inputs": {...}}'
     value = _parse_object(body, {"instances", "inputs", "signature_name"}, expected)
     signature = value.pop("signature_name", "serving_default")
     if signature != "serving_default":
-        raise UserError("signature_name: expected serving_default, the only one")
+        raise UserError("signature_name: expected serving_default")
     if len(value) != 1:
-        raise UserError(f"expected {expected}, one of them")
+        raise UserError(f"expected either {expected}")
     ((key, payload),) = value.items()
     if key == "instances" or isinstance(payload, list):
         if not isinstance(payload, list):
@@ -516,19 +519,19 @@ def _parse_instances(body: bytes) -> Tuple[list, bool]:
     if not all(isinstance(column, list) for column in columns):
         raise UserError("inputs: expected an object of lists")
     if len(set(map(len, columns))) > 1:
-        raise UserError("inputs: its lists are of different lengths")
+        raise UserError("inputs: the lists have different lengths")
     return [dict(zip(payload, row)) for row in zip(*columns)], True
 
 
 def _split_task(instance) -> Tuple[str, Dict[str, Any]]:
-    """(name of its task, the rest) of an instance among those of several tasks."""
+    """Returns (task's name, instance without it), for a request that mixes tasks."""
     if not isinstance(instance, dict) or not isinstance(instance.get("task"), str):
         raise UserError('expected an object with the name of its "task"')
     return instance["task"], {name: v for name, v in instance.items() if name != "task"}
 
 
 def _format_response(prediction: _Prediction, outputs: List[Any]) -> Generator[None, None, bytes]:
-    """The JSON of the answers, in the request's format, by steps of `admission.Readers`."""
+    """Returns the JSON of the predictions in the request's format, in steps for `Readers`."""
     remaining, answers = iter(outputs), []
     for request in prediction.requests:
         yield
@@ -542,20 +545,20 @@ def _format_response(prediction: _Prediction, outputs: List[Any]) -> Generator[N
     if not isinstance(answers[0], dict):
         return _dump_json({"outputs": answers})
     if any(set(answer) != set(answers[0]) for answer in answers):
-        raise UserError("inputs: their outputs differ; expected texts alone or token ids alone")
+        raise UserError("inputs: expected either texts or token ids, not both")
     return _dump_json({"outputs": {name: [a[name] for a in answers] for name in answers[0]}})
 
 
 class _Failure(NamedTuple):
-    """In place of an answer."""
+    """The error message of an instance without a prediction."""
 
     sentence: str
 
 
 def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
-    """The answer to an instance, or the `_Failure` of its rows."""
+    """Returns an instance's prediction, or the `_Failure` of its rows."""
     for output in outputs:
-        if isinstance(output, UserError):  # The instance is right: its adapter is not.
+        if isinstance(output, UserError):  # The adapter is at fault, not the instance.
             return _Failure(str(output))
         if isinstance(output, Exception):
             return _Failure(_UNEXPECTED)
@@ -563,7 +566,7 @@ def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
 
 
 def _summary(task: registry.ServedTask) -> Dict[str, Any]:
-    """What a task is, for people: a dict of JSON values."""
+    """Returns a task's summary for the page, a dict of JSON values."""
     description = task.description
     presentation, num_required = presentations.of(description)
     return {
@@ -577,13 +580,13 @@ def _summary(task: registry.ServedTask) -> Dict[str, Any]:
         "example": presentation.example,
         "max_seq_length": description.max_seq_length,
         "do_lower_case": description.do_lower_case,
-        # A training that diverged may have others.
+        # A run that diverged may have NaN, which is not JSON.
         "scores": {name: s if math.isfinite(s) else None for name, s in description.scores.items()},
     }
 
 
 def _signature(task: registry.ServedTask) -> Dict[str, Any]:
-    """A task's inputs and outputs, as TensorFlow Serving tells them."""
+    """Returns a task's inputs and outputs in TensorFlow Serving's format."""
 
     def tensor(name, kind):
         shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}

@@ -1,10 +1,10 @@
-"""SavedModels of one backbone and tasks over it, for plain TensorFlow 2 and TensorFlow Serving.
+"""Writes SavedModels of tasks over one backbone, for plain TensorFlow 2 and TensorFlow Serving.
 
-Signatures take token ids, or raw text with `in_graph_tokenizer`; where there are several tasks they
-take each row's, too. Label names lie inside. A SavedModel needs nothing of this project, and
-nothing in it is compiled by XLA, which a server may lack.
+Signatures accept token ids, or raw text with `in_graph_tokenizer`. With several tasks they also
+require each row's task. The SavedModel contains the labels' names and needs no code of this
+project. It avoids XLA, which a server may lack.
 
-Axes in shape comments: B batch, S positions, L the most labels that a task has.
+Axes in shape comments: B batch, S positions, L the largest number of labels of a task.
 """
 
 import posixpath
@@ -21,7 +21,7 @@ from adapter_bert.serving import compatibility, encoder
 
 Adapters = Dict[str, task_adapter.TaskAdapter]
 
-TASKS_FILE = "assets.extra/tasks.json"  # Their descriptions, for people and programs.
+TASKS_FILE = "assets.extra/tasks.json"  # The tasks' descriptions.
 
 
 def write(
@@ -31,16 +31,16 @@ def write(
     adapters: Adapters,
     encode: Optional[Callable] = None,
 ) -> str:
-    """Writes a SavedModel into a new numbered folder, as TensorFlow Serving expects them.
+    """Writes a SavedModel into a new numbered folder, as TensorFlow Serving expects it.
 
     Args:
-      folder: the model's; the SavedModel is in `<folder>/<number>`, the number after the last.
+      folder: the SavedModel is in `<folder>/<number>`, with the next free number.
       config: `configs.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
-      adapters: ordered dict from names of tasks to `task_adapter.TaskAdapter`, all over this BERT.
-        With a single one no signature asks for a task.
-      encode: what `in_graph_tokenizer.make_encoder` returns; None leaves signatures of raw
-        text out.
+      adapters: ordered dict from names of tasks to `task_adapter.TaskAdapter`, all of this BERT.
+        With a single task, no signature requires a task's name.
+      encode: the function of `in_graph_tokenizer.make_encoder`, or None for no signatures of raw
+        text.
 
     Returns:
       Path of the SavedModel.
@@ -65,7 +65,7 @@ def write(
 def _lay_out_tables(
     config: configs.BertConfig, backbone_values: Dict[str, np.ndarray], adapters: Adapters
 ) -> Tuple[List[encoder.SlotIndices], Dict[str, np.ndarray]]:
-    """(list of the tasks' `encoder.SlotIndices`, dict from tables to their values)."""
+    """Returns (list of the tasks' `encoder.SlotIndices`, dict from tables to their values)."""
     num_used, slots = dict(encoder.RESERVED_ROWS), []
     for adapter in adapters.values():
         rows = {}
@@ -87,7 +87,7 @@ def _lay_out_tables(
 
 
 class _TaskConstants:
-    """What the graph knows of the tasks, as constants with a row for each.
+    """The tasks' settings in the graph: constants with a row for each task.
 
     Args:
       adapters: dict from names to `task_adapter.TaskAdapter`.
@@ -112,7 +112,7 @@ class _TaskConstants:
         self._table = tf.lookup.StaticHashTable(keys, -1)
 
     def index_of(self, names):
-        """int32 [B] of string [B]; an unknown task ends the call with its name."""
+        """Returns the tasks' indices, int32 [B], of their names; an unknown name is an error."""
         index = self._table.lookup(names)
         unknown = tf.boolean_mask(names, index < 0)
         message = ["There is no such task:", unknown]
@@ -120,14 +120,14 @@ class _TaskConstants:
             return tf.identity(index)
 
     def slots_of(self, index) -> encoder.SlotIndices:
-        """`SlotIndices` of int32 [B], no wider than the largest adapter of the batch."""
+        """Returns the `SlotIndices` of task indices [B], as wide as the batch's largest adapter."""
         adapter_size = tf.maximum(1, tf.reduce_max(tf.gather(self.adapter_sizes, index)))
         slots = encoder.SlotIndices(*(tf.gather(rows, index) for rows in self.slots))
         return slots._replace(bottleneck=slots.bottleneck[:, :adapter_size])
 
 
 class _Model(NamedTuple):
-    """What every signature computes with."""
+    """The parts of the model that all signatures share."""
 
     config: configs.BertConfig
     architecture: compatibility.Architecture
@@ -135,10 +135,10 @@ class _Model(NamedTuple):
     tasks: _TaskConstants
 
     def outputs(self, index, *ids_mask_and_segments):
-        """Returns Tensors by name, with a row for each of int32 [B] indices of tasks.
+        """Returns the outputs by name, Tensors with a row for each task index in int32 [B].
 
-        They are those that the kinds of the tasks export. Where a row's own task has no such
-        output, it is 0 or "".
+        They are the exported outputs of all kinds of tasks. An output that a row's task lacks is 0
+        or "".
         """
         tasks = self.tasks
         kinds = [task_kinds.get(name) for name in dict.fromkeys(tasks.kinds)]
@@ -165,7 +165,7 @@ class _Model(NamedTuple):
 
 
 def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
-    """Signature definitions by name: of ids by default, and "text" and "text_pair"."""
+    """Returns signature definitions by name: the default one of ids, "text" and "text_pair"."""
     numbers = ("input_ids", "input_mask", "segment_ids")
     ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in numbers}
     signatures = {"serving_default": _signature(model, ids, lambda index: ids.values())}
@@ -185,12 +185,12 @@ def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
 
 
 def _signature(model: _Model, inputs: Dict[str, Any], ids_of: Callable):
-    """A signature of these inputs, and of the rows' tasks if there are several.
+    """Returns a signature of these inputs, and of each row's task if there are several.
 
     Args:
       model: `_Model`.
       inputs: dict from names to placeholders.
-      ids_of: function of int32 [B], the tasks' indices, that returns ids, mask and segments.
+      ids_of: function of the task indices, int32 [B], that returns ids, mask and segments.
     """
     rows = tf.shape(next(iter(inputs.values())))[:1]
     index = tf.zeros(rows, tf.int32)
@@ -204,7 +204,7 @@ def _signature(model: _Model, inputs: Dict[str, Any], ids_of: Callable):
 def _initialize(
     session, tables: encoder.Tables, values: Dict[str, np.ndarray], init_checkpoint: str
 ) -> None:
-    """Gives every variable of the graph its value."""
+    """Initializes every variable of the graph."""
     variables = tf.trainable_variables()
     assignment, _ = modeling.get_assignment_map_from_checkpoint(variables, init_checkpoint)
     tf.train.init_from_checkpoint(init_checkpoint, assignment)
@@ -214,7 +214,7 @@ def _initialize(
 
 
 def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: Adapters) -> str:
-    """Writes the session's model; it appears whole or not at all. Returns its path."""
+    """Writes the session's model atomically; returns its path."""
     path = files.next_numbered_folder(folder)
     with files.atomic_folder(path) as partial:
         builder = tf.saved_model.Builder(partial)

@@ -86,7 +86,7 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
 
     class_weights: Optional[str] = flag(
         None,
-        "Factors of the training loss: balanced, or one per label in the labels' order, as in 1,5.",
+        "Class weights of the training loss: balanced, or one per label in order, as in 1,5.",
         "Training",
     )
 

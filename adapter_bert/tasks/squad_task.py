@@ -52,7 +52,7 @@ class SquadConfig(FinetuningConfig):
     )
     null_score_diff_threshold: float = flag(
         0.0,
-        'How much "no answer" must outscore the best answer to be predicted.',
+        '"No answer" is predicted if its score exceeds the best answer\'s by more than this.',
         "Evaluation and prediction",
     )
     verbose_logging: bool = flag(

@@ -37,8 +37,8 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
     )
     data_dir: Optional[str] = flag(
         None,
-        "Folder with a file each for train, dev and test: train.txt, dev.conll, test.jsonl, or"
-        " eng.train, eng.testa, eng.testb.",
+        "Folder with one file per split: train.txt, dev.conll, test.jsonl, or eng.train, eng.testa,"
+        " eng.testb.",
         "Task and data",
     )
     train_file: Optional[str] = flag(

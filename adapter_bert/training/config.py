@@ -108,8 +108,8 @@ class DeviceConfig(Settings):
     )
     precision: str = flag(
         "auto",
-        "Precision of activations and matrix products; variables and loss stay float32. auto: that"
-        " of the run or adapter in use, or else bfloat16 on a TPU or where it measures faster, or"
+        "Precision of activations and matrix products; variables and loss stay float32. auto: the"
+        " precision of the resumed run or adapter, else bfloat16 on a TPU or if it measures faster,"
         " else float32.",
         "Devices",
         choices=configs.PRECISIONS,
@@ -152,16 +152,16 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     do_train: bool = flag(
         False,
         "Train. Without --do_train, --do_eval and --do_predict: train and evaluate.",
-        "What is done",
+        "Stages",
     )
-    do_eval: bool = flag(False, "Evaluate on the dev set (SQuAD: --predict_file).", "What is done")
-    do_predict: bool = flag(False, "Predict the test set (SQuAD: --predict_file).", "What is done")
+    do_eval: bool = flag(False, "Evaluate on the dev set (SQuAD: --predict_file).", "Stages")
+    do_predict: bool = flag(False, "Predict the test set (SQuAD: --predict_file).", "Stages")
     adapter_folder: Optional[str] = flag(
         None,
-        "Folder of a task adapter (output_dir/adapter of an earlier run), or hf://owner/name of"
-        " one on the Hub, to evaluate, predict with, or train further. Task and model flags you"
-        " omit are read from the adapter.",
-        "What is done",
+        "Task adapter to evaluate, predict with or train further: a folder such as"
+        " output/mrpc/adapter, or hf://owner/name on the Hub. Task and model flags you omit are"
+        " read from the adapter.",
+        "Stages",
         name="adapter",
     )
     train_batch_size: int = flag(32, "Examples per training step.", "Training", lower=1)
@@ -180,7 +180,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     warmup_proportion: float = flag(
         0.1,
-        "Share of the steps in which the learning rate rises; then it decays to 0.",
+        "Share of the steps for warmup of the learning rate, which then decays to 0.",
         "Training",
     )
     random_seed: int = flag(
@@ -199,7 +199,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     recompute_activations: bool = flag(
         False,
-        "Recompute each layer's activations in the backward pass instead of keeping them: less"
+        "Recompute each layer's activations in the backward pass instead of saving them: less"
         " memory, more time.",
         "Training",
     )
@@ -214,8 +214,8 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     eval_every_steps: int = flag(
         0,
-        "Evaluate on the dev set every so many steps. 0: only at the end, or with --keep_best or"
-        " --early_stopping_patience after each epoch.",
+        "Number of steps between evaluations on the dev set. 0: evaluate at the end only, or after"
+        " each epoch with --keep_best or --early_stopping_patience.",
         "Evaluation and prediction",
         lower=0,
     )
@@ -226,7 +226,8 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     early_stopping_patience: int = flag(
         0,
-        "Stop after so many evaluations without a better score; 0 disables early stopping.",
+        "Number of evaluations without a better score after which training stops; 0 disables early"
+        " stopping.",
         "Evaluation and prediction",
         lower=0,
     )
@@ -248,19 +249,20 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     label_descriptions: Optional[str] = flag(
         None,
-        "File of JSON that says what labels mean, {label: text}: kept in the adapter, for people.",
+        "JSON file {label: text} that describes the labels; stored in the adapter for its page and"
+        " card.",
         "Output",
     )
     layer_norms: Optional[str] = flag(
         None,
         "LayerNorms that train with adapters; adapted: only in the layers with an adapter. Default:"
         " all, or adapted with --adapter_layers.",
-        "What trains",
+        "Trained parameters",
         choices=configs.LAYER_NORMS,
     )
     iterations_per_loop: int = flag(
         1000,
-        "Steps that a TPU runs before it reports progress and may save a checkpoint.",
+        "Number of steps that a TPU runs between progress reports and checkpoints.",
         "Devices",
         lower=1,
     )

@@ -52,7 +52,7 @@ class TrialsTest(tf.test.TestCase):
         for wrong in ("learning_rate", "=3", "learning_rate="):
             with self.assertRaisesRegex(UserError, "^--only=.*: expected a flag and its values"):
                 grids.parse_setting(wrong, "--only")
-        with self.assertRaisesRegex(UserError, "^--set=output_dir=here: a sweep gives"):
+        with self.assertRaisesRegex(UserError, "^--set=output_dir=here: the sweep sets"):
             grids.parse_setting("output_dir=here", "--set")
 
     def test_what_no_flag_can_be_is_refused(self):
@@ -62,9 +62,9 @@ class TrialsTest(tf.test.TestCase):
             ({"random_seed": [2**63]}, "random_seed: expected numbers of up to 18 digits"),
             ({"learning_rate": [-(2.0**63)]}, "learning_rate: expected numbers of up to 18 digits"),
             ({"learning_rate": "1e19"}, "learning_rate: expected numbers of up to 18 digits"),
-            ({"output_dir": "here"}, "an output_dir of its own"),
-            ({"overwrite_output_dir": True}, "of its own"),
-            ({"do_eval": False}, "do_eval: a trial is trained and evaluated, found False"),
+            ({"output_dir": "here"}, "the sweep sets each trial"),
+            ({"overwrite_output_dir": True}, "the sweep sets"),
+            ({"do_eval": False}, "do_eval: every trial trains and evaluates; found False"),
             ({"script": "run_away.py"}, "run_away.py"),
             ({"script": 3}, "script 3: expected"),
             ({"adapter_size": []}, "no trial is left"),
@@ -76,11 +76,11 @@ class TrialsTest(tf.test.TestCase):
 
     def test_trials_are_counted_before_they_are_listed(self):
         grid = {f"flag_{i}": list(range(10)) for i in range(100)}
-        with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,[0,]+ trials, expected at most"):
+        with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,[0,]+ trials; expected at most"):
             grids.expand_grids([grid], source="--grid=a.json")
         many = {f"flag_{i}": list(range(10)) for i in range(7)}
         self.assertLess(len(json.dumps(many)), 300)
-        with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,000,000 trials, .*100,000"):
+        with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,000,000 trials; .*100,000"):
             grids.expand_grids([many], source="--grid=a.json")
         with self.assertRaisesRegex(UserError, "^grid: 120,000 trials"):
             grids.expand_grids([{"a": list(range(60_000))}, {"b": list(range(60_000))}])

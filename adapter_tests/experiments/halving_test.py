@@ -115,7 +115,7 @@ class AdmittedKeysTest(tf.test.TestCase):
         )
         stages = train_all(trials, lambda flags: flags["learning_rate"])
         self.assertEqual([len(stage) for stage in stages], [4, 1])
-        with self.assertRaisesRegex(UserError, "^--halving: found one number of epochs"):
+        with self.assertRaisesRegex(UserError, "^--halving: each setting has one number of epochs"):
             halving.admitted_keys(trials_of({"learning_rate": [1, 2], "num_train_epochs": 3}), {})
 
 
@@ -216,7 +216,7 @@ class KilledTest(tf.test.TestCase):
         self.assertEqual(collections.Counter(name for name, _ in self.starts()), expected)
         self.assertLen(records.read(self.folder), 7)
         table = output.decode().splitlines()
-        self.assertEqual(table[-1], "halving: 7 of 12 trials go on")
+        self.assertEqual(table[-1], "halving: 7 of 12 trials remain")
         self.assertRegex(table[-3], r"adapters +12 +7 +0 +0 +eval_f1 0.9840 learning_rate=2")
         settings = selection.chosen_grids(records.read(self.folder))
         self.assertEqual([(s["learning_rate"], s["num_train_epochs"]) for s in settings], [(2, 4)])

@@ -124,7 +124,7 @@ class SweepRecordsTest(tf.test.TestCase):
                 scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), name: value}
                 valid_records = (record("a"), record("b", scores=scores))
                 self.write("".join(json.dumps(each) + "\n" for each in valid_records))
-                with self.assertRaisesRegex(UserError, f"line 2: found {value} as {name}, "):
+                with self.assertRaisesRegex(UserError, f"line 2: {name} is {value}; "):
                     records.read(self.folder)
 
     def test_scores_of_a_failed_trial_are_not_read(self):

@@ -84,7 +84,7 @@ class CompareTest(tf.test.TestCase):
 
     def test_unknown_labels(self):
         other = self.write("other.tsv", "index\tlabel\n0\tno\n1\tmaybe\n2\tyes\n3\tno\n4\tno\n")
-        pattern = r"other.tsv, line 3: found the label 'maybe', expected one of no, yes"
+        pattern = r"other.tsv, line 3: found the label 'maybe'; expected one of no, yes"
         self.assert_refused(pattern, labels=other)
 
     def test_labels_that_are_null(self):
@@ -109,7 +109,7 @@ class CompareTest(tf.test.TestCase):
         self.assert_refused(r"--compare: \S*missing.tsv does not exist", first="missing.tsv")
         self.assert_refused(r"--labels: \S*missing.tsv does not exist", labels="missing.tsv")
         other = self.write("test_results.tsv", "0.5\t0.5\n0.5\t0.5\n")
-        self.assert_refused(r"line 1: found the columns 0.5, 0.5, expected index", first=other)
+        self.assert_refused(r"line 1: found the columns 0.5, 0.5; expected index", first=other)
 
 
 class OwnFilesTest(tf.test.TestCase):

@@ -217,7 +217,7 @@ class SweepsTest(SweepsTestCase):
         runner.run()
         reasons = self.reasons(runner)
         self.assertRegex(reasons.pop(40), "eval_results.json: cannot be read")
-        self.assertRegex(reasons.pop(66), "eval_results.json: found nan as eval_f1, expected")
+        self.assertRegex(reasons.pop(66), "eval_results.json: eval_f1 is nan; expected")
         self.assertEqual(reasons, {13: "13 brings bad luck.", 9: "killed by signal 9", 8: None})
         self.sweep(sizes).run()
         self.assertEqual(self.starts(), sizes)
@@ -443,7 +443,7 @@ class SweepsTest(SweepsTestCase):
 
         with self.assertRaisesRegex(
             UserError,
-            "^--data_dir=/there/mails and --data_dir=/here/mails would be one task, mails",
+            "^--data_dir=/there/mails and --data_dir=/here/mails have the same name, mails",
         ):
             sweep_over("/here/mails/", "/here/reviews", "/there/mails")
         self.assertLen(sweep_over("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
@@ -453,21 +453,21 @@ class SweepsTest(SweepsTestCase):
         with self.assertRaisesRegex(
             UserError,
             "^--data_dir=/here/mails --label_column=tone and --data_dir=/here/mails"
-            " --label_column=topic would be one task, mails",
+            " --label_column=topic have the same name, mails",
         ):
             self.sweep([8], {**common, "label_column": ["topic", "tone"]})
         self.assertLen(self.sweep([8], {**common, "label_column": "tone"}).trials, 2)
 
     def test_mistakes_are_refused_before_the_first_trial(self):
-        with self.assertRaisesRegex(UserError, "run_classifier.py does not take .*adaptr_size"):
+        with self.assertRaisesRegex(UserError, "run_classifier.py does not accept .*adaptr_size"):
             self.sweep([1], {"adaptr_size": 2}).check_flags()
         self.sweep([1]).check_flags()
         for settings, complaint in (
             ({"folder": "gs://bucket/sweep"}, "needs a local folder"),
-            ({"extra_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the trials"),
+            ({"extra_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the grid"),
             ({"extra_flags": ("precision",)}, "precision: expected a flag"),
-            ({"extra_flags": ("--output_dir=x",)}, "output_dir: a sweep gives each"),
-            ({"extra_flags": ("--do_eval=False",)}, "a trial is trained and evaluated"),
+            ({"extra_flags": ("--output_dir=x",)}, "output_dir: the sweep sets"),
+            ({"extra_flags": ("--do_eval=False",)}, "every trial trains and evaluates"),
         ):
             trials = grids.expand_grids([{"adapter_size": 1}])
             with self.assertRaisesRegex(UserError, complaint):

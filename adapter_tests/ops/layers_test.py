@@ -339,5 +339,5 @@ class ActivationTest(tf.test.TestCase):
             self.assertIsNone(layers.get_activation(nothing))
         with self.assertRaisesRegex(UserError, "swoosh"):
             layers.get_activation("swoosh")
-        with self.assertRaisesRegex(UserError, "a name or a function, not 3"):
+        with self.assertRaisesRegex(UserError, "a name or a function, but is 3"):
             layers.get_activation(3)

@@ -189,10 +189,10 @@ class PredictTest(BankTestCase):
         for ids, segments, part in (
             ([], [], "has 0 input_ids and 0 segment_ids"),
             ([2, 3], [0], "has 2 input_ids and 1 segment_ids"),
-            ([2] * 41, [0] * 41, "expected as many of both, 1 to 40"),
+            ([2] * 41, [0] * 41, "expected equal numbers, 1 to 40"),
             ([2, len(tiny.VOCABULARY)], [0, 0], f"input_ids from 2 to {len(tiny.VOCABULARY)}"),
             ([2, -1], [0, 0], "input_ids from -1 to 2"),
-            ([2, 3], [0, 2], "segment_ids from 0 to 2, expected 0 to 1"),
+            ([2, 3], [0, 2], "segment_ids from 0 to 2; expected 0 to 1"),
         ):
             with self.assertRaisesRegex(UserError, f"^A row of task 'plain' .*{part}"):
                 bank.predict([Row("plain", ids, segments)])
@@ -208,7 +208,7 @@ class TasksTest(BankTestCase):
         bank.add("span", self.saved("span"))
         self.assertEqual(bank.names(), ["large", "plain", "span"])
         self.assertAllEqual(bank.predict(rows)[0]["probabilities"], before[0]["probabilities"])
-        with self.assertRaisesRegex(UserError, "There is a task 'plain' in the bank already"):
+        with self.assertRaisesRegex(UserError, "The bank has a task 'plain' already"):
             bank.add("plain", self.adapters["head"])
         bank.add("plain", self.adapters["head"], replace=True)
         found = bank.predict(rows)
@@ -246,7 +246,7 @@ class TasksTest(BankTestCase):
         bank.add("plain", folder)
         bank.add("small", self.saved("small"))
         self.saved("plain", self.adapters["one_label"])
-        with self.assertRaisesRegex(UserError, "holds another adapter than the one that was added"):
+        with self.assertRaisesRegex(UserError, "holds another adapter than the one added"):
             bank.predict(self.rows(["plain"]))
         bank.add("plain", folder, replace=True)
         shutil.rmtree(folder)
@@ -265,7 +265,7 @@ class TasksTest(BankTestCase):
 
         with mock.patch.object(task_adapter, "load", load_and_replace):
             bank.add("plain", folder)
-        with self.assertRaisesRegex(UserError, "holds another adapter than the one that was added"):
+        with self.assertRaisesRegex(UserError, "holds another adapter than the one added"):
             bank.predict(self.rows(["plain"]))
 
     def test_one_that_is_read_does_not_stop_others(self):
@@ -396,10 +396,10 @@ class TasksTest(BankTestCase):
         for changes, part in (
             ({"method": top}, "--tuning=top_layers.* trained bert/encoder/layer_1/attention"),
             ({"method": "full"}, "--tuning=full.* trained bert/"),
-            ({"adapter": A(4, depth=2)}, "have plain adapters"),
-            ({"adapter": A(4, normalization="layer")}, "have plain adapters"),
-            ({"adapter": A(4, placement="normalized")}, "have plain adapters"),
-            ({"adapter": A(4, placement="parallel", scaling=4.0)}, "have plain adapters"),
+            ({"adapter": A(4, depth=2)}, "may only train plain adapters"),
+            ({"adapter": A(4, normalization="layer")}, "may only train plain adapters"),
+            ({"adapter": A(4, placement="normalized")}, "may only train plain adapters"),
+            ({"adapter": A(4, placement="parallel", scaling=4.0)}, "may only train plain adapters"),
         ):
             other = own_models.build_task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):
@@ -407,7 +407,9 @@ class TasksTest(BankTestCase):
         functions = {"mine": modeling.feedforward_adapter}
         with mock.patch.dict(modeling._ADAPTER_FUNCTIONS, functions):
             other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
-            with self.assertRaisesRegex(UserError, "function of their own.* have plain adapters"):
+            with self.assertRaisesRegex(
+                UserError, "another function.* may only train plain adapters"
+            ):
                 bank.add("other", other)
         with self.assertRaisesRegex(UserError, "^Folder missing is not a task adapter"):
             bank.add("other", "missing")

@@ -21,7 +21,7 @@ class CheckTest(tf.test.TestCase):
         compatibility.check_compatible(made, made.backbone, "Here")
         later = {**adapter.variant(), "of_a_later_version": 1}
         changed = mock.patch.object(modeling.AdapterConfig, "variant", lambda self: later)
-        with changed, self.assertRaisesRegex(UserError, "^Here .* have plain adapters"):
+        with changed, self.assertRaisesRegex(UserError, "^Here .* may only train plain adapters"):
             compatibility.check_compatible(made, made.backbone, "Here")
 
 

@@ -79,8 +79,8 @@ class NewKindTest(tf.test.TestCase):
                 "expected text or words, or input_ids and segment_ids",
             ),
             ({"text": "a", "words": words}, "expected text or words, or input_ids and segment_ids"),
-            ({"words": "a"}, "words is no list of strings"),
-            ({"words": ["a", 1]}, "words is no list of strings"),
+            ({"words": "a"}, "words is not a list of strings"),
+            ({"words": ["a", 1]}, "words is not a list of strings"),
             ({"words": ["a"] * 51}, "words has 102 characters; expected at most 100"),
         ):
             with self.assertRaisesRegex(UserError, expected):

@@ -159,7 +159,7 @@ class OnnxExportTest(tf.test.TestCase):
             )
             for name, activation in (("a", "gelu"), ("b", "relu"))
         }
-        with self.assertRaisesRegex(UserError, "cannot share a model: export their tasks apart"):
+        with self.assertRaisesRegex(UserError, "share a model: export their tasks separately"):
             self.write(adapters)
 
 

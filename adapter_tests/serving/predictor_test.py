@@ -94,7 +94,7 @@ class PredictorTest(tf.test.TestCase):
             (("a", "b", "c"), "found 3 texts; expected text and text_b"),
             ((), "Instance 0: found nothing; expected text"),
             ((["a", 7],), "Instance 1: expected an object with text"),
-            (([("a", 7)],), "Instance 0: text_b is no string"),
+            (([("a", 7)],), "Instance 0: text_b is not a string"),
         ):
             with self.assertRaisesRegex(UserError, part):
                 sms(*arguments)

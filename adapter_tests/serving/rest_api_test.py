@@ -178,7 +178,10 @@ class PredictionsTest(RestApiTestCase):
                 with self.subTest(body[:40]):
                     response = client.post("/v1/models/sms:predict", content=body)
                     self.assert_error(response, 400, part)
-        for body, part in (({"instances": ["a"]}, '"task"'), ({"inputs": {"text": ["a"]}}, "rows")):
+        for body, part in (
+            ({"instances": ["a"]}, '"task"'),
+            ({"inputs": {"text": ["a"]}}, "instances"),
+        ):
             self.assert_error(client.post("/v1/models:predict", json=body), 400, part)
         ask = {"instances": ["the dog"]}
         self.assertEqual(client.post("/v1/models/sms:predict", json=ask).status_code, 200)

@@ -187,7 +187,7 @@ class SavedModelsTest(tf.test.TestCase):
 
     def test_refused(self):
         adapters = self.adapters({}, {"adapter": modeling.AdapterConfig(4, "relu")})
-        with self.assertRaisesRegex(UserError, r"\(gelu/sequential/add and relu/seq.* apart"):
+        with self.assertRaisesRegex(UserError, r"\(gelu/sequential/add and relu/seq.* separately"):
             self.write(adapters)
         adapters = self.adapters({})
         with open(os.path.join(self.root, "file"), "w"):

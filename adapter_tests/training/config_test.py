@@ -252,12 +252,12 @@ class TuningTest(RefusalTestCase):
         ):
             self.assertEqual(configs.parse_layers(text), layers)
         for text, part in (
-            ("11-6", "'11-6' is no layer and no range"),
-            ("upper", "'upper' is no layer"),
-            ("1,,2", "'' is no layer"),
-            ("", "'' is no layer"),
-            ("-1", "'-1' is no layer"),
-            ("0-1000000000", "'0-1000000000' is no layer"),
+            ("11-6", "'11-6' is neither a layer nor a range"),
+            ("upper", "'upper' is neither a layer"),
+            ("1,,2", "'' is neither a layer"),
+            ("", "'' is neither a layer"),
+            ("-1", "'-1' is neither a layer"),
+            ("0-1000000000", "'0-1000000000' is neither a layer"),
         ):
             with self.assertRaisesRegex(UserError, f"--adapter_layers={text}: .*{part}"):
                 configs.parse_layers(text)

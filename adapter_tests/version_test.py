@@ -1,0 +1,26 @@
+"""The version stands in one place; pages that repeat it agree."""
+
+import os
+import re
+
+import tensorflow.compat.v1 as tf
+
+import adapter_bert
+from adapter_bert.common import paths
+
+
+def _search(pattern, name):
+    with open(os.path.join(paths.PROJECT, name), encoding="utf-8") as reader:
+        return re.search(pattern, reader.read(), re.MULTILINE).groups()
+
+
+class VersionTest(tf.test.TestCase):
+    def test_pages_repeat_the_version_and_its_date(self):
+        changelog = _search(r"^## (\S+) \((\S+)\)$", "CHANGELOG.md")
+        citation = _search(r"^version: (\S+)\ndate-released: (\S+)$", "CITATION.cff")
+        self.assertEqual(changelog, citation)
+        self.assertEqual(changelog[0], adapter_bert.__version__)
+
+
+if __name__ == "__main__":
+    tf.test.main()
