@@ -41,6 +41,7 @@ def against_torch(peers, model, work):
     return [
         harness.project_script(_OURS, "own_model.py", *half),
         torch(_ADAPTERS, *half),
+        torch("PyTorch adapters, bfloat16, torch.compile", *half, "--compile"),
         strongest,
         torch("PyTorch adapters, float32", *full),
         _floor("bfloat16, TensorFlow", half),

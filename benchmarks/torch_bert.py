@@ -113,6 +113,7 @@ def main():
     parser.add_argument(
         "--cast_weights", action="store_true", help="hold the weights in --precision (forward)"
     )
+    parser.add_argument("--compile", action="store_true", help="with torch.compile")
     arguments = parser.parse_args()
     use_all_cores()
     sizes = workload.MODELS[arguments.model]
@@ -121,6 +122,8 @@ def main():
         model = with_lora(model)
     else:
         model = adapted(model, arguments.first_adapted_layer)
+    if arguments.compile:
+        model.compile()
     batch = random_batch(sizes)
     if arguments.work == "step":
         optimizer, trained = optimizer_of(model)
