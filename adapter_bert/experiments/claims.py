@@ -205,11 +205,11 @@ def _sizes_row(glue):
     if not tasks:
         return None
     means = [float(np.mean([one.chosen[task].value for task in tasks])) for one in sides]
-    texts = [f"{mean:.1f} (size {size})" for mean, size in zip(means, _SIZES)]
+    texts = [f"{size}: {mean:.1f}" for size, mean in zip(_SIZES, means)]
     return _row(
-        "GLUE: mean accuracy of adapters, by size",
-        "86.2 (size 8), 85.8 (size 64), 85.7 (size 256)",
-        f"{', '.join(texts)} on {_titles(tasks)}",
+        "GLUE: mean accuracy of adapters by size",
+        "size 8: 86.2, 64: 85.8, 256: 85.7",
+        f"size {', '.join(texts)} ({_titles(tasks)})",
         sides,
         tasks,
         max(means) - min(means) <= 0.5,
@@ -295,7 +295,7 @@ def _ablation_rows(ablations):
         return ", ".join(f"{_signed(value(a))} ({paper.title(a['task'])})" for a in ablations)
 
     yield Row(
-        "Removing the adapters of one layer: change in accuracy, worst layer",
+        "Removing one layer's adapters: change in accuracy, worst layer",
         "−2 (MNLI, CoLA)",
         by_task(
             lambda a: min(v for (first, last), v in a["spans"].items() if first == last) - a["all"]
@@ -304,7 +304,7 @@ def _ablation_rows(ablations):
     )
     classes = [ablation for ablation in ablations if ablation["majority"] is not None]
     yield Row(
-        "Removing all adapters: accuracy, minus the accuracy of the majority class",
+        "Accuracy without adapters, minus majority-class accuracy",
         "0 (MNLI, CoLA)",
         ", ".join(
             f"{_signed(a['none'] - a['majority'])} ({paper.title(a['task'])})" for a in classes
@@ -344,10 +344,13 @@ def _init_scale_rows(records):
         for part in (low, high)
     ]
     agrees = all(drops[0][task] > drops[1][task] / 2 for task in tasks)
-    for range_text, expected, drop in zip(("up to", "above"), ("about 0", "below 0"), drops):
+    for claim, expected, drop in zip(
+        ("up to 1e-2: worst minus best score", "above 1e-2: worst score, minus best up to 1e-2"),
+        ("about 0", "below 0"),
+        drops,
+    ):
         yield _row(
-            f"Initial standard deviation {range_text} 1e-2: worst score, minus best score up to"
-            " 1e-2",
+            f"Initial standard deviation {claim}",
             f"{expected} (MNLI, CoLA)",
             _by_task(drop),
             sides,
@@ -399,7 +402,7 @@ def _learning_rate_row(records):
         for task in sorted(common, key=paper.sort_key)
     )
     return _row(
-        "How many learning rates from 2e-5 to 1e-3 score within 2 points of the best rate",
+        "Number of learning rates (2e-5 to 1e-3) within 2 points of the best score",
         "more for adapters than for full fine-tuning",
         ours,
         by_method,
@@ -432,7 +435,7 @@ def _variant_rows(records):
     values = sorted(differences.values())
     tasks = set.intersection(*(set(one.chosen) for one in sides))
     yield _row(
-        f"{len(values)} other adapter designs, worst to best, minus the default design",
+        f"{len(values)} other adapter designs, minus the default design: worst to best",
         "about 0",
         f"{_signed(values[0])} to {_signed(values[-1])} ({_titles(tasks)})",
         sides,

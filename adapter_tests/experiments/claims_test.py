@@ -160,11 +160,24 @@ class VerdictTest(tf.test.TestCase):
 
     def test_an_ablated_model_is_one_of_one_setting(self):
         found = rows([], [ABLATION])
-        row = found["Removing the adapters of one layer: change in accuracy, worst layer"]
+        row = found["Removing one layer's adapters: change in accuracy, worst layer"]
         # 74.5 and 76.0 of 75.0.
         self.assertEqual((row.ours, row.verdict[:4]), ("−0.5 (CoLA)", "open"))
-        row = found["Removing all adapters: accuracy, minus the accuracy of the majority class"]
+        row = found["Accuracy without adapters, minus majority-class accuracy"]
         self.assertEqual(row.ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
+
+    def test_initial_weights(self):
+        scores = {1e-4: 0.6, 1e-2: 0.59, 1: 0.5}
+        records = [
+            entry
+            for scale, score in scores.items()
+            for entry in swept("CoLA", [score, score], adapter_init_scale=scale)
+        ]
+        found = rows(records)
+        row = found["Initial standard deviation up to 1e-2: worst minus best score"]
+        self.assertEqual((row.ours, row.verdict), ("−1.0 (CoLA)", "agrees"))
+        row = found["Initial standard deviation above 1e-2: worst score, minus best up to 1e-2"]
+        self.assertEqual((row.ours, row.verdict), ("−10.0 (CoLA)", "agrees"))
 
     def test_learning_rates(self):
         records = [
@@ -177,7 +190,7 @@ class VerdictTest(tf.test.TestCase):
             )
             for rate, score in by_rate.items()
         ]
-        claim = "How many learning rates from 2e-5 to 1e-3 score within 2 points of the best rate"
+        claim = "Number of learning rates (2e-5 to 1e-3) within 2 points of the best score"
         row = rows(records)[claim]
         self.assertEqual(row.ours, "CoLA: 2 of 3 for adapters, 1 of 3 for full fine-tuning")
         self.assertEqual(row.verdict, "agrees")
