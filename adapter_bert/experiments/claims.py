@@ -402,8 +402,8 @@ def _learning_rate_row(records):
         for task in sorted(common, key=paper.sort_key)
     )
     return _row(
-        "Number of learning rates (2e-5 to 1e-3) within 2 points of the best score",
-        "more for adapters than for full fine-tuning",
+        "Learning rates (2e-5 to 1e-3) within 2 points of the best score",
+        "more for adapters",
         ours,
         by_method,
         common,
@@ -435,7 +435,7 @@ def _variant_rows(records):
     values = sorted(differences.values())
     tasks = set.intersection(*(set(one.chosen) for one in sides))
     yield _row(
-        f"{len(values)} other adapter designs, minus the default design: worst to best",
+        f"{len(values)} other adapter designs minus the default: worst to best",
         "about 0",
         f"{_signed(values[0])} to {_signed(values[-1])} ({_titles(tasks)})",
         sides,

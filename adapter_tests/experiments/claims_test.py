@@ -190,7 +190,7 @@ class VerdictTest(tf.test.TestCase):
             )
             for rate, score in by_rate.items()
         ]
-        claim = "Number of learning rates (2e-5 to 1e-3) within 2 points of the best score"
+        claim = "Learning rates (2e-5 to 1e-3) within 2 points of the best score"
         row = rows(records)[claim]
         self.assertEqual(row.ours, "CoLA: 2 of 3 for adapters, 1 of 3 for full fine-tuning")
         self.assertEqual(row.verdict, "agrees")
