@@ -179,6 +179,8 @@ def _glue_rows(records):
             ([64], f"GLUE: adapters of size 64{note}", -0.8, "2.1%"),
         ):
             adapters = side(ADAPTERS.label, selection.select_adapters(glue, pooler, sizes))
+            sizes_run = {ADAPTERS.level_of(r) for group in adapters.records.values() for r in group}
+            is_choice = len(sizes) == 1 or len(sizes_run) > 1
             yield _difference_row(
                 f"{claim}, minus full fine-tuning",
                 f"{_signed(expected)}, {trained} trained",
@@ -186,6 +188,7 @@ def _glue_rows(records):
                 full,
                 lambda d, low=expected: d.value >= low and (d.share or 0) <= _MAX_SHARE,
                 has_share=True,
+                note="" if is_choice else "; only size {} was run".format(*sizes_run),
                 min_tasks=_MIN_TASKS,
             )
     yield _sizes_row(glue)
@@ -202,10 +205,11 @@ def _sizes_row(glue):
     if not tasks:
         return None
     means = [float(np.mean([one.chosen[task].value for task in tasks])) for one in sides]
+    texts = [f"{size}: {mean:.1f}" for size, mean in zip(_SIZES, means)]
     return _row(
-        "GLUE: mean accuracy of adapters of size 8, 64, 256",
-        "86.2, 85.8, 85.7",
-        f"{', '.join(f'{mean:.1f}' for mean in means)} ({_titles(tasks)})",
+        "GLUE: mean accuracy of adapters by size",
+        "size 8: 86.2, 64: 85.8, 256: 85.7",
+        f"size {', '.join(texts)} ({_titles(tasks)})",
         sides,
         tasks,
         max(means) - min(means) <= 0.5,
@@ -240,7 +244,10 @@ def _parameter_rows(records):
 def _squad_rows(records):
     squad = [r for r in records if r["script"] == "run_squad.py" and r["task"] == "SQuAD"]
     full = side(FULL.label, selection.filter_by_method(squad, FULL))
-    for size, expected, lowest in ((64, "−0.3 (90.4, 90.7)", -0.5), (2, "−0.8 (89.9, 90.7)", -1.0)):
+    for size, expected, lowest in (
+        (64, "−0.3 (90.4 minus 90.7)", -0.5),
+        (2, "−0.8 (89.9 minus 90.7)", -1.0),
+    ):
         yield _difference_row(
             f"SQuAD: F1 of adapters of size {size}, minus full fine-tuning",
             expected,
@@ -288,7 +295,7 @@ def _ablation_rows(ablations):
         return ", ".join(f"{_signed(value(a))} ({paper.title(a['task'])})" for a in ablations)
 
     yield Row(
-        "Removing one layer's adapters: worst change in accuracy",
+        "Removing one layer's adapters: change in accuracy, worst layer",
         "−2 (MNLI, CoLA)",
         by_task(
             lambda a: min(v for (first, last), v in a["spans"].items() if first == last) - a["all"]
@@ -297,7 +304,7 @@ def _ablation_rows(ablations):
     )
     classes = [ablation for ablation in ablations if ablation["majority"] is not None]
     yield Row(
-        "Removing all adapters: accuracy, minus the majority class's",
+        "Accuracy without adapters, minus majority-class accuracy",
         "0 (MNLI, CoLA)",
         ", ".join(
             f"{_signed(a['none'] - a['majority'])} ({paper.title(a['task'])})" for a in classes
@@ -308,11 +315,12 @@ def _ablation_rows(ablations):
 
 def _curve_rows(records):
     """Yields the rows of robustness to initial weights and to learning rates."""
-    yield _init_scale_row(records)
+    yield from _init_scale_rows(records)
     yield _learning_rate_row(records)
 
 
-def _init_scale_row(records):
+def _init_scale_rows(records):
+    """Yields the rows of small and of large initial weights, which share a verdict."""
     adapters = selection.filter_by_method(records, ADAPTERS)
     adapters = selection.select_comparable(
         [r for r in adapters if set(selection.design(r)) <= {_INIT_SCALE}], _INIT_SCALE
@@ -326,24 +334,29 @@ def _init_scale_row(records):
     low = [one for one in sides if float(one.label) <= 1e-2]
     high = [one for one in sides if float(one.label) > 1e-2]
     if len(low) < 2 or not high:
-        return None
+        return
     tasks = set.intersection(*(set(one.chosen) for one in sides))
     if not tasks:
-        return None
+        return
     best = {task: max(one.chosen[task].value for one in low) for task in tasks}
     drops = [
         {task: min(one.chosen[task].value for one in part) - best[task] for task in tasks}
         for part in (low, high)
     ]
-    texts = [_by_task(drop) for drop in drops]
-    return _row(
-        "Initial standard deviation up to 1e-2, and above it: worst score minus best",
-        "about 0, and worse (MNLI, CoLA)",
-        f"{texts[0]}; above {texts[1]}",
-        sides,
-        tasks,
-        all(drops[0][task] > drops[1][task] / 2 for task in tasks),
-    )
+    agrees = all(drops[0][task] > drops[1][task] / 2 for task in tasks)
+    for claim, expected, drop in zip(
+        ("up to 1e-2: worst minus best score", "above 1e-2: worst score, minus best up to 1e-2"),
+        ("about 0", "below 0"),
+        drops,
+    ):
+        yield _row(
+            f"Initial standard deviation {claim}",
+            f"{expected} (MNLI, CoLA)",
+            _by_task(drop),
+            sides,
+            tasks,
+            agrees,
+        )
 
 
 def _learning_rate_row(records):
@@ -381,15 +394,16 @@ def _learning_rate_row(records):
         )
         for method, of_rates in sides
     ]
-    ours = ", ".join(
-        f"{method.label} {counts[method, task][0]} of {counts[method, task][1]}"
-        f" ({paper.title(task)})"
+    ours = "; ".join(
+        f"{paper.title(task)}: "
+        + ", ".join(
+            "{} of {} for {}".format(*counts[method, task], method.label) for method, _ in sides
+        )
         for task in sorted(common, key=paper.sort_key)
-        for method, _ in sides
     )
     return _row(
-        "Learning rates from 2e-5 to 1e-3 within 2 points of the best",
-        "more with adapters than with full fine-tuning",
+        "Learning rates (2e-5 to 1e-3) within 2 points of the best score",
+        "more for adapters",
         ours,
         by_method,
         common,
@@ -421,7 +435,7 @@ def _variant_rows(records):
     values = sorted(differences.values())
     tasks = set.intersection(*(set(one.chosen) for one in sides))
     yield _row(
-        f"{len(values)} other adapter designs, minus the default",
+        f"{len(values)} other adapter designs minus the default: worst to best",
         "about 0",
         f"{_signed(values[0])} to {_signed(values[-1])} ({_titles(tasks)})",
         sides,
@@ -435,7 +449,7 @@ def _plain_setting(record):
 
 
 def _difference_row(
-    claim, expected, first, second, agrees, *, has_share=False, by_task=False, min_tasks=1
+    claim, expected, first, second, agrees, *, has_share=False, by_task=False, note="", min_tasks=1
 ):
     """Returns the `Row` of two sides' difference, or None without a common task."""
     found = difference(first, second, min_tasks)
@@ -448,7 +462,7 @@ def _difference_row(
         ours = _by_task(found.by_task)
     if has_share and found.share is not None:
         ours += f", {found.share:.2%} trained"
-    return _row(claim, expected, ours, [first, second], tasks, agrees(found), min_tasks)
+    return _row(claim, expected, ours + note, [first, second], tasks, agrees(found), min_tasks)
 
 
 def _row(claim, expected, ours, sides, tasks, agrees, min_tasks=1):

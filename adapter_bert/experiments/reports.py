@@ -82,11 +82,13 @@ def claims(results):
     """Returns the comparison of the paper's claims with the records."""
     rows = paper_claims.rows(results)
     caption = (
-        "Scores are on the validation set unless the claim says test; ± is a standard error. A"
-        " verdict needs two learning rates, two numbers of epochs and two seeds for each method and"
-        " size; a mean over tasks needs three such tasks. If there are enough such tasks, only they"
-        " count. Otherwise the claim is open. The second table has the reasons: the settings tried"
-        " for each method and task, and the seeds of the chosen one."
+        "Scores are on the validation set unless the claim says test. The number after ± is a"
+        " standard error. The percentage trained is the share of BERT's parameters that adapters"
+        " train. A verdict needs two learning rates, two numbers of epochs and two seeds for each"
+        " method and size. A verdict on a mean over tasks needs two or three tasks with such runs,"
+        " and the mean is then over those tasks alone. A claim without enough runs is open. The"
+        " second table lists the settings tried for each method and task, the seeds of the chosen"
+        " setting, and what leaves the claim open."
     )
     verdicts = [row.verdict.partition(": ")[::2] for row in rows]
     tables = [
@@ -97,7 +99,7 @@ def claims(results):
         ),
         Table(
             "What the verdicts rest on",
-            ["claim", "settings tried", "seeds", "open because of"],
+            ["claim", "settings tried", "seeds", "open because the runs have only"],
             [
                 [row.claim, row.settings, row.seeds, reasons or report_tables.GAP]
                 for row, (_, reasons) in zip(rows, verdicts)

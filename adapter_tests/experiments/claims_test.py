@@ -71,7 +71,9 @@ class VerdictTest(tf.test.TestCase):
     def test_a_sweep_carries_a_verdict(self):
         row = rows(self.records())[CHOSEN]
         # Three standard errors of 1, over three tasks.
-        self.assertEqual(row.ours, "0.0 ± 0.6 (MRPC, QNLI, RTE), 3.60% trained")
+        self.assertEqual(
+            row.ours, "0.0 ± 0.6 (MRPC, QNLI, RTE), 3.60% trained; only size 64 was run"
+        )
         self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 per method and task"))
         self.assertEqual((row.seeds, row.verdict), ("2", "agrees"))
 
@@ -158,11 +160,24 @@ class VerdictTest(tf.test.TestCase):
 
     def test_an_ablated_model_is_one_of_one_setting(self):
         found = rows([], [ABLATION])
-        row = found["Removing one layer's adapters: worst change in accuracy"]
+        row = found["Removing one layer's adapters: change in accuracy, worst layer"]
         # 74.5 and 76.0 of 75.0.
         self.assertEqual((row.ours, row.verdict[:4]), ("−0.5 (CoLA)", "open"))
-        row = found["Removing all adapters: accuracy, minus the majority class's"]
+        row = found["Accuracy without adapters, minus majority-class accuracy"]
         self.assertEqual(row.ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
+
+    def test_initial_weights(self):
+        scores = {1e-4: 0.6, 1e-2: 0.59, 1: 0.5}
+        records = [
+            entry
+            for scale, score in scores.items()
+            for entry in swept("CoLA", [score, score], adapter_init_scale=scale)
+        ]
+        found = rows(records)
+        row = found["Initial standard deviation up to 1e-2: worst minus best score"]
+        self.assertEqual((row.ours, row.verdict), ("−1.0 (CoLA)", "agrees"))
+        row = found["Initial standard deviation above 1e-2: worst score, minus best up to 1e-2"]
+        self.assertEqual((row.ours, row.verdict), ("−10.0 (CoLA)", "agrees"))
 
     def test_learning_rates(self):
         records = [
@@ -175,8 +190,9 @@ class VerdictTest(tf.test.TestCase):
             )
             for rate, score in by_rate.items()
         ]
-        row = rows(records)["Learning rates from 2e-5 to 1e-3 within 2 points of the best"]
-        self.assertEqual(row.ours, "adapters 2 of 3 (CoLA), full fine-tuning 1 of 3 (CoLA)")
+        claim = "Learning rates (2e-5 to 1e-3) within 2 points of the best score"
+        row = rows(records)[claim]
+        self.assertEqual(row.ours, "CoLA: 2 of 3 for adapters, 1 of 3 for full fine-tuning")
         self.assertEqual(row.verdict, "agrees")
 
 
