@@ -180,7 +180,7 @@ def _glue_rows(records):
         ):
             adapters = side(ADAPTERS.label, selection.select_adapters(glue, pooler, sizes))
             sizes_run = {ADAPTERS.level_of(r) for group in adapters.records.values() for r in group}
-            is_choice = len(sizes) == 1 or len(sizes_run) > 1
+            is_lone_size = len(sizes) > 1 and len(sizes_run) == 1
             yield _difference_row(
                 f"{claim}, minus full fine-tuning",
                 f"{_signed(expected)}, {trained} trained",
@@ -188,7 +188,7 @@ def _glue_rows(records):
                 full,
                 lambda d, low=expected: d.value >= low and (d.share or 0) <= _MAX_SHARE,
                 has_share=True,
-                note="" if is_choice else "; only size {} was run".format(*sizes_run),
+                note="; only size {} was run".format(*sizes_run) if is_lone_size else "",
                 min_tasks=_MIN_TASKS,
             )
     yield _sizes_row(glue)
