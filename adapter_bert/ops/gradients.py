@@ -50,7 +50,7 @@ def with_gradients(output, inputs, gradients: Callable):
     # Inputs must pass through the operation to receive its gradients.
     with graph.gradient_override_map({"IdentityN": _GRADIENT}):
         output, *_ = tf.identity_n([output, *inputs])
-    xla.graph_dict(graph, _GRADIENT)[output.op.name] = xla.like_now(gradients)
+    xla.graph_dict(graph, _GRADIENT)[output.op.name] = xla.in_current_mode(gradients)
     return output
 
 

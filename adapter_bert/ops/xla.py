@@ -85,8 +85,8 @@ def portable():
         _portable.reset(token)
 
 
-def like_now(function: Callable) -> Callable:
-    """Returns the function; if `portable` is entered now, it is entered for each call."""
+def in_current_mode(function: Callable) -> Callable:
+    """Returns the function. If `portable` is entered now, later calls enter it, too."""
     return portable()(function) if _portable.get() else function
 
 
@@ -98,8 +98,8 @@ def can_fuse() -> bool:
     """
     if tf.__version__.startswith("1.") or devices.has_gpu():
         return False
-    # In this version these take a third longer to compile, and their code is no faster. Others die
-    # of a flag that they do not know.
+    # In this version, fusion emitters compile a third slower, and their code is no faster. A version
+    # that does not know the flag would crash.
     if tf.__version__.startswith("2.21."):
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
     _compile_silently()

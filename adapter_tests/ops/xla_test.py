@@ -8,7 +8,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import devices
-from adapter_bert.ops import xla
+from adapter_bert.ops import layers, xla
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "tools"))
 
@@ -54,6 +54,16 @@ class FusedTest(tf.test.TestCase):
     def test_portable_graphs_are_not_compiled(self):
         with xla.portable():
             self.assertEqual(self.built(), (0, 7.0))
+
+    def test_gradients_of_portable_graphs_are_not_compiled(self):
+        with tf.Graph().as_default() as graph, self.session() as session:
+            x = tf.constant([0.5, -1.0])
+            with xla.portable():
+                output = layers.gelu(x)
+            (gradient,) = tf.gradients(output, x)
+            self.assertEqual(compiled_calls(graph), 0)
+            # d/dx of 0.5 x (1 + tanh(...)), by central differences in float64.
+            self.assertAllClose(session.run(gradient), [0.8674, -0.0830], atol=1e-4)
 
     def test_not_compiled_on_a_gpu(self):
         with mock.patch.object(devices, "has_gpu", return_value=True):
