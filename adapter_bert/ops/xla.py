@@ -98,8 +98,8 @@ def can_fuse() -> bool:
     """
     if tf.__version__.startswith("1.") or devices.has_gpu():
         return False
-    # In this version, fusion emitters compile a third slower, and their code is no faster. A version
-    # that does not know the flag would crash.
+    # In this version, fusion emitters compile a third slower, and their code is no faster. A
+    # version that does not know the flag would crash.
     if tf.__version__.startswith("2.21."):
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
     _compile_silently()
