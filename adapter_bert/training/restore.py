@@ -87,8 +87,8 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
 
 def _initialize_from(checkpoint, assignment):
     """Does what `tf.train.init_from_checkpoint` does, with one read for all variables."""
-    variables = {variable_name(variable): variable for variable in tf.global_variables()}
-    variables = [variables[name] for name in assignment.values()]
+    by_name = {variable_name(variable): variable for variable in tf.global_variables()}
+    variables = [by_name[name] for name in assignment.values()]
     values = tf.raw_ops.RestoreV2(
         prefix=checkpoint,
         tensor_names=list(assignment),
