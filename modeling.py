@@ -408,7 +408,7 @@ def transformer_model(
             layer = functools.partial(recomputed, layer)
         elif can_share and not is_short:
             layer = shared_layers.setdefault(is_adapted, SharedLayer(layer, forward))
-        if is_short:  # To compile it would take longer than the few rows of a whole training.
+        if is_short:  # XLA would take longer to compile it than it saves on so few rows.
             layer = xla.portable()(layer)
         with tf.variable_scope(f"layer_{index}"):
             layer_output = layer(layer_output)

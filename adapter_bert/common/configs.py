@@ -412,7 +412,7 @@ class AdapterConfig(Settings):
 
     @property
     def is_none(self) -> bool:
-        """Whether `fn` names no adapter function."""
+        """Returns whether `fn` names no adapter function."""
         return self.fn.lower() in ("", "none")
 
 

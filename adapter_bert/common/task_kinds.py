@@ -28,7 +28,7 @@ Outputs = Dict[str, Any]  # The result of `TaskKind.decode`.
 
 
 class TaskKind:
-    """One kind of task: what it predicts, and how it is trained, scored and served.
+    """Defines a kind of task: its predictions, and how it is trained, scored and served.
 
     The head is a linear layer: `output_weights` [L, D] and `output_bias` [L] under `head_scope`.
 

@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One side of a comparison: a method's records and selected settings, by task.
+    """Holds one side of a comparison: a method's records and selected settings, by task.
 
     Attributes:
       label: its name.

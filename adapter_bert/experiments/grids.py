@@ -37,7 +37,7 @@ def scripts():
 
 
 class Trial(NamedTuple):
-    """One run of a sweep.
+    """Describes one run of a sweep.
 
     Attributes:
       script: one of `scripts`.

@@ -29,7 +29,7 @@ class Closed(Exception):
 
 
 class _Call:
-    """One caller's rows, with a future that is done when the last of them is computed."""
+    """Collects the outputs of one caller's rows; its future is done when all are computed."""
 
     def __init__(self, count: int):
         self.future = futures.Future()
@@ -85,7 +85,7 @@ class Batcher:
 
     @property
     def is_open(self) -> bool:
-        """Whether the batcher accepts rows."""
+        """Returns whether the batcher accepts rows."""
         return not self._closed and self._thread.is_alive()
 
     def submit(self, rows: list, priority: float = 0.0) -> "futures.Future[list]":

@@ -45,7 +45,7 @@ class Split(typing.NamedTuple):
 
 
 class Task(typing.NamedTuple):
-    """One row of `TASKS`.
+    """Describes a task, one row of `TASKS`.
 
     The names of splits begin with the stage that reads them: "train", "dev" or "test".
     """

@@ -7,7 +7,7 @@ from adapter_bert.tasks import text_kind
 
 
 class Regression(text_kind.TextKind):
-    """One output and its squared error; `TextKind` documents the methods."""
+    """Predicts a number, trained by squared error; `TextKind` documents the methods."""
 
     name = "regression"
     score = "pearson"

@@ -57,7 +57,7 @@ class Cluster(NamedTuple):
 
     @property
     def is_chief(self):
-        """Whether this process saves and reports."""
+        """Returns whether this process saves and reports."""
         return self.index == 0
 
 

@@ -59,13 +59,11 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
     ]
 
     is_distributed = use_tpu or tf.distribute.has_strategy()
+    initialize_from = tf.train.init_from_checkpoint if is_distributed else _initialize_from
 
     def initialize():
         for checkpoint, assignment in sources:
-            if is_distributed:
-                tf.train.init_from_checkpoint(checkpoint, assignment)
-            else:
-                _initialize_from(checkpoint, assignment)
+            initialize_from(checkpoint, assignment)
 
     def build_scaffold():
         if use_tpu:
