@@ -304,7 +304,7 @@ def _ablation_rows(ablations):
     )
     classes = [ablation for ablation in ablations if ablation["majority"] is not None]
     yield Row(
-        "Accuracy without adapters, minus majority-class accuracy",
+        "All adapters removed: accuracy, minus majority-class accuracy",
         "0 (MNLI, CoLA)",
         ", ".join(
             f"{_signed(a['none'] - a['majority'])} ({paper.title(a['task'])})" for a in classes
@@ -345,7 +345,10 @@ def _init_scale_rows(records):
     ]
     agrees = all(drops[0][task] > drops[1][task] / 2 for task in tasks)
     for claim, expected, drop in zip(
-        ("up to 1e-2: worst minus best score", "above 1e-2: worst score, minus best up to 1e-2"),
+        (
+            "up to 1e-2: worst minus best score",
+            "above 1e-2: worst score, minus the best score up to 1e-2",
+        ),
         ("about 0", "below 0"),
         drops,
     ):
@@ -402,7 +405,7 @@ def _learning_rate_row(records):
         for task in sorted(common, key=paper.sort_key)
     )
     return _row(
-        "Learning rates (2e-5 to 1e-3) within 2 points of the best score",
+        "Number of learning rates (2e-5 to 1e-3) that score within 2 points of the best",
         "more for adapters",
         ours,
         by_method,

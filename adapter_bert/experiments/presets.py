@@ -1,10 +1,14 @@
 """The paper's grids of settings: Houlsby et al. 2019, sections 3.2 to 3.6 and the appendix.
 
-Where the paper gives no value, the presets have: in Table 1, the learning rates and epochs of Devlin
-et al. 2018 for full fine-tuning; in Table 2, five seeds; in Figure 4, 3 and 20 epochs for top layers
-and LayerNorms; in Figure 5, the sizes and layers of Figure 4; in Figures 6 (right) and 7 and section
-3.6, the epochs of section 3.2. Figure 7 has six learning rates in the paper's range. Section 3.6 has
-also ReLU, swish, and adapters after the feed-forward layer alone.
+Where the paper gives no value, the presets have:
+
+- Table 1: for full fine-tuning, the learning rates and epochs of Devlin et al. 2018.
+- Table 2: five seeds.
+- Figure 4: 3 and 20 epochs for top layers and LayerNorms.
+- Figure 5: the sizes and layers of Figure 4.
+- Figure 6 (right) and section 3.6: the learning rates and epochs of section 3.2; section 3.6 has
+  also ReLU, swish, and adapters after the feed-forward layer alone.
+- Figure 7: six learning rates in the paper's range; the sizes and epochs of section 3.2.
 """
 
 _GLUE = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"]

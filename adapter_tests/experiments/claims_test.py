@@ -163,7 +163,7 @@ class VerdictTest(tf.test.TestCase):
         row = found["Removing one layer's adapters: change in accuracy, worst layer"]
         # 74.5 and 76.0 of 75.0.
         self.assertEqual((row.ours, row.verdict[:4]), ("−0.5 (CoLA)", "open"))
-        row = found["Accuracy without adapters, minus majority-class accuracy"]
+        row = found["All adapters removed: accuracy, minus majority-class accuracy"]
         self.assertEqual(row.ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
 
     def test_initial_weights(self):
@@ -176,7 +176,9 @@ class VerdictTest(tf.test.TestCase):
         found = rows(records)
         row = found["Initial standard deviation up to 1e-2: worst minus best score"]
         self.assertEqual((row.ours, row.verdict), ("−1.0 (CoLA)", "agrees"))
-        row = found["Initial standard deviation above 1e-2: worst score, minus best up to 1e-2"]
+        row = found[
+            "Initial standard deviation above 1e-2: worst score, minus the best score up to 1e-2"
+        ]
         self.assertEqual((row.ours, row.verdict), ("−10.0 (CoLA)", "agrees"))
 
     def test_learning_rates(self):
@@ -190,7 +192,7 @@ class VerdictTest(tf.test.TestCase):
             )
             for rate, score in by_rate.items()
         ]
-        claim = "Learning rates (2e-5 to 1e-3) within 2 points of the best score"
+        claim = "Number of learning rates (2e-5 to 1e-3) that score within 2 points of the best"
         row = rows(records)[claim]
         self.assertEqual(row.ours, "CoLA: 2 of 3 for adapters, 1 of 3 for full fine-tuning")
         self.assertEqual(row.verdict, "agrees")
