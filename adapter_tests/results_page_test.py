@@ -86,6 +86,13 @@ class PageTest(tf.test.TestCase):
                 trained = [int(points[label][task]["trained_parameters"]) for task in tasks]
                 self.assertIn(f"{sum(trained) / 4 / 22_713_216:.2%}", beginning)
 
+    def test_the_readmes_mean_over_seeds_is_of_the_claims(self):
+        rows = csv.DictReader(read("claims.tsv").splitlines(), delimiter="\t")
+        claim = "GLUE: adapters, best size per task, minus full fine-tuning"
+        (ours,) = (row["ours"] for row in rows if row["claim"] == claim)
+        expected = f"the best sizes differ by {ours[: ours.index(')') + 1]}."
+        self.assertIn(expected, " ".join(read("../README.md").split()))
+
     def test_the_scripts_know_the_grids_flags(self):
         for path in glob.glob(os.path.join(RESULTS, "grids", "*.json")):
             seen = set()

@@ -3,7 +3,8 @@
 A difference between two methods is a mean over tasks, at each method's selected settings. Its
 standard error combines those over seeds. A verdict needs two learning rates, two numbers of epochs
 and two seeds for each method and size, and three tasks for a mean over tasks. Then only the tasks
-that have these count; otherwise the claim is open.
+that have these count; otherwise the claim is open. A claim that fails by less than two standard
+errors is unclear.
 """
 
 import math
@@ -465,12 +466,20 @@ def _difference_row(
         ours = _by_task(found.by_task)
     if has_share and found.share is not None:
         ours += f", {found.share:.2%} trained"
-    return _row(claim, expected, ours + note, [first, second], tasks, agrees(found), min_tasks)
+    margin = 2 * (found.sem or 0.0)
+    is_unclear = any(
+        agrees(found._replace(value=found.value + shift)) for shift in (-margin, margin)
+    )
+    return _row(
+        *(claim, expected, ours + note, [first, second], tasks, agrees(found)),
+        min_tasks,
+        is_unclear,
+    )
 
 
-def _row(claim, expected, ours, sides, tasks, agrees, min_tasks=1):
+def _row(claim, expected, ours, sides, tasks, agrees, min_tasks=1, is_unclear=False):
     missing = gaps(sides, tasks, min_tasks)
-    verdict = "agrees" if agrees else "differs"
+    verdict = "agrees" if agrees else "unclear" if is_unclear else "differs"
     counts = [
         len({selection.key_of(selection.setting(r)) for r in one.records[task]})
         for one in sides

@@ -83,6 +83,15 @@ class VerdictTest(tf.test.TestCase):
         found = rows(self.records(adapters=(0.804, 0.804)))
         self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("differs", "agrees"))
 
+    def test_within_two_standard_errors_is_unclear(self):
+        # −0.8 ± 0.3: three standard errors of 0.5, over three tasks.
+        found = rows(self.records(adapters=(0.797, 0.807)))
+        self.assertEqual(
+            (found[CHOSEN].ours[:10], found[CHOSEN].verdict), ("−0.8 ± 0.3", "unclear")
+        )
+        found = rows(self.records(adapters=(0.795, 0.805)))  # −1.0 ± 0.3
+        self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("differs", "unclear"))
+
     def test_more_parameters_than_the_papers_differ(self):
         records = self.records()
         for entry in records:
@@ -156,7 +165,7 @@ class VerdictTest(tf.test.TestCase):
             *swept("SQuAD", [60.0, 60.0], adapter_size=64, **squad),
         ]
         row = rows(records)["SQuAD: F1 of adapters of size 64, minus full fine-tuning"]
-        self.assertEqual((row.ours, row.verdict), ("−1.0 ± 1.0 (SQuAD)", "differs"))
+        self.assertEqual((row.ours, row.verdict), ("−1.0 ± 1.0 (SQuAD)", "unclear"))
 
     def test_an_ablated_model_is_one_of_one_setting(self):
         found = rows([], [ABLATION])
