@@ -277,6 +277,7 @@ class BertTest(tf.test.TestCase):
             distances = []
             for init_scale in (1e-3, 1.0):
                 with tf.Graph().as_default(), self.session() as session:
+                    tf.set_random_seed(2)
                     outputs = []
                     for adapter in (
                         None,
@@ -285,7 +286,6 @@ class BertTest(tf.test.TestCase):
                         with tf.variable_scope("", reuse=tf.AUTO_REUSE):
                             model = self.build(adapter, True, dropout=0.0)
                         outputs.append(model.get_sequence_output())
-                    tf.set_random_seed(2)
                     session.run(tf.global_variables_initializer())
                     plain, adapted = session.run(outputs)
                     distances.append(np.abs(plain - adapted).max())
