@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -189,6 +190,33 @@ class ResultsTest(tf.test.TestCase):
         again = harness.with_section(both, "one", "third")
         self.assertEqual(again, both.replace("first \\1", "third"))
         self.assertEqual(harness.with_section(again, "one", "third"), again)
+
+    def test_what_a_measurement_writes_leaves_its_revision_clean(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        os.mkdir(os.path.join(folder, "benchmarks"))
+        paths = [os.path.join(folder, name) for name in ("code.py", "benchmarks/RESULTS.md")]
+
+        def write(path, text):
+            with open(path, "w") as writer:
+                writer.write(text)
+
+        def git(*arguments):
+            identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+            subprocess.run(["git", *identity, *arguments], cwd=folder, check=True)
+
+        for path in paths:
+            write(path, "old")
+        git("init", "--quiet")
+        git("add", ".")
+        git("commit", "--quiet", "--message=one")
+        with mock.patch.object(harness, "ROOT", folder):
+            clean = harness.revision()
+            self.assertRegex(clean, "^[0-9a-f]{7,}$")
+            write(paths[1], "new")
+            self.assertEqual(harness.revision(), clean)
+            write(paths[0], "new")
+            self.assertEqual(harness.revision(), clean + "-dirty")
 
     def test_the_machine_is_described(self):
         (line,) = harness.machine(["TensorFlow 9", "TensorFlow 9"])

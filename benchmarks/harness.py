@@ -378,6 +378,17 @@ def with_section(document, section, text):
     return f"{document.rstrip()}\n\n{block}\n"
 
 
+def revision():
+    """Returns the revision of this project, "-dirty" if other files than RESULTS.md are changed."""
+
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+    name = git("describe", "--always").stdout.strip() or "unknown"
+    is_dirty = git("diff", "--quiet", "HEAD", "--", ".", ":!benchmarks/RESULTS.md").returncode == 1
+    return f"{name}-dirty" if is_dirty else name
+
+
 def machine(versions=()):
     """Returns Markdown lines on the machine, the date and the versions."""
     with open("/proc/cpuinfo", encoding="utf-8") as reader:
@@ -386,13 +397,8 @@ def machine(versions=()):
         gigabytes = int(re.search(r"MemTotal:\s+(\d+)", reader.read()).group(1)) / 2**20
     found = [flag for flag in _FLAGS if flag in cpu.get("flags", "").split()]
     missing = [flag for flag in _FLAGS if flag not in found]
-    revision = subprocess.run(
-        ["git", "-C", ROOT, "describe", "--always", "--dirty"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
     return [
-        f"{datetime.date.today()}, revision {revision.stdout.strip() or 'unknown'}."
+        f"{datetime.date.today()}, revision {revision()}."
         f" {cpu.get('model name', platform.machine())},"
         f" {len(os.sched_getaffinity(0))} cores, {gigabytes:.0f} GB; with {', '.join(found)},"
         f" without {', '.join(missing)}. Python {platform.python_version()};"
