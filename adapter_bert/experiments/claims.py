@@ -3,8 +3,8 @@
 A difference between two methods is a mean over tasks, at each method's selected settings. Its
 standard error combines those over seeds. A verdict needs two learning rates, two numbers of epochs
 and two seeds for each method and size, and three tasks for a mean over tasks. Then only the tasks
-that have these count; otherwise the claim is open. A claim that fails by less than two standard
-errors is unclear.
+that have these count; otherwise the claim is open. A claim is unclear if two standard errors more
+or less would change its verdict.
 """
 
 import math
@@ -213,7 +213,7 @@ def _sizes_row(glue):
         f"size {', '.join(texts)} ({_titles(tasks)})",
         sides,
         tasks,
-        max(means) - min(means) <= 0.5,
+        _word(max(means) - min(means) <= 0.5),
         _MIN_TASKS,
     )
 
@@ -347,19 +347,19 @@ def _init_scale_rows(records):
     agrees = all(drops[0][task] > drops[1][task] / 2 for task in tasks)
     for claim, expected, drop in zip(
         (
-            "up to 1e-2: worst minus best score",
-            "above 1e-2: worst score, minus the best score up to 1e-2",
+            " at most 1e-2: worst minus best score",
+            ": worst score above 1e-2, minus the best at most 1e-2",
         ),
         ("about 0", "below 0"),
         drops,
     ):
         yield _row(
-            f"Initial standard deviation {claim}",
+            f"Initial standard deviation{claim}",
             f"{expected} (MNLI, CoLA)",
             _by_task(drop),
             sides,
             tasks,
-            agrees,
+            _word(agrees),
         )
 
 
@@ -411,7 +411,7 @@ def _learning_rate_row(records):
         ours,
         by_method,
         common,
-        all(counts[ADAPTERS, task][0] > counts[FULL, task][0] for task in common),
+        _word(all(counts[ADAPTERS, task][0] > counts[FULL, task][0] for task in common)),
     )
 
 
@@ -444,7 +444,7 @@ def _variant_rows(records):
         f"{_signed(values[0])} to {_signed(values[-1])} ({_titles(tasks)})",
         sides,
         tasks,
-        values[-1] <= 1,
+        _word(values[-1] <= 1),
     )
 
 
@@ -467,19 +467,21 @@ def _difference_row(
     if has_share and found.share is not None:
         ours += f", {found.share:.2%} trained"
     margin = 2 * (found.sem or 0.0)
-    is_unclear = any(
-        agrees(found._replace(value=found.value + shift)) for shift in (-margin, margin)
+    is_certain = (
+        agrees(found._replace(value=found.value - margin))
+        == agrees(found)
+        == agrees(found._replace(value=found.value + margin))
     )
-    return _row(
-        *(claim, expected, ours + note, [first, second], tasks, agrees(found)),
-        min_tasks,
-        is_unclear,
-    )
+    verdict = _word(agrees(found)) if is_certain else "unclear"
+    return _row(claim, expected, ours + note, [first, second], tasks, verdict, min_tasks)
 
 
-def _row(claim, expected, ours, sides, tasks, agrees, min_tasks=1, is_unclear=False):
+def _word(agrees):
+    return "agrees" if agrees else "differs"
+
+
+def _row(claim, expected, ours, sides, tasks, verdict, min_tasks=1):
     missing = gaps(sides, tasks, min_tasks)
-    verdict = "agrees" if agrees else "unclear" if is_unclear else "differs"
     counts = [
         len({selection.key_of(selection.setting(r)) for r in one.records[task]})
         for one in sides

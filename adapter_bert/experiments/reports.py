@@ -87,9 +87,9 @@ def claims(results):
         " train. A verdict needs two learning rates, two numbers of epochs and two seeds for each"
         " method and size. A verdict on a mean over tasks needs two or three tasks with such runs,"
         " and the mean is then over those tasks alone. A claim without enough runs is open. A claim"
-        " that fails by less than two standard errors is unclear. The second table lists the"
-        " settings tried for each method and task, the seeds of the chosen setting, and what leaves"
-        " the claim open."
+        " is unclear if two standard errors more or less would change its verdict. The second table"
+        " lists the settings tried for each method and task, the seeds of the chosen setting, and"
+        " what leaves the claim open."
     )
     verdicts = [row.verdict.partition(": ")[::2] for row in rows]
     tables = [

@@ -58,7 +58,7 @@ class DifferenceTest(tf.test.TestCase):
 
 
 class VerdictTest(tf.test.TestCase):
-    def records(self, adapters=(0.80, 0.82), **flags):
+    def records(self, adapters=(0.809, 0.811), **flags):
         return [
             entry
             for task in ("MRPC", "QNLI", "RTE")
@@ -70,9 +70,9 @@ class VerdictTest(tf.test.TestCase):
 
     def test_a_sweep_carries_a_verdict(self):
         row = rows(self.records())[CHOSEN]
-        # Three standard errors of 1, over three tasks.
+        # Three standard errors of 0.1, over three tasks.
         self.assertEqual(
-            row.ours, "0.0 ± 0.6 (MRPC, QNLI, RTE), 3.60% trained; only size 64 was run"
+            row.ours, "0.0 ± 0.1 (MRPC, QNLI, RTE), 3.60% trained; only size 64 was run"
         )
         self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 per method and task"))
         self.assertEqual((row.seeds, row.verdict), ("2", "agrees"))
@@ -91,6 +91,10 @@ class VerdictTest(tf.test.TestCase):
         )
         found = rows(self.records(adapters=(0.795, 0.805)))  # −1.0 ± 0.3
         self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("differs", "unclear"))
+        found = rows(self.records(adapters=(0.80, 0.82)))  # 0.0 ± 0.6
+        self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("unclear", "unclear"))
+        found = rows(self.records(adapters=(0.804, 0.816)))  # 0.0 ± 0.3
+        self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("unclear", "agrees"))
 
     def test_more_parameters_than_the_papers_differ(self):
         records = self.records()
@@ -119,7 +123,7 @@ class VerdictTest(tf.test.TestCase):
             record("CoLA", 0.1, adapter_size=64),
         ]
         row = rows(records)[CHOSEN]
-        self.assertEqual((row.ours[:28], row.verdict), ("0.0 ± 0.6 (MRPC, QNLI, RTE),", "agrees"))
+        self.assertEqual((row.ours[:28], row.verdict), ("0.0 ± 0.1 (MRPC, QNLI, RTE),", "agrees"))
         records = [r for r in records if r["task"] not in ("QNLI", "RTE")]
         row = rows(records)[CHOSEN]
         self.assertEqual(row.ours[:20], "−20.0 (CoLA, MRPC), ")
@@ -183,10 +187,10 @@ class VerdictTest(tf.test.TestCase):
             for entry in swept("CoLA", [score, score], adapter_init_scale=scale)
         ]
         found = rows(records)
-        row = found["Initial standard deviation up to 1e-2: worst minus best score"]
+        row = found["Initial standard deviation at most 1e-2: worst minus best score"]
         self.assertEqual((row.ours, row.verdict), ("−1.0 (CoLA)", "agrees"))
         row = found[
-            "Initial standard deviation above 1e-2: worst score, minus the best score up to 1e-2"
+            "Initial standard deviation: worst score above 1e-2, minus the best at most 1e-2"
         ]
         self.assertEqual((row.ours, row.verdict), ("−10.0 (CoLA)", "agrees"))
 
