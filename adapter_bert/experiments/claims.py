@@ -272,7 +272,7 @@ def _further_rows(records):
     variable = top + [record for record in full_records if record["task"] in varied]
     for label, method_records, expected, agrees in (
         ("adapters", selection.select_adapters(further), -0.4, lambda d: d.value >= -0.4),
-        ("variable fine-tuning", variable, 0.3, lambda d: d.value >= 0),
+        ("top layers, best number per task", variable, 0.3, lambda d: d.value >= 0),
         (NO_BERT.label, selection.filter_by_method(further, NO_BERT), -1.0, lambda d: d.value < 0),
     ):
         yield _difference_row(
@@ -347,14 +347,14 @@ def _init_scale_rows(records):
     agrees = all(drops[0][task] > drops[1][task] / 2 for task in tasks)
     for claim, expected, drop in zip(
         (
-            " at most 1e-2: worst minus best score",
-            ": worst score above 1e-2, minus the best at most 1e-2",
+            "up to 1e-2: worst minus best score",
+            "above 1e-2: worst score, minus the best of smaller ones",
         ),
         ("about 0", "below 0"),
         drops,
     ):
         yield _row(
-            f"Initial standard deviation{claim}",
+            f"Initial standard deviations {claim}",
             f"{expected} (MNLI, CoLA)",
             _by_task(drop),
             sides,

@@ -187,10 +187,10 @@ class VerdictTest(tf.test.TestCase):
             for entry in swept("CoLA", [score, score], adapter_init_scale=scale)
         ]
         found = rows(records)
-        row = found["Initial standard deviation at most 1e-2: worst minus best score"]
+        row = found["Initial standard deviations up to 1e-2: worst minus best score"]
         self.assertEqual((row.ours, row.verdict), ("−1.0 (CoLA)", "agrees"))
         row = found[
-            "Initial standard deviation: worst score above 1e-2, minus the best at most 1e-2"
+            "Initial standard deviations above 1e-2: worst score, minus the best of smaller ones"
         ]
         self.assertEqual((row.ours, row.verdict), ("−10.0 (CoLA)", "agrees"))
 
