@@ -78,7 +78,7 @@ class PageTest(tf.test.TestCase):
             ("full", "full fine-tuning | 100%"),
             ("best", "adapters, best size for each task¹ | 3.41%"),
             ("8", "adapters, size 8 | 0.39%"),
-            ("64", "adapters, size 64 (the command above) | 2.67%"),
+            ("64", "adapters, size 64 (the default) | 2.67%"),
         ):
             cells = [texts(label, [task]) for task in tasks] + [texts(label, tasks)]
             self.assertIn(f"| {beginning} | {' | '.join(cells)} |", readme)

@@ -348,7 +348,7 @@ def _init_scale_rows(records):
     for claim, expected, drop in zip(
         (
             "up to 1e-2: worst minus best score",
-            "above 1e-2: worst score, minus the best of smaller ones",
+            "above 1e-2: worst score, minus the best up to 1e-2",
         ),
         ("about 0", "below 0"),
         drops,

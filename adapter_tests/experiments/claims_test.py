@@ -190,7 +190,7 @@ class VerdictTest(tf.test.TestCase):
         row = found["Initial standard deviations up to 1e-2: worst minus best score"]
         self.assertEqual((row.ours, row.verdict), ("−1.0 (CoLA)", "agrees"))
         row = found[
-            "Initial standard deviations above 1e-2: worst score, minus the best of smaller ones"
+            "Initial standard deviations above 1e-2: worst score, minus the best up to 1e-2"
         ]
         self.assertEqual((row.ours, row.verdict), ("−10.0 (CoLA)", "agrees"))
 
