@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -192,8 +191,7 @@ class ResultsTest(tf.test.TestCase):
         self.assertEqual(harness.with_section(again, "one", "third"), again)
 
     def test_what_a_measurement_writes_leaves_its_revision_clean(self):
-        folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, folder)
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         os.mkdir(os.path.join(folder, "benchmarks"))
         paths = [os.path.join(folder, name) for name in ("code.py", "benchmarks/RESULTS.md")]
 

@@ -467,12 +467,9 @@ def _difference_row(
     if has_share and found.share is not None:
         ours += f", {found.share:.2%} trained"
     margin = 2 * (found.sem or 0.0)
-    is_certain = (
-        agrees(found._replace(value=found.value - margin))
-        == agrees(found)
-        == agrees(found._replace(value=found.value + margin))
-    )
-    verdict = _word(agrees(found)) if is_certain else "unclear"
+    values = found.value - margin, found.value, found.value + margin
+    verdicts = {_word(agrees(found._replace(value=value))) for value in values}
+    verdict = verdicts.pop() if len(verdicts) == 1 else "unclear"
     return _row(claim, expected, ours + note, [first, second], tasks, verdict, min_tasks)
 
 
