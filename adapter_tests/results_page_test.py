@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import json
 import os
 import re
 
@@ -96,6 +97,26 @@ class PageTest(tf.test.TestCase):
         self.assertIn(
             f"the difference for the best sizes is {frozen}, with the pooler trained {trained}"
             f" {tasks}.",
+            " ".join(read("../README.md").split()),
+        )
+
+    def test_the_readmes_means_of_cola_are_of_the_records(self):
+        scores = {}
+        for line in read("records/results.jsonl").splitlines():
+            run = json.loads(line)
+            if run["task"] == "CoLA" and run["flags"].get("adapter_size") in (8, 64, 256):
+                seed = run["flags"].pop("random_seed")
+                setting = json.dumps(run["flags"], sort_keys=True)
+                scores.setdefault(setting, {})[seed] = 100 * run["scores"]["eval_matthews"]
+        best = {}
+        for setting, by_seed in scores.items():
+            flags = json.loads(setting)
+            if len(by_seed) >= 3:
+                mean = sum(by_seed.values()) / len(by_seed), flags["num_train_epochs"]
+                pooler = flags.get("train_pooler", False)
+                best[pooler] = max(best.get(pooler, mean), mean)
+        self.assertIn(
+            "(CoLA's mean: {:.1f} becomes {:.1f} in {} epochs)".format(best[False][0], *best[True]),
             " ".join(read("../README.md").split()),
         )
 

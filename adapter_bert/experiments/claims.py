@@ -4,11 +4,12 @@ A difference between two methods is a mean over tasks, at each method's selected
 standard error combines those over seeds. A verdict needs two learning rates, two numbers of epochs
 and two seeds for each method and size, and three tasks for a mean over tasks. Then only the tasks
 that have these count; otherwise the claim is open. A claim is unclear if two standard errors more
-or less would change its verdict.
+or less would change its verdict; where a claim is of several tasks, all their errors point one way.
 """
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional
+import operator
+from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -54,21 +55,66 @@ class Side(NamedTuple):
     records: Dict[str, List[dict]]
     chosen: Dict[str, selection.Selected]
 
+    def estimate(self, task):
+        """Returns the `Estimate` of a task's score."""
+        return Estimate(self.chosen[task].value, self.chosen[task].sem)
 
-class Difference(NamedTuple):
-    """The difference of two sides' scores in points, a mean over tasks.
+
+class Estimate(NamedTuple):
+    """A score or a difference in points.
 
     Attributes:
-      value: the mean.
+      value: float.
       sem: its standard error; None if a score has one seed only.
-      by_task: task → difference.
-      share: mean share of BERT's parameters that the first side trains; None if unknown.
     """
 
     value: float
     sem: Optional[float]
-    by_task: Dict[str, float]
+
+    def __str__(self):
+        return _signed(self.value) + self.error
+
+    @property
+    def error(self):
+        """The standard error as text, " ± 0.3"; empty if unknown."""
+        return "" if self.sem is None else f" ± {self.sem:.1f}"
+
+
+_value = operator.attrgetter("value")
+
+
+def combine(*terms):
+    """Returns the weighted sum of independent estimates; `terms` are pairs (weight, `Estimate`)."""
+    sems = [term.sem for _, term in terms]
+    return Estimate(
+        value=float(sum(weight * term.value for weight, term in terms)),
+        sem=None
+        if None in sems
+        else math.sqrt(sum((weight * term.sem) ** 2 for weight, term in terms)),
+    )
+
+
+def mean(estimates):
+    """Returns the mean of estimates, an `Estimate`."""
+    estimates = list(estimates)
+    return combine(*((1 / len(estimates), one) for one in estimates))
+
+
+class Difference(NamedTuple):
+    """The difference of two sides' scores in points.
+
+    Attributes:
+      by_task: task → `Estimate`.
+      share: mean share of BERT's parameters that the first side trains; None if unknown.
+    """
+
+    by_task: Dict[str, Estimate]
     share: Optional[float]
+
+    @property
+    def mean(self):
+        """The mean over tasks, an `Estimate`."""
+        return mean(self.by_task.values())
 
 
 def side(label, records, split=VALIDATION):
@@ -84,14 +130,9 @@ def difference(first, second, min_tasks=1):
     tasks = carried([first, second], first.chosen.keys() & second.chosen.keys(), min_tasks)
     if not tasks:
         return None
-    pairs = [(first.chosen[task], second.chosen[task]) for task in tasks]
-    sems = [choice.sem for pair in pairs for choice in pair]
-    shares = [choice.share for choice, _ in pairs]
-    by_task = {task: a.value - b.value for task, (a, b) in zip(tasks, pairs)}
+    shares = [first.chosen[task].share for task in tasks]
     return Difference(
-        value=float(np.mean(list(by_task.values()))),
-        sem=None if None in sems else math.sqrt(sum(sem**2 for sem in sems)) / len(tasks),
-        by_task=by_task,
+        by_task={t: combine((1, first.estimate(t)), (-1, second.estimate(t))) for t in tasks},
         share=None if None in shares else float(np.mean(shares)),
     )
 
@@ -187,8 +228,8 @@ def _glue_rows(records):
                 f"{_signed(expected)}, {trained} trained",
                 adapters,
                 full,
-                lambda d, low=expected: d.value >= low and (d.share or 0) <= _MAX_SHARE,
-                has_share=True,
+                lambda value, low=expected: value >= low,
+                max_share=_MAX_SHARE,
                 note="; only size {} was run".format(*sizes_run) if is_lone_size else "",
                 min_tasks=_MIN_TASKS,
             )
@@ -205,15 +246,18 @@ def _sizes_row(glue):
     tasks = carried(sides, tasks, _MIN_TASKS)
     if not tasks:
         return None
-    means = [float(np.mean([one.chosen[task].value for task in tasks])) for one in sides]
-    texts = [f"{size}: {mean:.1f}" for size, mean in zip(_SIZES, means)]
+    means = [mean(one.estimate(task) for task in tasks) for one in sides]
+    texts = [f"{size}: {one.value:.1f}{one.error}" for size, one in zip(_SIZES, means)]
     return _row(
         "GLUE: mean accuracy of adapters by size",
         "size 8: 86.2, 64: 85.8, 256: 85.7",
         f"size {', '.join(texts)} ({_titles(tasks)})",
         sides,
         tasks,
-        _word(max(means) - min(means) <= 0.5),
+        _verdict(
+            lambda spread: spread <= 0.5,
+            combine((1, max(means, key=_value)), (-1, min(means, key=_value))),
+        ),
         _MIN_TASKS,
     )
 
@@ -226,7 +270,8 @@ def _parameter_rows(records):
         "−5.9 (MNLI)",
         side("top layer", top),
         side(ADAPTERS.label, selection.select_adapters(glue, sizes=[64])),
-        lambda d: max(d.by_task.values()) < 0,
+        _all_below_zero,
+        by_task=True,
         min_tasks=2,
     )
     norms = selection.filter_by_method(glue, LAYER_NORM)
@@ -236,10 +281,14 @@ def _parameter_rows(records):
         "−3.5 (CoLA), −4 (MNLI)",
         side(LAYER_NORM.label, _by_accuracy(norms)),
         side(FULL.label, _by_accuracy(full)),
-        lambda d: max(d.by_task.values()) < 0,
+        _all_below_zero,
         by_task=True,
         min_tasks=2,
     )
+
+
+def _all_below_zero(*values):
+    return max(values) < 0
 
 
 def _squad_rows(records):
@@ -254,7 +303,7 @@ def _squad_rows(records):
             expected,
             side(ADAPTERS.label, selection.select_adapters(squad, sizes=[size])),
             full,
-            lambda d, low=lowest: d.value >= low,
+            lambda value, low=lowest: value >= low,
         )
 
 
@@ -271,9 +320,9 @@ def _further_rows(records):
     varied = {record["task"] for record in top}
     variable = top + [record for record in full_records if record["task"] in varied]
     for label, method_records, expected, agrees in (
-        ("adapters", selection.select_adapters(further), -0.4, lambda d: d.value >= -0.4),
-        ("top layers, best number per task", variable, 0.3, lambda d: d.value >= 0),
-        (NO_BERT.label, selection.filter_by_method(further, NO_BERT), -1.0, lambda d: d.value < 0),
+        ("adapters", selection.select_adapters(further), -0.4, lambda value: value >= -0.4),
+        ("top layers, best number per task", variable, 0.3, lambda value: value >= 0),
+        (NO_BERT.label, selection.filter_by_method(further, NO_BERT), -1.0, _all_below_zero),
     ):
         yield _difference_row(
             f"Further tasks: {label}, minus full fine-tuning, test accuracy",
@@ -339,27 +388,31 @@ def _init_scale_rows(records):
     tasks = set.intersection(*(set(one.chosen) for one in sides))
     if not tasks:
         return
-    best = {task: max(one.chosen[task].value for one in low) for task in tasks}
-    drops = [
-        {task: min(one.chosen[task].value for one in part) - best[task] for task in tasks}
+    best = {task: max((one.estimate(task) for one in low), key=_value) for task in tasks}
+    worst = [
+        {task: min((one.estimate(task) for one in part), key=_value) for task in tasks}
         for part in (low, high)
     ]
-    agrees = all(drops[0][task] > drops[1][task] / 2 for task in tasks)
-    for claim, expected, drop in zip(
+    # The drop of the low ones is less than half of the drop of the high ones.
+    margins = [
+        combine((1, worst[0][task]), (-0.5, worst[1][task]), (-0.5, best[task])) for task in tasks
+    ]
+    verdict = _verdict(lambda *values: min(values) > 0, *margins)
+    for claim, expected, part in zip(
         (
             "up to 1e-2: worst minus best score",
             "above 1e-2: worst score, minus the best up to 1e-2",
         ),
         ("about 0", "below 0"),
-        drops,
+        worst,
     ):
         yield _row(
             f"Initial standard deviations {claim}",
             f"{expected} (MNLI, CoLA)",
-            _by_task(drop),
+            _by_task({task: combine((1, part[task]), (-1, best[task])) for task in tasks}),
             sides,
             tasks,
-            _word(agrees),
+            verdict,
         )
 
 
@@ -411,7 +464,7 @@ def _learning_rate_row(records):
         ours,
         by_method,
         common,
-        _word(all(counts[ADAPTERS, task][0] > counts[FULL, task][0] for task in common)),
+        _verdict(lambda: all(counts[ADAPTERS, task][0] > counts[FULL, task][0] for task in common)),
     )
 
 
@@ -432,19 +485,19 @@ def _variant_rows(records):
         pair = [side(key, group), side("default", matching)]
         found = difference(*pair)
         if found:
-            differences[key] = found.value
+            differences[key] = found.mean
             sides += pair
     if not differences:
         return
-    values = sorted(differences.values())
+    ranked = sorted(differences.values(), key=_value)
     tasks = set.intersection(*(set(one.chosen) for one in sides))
     yield _row(
-        f"{len(values)} other adapter designs minus the default: worst to best",
+        f"{len(differences)} other adapter designs minus the default: worst to best",
         "about 0",
-        f"{_signed(values[0])} to {_signed(values[-1])} ({_titles(tasks)})",
+        f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
         sides,
         tasks,
-        _word(values[-1] <= 1),
+        _verdict(lambda value: value <= 1, ranked[-1]),
     )
 
 
@@ -453,28 +506,32 @@ def _plain_setting(record):
 
 
 def _difference_row(
-    claim, expected, first, second, agrees, *, has_share=False, by_task=False, note="", min_tasks=1
+    claim, expected, first, second, agrees, *, max_share=None, by_task=False, note="", min_tasks=1
 ):
-    """Returns the `Row` of two sides' difference, or None without a common task."""
+    """Returns the `Row` of two sides' difference, or None without a common task.
+
+    `agrees` is called with the mean over tasks, or with each task's difference if `by_task`.
+    """
     found = difference(first, second, min_tasks)
     if found is None:
         return None
     tasks = list(found.by_task)
-    error = "" if found.sem is None else f" ± {found.sem:.1f}"
-    ours = f"{_signed(found.value)}{error} ({_titles(tasks)})"
-    if by_task:
-        ours = _by_task(found.by_task)
-    if has_share and found.share is not None:
+    estimates = found.by_task.values() if by_task else [found.mean]
+    ours = _by_task(found.by_task) if by_task else f"{found.mean} ({_titles(tasks)})"
+    if max_share is not None and found.share is not None:
         ours += f", {found.share:.2%} trained"
-    margin = 2 * (found.sem or 0.0)
-    values = found.value - margin, found.value, found.value + margin
-    verdicts = {_word(agrees(found._replace(value=value))) for value in values}
-    verdict = verdicts.pop() if len(verdicts) == 1 else "unclear"
+    is_small = max_share is None or (found.share or 0) <= max_share
+    verdict = _verdict(lambda *values: is_small and agrees(*values), *estimates)
     return _row(claim, expected, ours + note, [first, second], tasks, verdict, min_tasks)
 
 
-def _word(agrees):
-    return "agrees" if agrees else "differs"
+def _verdict(agrees, *estimates):
+    """Returns "agrees" or "differs", or "unclear" if that depends on two standard errors."""
+    words = {
+        agrees(*(one.value + errors * (one.sem or 0.0) for one in estimates))
+        for errors in (-2, 0, 2)
+    }
+    return "unclear" if len(words) > 1 else "agrees" if words.pop() else "differs"
 
 
 def _row(claim, expected, ours, sides, tasks, verdict, min_tasks=1):
@@ -502,9 +559,9 @@ def _titles(tasks):
     return ", ".join(map(paper.title, sorted(tasks, key=paper.sort_key)))
 
 
-def _by_task(values: Dict[str, Any]):
-    tasks = sorted(values, key=paper.sort_key)
-    return ", ".join(f"{_signed(values[task])} ({paper.title(task)})" for task in tasks)
+def _by_task(estimates):
+    tasks = sorted(estimates, key=paper.sort_key)
+    return ", ".join(f"{estimates[task]} ({paper.title(task)})" for task in tasks)
 
 
 def _signed(value):

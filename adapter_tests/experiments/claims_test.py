@@ -46,14 +46,17 @@ class DifferenceTest(tf.test.TestCase):
         )
         second = claims.side("b", [*seeds("MRPC", [0.71, 0.73]), *seeds("RTE", [0.59, 0.61])])
         found = claims.difference(first, second)
-        self.assertAlmostEqual(found.value, (-2 + 1) / 2)
-        self.assertAlmostEqual(found.sem, math.sqrt(4 + 1 + 0 + 1) / 2)
+        self.assertAlmostEqual(found.mean.value, (-2 + 1) / 2)
+        self.assertAlmostEqual(found.mean.sem, math.sqrt(4 + 1 + 0 + 1) / 2)
         self.assertEqual(list(found.by_task), ["MRPC", "RTE"])
+        self.assertAlmostEqual(found.by_task["MRPC"].sem, math.sqrt(4 + 1))
         self.assertAlmostEqual(found.share, (0.01 + 0.03) / 2)
 
     def test_one_seed_has_no_error_and_no_common_task_no_difference(self):
         first = claims.side("a", [record("MRPC", 0.7)])
-        self.assertIsNone(claims.difference(first, claims.side("b", [record("MRPC", 0.6)])).sem)
+        found = claims.difference(first, claims.side("b", [record("MRPC", 0.6)]))
+        self.assertIsNone(found.mean.sem)
+        self.assertEqual(str(found.mean), "+10.0")
         self.assertIsNone(claims.difference(first, claims.side("b", [record("RTE", 0.6)])))
 
 
@@ -153,14 +156,59 @@ class VerdictTest(tf.test.TestCase):
         self.assertNotIn(POOLER, rows(self.records()))
 
     def test_accuracy_of_layer_norms(self):
-        records = []
-        for tuning, accuracy in (("layer_norm", 0.70), ("full", 0.75)):
-            for task in ("CoLA", "MRPC"):
-                for entry in swept(task, [0.3, 0.3], score="matthews", tuning=tuning):
-                    entry["scores"]["eval_accuracy"] = accuracy
-                    records.append(entry)
-        row = rows(records)["LayerNorms alone, minus full fine-tuning, accuracy"]
-        self.assertEqual((row.ours, row.verdict), ("−5.0 (CoLA), −5.0 (MRPC)", "agrees"))
+        for spread, verdict in ((0.01, "agrees"), (0.03, "unclear")):
+            records = []
+            for tuning, accuracies in (
+                ("layer_norm", (0.70 - spread, 0.70 + spread)),
+                ("full", (0.75, 0.75)),
+            ):
+                for task in ("CoLA", "MRPC"):
+                    for entry in swept(task, [0.3, 0.3], score="matthews", tuning=tuning):
+                        seed = entry["flags"]["random_seed"]
+                        entry["scores"]["eval_accuracy"] = accuracies[seed - 1]
+                        records.append(entry)
+            row = rows(records)["LayerNorms alone, minus full fine-tuning, accuracy"]
+            # The standard error of two scores is half of their difference.
+            error = f"−5.0 ± {100 * spread:.1f}"
+            self.assertEqual(row.ours, f"{error} (CoLA), {error} (MRPC)")
+            self.assertEqual(row.verdict, verdict)
+
+    def test_the_worst_task_decides_where_a_claim_is_of_each(self):
+        for top, verdict in ((0.45, "agrees"), (0.55, "differs")):
+            records = [
+                *swept("CoLA", [0.1, 0.1], tuning="top_layers", num_top_layers=1),
+                *swept("CoLA", [0.5, 0.5], adapter_size=64),
+                *swept("MRPC", [top, top], tuning="top_layers", num_top_layers=1),
+                *swept("MRPC", [0.5, 0.5], adapter_size=64),
+            ]
+            row = rows(records)["Top layer alone, minus adapters of size 64"]
+            self.assertEqual(row.ours[:19], "−40.0 ± 0.0 (CoLA),")
+            self.assertEqual(row.verdict, verdict)
+
+    def test_sizes(self):
+        for accuracies, verdict in (((0.80, 0.802), "agrees"), ((0.79, 0.812), "unclear")):
+            records = [
+                entry
+                for task in ("MRPC", "QNLI", "RTE")
+                for size, scores in ((8, [0.8, 0.8]), (64, accuracies), (256, [0.8, 0.8]))
+                for entry in swept(task, scores, adapter_size=size, score="accuracy")
+            ]
+            row = rows(records)["GLUE: mean accuracy of adapters by size"]
+            self.assertEqual(row.verdict, verdict)
+        # ± 1.1 for each of three tasks.
+        self.assertEqual(
+            row.ours, "size 8: 80.0 ± 0.0, 64: 80.1 ± 0.6, 256: 80.0 ± 0.0 (MRPC, QNLI, RTE)"
+        )
+
+    def test_variants(self):
+        records = [
+            *swept("MRPC", [0.80, 0.82], adapter_size=64),
+            *swept("MRPC", [0.70, 0.70], adapter_size=64, adapter_parallel=True),
+            *swept("MRPC", [0.79, 0.79], adapter_size=64, adapter_residual=False),
+        ]
+        row = rows(records)["2 other adapter designs minus the default: worst to best"]
+        self.assertEqual(row.ours, "−11.0 ± 1.0 to −2.0 ± 1.0 (MRPC)")
+        self.assertEqual(row.verdict, "agrees")
 
     def test_squad(self):
         squad = {"score": "f1", "script": "run_squad.py"}
@@ -180,19 +228,25 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual(row.ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
 
     def test_initial_weights(self):
-        scores = {1e-4: 0.6, 1e-2: 0.59, 1: 0.5}
-        records = [
-            entry
-            for scale, score in scores.items()
-            for entry in swept("CoLA", [score, score], adapter_init_scale=scale)
-        ]
-        found = rows(records)
-        row = found["Initial standard deviations up to 1e-2: worst minus best score"]
-        self.assertEqual((row.ours, row.verdict), ("−1.0 (CoLA)", "agrees"))
-        row = found[
-            "Initial standard deviations above 1e-2: worst score, minus the best up to 1e-2"
-        ]
-        self.assertEqual((row.ours, row.verdict), ("−10.0 (CoLA)", "agrees"))
+        # Of −1 and −10, as far as the errors of the best, 60, say.
+        for best, error, verdict in (
+            ((0.6, 0.6), "0.0", "agrees"),
+            ((0.54, 0.66), "6.0", "unclear"),
+        ):
+            scores = {1e-4: best, 1e-2: (0.59, 0.59), 1: (0.5, 0.5)}
+            found = rows(
+                [
+                    entry
+                    for scale, pair in scores.items()
+                    for entry in swept("CoLA", pair, adapter_init_scale=scale)
+                ]
+            )
+            low = found["Initial standard deviations up to 1e-2: worst minus best score"]
+            self.assertEqual((low.ours, low.verdict), (f"−1.0 ± {error} (CoLA)", verdict))
+            high = found[
+                "Initial standard deviations above 1e-2: worst score, minus the best up to 1e-2"
+            ]
+            self.assertEqual((high.ours, high.verdict), (f"−10.0 ± {error} (CoLA)", verdict))
 
     def test_learning_rates(self):
         records = [
