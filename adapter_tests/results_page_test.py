@@ -100,6 +100,14 @@ class PageTest(tf.test.TestCase):
             " ".join(read("../README.md").split()),
         )
 
+    def test_the_readmes_loss_on_squad_is_of_the_claims(self):
+        rows = csv.DictReader(read("claims.tsv").splitlines(), delimiter="\t")
+        (ours,) = (
+            row["ours"] for row in rows if "SQuAD: F1 of adapters of size 64" in row["claim"]
+        )
+        loss = re.fullmatch(r"−(.*) \(SQuAD\)", ours).group(1)
+        self.assertIn(f"size 64 loses {loss} F1 to full fine-tuning.", read("../README.md"))
+
     def test_the_readmes_means_of_cola_are_of_the_records(self):
         scores = {}
         for line in read("records/results.jsonl").splitlines():

@@ -454,12 +454,12 @@ def _learning_rate_row(records):
     ours = "; ".join(
         f"{paper.title(task)}: "
         + ", ".join(
-            "{} of {} for {}".format(*counts[method, task], method.label) for method, _ in sides
+            "{} {} of {}".format(method.label, *counts[method, task]) for method, _ in sides
         )
         for task in sorted(common, key=paper.sort_key)
     )
     return _row(
-        "Number of learning rates (2e-5 to 1e-3) that score within 2 points of the best",
+        "Number of learning rates (2e-5 to 1e-3) within 2 points of the best",
         "more for adapters",
         ours,
         by_method,

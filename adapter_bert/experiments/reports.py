@@ -257,7 +257,7 @@ def figure7(results):
         f"Validation score at each learning rate, {_describe_seeds(cells)}. At each, the other"
         " settings are the best on the validation set, among those trained at most of the"
         f" rates.{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
-        f"{_design_note(results.records)}"
+        f"{_design_note(by_method[ADAPTERS])}"
     )
     tables = [report_tables.levels_table("", cells)]
     return Report("Robustness to the learning rate", caption, tables, _rows(cells), panels)
@@ -521,7 +521,8 @@ def _init_scale_cells(records):
 def _percentiles_report(records, split, title):
     """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
     by_method = {
-        method: selection.select_usual(records, method) for method in (ADAPTERS, TOP_LAYERS, FULL)
+        method: selection.select_comparable(selection.select_usual(records, method), method.level)
+        for method in (ADAPTERS, TOP_LAYERS, FULL)
     }
     full = cells_of(FULL.label, by_method[FULL], split)
     baseline = {cell.task: cell.choice.value for cell in full}
@@ -545,7 +546,7 @@ def _percentiles_report(records, split, title):
         " and numbers of top layers. The other settings are each task's best on the validation"
         " set, among those trained at most of the sizes. Sizes and tasks with gaps are left"
         f" out.{_epochs_note(by_method, tasks)}"
-        f"{_design_note(records)}"
+        f"{_design_note(by_method[ADAPTERS])}"
     )
     panel = figures.Panel(
         f"{title}: percentiles of tasks",
@@ -621,7 +622,8 @@ def _parameters_report(records, title):
         f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"
         " are the other methods. At each point, the other settings are the best on the validation"
         " set, among those trained at most of the sizes."
-        f"{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}{_design_note(records)}"
+        f"{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
+        f"{_design_note(by_method[ADAPTERS])}"
     )
     tables = [report_tables.levels_table("", cells)]
     return Report(title, caption, tables, _rows(cells), panels)

@@ -259,9 +259,9 @@ class VerdictTest(tf.test.TestCase):
             )
             for rate, score in by_rate.items()
         ]
-        claim = "Number of learning rates (2e-5 to 1e-3) that score within 2 points of the best"
+        claim = "Number of learning rates (2e-5 to 1e-3) within 2 points of the best"
         row = rows(records)[claim]
-        self.assertEqual(row.ours, "CoLA: 2 of 3 for adapters, 1 of 3 for full fine-tuning")
+        self.assertEqual(row.ours, "CoLA: adapters 2 of 3, full fine-tuning 1 of 3")
         self.assertEqual(row.verdict, "agrees")
 
 

@@ -218,10 +218,11 @@ class ParametersFigureTest(tf.test.TestCase):
         records = [
             record("MRPC", 0.7, adapter_size=8, learning_rate=3e-4, trained=100),
             record("MRPC", 0.8, adapter_size=64, learning_rate=3e-4, trained=300),
-            record("MRPC", 0.9, adapter_size=64, learning_rate=1e-3, trained=300),
+            record("MRPC", 0.9, adapter_size=64, adapter_init_scale=0.01, trained=300),
         ]
-        (panel,) = reports.figure4(Results(records)).panels
-        self.assertEqual(curves(panel), {"adapters": [(100, 70.0), (300, 80.0)]})
+        report = reports.figure4(Results(records))
+        self.assertEqual(curves(report.panels[0]), {"adapters": [(100, 70.0), (300, 80.0)]})
+        self.assertNotIn("adapter_init_scale", report.caption)  # What is not drawn is not told.
 
     def test_other_adapters_are_named(self):
         records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
