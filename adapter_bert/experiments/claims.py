@@ -74,6 +74,10 @@ class Estimate(NamedTuple):
     def __str__(self):
         return _signed(self.value) + self.error
 
+    def moved(self, errors):
+        """Returns the value plus a number of standard errors."""
+        return self.value + errors * (self.sem or 0.0)
+
     @property
     def error(self):
         """The standard error as text, " ± 0.3"; empty if unknown."""
@@ -247,6 +251,7 @@ def _sizes_row(glue):
     if not tasks:
         return None
     means = [mean(one.estimate(task) for task in tasks) for one in sides]
+    spread = combine((1, max(means, key=_value)), (-1, min(means, key=_value)))
     texts = [f"{size}: {one.value:.1f}{one.error}" for size, one in zip(_SIZES, means)]
     return _row(
         "GLUE: mean accuracy of adapters by size",
@@ -254,10 +259,7 @@ def _sizes_row(glue):
         f"size {', '.join(texts)} ({_titles(tasks)})",
         sides,
         tasks,
-        _verdict(
-            lambda spread: spread <= 0.5,
-            combine((1, max(means, key=_value)), (-1, min(means, key=_value))),
-        ),
+        _verdict(lambda errors: spread.moved(errors) <= 0.5),
         _MIN_TASKS,
     )
 
@@ -397,7 +399,7 @@ def _init_scale_rows(records):
     margins = [
         combine((1, worst[0][task]), (-0.5, worst[1][task]), (-0.5, best[task])) for task in tasks
     ]
-    verdict = _verdict(lambda *values: min(values) > 0, *margins)
+    verdict = _verdict(lambda errors: min(one.moved(errors) for one in margins) > 0)
     for claim, expected, part in zip(
         (
             "up to 1e-2: worst minus best score",
@@ -418,7 +420,7 @@ def _init_scale_rows(records):
 
 def _learning_rate_row(records):
     """Returns the row of how many learning rates are within 2 points of a method's best."""
-    sides, counts = [], {}
+    sides, margins = [], {}
     common = None
     for method in (ADAPTERS, FULL):
         usual = (
@@ -441,20 +443,35 @@ def _learning_rate_row(records):
         return None
     for method, of_rates in sides:
         for task in common:
-            values = [one.chosen[task].value for one in of_rates if task in one.chosen]
-            counts[method, task] = sum(value >= max(values) - 2 for value in values), len(values)
+            estimates = [one.estimate(task) for one in of_rates if task in one.chosen]
+            best = max(estimates, key=_value)
+            margins[method, task] = [
+                Estimate(0.0, 0.0) if one is best else combine((1, one), (-1, best))
+                for one in estimates
+            ]
+
+    def count(method, task, errors=0):
+        return sum(margin.moved(errors) >= -2 for margin in margins[method, task])
+
     by_method = [
         Side(
             method.label,
             {t: [r for one in of_rates for r in one.records.get(t, ())] for t in common},
-            {t: next(one.chosen[t] for one in of_rates if t in one.chosen) for t in common},
+            {
+                t: min(
+                    (one.chosen[t] for one in of_rates if t in one.chosen),
+                    key=lambda choice: choice.seeds,
+                )
+                for t in common
+            },
         )
         for method, of_rates in sides
     ]
     ours = "; ".join(
         f"{paper.title(task)}: "
         + ", ".join(
-            "{} {} of {}".format(method.label, *counts[method, task]) for method, _ in sides
+            f"{method.label} {count(method, task)} of {len(margins[method, task])}"
+            for method, _ in sides
         )
         for task in sorted(common, key=paper.sort_key)
     )
@@ -464,7 +481,11 @@ def _learning_rate_row(records):
         ours,
         by_method,
         common,
-        _verdict(lambda: all(counts[ADAPTERS, task][0] > counts[FULL, task][0] for task in common)),
+        _verdict(
+            lambda errors: all(
+                count(ADAPTERS, task, errors) > count(FULL, task, -errors) for task in common
+            )
+        ),
     )
 
 
@@ -497,7 +518,7 @@ def _variant_rows(records):
         f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
         sides,
         tasks,
-        _verdict(lambda value: value <= 1, ranked[-1]),
+        _verdict(lambda errors: ranked[-1].moved(errors) <= 1),
     )
 
 
@@ -521,17 +542,20 @@ def _difference_row(
     if max_share is not None and found.share is not None:
         ours += f", {found.share:.2%} trained"
     is_small = max_share is None or (found.share or 0) <= max_share
-    verdict = _verdict(lambda *values: is_small and agrees(*values), *estimates)
+    verdict = _verdict(
+        lambda errors: is_small and agrees(*(one.moved(errors) for one in estimates))
+    )
     return _row(claim, expected, ours + note, [first, second], tasks, verdict, min_tasks)
 
 
-def _verdict(agrees, *estimates):
-    """Returns "agrees" or "differs", or "unclear" if that depends on two standard errors."""
-    words = {
-        agrees(*(one.value + errors * (one.sem or 0.0) for one in estimates))
-        for errors in (-2, 0, 2)
-    }
-    return "unclear" if len(words) > 1 else "agrees" if words.pop() else "differs"
+def _verdict(agrees):
+    """Returns "agrees" or "differs", or "unclear" if that depends on two standard errors.
+
+    Args:
+      agrees: called with a number of standard errors, by which it moves the estimates.
+    """
+    answers = {agrees(errors) for errors in (-2, 0, 2)}
+    return "unclear" if len(answers) > 1 else "agrees" if answers.pop() else "differs"
 
 
 def _row(claim, expected, ours, sides, tasks, verdict, min_tasks=1):

@@ -249,20 +249,28 @@ class VerdictTest(tf.test.TestCase):
             self.assertEqual((high.ours, high.verdict), (f"−10.0 ± {error} (CoLA)", verdict))
 
     def test_learning_rates(self):
-        records = [
-            record("CoLA", score, seed, learning_rate=rate, num_train_epochs=epochs, **flags)
-            for epochs in (3, 20)
-            for seed in (1, 2)
-            for flags, by_rate in (
-                ({}, {1e-4: 0.5, 3e-4: 0.51, 1e-3: 0.1}),
-                ({"tuning": "full"}, {1e-4: 0.5, 3e-4: 0.2, 1e-3: 0.1}),
-            )
-            for rate, score in by_rate.items()
-        ]
-        claim = "Number of learning rates (2e-5 to 1e-3) within 2 points of the best"
-        row = rows(records)[claim]
-        self.assertEqual(row.ours, "CoLA: adapters 2 of 3, full fine-tuning 1 of 3")
-        self.assertEqual(row.verdict, "agrees")
+        # Full fine-tuning at 3e-4 is 3 points behind, ± the error.
+        for error, seed_count, verdict in (
+            (0.0, 2, "agrees"),
+            (0.01, 2, "unclear"),
+            (0.0, 1, "open: one seed"),
+        ):
+            records = [
+                record("CoLA", score, seed, learning_rate=rate, num_train_epochs=epochs, **flags)
+                for epochs in (3, 20)
+                for flags, by_rate in (
+                    ({}, {1e-4: 0.5, 3e-4: 0.51, 1e-3: 0.1}),
+                    ({"tuning": "full"}, {1e-4: 0.5, 3e-4: 0.47, 1e-3: 0.1}),
+                )
+                for rate, score in by_rate.items()
+                for seed, score in ((1, score - error), (2, score + error))
+                if seed == 1 or rate == 1e-4 or seed_count == 2
+            ]
+            row = rows(records)[
+                "Number of learning rates (2e-5 to 1e-3) within 2 points of the best"
+            ]
+            self.assertEqual(row.ours, "CoLA: adapters 2 of 3, full fine-tuning 1 of 3")
+            self.assertEqual(row.verdict, verdict)
 
 
 if __name__ == "__main__":
