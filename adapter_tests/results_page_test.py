@@ -31,6 +31,12 @@ def tables_of(text):
     return [table.rstrip("\n") for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
 
 
+def ours_of_claims(text):
+    """Our values of the claims with a text in their names."""
+    rows = csv.DictReader(read("claims.tsv").splitlines(), delimiter="\t")
+    return [row["ours"] for row in rows if text in row["claim"]]
+
+
 class PageTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
@@ -88,10 +94,9 @@ class PageTest(tf.test.TestCase):
                 self.assertIn(f"{sum(trained) / 4 / 22_713_216:.2%}", beginning)
 
     def test_the_readmes_mean_over_seeds_is_of_the_claims(self):
-        rows = csv.DictReader(read("claims.tsv").splitlines(), delimiter="\t")
-        ours = [row["ours"] for row in rows if "adapters, best size per task" in row["claim"]]
         (frozen, tasks), (trained, same_tasks) = (
-            re.match(r"(.*?) (\(.*?\))", text).groups() for text in ours
+            re.match(r"(.*?) (\(.*?\))", text).groups()
+            for text in ours_of_claims("adapters, best size per task")
         )
         self.assertEqual(tasks, same_tasks)
         self.assertIn(
@@ -101,10 +106,7 @@ class PageTest(tf.test.TestCase):
         )
 
     def test_the_readmes_loss_on_squad_is_of_the_claims(self):
-        rows = csv.DictReader(read("claims.tsv").splitlines(), delimiter="\t")
-        (ours,) = (
-            row["ours"] for row in rows if "SQuAD: F1 of adapters of size 64" in row["claim"]
-        )
+        (ours,) = ours_of_claims("SQuAD: F1 of adapters of size 64")
         loss = re.fullmatch(r"−(.*) \(SQuAD\)", ours).group(1)
         self.assertIn(f"size 64 loses {loss} F1 to full fine-tuning.", read("../README.md"))
 

@@ -13,7 +13,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from adapter_bert.experiments import paper, selection
+from adapter_bert.experiments import paper, report_tables, selection
 from adapter_bert.experiments.selection import (
     ADAPTERS,
     FULL,
@@ -72,16 +72,15 @@ class Estimate(NamedTuple):
     sem: Optional[float]
 
     def __str__(self):
-        return _signed(self.value) + self.error
+        return _signed(self.value) + report_tables.format_error(self.sem)
+
+    def minus(self, other):
+        """Returns the difference from an independent estimate, an `Estimate`."""
+        return combine((1, self), (-1, other))
 
     def moved(self, errors):
         """Returns the value plus a number of standard errors."""
         return self.value + errors * (self.sem or 0.0)
-
-    @property
-    def error(self):
-        """The standard error as text, " ± 0.3"; empty if unknown."""
-        return "" if self.sem is None else f" ± {self.sem:.1f}"
 
 
 _value = operator.attrgetter("value")
@@ -136,7 +135,7 @@ def difference(first, second, min_tasks=1):
         return None
     shares = [first.chosen[task].share for task in tasks]
     return Difference(
-        by_task={t: combine((1, first.estimate(t)), (-1, second.estimate(t))) for t in tasks},
+        by_task={task: first.estimate(task).minus(second.estimate(task)) for task in tasks},
         share=None if None in shares else float(np.mean(shares)),
     )
 
@@ -251,8 +250,8 @@ def _sizes_row(glue):
     if not tasks:
         return None
     means = [mean(one.estimate(task) for task in tasks) for one in sides]
-    spread = combine((1, max(means, key=_value)), (-1, min(means, key=_value)))
-    texts = [f"{size}: {one.value:.1f}{one.error}" for size, one in zip(_SIZES, means)]
+    spread = max(means, key=_value).minus(min(means, key=_value))
+    texts = [f"{size}: {report_tables.format_score(*one)}" for size, one in zip(_SIZES, means)]
     return _row(
         "GLUE: mean accuracy of adapters by size",
         "size 8: 86.2, 64: 85.8, 256: 85.7",
@@ -411,7 +410,7 @@ def _init_scale_rows(records):
         yield _row(
             f"Initial standard deviations {claim}",
             f"{expected} (MNLI, CoLA)",
-            _by_task({task: combine((1, part[task]), (-1, best[task])) for task in tasks}),
+            _by_task({task: part[task].minus(best[task]) for task in tasks}),
             sides,
             tasks,
             verdict,
@@ -420,72 +419,71 @@ def _init_scale_rows(records):
 
 def _learning_rate_row(records):
     """Returns the row of how many learning rates are within 2 points of a method's best."""
-    sides, margins = [], {}
-    common = None
-    for method in (ADAPTERS, FULL):
-        usual = (
-            selection.select_adapters(records)
-            if method is ADAPTERS
-            else selection.filter_by_method(records, FULL)
-        )
-        comparable = selection.select_comparable([r for r in usual if _RATE in r["flags"]], _RATE)
-        by_rate = selection.group_by(comparable, lambda record: record["flags"][_RATE])
-        of_rates = [side(f"{method.label} {rate:g}", group) for rate, group in by_rate.items()]
-        tasks = {
-            task
-            for one in of_rates
-            for task in one.chosen
-            if sum(task in other.chosen for other in of_rates) >= 3
-        }
-        common = tasks if common is None else common & tasks
-        sides.append((method, of_rates))
-    if not common:
+    rates = {
+        ADAPTERS: _sides_by_rate(selection.select_adapters(records)),
+        FULL: _sides_by_rate(selection.filter_by_method(records, FULL)),
+    }
+    tasks = {
+        task
+        for task in {record["task"] for record in records}
+        if all(sum(task in one.chosen for one in sides) >= 3 for sides in rates.values())
+    }
+    if not tasks:
         return None
-    for method, of_rates in sides:
-        for task in common:
-            estimates = [one.estimate(task) for one in of_rates if task in one.chosen]
-            best = max(estimates, key=_value)
-            margins[method, task] = [
-                Estimate(0.0, 0.0) if one is best else combine((1, one), (-1, best))
-                for one in estimates
-            ]
+    margins = {
+        (method, task): _behind_the_best([s.estimate(task) for s in sides if task in s.chosen])
+        for method, sides in rates.items()
+        for task in tasks
+    }
 
     def count(method, task, errors=0):
         return sum(margin.moved(errors) >= -2 for margin in margins[method, task])
 
-    by_method = [
-        Side(
-            method.label,
-            {t: [r for one in of_rates for r in one.records.get(t, ())] for t in common},
-            {
-                t: min(
-                    (one.chosen[t] for one in of_rates if t in one.chosen),
-                    key=lambda choice: choice.seeds,
-                )
-                for t in common
-            },
-        )
-        for method, of_rates in sides
-    ]
     ours = "; ".join(
         f"{paper.title(task)}: "
         + ", ".join(
             f"{method.label} {count(method, task)} of {len(margins[method, task])}"
-            for method, _ in sides
+            for method in rates
         )
-        for task in sorted(common, key=paper.sort_key)
+        for task in sorted(tasks, key=paper.sort_key)
     )
     return _row(
         "Number of learning rates (2e-5 to 1e-3) within 2 points of the best",
         "more for adapters",
         ours,
-        by_method,
-        common,
+        [_merge(method.label, sides, tasks) for method, sides in rates.items()],
+        tasks,
         _verdict(
             lambda errors: all(
-                count(ADAPTERS, task, errors) > count(FULL, task, -errors) for task in common
+                count(ADAPTERS, task, errors) > count(FULL, task, -errors) for task in tasks
             )
         ),
+    )
+
+
+def _sides_by_rate(records):
+    """Returns the `Side` of each learning rate, of comparable records."""
+    with_rate = [record for record in records if _RATE in record["flags"]]
+    comparable = selection.select_comparable(with_rate, _RATE)
+    by_rate = selection.group_by(comparable, lambda record: record["flags"][_RATE])
+    return [side(f"{rate:g}", group) for rate, group in by_rate.items()]
+
+
+def _behind_the_best(estimates):
+    """Returns how far each estimate is from the best, `Estimate`s of at most 0."""
+    best = max(estimates, key=_value)
+    return [Estimate(0.0, 0.0) if one is best else one.minus(best) for one in estimates]
+
+
+def _merge(label, sides, tasks):
+    """Returns one `Side` of all records; its choice for a task is the one with the fewest seeds."""
+    return Side(
+        label,
+        {task: [r for one in sides for r in one.records.get(task, ())] for task in tasks},
+        {
+            task: min((s.chosen[task] for s in sides if task in s.chosen), key=lambda c: c.seeds)
+            for task in tasks
+        },
     )
 
 

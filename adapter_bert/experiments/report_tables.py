@@ -22,7 +22,7 @@ class Cell(NamedTuple):
     @property
     def text(self):
         """The score's text in tables."""
-        return _format_score(self.choice.value, self.choice.sem)
+        return format_score(self.choice.value, self.choice.sem)
 
     def to_row(self):
         """Returns all of the cell's values, a dict."""
@@ -216,7 +216,7 @@ def paper_table_1(tasks):
 def paper_table_2(tasks):
     """Returns the paper's Table 2 for these tasks: a list of one `Table`, or empty."""
     paper_rows = [paper.TABLE_2[task] for task in tasks if task in paper.TABLE_2]
-    rows = [[row.title, *(_format_score(*pair) for pair in row[1:])] for row in paper_rows]
+    rows = [[row.title, *(format_score(*pair) for pair in row[1:])] for row in paper_rows]
     pairs = zip(*(row[1:] for row in paper_rows))
     rows.append(["mean", *(_format_mean([value for value, _ in column]) for column in pairs)])
     for label, costs in paper.COSTS_2.items():
@@ -235,8 +235,14 @@ def _format_mean(values):
     return f"{np.mean(values):.1f}" if values else GAP
 
 
-def _format_score(value, sem):
-    return f"{value:.1f}" + ("" if sem is None else f" ± {sem:.1f}")
+def format_score(value, sem):
+    """Returns a score with its standard error, "80.0 ± 0.4"; `sem` may be None."""
+    return f"{value:.1f}{format_error(sem)}"
+
+
+def format_error(sem):
+    """Returns a standard error as it follows a number, " ± 0.4"; "" for None."""
+    return "" if sem is None else f" ± {sem:.1f}"
 
 
 def to_markdown(table):
