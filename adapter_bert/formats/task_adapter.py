@@ -112,7 +112,12 @@ class Description:
     presentation: Presentation = Presentation()
 
     def __post_init__(self):
-        task_kinds.get(self.kind)  # Raises UserError for an unknown kind.
+        kind = task_kinds.get(self.kind)  # Raises UserError for an unknown kind.
+        if kind.num_outputs(len(self.labels)) < 1:
+            raise UserError(f"labels is empty; a task of the kind {self.kind} needs labels.")
+        repeated = [label for label in self.labels if self.labels.count(label) > 1]
+        if repeated:
+            raise UserError(f"labels has {json.dumps(repeated[0])} twice; expected distinct ones.")
 
 
 # Fields that a file may lack, because they were added later or are only for display.
@@ -261,7 +266,7 @@ def _adapted_layers(adapter: Optional[configs.AdapterConfig], num_layers: int) -
     return adapter.layers
 
 
-@functools.lru_cache(maxsize=None)
+@functools.lru_cache(maxsize=128)
 def _adapter_shapes(adapter: configs.AdapterConfig, width: int) -> model_variables.Shapes:
     if adapter.fn.lower() == configs.FEEDFORWARD_ADAPTER:
         return model_variables.adapter_shapes(adapter, width)

@@ -92,7 +92,7 @@ class AdapterBank:
       precision: "float32"; "int8", which quantizes the backbone's matrix products and changes
         results slightly; or "float16", on a GPU.
       max_in_memory: maximum number of tasks in memory; None for no limit. A batch of more tasks
-        exceeds it until the next batch.
+        exceeds it until another task is read.
 
     Attributes:
       backbone: `task_adapter.Backbone`.
@@ -166,6 +166,7 @@ class AdapterBank:
                 raise UserError(f"The bank has a task {name!r} already.")
             self._unload(name)
             self._entries = {**self._entries, name: entry}
+        self._free_sessions()
         return description
 
     def remove(self, name: str) -> None:
@@ -174,6 +175,7 @@ class AdapterBank:
             self._entry(name)
             self._unload(name)
             self._entries = {other: e for other, e in self._entries.items() if other != name}
+        self._free_sessions()
 
     def names(self) -> List[str]:
         """Returns the names of all tasks, a sorted list of str."""
@@ -192,7 +194,7 @@ class AdapterBank:
         return self._entry(name).description
 
     def load(self, name: str) -> None:
-        """Reads a task into memory, so that a batch need not wait for it.
+        """Reads a task into memory and builds its session, so that a batch need not wait for them.
 
         Raises:
           UnknownTask: the task is not in the bank.
@@ -201,6 +203,7 @@ class AdapterBank:
         with self._lock:
             entries = self._ask_for([name])
         self._loaded(name, entries[name], entries)
+        self._engine.session(entries[name].architecture)
 
     def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
         """Returns a prediction for each row, as its task's own model computes it.
@@ -303,6 +306,12 @@ class AdapterBank:
             evictable = [name for name in self._in_memory if name not in needed]
             for name in evictable[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
                 self._unload(name)
+
+    def _free_sessions(self) -> None:
+        """Frees the sessions that no task needs; an empty bank keeps all for its next task."""
+        architectures = {entry.architecture for entry in self._entries.values()}
+        if architectures:
+            self._engine.keep_only(architectures)
 
     def _unload(self, name: str) -> None:
         """Drops a task's adapter from memory; running batches keep their reference."""

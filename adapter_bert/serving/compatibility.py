@@ -24,7 +24,8 @@ def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
     """Returns the `Architecture` of a `configs.AdapterConfig`; for None, the default."""
     if adapter is None:
         return Architecture()
-    return Architecture(adapter.activation.lower(), adapter.placement, adapter.interaction)
+    activation = adapter.activation.lower() or "linear"  # As in `modeling.get_activation`.
+    return Architecture(activation, adapter.placement, adapter.interaction)
 
 
 def common_architecture(adapters: Iterable[task_adapter.TaskAdapter]) -> Architecture:
@@ -59,17 +60,18 @@ def check_compatible(
             f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
             f" {actual[name]}; expected {expected[name]} ({backbone.name})."
         )
-    try:
-        trained = set(map(table_name, task_adapter.shapes(description)))
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    unsupported = sorted(trained - set(row_shapes(backbone.bert_config())))
     settings = description.adapter
     if settings and not _is_supported(settings):
         unsupported = [
             "adapters with normalization, scaling, several layers, the placement normalized or"
             " another function"
         ]
+    else:
+        try:
+            trained = set(map(table_name, task_adapter.shapes(description)))
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        unsupported = sorted(trained - set(row_shapes(backbone.bert_config())))
     if unsupported:
         raise UserError(
             f"{where} (--tuning={description.tuning.method}) trained {unsupported[0]}; tasks that"

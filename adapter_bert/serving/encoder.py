@@ -152,22 +152,17 @@ class Tables:
     Args:
       config: `configs.BertConfig`.
       num_rows: dict from each pool to its initial number of rows.
-      precision: dtype of the bottlenecks' matrix products and tables.
 
     Attributes:
       variables: dict from the names of a task adapter's tensors to variables, whose first axis can
         grow. The head's names are those of a classifier.
     """
 
-    def __init__(
-        self, config: configs.BertConfig, num_rows: Dict[str, int], precision: str = "float32"
-    ):
+    def __init__(self, config: configs.BertConfig, num_rows: Dict[str, int]):
         self.variables = {}
         with tf.variable_scope("tables"):
             for name, shape in compatibility.row_shapes(config).items():
-                pool = pool_of(name)
-                dtype = tf.as_dtype(precision) if pool == "bottleneck" else tf.float32
-                zeros = tf.zeros([num_rows[pool], *shape], dtype)
+                zeros = tf.zeros([num_rows[pool_of(name)], *shape])
                 self.variables[name] = tf.Variable(
                     zeros,
                     name=name,
@@ -201,7 +196,6 @@ def build(
     segment_ids,
     *,
     with_token_logits: bool,
-    precision: str,
 ) -> Outputs:
     """Builds the encoder and heads for a batch that mixes tasks.
 
@@ -215,7 +209,6 @@ def build(
       slots: `SlotIndices` of the batch, integer Tensors.
       input_ids, input_mask, segment_ids: int32 Tensors [B, S].
       with_token_logits: bool; compute token_logits, which needs the last layer at every position.
-      precision: "float32" or "bfloat16".
 
     Returns:
       `Outputs`.
@@ -226,7 +219,7 @@ def build(
         is_parallel=architecture.placement == "parallel",
     )
     parameters = _GatheredRows(tables, slots)
-    forward = modeling.ForwardPass(tf.as_dtype(precision), is_training=False, parameters=parameters)
+    forward = modeling.ForwardPass(is_training=False, parameters=parameters)
     with tf.variable_scope("bert", reuse=tf.AUTO_REUSE):
         with tf.variable_scope("embeddings"):
             embeddings, _ = modeling.embedding_lookup(
@@ -256,7 +249,6 @@ def build(
                 forward=forward,
                 first_position_only=not with_token_logits,
             )
-    output = tf.cast(output, tf.float32)
     first = output[:, 0] if with_token_logits else output
     kernel, pooler_bias = (
         tables.gather("bert/pooler/dense/" + name, slots) for name in ("kernel", "bias")
@@ -296,7 +288,7 @@ def _adapter_function(
     def adapt(x, residual=None, **_):
         scope = tf.get_variable_scope().name + "/adapters/"
         weights1, biases1, weights2, biases2 = (
-            tf.cast(tables.gather(scope + name, slots), x.dtype)
+            tables.gather(scope + name, slots)
             for name in ("weights1", "biases1", "weights2", "biases2")
         )
         shape = modeling.get_shape_list(x)

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import onnxruntime
@@ -97,7 +97,7 @@ class Engine:
         inputs = _pad([rows[index] for index in order])
         groups = _groups([tasks[index] for index in order])
         length = inputs["input_ids"].shape[1] if reads_tokens else 1
-        logits, token_logits = self._session(architecture).run(
+        logits, token_logits = self.session(architecture).run(
             None,
             {
                 **inputs,
@@ -112,7 +112,8 @@ class Engine:
             token_logits.reshape(len(rows), length, num_outputs)[in_order],
         )
 
-    def _session(self, architecture: Architecture) -> Any:
+    def session(self, architecture: Architecture) -> Any:
+        """Returns the session of an `Architecture`, built if necessary."""
         with self._lock:
             if architecture not in self._sessions:
                 backbone, self._backbone = self._backbone or self._load_backbone(), None
@@ -136,6 +137,11 @@ class Engine:
         for name, tensor in outputs._asdict().items():
             graph.output(name, tensor, ["G", "R", "L"])
         return make_session(graph.model(), graph.external)
+
+    def keep_only(self, architectures: Set[Architecture]) -> None:
+        """Frees the sessions of all other `Architecture`s."""
+        with self._lock:
+            self._sessions = {a: s for a, s in self._sessions.items() if a in architectures}
 
     def close(self) -> None:
         """Frees the memory; the engine cannot be used afterwards."""

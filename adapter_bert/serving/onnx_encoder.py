@@ -319,10 +319,10 @@ def gathered_parameters(
     Args:
       graph: `Graph`.
       config: `configs.BertConfig`.
-      tasks: list of `TaskArrays`.
+      tasks: list of at least two `TaskArrays`.
       task_ids: integer Tensor [B], indices of `tasks`; each row is a group.
     """
-    inputs = feeds(tasks) if len(tasks) > 1 else feeds(list(tasks) * 2)
+    inputs = feeds(tasks)
 
     def gather(name: str) -> str:
         return graph.op("Gather", graph.constant(inputs[name]), task_ids, axis=0)

@@ -19,7 +19,7 @@ from adapter_bert.serving import compatibility, onnx_encoder
 
 MODEL_FILE, TASKS_FILE = "model.onnx", "tasks.json"
 
-_MAX_BYTES = (1 << 31) - 1  # A protocol buffer's limit.
+_MAX_BYTES = (1 << 31) - (1 << 24)  # A protocol buffer's limit, less the graph without constants.
 
 
 def write(
@@ -36,7 +36,8 @@ def write(
       folder: the file is `<folder>/<number>/model.onnx`, with the next free number.
       config: `configs.BertConfig`.
       backbone: dict of its tensors, see `onnx_backbone.Backbone`.
-      adapters: ordered dict from names of tasks to `task_adapter.TaskAdapter`, all of this BERT.
+      adapters: dict from names of tasks to `task_adapter.TaskAdapter`, all of this BERT. Their
+        task_ids are the positions of their sorted names, as in the descriptions' file.
       vocab_file: the BERT's.
       precision: "float32", or "int8" for the backbone's products.
 
@@ -47,11 +48,13 @@ def write(
       UserError: the adapters cannot share a graph; the file would exceed 2 GB, or cannot be
         written.
     """
+    adapters = dict(sorted(adapters.items()))
     graph = onnx_encoder.Graph()
     _build(graph, config, backbone, list(adapters.values()), precision)
     tasks = {name: task_adapter.summary(adapter.description) for name, adapter in adapters.items()}
     model = graph.model({"tasks": json.dumps(tasks), "vocabulary": os.path.basename(vocab_file)})
-    if model.ByteSize() > _MAX_BYTES:
+    # Not ByteSize(), which fails beyond the limit.
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > _MAX_BYTES:
         raise UserError("The model exceeds 2 GB, the limit of an ONNX file: export fewer tasks.")
     path = files.next_numbered_folder(folder)
     with files.atomic_folder(path) as partial:

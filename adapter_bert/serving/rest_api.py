@@ -34,6 +34,7 @@ from typing import (
 )
 
 from absl import logging
+from python_multipart.exceptions import FormParserError
 from starlette import convertors, formparsers
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -323,8 +324,8 @@ class RestApi:
         parser = formparsers.MultiPartParser(request.headers, chunks, max_files=2, max_fields=0)
         try:
             form = await self._in_time(parser.parse())
-        except formparsers.MultiPartException as error:
-            raise UserError(f"{error.message}; expected {expected}") from None
+        except (formparsers.MultiPartException, FormParserError) as error:
+            raise UserError(f"{error}; expected {expected}") from None
         except OSError as error:
             sentence = f"cannot write the upload to a temporary file ({files.reason(error)})"
             raise Refused(507, sentence) from None
@@ -377,11 +378,6 @@ class RestApi:
 
         prediction = await in_thread(self._encode_instances(body, name, lease))
         rows = prediction.rows()
-        if len(rows) > self._queue.max_rows:
-            raise Refused(
-                413,
-                f"the texts have {len(rows)} windows; expected at most {self._queue.max_rows}",
-            )
         self._queue.resize(ticket, len(rows))
         try:
             # Reads adapters in another thread, so that batches need not wait for the disk.
@@ -390,8 +386,9 @@ class RestApi:
             outputs = await asyncio.wrap_future(self._batcher.submit(rows, ticket.tag))
         except batcher.Closed:
             raise Refused(503, "the server is stopping") from None
-        self._metrics.count_instances(task.name for task in prediction.tasks)
-        return await in_thread(_format_response(prediction, outputs))
+        content, answered = await in_thread(_format_response(prediction, outputs))
+        self._metrics.count_instances(task.name for task in answered)
+        return content
 
     def _encode_instances(
         self, body: bytes, name: Optional[str], lease: registry.Lease
@@ -404,7 +401,7 @@ class RestApi:
             raise UserError(
                 f"found {len(instances)} instances; expected 1 to {self._limits.max_instances}"
             )
-        requests, tasks = [], []
+        requests, tasks, num_rows = [], [], 0
         for index, instance in enumerate(instances):
             yield
             try:
@@ -417,6 +414,9 @@ class RestApi:
                 raise
             except UserError as error:
                 raise UserError(f"instances[{index}]: {error}") from None
+            num_rows += len(requests[-1].rows)
+            if num_rows > self._queue.max_rows:
+                raise Refused(413, f"the texts have over {self._queue.max_rows} windows")
         return _Prediction(requests, tasks, is_columnar)
 
     def _check_length(self, request: Request, max_bytes: int) -> int:
@@ -530,23 +530,32 @@ def _split_task(instance) -> Tuple[str, Dict[str, Any]]:
     return instance["task"], {name: v for name, v in instance.items() if name != "task"}
 
 
-def _format_response(prediction: _Prediction, outputs: List[Any]) -> Generator[None, None, bytes]:
-    """Returns the JSON of the predictions in the request's format, in steps for `Readers`."""
-    remaining, answers = iter(outputs), []
-    for request in prediction.requests:
+def _format_response(
+    prediction: _Prediction, outputs: List[Any]
+) -> Generator[None, None, Tuple[bytes, List[registry.ServedTask]]]:
+    """Returns (response's body, task of each instance without failure), in steps for `Readers`."""
+    remaining, answers, answered = iter(outputs), [], []
+    for task, request in zip(prediction.tasks, prediction.requests):
         yield
         answers.append(_decode(request, [next(remaining) for _ in request.rows]))
+        if not isinstance(answers[-1], _Failure):
+            answered.append(task)
     failures = [answer for answer in answers if isinstance(answer, _Failure)]
     if failures and (prediction.is_columnar or len(failures) == len(answers)):
         raise Refused(500, failures[0].sentence)
     if not prediction.is_columnar:
         answers = [{"error": a.sentence} if isinstance(a, _Failure) else a for a in answers]
-        return _dump_json({"predictions": answers})
+        return _dump_json({"predictions": answers}), answered
+    return _dump_json({"outputs": _columns(answers)}), answered
+
+
+def _columns(answers: List[Any]) -> Any:
+    """Returns the predictions of a columnar request: a list, or a dict of lists."""
     if not isinstance(answers[0], dict):
-        return _dump_json({"outputs": answers})
+        return answers
     if any(set(answer) != set(answers[0]) for answer in answers):
         raise UserError("inputs: expected either texts or token ids, not both")
-    return _dump_json({"outputs": {name: [a[name] for a in answers] for name in answers[0]}})
+    return {name: [a[name] for a in answers] for name in answers[0]}
 
 
 class _Failure(NamedTuple):
@@ -633,7 +642,7 @@ def _make_error_handler(status: int) -> Callable:
 
 async def _handle_http_error(request: Request, error: HTTPException) -> Response:
     return _error_response(
-        error.status_code, f"{error.detail}: {request.url.path[:100]}", error.headers
+        error.status_code, f"{error.detail}: {request.scope['path'][:100]}", error.headers
     )
 
 

@@ -149,7 +149,6 @@ class _Model(NamedTuple):
             tasks.slots_of(index),
             *ids_mask_and_segments,
             with_token_logits=any(kind.reads_tokens for kind in kinds),
-            precision="float32",
         )
         labels = tf.gather(tasks.labels, index)
         is_label = tf.sequence_mask(tf.gather(tasks.num_labels, index), len(tasks.labels[0]))

@@ -5,6 +5,9 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import squad_answers, squad_data, squad_features
 
 
+_MAX_WINDOWS = 1024  # Of a request's context: each needs about 60 kB.
+
+
 class Span(task_kinds.TaskKind):
     """Two logits for each token: that the answer starts with it, and ends with it.
 
@@ -56,6 +59,11 @@ class Span(task_kinds.TaskKind):
             _, words = squad_data.words_of(context)
             example = squad_data.SquadExample("", question, words)
             (tokenized,) = squad_features.tokenize_questions([example], tokenizer, limits, False)
+            if len(tokenized.windows) > _MAX_WINDOWS:
+                raise UserError(
+                    f"context has {len(tokenized.windows):,} windows; expected at most"
+                    f" {_MAX_WINDOWS:,}"
+                )
             windows = squad_features.window_features(
                 tokenized, 0, 0, tokenizer, limits.max_seq_length
             )
@@ -102,6 +110,8 @@ def _answer(words, windows, outputs, settings):
         for window, output in zip(windows, outputs)
     ]
     best = squad_answers.choose_answer(words, list(zip(windows, results)), settings)
+    if best is squad_answers.NO_CANDIDATE:
+        return {"answer": "", "probability": 0.0}
     odds = {entry["text"]: entry["probability"] for entry in best.nbest}
     probability = task_kinds.round_float(odds.get(best.text, 0.0))
     return {"answer": best.text, "probability": probability}

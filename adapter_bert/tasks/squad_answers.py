@@ -54,6 +54,14 @@ class Answer(NamedTuple):
     null_odds: Optional[float]
 
 
+# BERT's script writes this word if there is no candidate span.
+NO_CANDIDATE = Answer(
+    "empty",
+    [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}],
+    null_odds=None,
+)
+
+
 class _Span(NamedTuple):
     """A candidate answer, tokens of a window; `feature` is None for "no answer"."""
 
@@ -148,8 +156,8 @@ def choose_answer(
     nbest = _distinct_texts(sorted(spans, key=lambda span: -span.score), doc_tokens, settings)
     if null_span and all(text for text, _ in nbest):
         nbest.append(("", null_span))
-    if not nbest:  # BERT's script writes this word if there is no candidate.
-        nbest.append(("empty", _Span(None, 0, 0, 0.0, 0.0)))
+    if not nbest:
+        return NO_CANDIDATE
     entries = [
         {
             "text": text,

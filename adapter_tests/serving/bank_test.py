@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+import gc
 import os
 import shutil
 import tempfile
 import threading
+import weakref
 from unittest import mock
 
 import numpy as np
@@ -240,6 +242,33 @@ class TasksTest(BankTestCase):
             self.assert_own(some, bank.predict(some))
             self.assertEqual(set(bank.names_in_memory()), set(held))
 
+    def test_a_bert_is_in_memory_for_each_architecture_of_its_tasks(self):
+        build, sessions = engine.Engine._build, []
+
+        def build_and_record(*arguments):
+            session = build(*arguments)
+            sessions.append(weakref.ref(session))
+            return session
+
+        def num_alive():
+            gc.collect()
+            return sum(session() is not None for session in sessions)
+
+        bank = self.bank()
+        with mock.patch.object(engine.Engine, "_build", build_and_record):
+            for name in ("plain", "small", "relu", "parallel"):
+                bank.add(name, self.saved(name))
+                bank.load(name)
+        self.assertLen(sessions, 3)
+        self.assertEqual(num_alive(), 3)
+        bank.remove("relu")
+        self.assertEqual(num_alive(), 2)
+        bank.add("parallel", self.adapters["plain"], replace=True)
+        self.assertEqual(num_alive(), 1)
+        for name in ("plain", "small", "parallel"):
+            bank.remove(name)
+        self.assertEqual(num_alive(), 1)  # For the next task.
+
     def test_an_adapter_that_changed_on_disk(self):
         bank = self.bank(max_in_memory=1)
         folder = self.saved("plain")
@@ -407,10 +436,12 @@ class TasksTest(BankTestCase):
         functions = {"mine": modeling.feedforward_adapter}
         with mock.patch.dict(modeling._ADAPTER_FUNCTIONS, functions):
             other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
-            with self.assertRaisesRegex(
-                UserError, "another function.* may only train plain adapters"
-            ):
-                bank.add("other", other)
+            # A server must not import TensorFlow for the shapes of another function.
+            with mock.patch.object(task_adapter, "shapes", side_effect=AssertionError):
+                with self.assertRaisesRegex(
+                    UserError, "another function.* may only train plain adapters"
+                ):
+                    bank.add("other", other)
         with self.assertRaisesRegex(UserError, "^Folder missing is not a task adapter"):
             bank.add("other", "missing")
         with self.assertRaisesRegex(UserError, "^--tasks missing is not a task adapter"):

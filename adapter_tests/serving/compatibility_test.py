@@ -12,6 +12,12 @@ from adapter_tests.support import own_models, tiny
 
 
 class CheckTest(tf.test.TestCase):
+    def test_two_names_of_a_function_are_one_architecture(self):
+        none, linear = (
+            compatibility.architecture_of(modeling.AdapterConfig(4, name))
+            for name in ("", "Linear")
+        )
+        self.assertEqual(none, linear)
     def test_only_variants_that_it_computes(self):
         bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
         adapter = modeling.AdapterConfig(

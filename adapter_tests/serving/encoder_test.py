@@ -119,7 +119,6 @@ class GraphTest(tf.test.TestCase):
                 encoder.SlotIndices(*map(tf.constant, batch_slots)),
                 *(tf.constant(inputs[name]) for name in inputs),
                 with_token_logits=True,
-                precision="float32",
             )
             saved_model._initialize(session, tables, values, prefix)
             logits, token_logits = session.run(outputs)

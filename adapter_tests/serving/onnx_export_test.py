@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -131,11 +132,14 @@ class OnnxExportTest(tf.test.TestCase):
                 )
             )
         ]
-        path = self.write(dict(zip("abc", adapters)))
-        task_ids = [1, 0, 2]
-        found, metadata = self.outputs(path, task_ids=task_ids)
-        self.assertEqual(list(json.loads(metadata["tasks"])), ["a", "b", "c"])
-        span, pair, number = (self.own(adapters[i], row) for i, row in zip(task_ids, ROWS))
+        tasks = dict(zip(("pairs", "answers", "numbers"), adapters))
+        path = self.write(tasks)
+        with open(os.path.join(os.path.dirname(path), "tasks.json")) as reader:
+            names = list(json.load(reader))
+        asked = ["answers", "pairs", "numbers"]
+        found, metadata = self.outputs(path, task_ids=[names.index(name) for name in asked])
+        self.assertEqual(list(json.loads(metadata["tasks"])), names)
+        span, pair, number = (self.own(tasks[name], row) for name, row in zip(asked, ROWS))
         tokens = np.array(found["token_logits"][0])
         self.assertAllClose(tokens[:, 0], span["start_logits"], atol=1e-5)
         self.assertAllClose(tokens[:, 1], span["end_logits"], atol=1e-5)
@@ -151,6 +155,12 @@ class OnnxExportTest(tf.test.TestCase):
         )
         self.assertAllClose(exact, rounded, atol=0.2)
         self.assertNotAllClose(exact, rounded, atol=1e-6)
+
+    def test_too_large_for_a_file(self):
+        adapter = own_models.build_task_adapter(self.bert)
+        with mock.patch.object(onnx_export, "_MAX_BYTES", 1000):
+            with self.assertRaisesRegex(UserError, "exceeds 2 GB"):
+                self.write({"task": adapter})
 
     def test_refused(self):
         adapters = {

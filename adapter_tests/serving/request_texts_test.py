@@ -35,9 +35,11 @@ class TaskTextsTest(tf.test.TestCase):
         reading = request_texts.TextEncoding(tiny.config(), self.tokenizers, max_text_length)
         return request_texts.TaskTexts(about, reading, "Task mine")
 
-    def span(self, **training):
+    def span(self, max_seq_length=12, **training):
         settings = {"doc_stride": 3, "max_query_length": 4, **training}
-        return self.texts(kind="span", labels=(), max_seq_length=12, training=settings)
+        return self.texts(
+            10000, kind="span", labels=(), max_seq_length=max_seq_length, training=settings
+        )
 
     def test_a_text_a_bare_text_and_a_pair(self):
         texts = self.texts()
@@ -117,6 +119,18 @@ class TaskTextsTest(tf.test.TestCase):
         found = asked.decode([{"start_logits": logits, "end_logits": logits}])
         self.assertEqual(found["answer"], "")
         self.assertGreater(found["probability"], 0.9)
+
+    def test_no_answer_where_no_span_starts_before_it_ends(self):
+        asked = self.span(40).encode({"question": "a", "context": "dog " * 36})
+        ((row, _),) = asked.rows
+        rising = np.arange(len(row), dtype=np.float32)
+        found = asked.decode([{"start_logits": rising, "end_logits": -rising}])
+        self.assertEqual(found, {"answer": "", "probability": 0.0})
+
+    def test_a_context_of_too_many_windows(self):
+        texts = self.span(doc_stride=1)
+        with self.assertRaisesRegex(UserError, "context has 1,0.. windows; expected at most 1,024"):
+            texts.encode({"question": "a", "context": "a " * 1050})
 
     def test_ids_in_place_of_texts(self):
         row = [CLS, *ids("a dog"), SEP]

@@ -269,7 +269,7 @@ class OverloadTest(RestApiTestCase):
             self.assertEqual(first.result().status_code, 200)
             self.assertEqual(client.post(url, json={"instances": ["a"]}).status_code, 200)
             three = {"instances": ["a", "the", "dog"]}
-            self.assert_error(client.post(url, json=three), 413, "3")
+            self.assert_error(client.post(url, json=three), 413, "over 2 windows")
 
     def test_a_long_request_that_waits_makes_room_for_a_short_one(self):
         with self.blocked(max_queue_rows=3) as (client, url, first, go):
@@ -302,7 +302,7 @@ class OverloadTest(RestApiTestCase):
                 self.assert_error(response, 503, "too many rows")
             finally:
                 go.set()
-            self.assert_error(waiting.result(), 413, "10 windows")
+            self.assert_error(waiting.result(), 413, "over 2 windows")
 
     def test_an_answer_that_takes_too_long(self):
         with self.blocked(answer_seconds=1.0) as (client, url, first, _):
@@ -354,6 +354,9 @@ class OverloadTest(RestApiTestCase):
         for body in ({"instances": ["a"]}, {"inputs": {"text": ["a", "the"]}}):
             response = client.post("/v1/models/huge:predict", json=body)
             self.assert_error(response, 500, "NaN or Inf")
+        metrics = client.get("/metrics").text
+        self.assertIn('adapter_bert_instances_total{task="sms"} 1.0', metrics)
+        self.assertNotIn('adapter_bert_instances_total{task="huge"}', metrics)
 
     def test_the_end(self):
         client = self.client()
@@ -461,6 +464,10 @@ class ChangesTest(RestApiTestCase):
         one = {"adapter_config.json": files["adapter_config.json"]}
         response = client.put("/v1/models/up", files=one)
         self.assert_error(response, 400, "adapter.safetensors")
+        broken = {"content-type": "multipart/form-data; boundary=b"}
+        for body in (b"no boundary", b"--b\r\nno header\r\n\r\n", b"--b\r\n:\r\n\r\n--b--"):
+            response = client.put("/v1/models/up", content=body, headers=broken)
+            self.assert_error(response, 400, "expected a form of the two files")
         small = self.client(max_upload_bytes=1000)
         self.assert_error(small.put("/v1/models/up", files=files), 413, "1,000 bytes")
         with open(os.path.join(self.root, "taken"), "w"):  # Where the task's folder should be.
@@ -594,6 +601,7 @@ class ChangesTest(RestApiTestCase):
                 response = client.get(path, headers=headers)
                 self.assert_error(response, 401, "Authorization: Bearer")
                 self.assertEqual(response.headers["www-authenticate"], "Bearer")
+        self.assert_error(client.post("/", headers={"Host": "["}), 405, "/")
         good = {"Authorization": "Bearer secret"}
         self.assertEqual(client.get("/v1/models", headers=good).status_code, 200)
 
