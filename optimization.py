@@ -365,6 +365,22 @@ def _average_over_replicas(gradients, variables, use_tpu):
     return averaged, tf.norm(tf.stack(norms))
 
 
+def mean_over_replicas(value, use_tpu: bool = False):
+    """Returns the mean of a scalar float Tensor over the replicas.
+
+    Args:
+      value: this replica's.
+      use_tpu: as in `take_step`.
+    """
+    if use_tpu:
+        (value,) = _mean_over_replicas([], use_tpu)[1]([value])
+        return value
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return value
+    return context.all_reduce(tf.distribute.ReduceOp.MEAN, value)
+
+
 def _mean_over_replicas(variables, use_tpu):
     """Returns the number of replicas, and a function that averages Tensors over them.
 

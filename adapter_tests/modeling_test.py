@@ -590,6 +590,14 @@ class FunctionsTest(tf.test.TestCase):
         actual = self.read_config(**others).to_dict()
         self.assertLessEqual(others.items(), actual.items())
 
+    def test_a_huge_number_of_layers(self):
+        # The names of its tensors would fill the memory.
+        config = modeling.BertConfig.from_dict({"vocab_size": 7, "num_hidden_layers": 10**9})
+        with tf.Graph().as_default(), self.assertRaisesRegex(
+            UserError, "num_hidden_layers .* must be at most 1,000, but is 1,000,000,000"
+        ):
+            modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
+
     def test_keys_of_other_architectures(self):
         for key, wrong, right in (
             ("model_type", "electra", "bert"),

@@ -113,6 +113,17 @@ class ScriptTest(ScriptTestCase):
         report = self.succeed(*flags, "--label_column=folder", *stages)
         shown = task_adapter.describe(self.path("adapter")).presentation
         self.assertEqual(shown, task_adapter.Presentation({"play": "for fun"}, ("text",)))
+        # What is edited there holds in later runs of the command and of others that start from it.
+        config = json.loads(read(self.path("adapter/adapter_config.json")))
+        config["presentation"]["label_descriptions"]["rest"] = "no work"
+        write(self.path("adapter/adapter_config.json"), json.dumps(config))
+        command = [*flags, "--label_column=folder", *stages[:-1]]
+        again = os.path.join(self.folder, "again")
+        self.succeed(*command)
+        self.succeed(*command, "--adapter=" + self.path("adapter"), output_dir=again)
+        for folder in (self.path("adapter"), os.path.join(again, "adapter")):
+            shown = task_adapter.describe(folder).presentation.label_descriptions
+            self.assertEqual(shown, {"play": "for fun", "rest": "no work"})
         self.assertRegex(report, r"custom dev: accuracy [\d.]+%, loss [\d.]+, macro_f1 [\d.]+, ")
         self.assertRegex(report, r"custom test: accuracy [\d.]+%, ")
         dev, test = (

@@ -24,6 +24,7 @@ DISTRIBUTIONS = {
     "multi_worker": "all machines of TF_CONFIG's cluster",
 }
 SIZE_LIMIT = 1 << 31  # TensorFlow's shapes are int32.
+_MAX_LAYERS = 1000  # So that no file can fill the memory with the names of its tensors.
 ACTIVATIONS = (  # The keys of `layers.ACTIVATIONS`.
     "elu",
     "gelu",
@@ -184,6 +185,11 @@ def check_config(config: BertConfig) -> None:
             raise UserError(
                 f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
             )
+    if config.num_hidden_layers > _MAX_LAYERS:
+        raise UserError(
+            f"num_hidden_layers of the BERT config must be at most {_MAX_LAYERS:,}, but is"
+            f" {config.num_hidden_layers:,}."
+        )
     if config.hidden_size % config.num_attention_heads:
         raise UserError(
             f"hidden_size {config.hidden_size} of the BERT config is not a multiple of"

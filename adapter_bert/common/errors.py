@@ -36,8 +36,9 @@ def _one_line(text):
 def exit_code(main, *arguments):
     """Calls `main(*arguments)` and returns the exit code.
 
-    1 after a `UserError`, whose sentence goes to stderr. 130 after Ctrl-C, SIGTERM or SIGHUP, which
-    all raise KeyboardInterrupt during the call. 141 if stdout was closed, as in `--help | head`.
+    1 after a `UserError`, whose sentence goes to stderr; so does the path of a PermissionError or
+    NotADirectoryError. 130 after Ctrl-C, SIGTERM or SIGHUP, which all raise KeyboardInterrupt
+    during the call. 141 if stdout was closed, as in `--help | head`.
     """
     try:
         with interrupts.handle_signals(signal.default_int_handler):
@@ -51,6 +52,10 @@ def exit_code(main, *arguments):
         return 141
     except UserError as error:
         return _report(error)
+    except (PermissionError, NotADirectoryError) as error:
+        if error.filename is None:
+            raise
+        return _report(UserError(f"{error.filename}: {error.strerror}"))
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

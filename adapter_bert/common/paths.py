@@ -20,6 +20,12 @@ BERT_FILES = {
 }
 
 
+def cache_folder(name: str) -> str:
+    """Returns the path of one of this project's folders in the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "adapter-bert", name)
+
+
 def find_data_dir(data_dir, task):
     """Returns the folder with a task's files: the flag, else $GLUE_DIR/<task>, else the demo's.
 

@@ -109,6 +109,8 @@ _LAYOUTS = {
 }
 _OLD_LAYOUTS = {"houlsby": "double_seq_bn", "pfeiffer": "seq_bn", "parallel": "par_bn"}
 
+_MAX_LABELS = 1 << 20  # A file may claim any number; unnamed labels get numbers as names.
+
 _DOWN_BIAS = "adapter_down.0.bias"
 _TENSOR_NAMES = {
     "weights1": "adapter_down.0.weight",
@@ -519,8 +521,10 @@ def _adapter_of(source: Source, where: str) -> Tuple[configs.AdapterConfig, List
         raise UserError(f"{where}: its adapters must have one size, but have {sorted(sizes)}.")
     scaling = config.get("scaling", 1.0)
     scaling = 1.0 if scaling in _TRAINED_SCALINGS else scaling  # See `_apply_trained_scaling`.
-    if isinstance(scaling, bool) or not isinstance(scaling, (int, float)):
-        raise UserError(f"{where}: its scaling must be a number, but is {json.dumps(scaling)}.")
+    try:
+        files.require_type(scaling, float)
+    except ValueError as error:
+        raise UserError(f"{where}: its scaling must be a number ({error}).") from None
     settings: Dict[str, Any] = {
         "sites": _setting(config, _SITES, where),
         "placement": _setting(_relevant(config), _PLACEMENTS, where),
@@ -562,7 +566,7 @@ def _head_of(config: Dict[str, Any], where: str) -> _Head:
     of_type = [kind for kind in kinds if kind.adapterhub_head == head_type]
     unlabelled = [kind for kind in of_type if kind.num_outputs(0) == num_labels]
     kind = next(iter([*unlabelled, *(kind for kind in of_type if not kind.num_outputs(0))]), None)
-    if kind is None or type(num_labels) is not int or not 1 <= num_labels < configs.SIZE_LIMIT:
+    if kind is None or type(num_labels) is not int or not 1 <= num_labels <= _MAX_LABELS:
         known = sorted({str(kind.adapterhub_head) for kind in kinds})
         raise UserError(
             f"{where}: expected a head of the type {', '.join(known)}, but found {head_type} with"

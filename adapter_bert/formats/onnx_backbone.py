@@ -116,8 +116,7 @@ def _paths(init_checkpoint: str, digest: Optional[str]) -> Iterator[str]:
     if not files.is_remote(init_checkpoint):
         yield posixpath.join(posixpath.dirname(init_checkpoint), FILE)
     if digest:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        yield os.path.join(cache, "adapter-bert", digest[:16], FILE)
+        yield os.path.join(paths.cache_folder(digest[:16]), FILE)
 
 
 def _checkpoint_digest(init_checkpoint: str) -> Optional[str]:

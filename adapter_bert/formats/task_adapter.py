@@ -10,6 +10,7 @@ loading detects any changed bit, and files that do not belong together. Only "pr
 JSON may be edited.
 """
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -112,12 +113,10 @@ class Description:
     presentation: Presentation = Presentation()
 
     def __post_init__(self):
-        kind = task_kinds.get(self.kind)  # Raises UserError for an unknown kind.
-        if kind.num_outputs(len(self.labels)) < 1:
-            raise UserError(f"labels is empty; a task of the kind {self.kind} needs labels.")
-        repeated = [label for label in self.labels if self.labels.count(label) > 1]
-        if repeated:
-            raise UserError(f"labels has {json.dumps(repeated[0])} twice; expected distinct ones.")
+        task_kinds.get(self.kind)  # Raises UserError for an unknown kind.
+        ((label, count),) = collections.Counter(self.labels).most_common(1) or [("", 0)]
+        if count > 1:
+            raise UserError(f"labels has {json.dumps(label)} twice; expected distinct ones.")
 
 
 # Fields that a file may lack, because they were added later or are only for display.

@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from adapter_bert.common import configs, files, model_variables
+from adapter_bert.common import configs, files, model_variables, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.formats.bert import Bert, count_text, describe_encoder
@@ -394,23 +394,18 @@ def find_vocabulary(folder: str, where: str) -> str:
     return paths[0]
 
 
-def default_folder() -> str:
-    """Returns the folder of checkpoints that `checkpoint_of` writes, in the user's cache folder."""
-    cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(cache_home, "adapter-bert", "bert")
-
-
 def checkpoint_of(encoder: Bert) -> str:
     """Returns the prefix of an encoder's checkpoint with Google's names; writes it if missing.
 
-    The checkpoint is in a subfolder of `default_folder` that is named after the fingerprint of all
-    values. So the same weights have the same prefix in each run, and are never overwritten.
+    The checkpoint is in a subfolder of `paths.cache_folder("bert")` that is named after the
+    fingerprint of all values. So the same weights have the same prefix in each run, and are never
+    overwritten.
 
     Raises:
       UserError: the checkpoint cannot be written.
     """
     fingerprint = model_variables.fingerprint(encoder.tensors.get, encoder.config)
-    folder = os.path.join(default_folder(), fingerprint)
+    folder = os.path.join(paths.cache_folder("bert"), fingerprint)
     prefix = os.path.join(folder, _CHECKPOINT)
     if files.exists(prefix + ".index"):
         return prefix

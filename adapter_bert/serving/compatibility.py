@@ -5,7 +5,7 @@ Each task may have its own adapters, LayerNorms, pooler and head. All else belon
 
 from typing import Any, Dict, Iterable, NamedTuple, Optional
 
-from adapter_bert.common import configs, model_variables
+from adapter_bert.common import configs, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 
@@ -52,7 +52,8 @@ def check_compatible(
       where: begins the error message.
 
     Raises:
-      UserError: it was trained on another BERT, or it trained parameters that tasks must share.
+      UserError: it has no labels, was trained on another BERT, or trained parameters that tasks
+        must share.
     """
     expected, actual = _backbone_identity(backbone), _backbone_identity(description.backbone)
     for name in (name for name in expected if expected[name] != actual[name]):
@@ -60,6 +61,8 @@ def check_compatible(
             f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
             f" {actual[name]}; expected {expected[name]} ({backbone.name})."
         )
+    if not task_kinds.get(description.kind).num_outputs(len(description.labels)):
+        raise UserError(f"{where} has no labels, so that it cannot answer.")
     settings = description.adapter
     if settings and not _is_supported(settings):
         unsupported = [

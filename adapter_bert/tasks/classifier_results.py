@@ -163,7 +163,6 @@ def write_test(
       labels: as in `scores`, or None.
 
     Returns:
-      (lines of the report, the scores, named test_...).
       (the report's lines, the scores, named test_...).
     """
     path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")

@@ -4,7 +4,6 @@ from adapter_bert.common import task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import squad_answers, squad_data, squad_features
 
-
 _MAX_WINDOWS = 1024  # Of a request's context: each needs about 60 kB.
 
 

@@ -200,7 +200,8 @@ def _head(num_labels):
             )
             is_known = tf.cast(tag_ids >= 0, tf.float32)
             row_losses = tf.reduce_sum(losses * is_known, axis=-1)
-            loss = tf.reduce_sum(row_losses) / tf.maximum(tf.reduce_sum(is_known), 1.0)
+            weights = features.get(model_fn.MEAN_ROW_WEIGHT, is_known)
+            loss = tf.math.divide_no_nan(tf.reduce_sum(row_losses), tf.reduce_sum(weights))
         predictions = {
             "tag_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),
             "loss": row_losses,
@@ -212,4 +213,10 @@ def _head(num_labels):
             metric_inputs=[loss],
         )
 
+    def num_known(features):
+        """Returns each row's number of words with a known tag, float [B]."""
+        is_known = features["label_ids"] >= tagging_features.FIRST_TAG
+        return tf.reduce_sum(tf.cast(is_known, tf.float32), axis=-1)
+
+    head.row_weights = num_known  # type: ignore[attr-defined]
     return head

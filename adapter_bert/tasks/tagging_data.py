@@ -267,10 +267,10 @@ def _word_and_tag(line: str, columns: _Columns, where: str) -> Tuple[str, str]:
             f"{where}: found {_count(len(fields))}, expected {columns.width}, as in the first"
             " word's line."
         )
-    word = fields[columns.words]
-    tag = fields[columns.tags] if columns.tags is not None else "-"
+    word = fields[columns.words].strip(" ")
+    tag = fields[columns.tags].strip(" ") if columns.tags is not None else "-"
     for text, name, other in ((word, "word", "tag"), (tag, "tag", "word")):
-        if not text.strip(" "):
+        if not text:
             raise UserError(f"{where}: found a {other} without a {name}.")
     return word, tag
 

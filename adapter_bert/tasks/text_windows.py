@@ -91,7 +91,7 @@ def recorded(training: Dict[str, Any]) -> Dict[str, str]:
         "window_pooling": training.get("window_pooling", POOLINGS[0]),
     }
     for name, known in (("long_texts", LONG_TEXTS), ("window_pooling", POOLINGS)):
-        if found[name] not in known:
+        if found[name] not in tuple(known):  # A file may hold a list, which no dict can look up.
             raise UserError(f"{name} is {found[name]}; expected one of {', '.join(known)}.")
     return found
 

@@ -11,11 +11,10 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Type, TypeVar
 
 from absl import flags, logging
 
-from adapter_bert.common import configs
+from adapter_bert.common import configs, paths
 from adapter_bert.common.configs import AdapterConfig, Tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, Supplied, flag
-from adapter_bert.training import feature_cache
 
 MAX_SEED = 2**32 - 1  # NumPy's limit.
 
@@ -53,8 +52,8 @@ class PretrainedConfig(Settings):
     init_checkpoint: Optional[str] = flag(
         None,
         "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict without --adapter,"
-        " run_classifier.py and run_squad.py also accept a run's folder or checkpoint. Default: in"
-        " $BERT_BASE_DIR, or else the one from `make demo`.",
+        " also a run's folder or checkpoint. Default: in $BERT_BASE_DIR, or else the one from `make"
+        " demo`.",
         "Pretrained BERT",
     )
     bert_hub_module_handle: Optional[str] = flag(
@@ -96,7 +95,7 @@ class TextConfig(TokenizerConfig):
         """The folder of the cache of token ids; None if it is disabled."""
         if self.feature_cache_dir == "none":
             return None
-        return self.feature_cache_dir or feature_cache.default_folder()
+        return self.feature_cache_dir or paths.cache_folder("features")
 
 
 @dataclasses.dataclass(frozen=True)

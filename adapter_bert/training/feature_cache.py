@@ -30,12 +30,6 @@ _HEADER_BYTES = 256  # At the start of each array's file.
 _PARTIAL_PATTERN, _ABANDONED_SECONDS = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
 
 
-def default_folder() -> str:
-    """Returns the default folder of the cache, in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "adapter-bert", "features")
-
-
 def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
     """Returns the key for arrays that depend on the given values.
 

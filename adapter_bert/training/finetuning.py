@@ -406,9 +406,7 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
                 **data.dev_settings,
             )
     output.score = "eval_" + task.score
-    description = describe(setup, task, {**training, **schedule_settings})
-    presentation = dataclasses.replace(description.presentation, fields=data.fields)
-    output.description = dataclasses.replace(description, presentation=presentation)
+    output.description = describe(setup, task, {**training, **schedule_settings})
     settings = _settings(output.description)
     if run.distribution.workers.is_chief:
         output.claim(
@@ -418,6 +416,8 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
             inputs=_input_paths(config),
             describe=describe_by_flags,
         )
+    presentation = _presentation(setup, output, data)
+    output.description = dataclasses.replace(output.description, presentation=presentation)
     model = _model_settings(
         setup,
         output,
@@ -433,6 +433,17 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         **schedule_settings,
     )
     return Estimator(model, run, head), output
+
+
+def _presentation(setup, output, data):
+    """Returns the run's presentation; what flags do not set is as in an earlier adapter's file."""
+    new, started_from = output.description.presentation, setup.start.adapter
+    if output.has_adapter() and not setup.config.overwrite_output_dir:
+        earlier = output.describe_adapter().presentation
+    else:
+        earlier = started_from.description.presentation if started_from else new
+    descriptions = {**earlier.label_descriptions, **new.label_descriptions}
+    return dataclasses.replace(earlier, label_descriptions=descriptions, fields=data.fields)
 
 
 def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputDir]:

@@ -82,12 +82,19 @@ class HeadOutput(NamedTuple):
     metric_inputs: list
 
 
+# A feature [B] of a batch that is computed in parts: the mean of `row_weights` over all parts.
+MEAN_ROW_WEIGHT = "mean_row_weight"
+
+
 def model_fn_builder(settings, head):
     """Returns the model_fn for the given settings and head.
 
     Args:
       settings: `ModelSettings`.
-      head: function (encoder, features, is_training, dropout_key) → `HeadOutput`.
+      head: function (encoder, features, is_training, dropout_key) → `HeadOutput`. If its loss is a
+        weighted mean over rows, it has an attribute `row_weights`, a function of the features that
+        returns float [B]. If there is a feature `MEAN_ROW_WEIGHT`, it divides by the sum of this
+        feature, so that the mean over the parts of a batch is that of the batch.
 
     Returns:
       model_fn(features, labels, mode, params) for TPUEstimator. `labels` is unused, as labels are
@@ -141,6 +148,11 @@ def _forward(settings, head, features, is_training, micro_step=0):
 
 def _training_spec(settings, head, features, params, config):
     """Returns the TPUEstimatorSpec of a training step, with its optimizer and progress."""
+    is_split = settings.gradient_accumulation_steps > 1 or settings.use_tpu
+    if hasattr(head, "row_weights") and (is_split or tf.distribute.has_strategy()):
+        weights = head.row_weights(features)
+        mean = optimization.mean_over_replicas(tf.reduce_mean(weights), settings.use_tpu)
+        features = {**features, MEAN_ROW_WEIGHT: tf.fill(tf.shape(weights), mean)}
     loss, gradients, trained = optimization.mean_gradients(
         lambda part, index: _forward(settings, head, part, True, micro_step=index).loss,
         lambda: tuning.trained_variables(settings.tuning),

@@ -205,7 +205,6 @@ def write_settings(folder, settings):
 
     Raises:
       files.WriteError: as in `write_scalars`.
-      files.WriteError: as of `write_scalars`.
     """
     with _writer(folder, ".hparams") as writer:
         writer.add_summary(hparams.session_start_pb(settings))

@@ -98,10 +98,18 @@ class ExitCodeTest(tf.test.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(said, "^Error: .*'nothing' not implemented.* cannot read .*\n$")
 
+    def test_a_path_that_the_user_may_not_use(self):
+        for error in (
+            PermissionError(13, "Permission denied", "/data/a"),
+            NotADirectoryError(20, "Not a directory", "/data/a"),
+        ):
+            code, said = self.call(raising, error)
+            self.assertEqual((code, said), (1, f"Error: /data/a: {error.strerror}.\n"))
+
     def test_a_bug_flies_on(self):
         with self.assertRaises(tf.errors.UnimplementedError):
             errors.exit_code(raising, tf.errors.UnimplementedError(None, None, "an operation"))
-        for bug in (ValueError("v"), RuntimeError("r"), OSError("o")):
+        for bug in (ValueError("v"), RuntimeError("r"), OSError("o"), PermissionError("p")):
             with self.assertRaises(type(bug)):
                 errors.exit_code(raising, bug)
 

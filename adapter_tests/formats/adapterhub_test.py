@@ -198,6 +198,9 @@ class ReadTest(AdapterHubTestCase):
             ("head_config.json", {"head_type": "multiple_choice"}, "found multiple_choice"),
             ("head_config.json", {"num_labels": None}, "with None outputs"),
             ("head_config.json", {"num_labels": True}, "with True outputs"),
+            ("head_config.json", {"num_labels": 2**31 - 1, "label2id": None}, "outputs"),
+            ("adapter_config.json", {"scaling": 10**400}, "its scaling must be a number"),
+            ("adapter_config.json", {"scaling": True}, "its scaling must be a number"),
             ("head_config.json", {"bias": "no"}, "must be true or false"),
             ("head_config.json", {"label2id": {"no": 0, "yes": 2}}, "label2id"),
         ):

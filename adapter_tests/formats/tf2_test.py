@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import modeling
+from adapter_bert.common import paths
 from adapter_bert.formats import checkpoints
 from adapter_bert.formats import tf2 as tf2_bert
 from adapter_bert.formats.bert import Bert
@@ -245,7 +246,7 @@ class CheckpointTest(EncoderTestCase):
             self.assertEqual(os.stat(first + ".index").st_mtime_ns, written)
             other = tf2_bert.checkpoint_of(self.encoder(1))
             self.assertNotEqual(other, first)
-            self.assertLen(os.listdir(tf2_bert.default_folder()), 2)
+            self.assertLen(os.listdir(paths.cache_folder("bert")), 2)
         reader = checkpoints.open_checkpoint(other)
         for name, value in self.encoder(1).tensors.items():
             self.assertAllEqual(reader.get_tensor(name), value)

@@ -425,6 +425,8 @@ class TasksTest(BankTestCase):
         for changes, part in (
             ({"method": top}, "--tuning=top_layers.* trained bert/encoder/layer_1/attention"),
             ({"method": "full"}, "--tuning=full.* trained bert/"),
+            ({"labels": ()}, "has no labels, so that it cannot answer"),
+            ({"labels": (), "kind": "tagging"}, "has no labels, so that it cannot answer"),
             ({"adapter": A(4, depth=2)}, "may only train plain adapters"),
             ({"adapter": A(4, normalization="layer")}, "may only train plain adapters"),
             ({"adapter": A(4, placement="normalized")}, "may only train plain adapters"),
@@ -437,11 +439,10 @@ class TasksTest(BankTestCase):
         with mock.patch.dict(modeling._ADAPTER_FUNCTIONS, functions):
             other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
             # A server must not import TensorFlow for the shapes of another function.
-            with mock.patch.object(task_adapter, "shapes", side_effect=AssertionError):
-                with self.assertRaisesRegex(
-                    UserError, "another function.* may only train plain adapters"
-                ):
-                    bank.add("other", other)
+            unused = mock.patch.object(task_adapter, "shapes", side_effect=AssertionError)
+            refused = "another function.* may only train plain adapters"
+            with unused, self.assertRaisesRegex(UserError, refused):
+                bank.add("other", other)
         with self.assertRaisesRegex(UserError, "^Folder missing is not a task adapter"):
             bank.add("other", "missing")
         with self.assertRaisesRegex(UserError, "^--tasks missing is not a task adapter"):

@@ -18,6 +18,7 @@ class CheckTest(tf.test.TestCase):
             for name in ("", "Linear")
         )
         self.assertEqual(none, linear)
+
     def test_only_variants_that_it_computes(self):
         bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
         adapter = modeling.AdapterConfig(

@@ -158,9 +158,9 @@ class OnnxExportTest(tf.test.TestCase):
 
     def test_too_large_for_a_file(self):
         adapter = own_models.build_task_adapter(self.bert)
-        with mock.patch.object(onnx_export, "_MAX_BYTES", 1000):
-            with self.assertRaisesRegex(UserError, "exceeds 2 GB"):
-                self.write({"task": adapter})
+        limit = mock.patch.object(onnx_export, "_MAX_BYTES", 1000)
+        with limit, self.assertRaisesRegex(UserError, "exceeds 2 GB"):
+            self.write({"task": adapter})
 
     def test_refused(self):
         adapters = {

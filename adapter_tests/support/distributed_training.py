@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.ops import xla
-from adapter_bert.tasks import heads
+from adapter_bert.tasks import heads, tagging
 from adapter_bert.training import cluster, distribution, estimator, model_fn
 from adapter_tests.support import tiny
 
@@ -46,9 +46,12 @@ def train(distributed, bert, method, head, output_dir):
     if head == "span":
         arrays["start_positions"] = arrays["label_ids"]
         arrays["end_positions"] = arrays["label_ids"] + 1
+    if head == "tagging":
+        arrays = tiny.tagged(arrays)
     head_fns = {
         "classifier": heads.classifier_head(2),
         "span": heads.squad_head,
+        "tagging": tagging.KIND.head(2),
     }
     estimator.Estimator(model, run, head_fns[head]).train(arrays)
 

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.formats import tfhub
+from adapter_bert.tasks import tagging_features
 
 _WORDS = "the a dog cat bird man woman sees likes hears big small old young and not"
 WORDS = _WORDS.split()
@@ -235,3 +236,9 @@ def arrays(rows=12, seq_length=10, num_labels=2, seed=0):
         "label_ids": random.randint(0, num_labels, rows).astype(np.int32),
         "is_real_example": np.ones(rows, np.int32),
     }
+
+
+def tagged(arrays):
+    """Returns `arrays` with one of two tags for each token; see `tagging_features`."""
+    tags = tagging_features.FIRST_TAG + arrays["input_ids"] % 2
+    return {**arrays, "label_ids": tags * arrays["input_mask"]}

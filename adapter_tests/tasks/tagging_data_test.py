@@ -65,6 +65,10 @@ class ColumnsTest(FileTestCase):
         self.assertEqual(file.sentences[0].words, ["a", "b"])
         self.assertEqual(file.with_tags([["P", "Q"]]), b"1 a P\n2 b Q\n")
 
+    def test_spaces_around_tabs_are_no_part_of_a_tag(self):
+        found = self.sentences("EU\tB-ORG \nand \tO \nUN\t B-ORG\nof\tO\n")
+        self.assertEqual(found, [(["EU", "and", "UN", "of"], ["B-ORG", "O", "B-ORG", "O"])])
+
     def test_tabs_and_line_ends(self):
         content = "\ufeffNew York\t_\tB-LOC\r\n \t\r\nof\t\tO\r\n"
         file = self.read(content)

@@ -82,6 +82,8 @@ class JoinTest(FileTestCase):
         for name in cut:
             with self.assertRaisesRegex(UserError, f"{name} is other"):
                 text_windows.recorded({name: "other"})
+            with self.assertRaisesRegex(UserError, f"{name} is \\['mean'"):
+                text_windows.recorded({name: ["mean", "cut"]})
 
 
 class ServingTest(FileTestCase):

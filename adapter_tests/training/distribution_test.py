@@ -29,8 +29,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TWO = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
 ONE = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
 TF1 = tf.__version__.startswith("1.")
-# The first case runs on two replicas, the second on more; DISTRIBUTED_CASES=all tries all.
-CASES = ("adapters/classifier", "full/span")
+# The first case runs on two replicas, the others on more; DISTRIBUTED_CASES=all tries all.
+CASES = ("adapters/classifier", "full/span", "adapters/tagging")
 ALL_CASES = (*CASES, "adapters/span", "full/classifier")
 
 # The span head's softmax over positions does not depend on them: their gradients are nothing but

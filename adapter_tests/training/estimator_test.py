@@ -19,7 +19,7 @@ import tuning
 from adapter_bert.common import devices, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_bert.tasks import heads, squad_task
+from adapter_bert.tasks import heads, squad_task, tagging
 from adapter_bert.training import config, distribution, estimator, input_pipeline, model_fn, rows
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.refusals import RefusalTestCase
@@ -50,6 +50,7 @@ class TrainingTestCase(tf.test.TestCase):
         steps=4,
         save=1000,
         batch_size=5,
+        head=None,
         **model,
     ):
         adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
@@ -68,7 +69,7 @@ class TrainingTestCase(tf.test.TestCase):
         )
         settings.update(model)
         model_settings = model_fn.ModelSettings(**settings)
-        return estimator.Estimator(model_settings, run, heads.classifier_head(2))
+        return estimator.Estimator(model_settings, run, head or heads.classifier_head(2))
 
     def start(self, *method, **options):
         """Returns a checkpoint of the initial weights: a warm-up step has the rate 0."""
@@ -456,7 +457,7 @@ class PaddingTest(TrainingTestCase):
 class LessMemoryTest(TrainingTestCase):
     """Gradient accumulation and recomputation take the same steps as plain training."""
 
-    def train(self, method="adapters", dropout=0.0, **model):
+    def train(self, method="adapters", dropout=0.0, arrays=None, **model):
         """Returns weights and Adam's moments after 3 steps, from seeded initial values."""
         folder = self.new_dir()
         config = tiny.config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
@@ -464,7 +465,8 @@ class LessMemoryTest(TrainingTestCase):
         # The head's dropout has no setting.
         keep = mock.patch.object(modeling, "dropout", lambda tensor, *_, **__: tensor)
         with contextlib.nullcontext() if dropout else keep:
-            self.runner(folder, method, steps=3, batch_size=12, **settings).train(tiny.arrays(24))
+            runner = self.runner(folder, method, steps=3, batch_size=12, **settings)
+            runner.train(tiny.arrays(24) if arrays is None else arrays)
         return weights(folder)
 
     def assertNear(self, found, expected, tolerance):
@@ -482,6 +484,11 @@ class LessMemoryTest(TrainingTestCase):
             whole = self.train(method)
             found = self.train(method, gradient_accumulation_steps=parts)
             self.assertNear(found, whole, 1e-5)
+
+    def test_parts_with_different_numbers_of_tags(self):
+        of_tags = {"head": tagging.KIND.head(2), "arrays": tiny.tagged(tiny.arrays(24))}
+        whole = self.train(**of_tags)
+        self.assertNear(self.train(**of_tags, gradient_accumulation_steps=4), whole, 1e-5)
 
     def test_recomputed_activations_and_the_masks_of_parts(self):
         whole, in_parts = (
