@@ -118,7 +118,6 @@ def load_optuna():
         raise UserError(
             "The search needs Optuna, which is not installed; run"
             " `pip install -r requirements-baseline.txt`."
-            " pip install -r requirements-baseline.txt."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # Heartbeats are experimental, and were renamed in 4.9.

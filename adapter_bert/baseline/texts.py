@@ -56,7 +56,7 @@ class StringVocabulary:
         return list(self._ids)
 
 
-def encode_texts(texts, settings, unit, max_words, vocabulary):
+def encode_texts(texts, settings, unit, max_words, vocabulary, has_pairs):
     """Returns the encoded texts of examples, without labels.
 
     Args:
@@ -65,15 +65,16 @@ def encode_texts(texts, settings, unit, max_words, vocabulary):
       unit: a key of `search_space.UNITS`.
       max_words: T; longer texts are truncated.
       vocabulary: `StringVocabulary`, to which new strings are added.
+      has_pairs: whether any split of the task has second texts.
 
     Returns:
-      dict of arrays of string ids: "text" [N], and "text_b" if any row has a second text. With a
+      dict of arrays of string ids: "text" [N], and "text_b" if `has_pairs`. With a
       convolution also "ngrams_n" (and "ngrams_b_n") [N, T], the n-grams that begin at each word,
       for n = 1, or for all lengths if the unit is a text. "input_mask" [N, T] is 1 up to the longer
       text's last word; see `rows.PaddedRows`.
     """
     texts_by_suffix = {"": [a for a, _ in texts]}
-    if any(b for _, b in texts):
+    if has_pairs:
         texts_by_suffix["_b"] = [b or "" for _, b in texts]
     arrays, mask = {}, np.zeros([len(texts), max_words], np.int32)
     ngram_lengths = range(1, settings.conv_max_ngram + 1) if unit == "text" else (1,)

@@ -93,10 +93,11 @@ class ModuleCache:
             self._cache.move_to_end(key)
         else:
             vocabulary = texts.StringVocabulary()
+            has_pairs = any(b for pairs in self._data.texts.values() for _, b in pairs)
             self._cache[key] = (
                 {
                     split: texts.encode_texts(
-                        pairs, settings, unit, self._data.max_words, vocabulary
+                        pairs, settings, unit, self._data.max_words, vocabulary, has_pairs
                     )
                     for split, pairs in self._data.texts.items()
                 },

@@ -25,7 +25,7 @@ from adapter_bert.experiments.selection import (
 )
 
 COLUMNS = ["claim", "paper", "ours", "settings tried", "seeds", "verdict"]
-_RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", "adapter_init_scale"
+_RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", selection.INIT_SCALE
 _MIN_TASKS = 3  # A verdict on a mean over tasks needs these.
 _MAX_SHARE = 0.036  # Table 1: the share of parameters that adapters train, size chosen per task.
 _SIZES = (8, 64, 256)  # Section 3.2.
@@ -135,7 +135,12 @@ def difference(first, second, min_tasks=1):
         return None
     shares = [first.chosen[task].share for task in tasks]
     return Difference(
-        by_task={task: first.estimate(task).minus(second.estimate(task)) for task in tasks},
+        by_task={
+            task: Estimate(0.0, 0.0)  # The same runs.
+            if first.chosen[task] == second.chosen[task]
+            else first.estimate(task).minus(second.estimate(task))
+            for task in tasks
+        },
         share=None if None in shares else float(np.mean(shares)),
     )
 
@@ -419,20 +424,28 @@ def _init_scale_rows(records):
 
 def _learning_rate_row(records):
     """Returns the row of how many learning rates are within 2 points of a method's best."""
-    rates = {
+    records = [record for record in records if 2e-5 <= record["flags"].get(_RATE, 0) <= 1e-3]
+    by_method = {
         ADAPTERS: _sides_by_rate(selection.select_adapters(records)),
         FULL: _sides_by_rate(selection.filter_by_method(records, FULL)),
     }
-    tasks = {
-        task
+    # Only rates that both methods were trained with.
+    rates = {
+        task: set.intersection(
+            *({one.label for one in sides if task in one.chosen} for sides in by_method.values())
+        )
         for task in {record["task"] for record in records}
-        if all(sum(task in one.chosen for one in sides) >= 3 for sides in rates.values())
     }
+    tasks = [task for task in rates if len(rates[task]) >= 3]
     if not tasks:
         return None
+    sides = [_merge(method.label, by_rate, tasks) for method, by_rate in by_method.items()]
+    tasks = carried(sides, tasks)
     margins = {
-        (method, task): _behind_the_best([s.estimate(task) for s in sides if task in s.chosen])
-        for method, sides in rates.items()
+        (method, task): _behind_the_best(
+            [one.estimate(task) for one in by_rate if one.label in rates[task]]
+        )
+        for method, by_rate in by_method.items()
         for task in tasks
     }
 
@@ -443,15 +456,15 @@ def _learning_rate_row(records):
         f"{paper.title(task)}: "
         + ", ".join(
             f"{method.label} {count(method, task)} of {len(margins[method, task])}"
-            for method in rates
+            for method in by_method
         )
-        for task in sorted(tasks, key=paper.sort_key)
+        for task in tasks
     )
     return _row(
         "Number of learning rates (2e-5 to 1e-3) within 2 points of the best",
         "more for adapters",
         ours,
-        [_merge(method.label, sides, tasks) for method, sides in rates.items()],
+        sides,
         tasks,
         _verdict(
             lambda errors: all(
@@ -490,38 +503,42 @@ def _merge(label, sides, tasks):
 def _variant_rows(records):
     """Yields the row of section 3.6: the worst and the best design, minus the default one."""
     glue = list(filter(_is_glue, records))
-    default, differences, sides = selection.select_adapters(glue), {}, []
-    usual = selection.find_usual_design(default, ADAPTERS)
+    default, pairs = selection.select_adapters(glue), []
+    usual = selection.design(selection.without(default[0], _INIT_SCALE)) if default else {}
     groups = selection.group_by(
         selection.filter_by_method(glue, ADAPTERS),
-        lambda r: selection.key_of(selection.design_difference(r, usual)),
+        lambda r: selection.key_of(
+            selection.design_difference(selection.without(r, _INIT_SCALE), usual)
+        ),
     )
     for key, group in groups.items():
-        if key == "{}" or _INIT_SCALE in key or "train_pooler" in key:
+        if key == "{}" or "train_pooler" in key:
             continue
-        settings = {_plain_setting(record) for record in group}
-        matching = [record for record in default if _plain_setting(record) in settings]
-        pair = [side(key, group), side("default", matching)]
-        found = difference(*pair)
-        if found:
-            differences[key] = found.mean
-            sides += pair
-    if not differences:
+        settings = set(map(selection.plain_setting, group))
+        matching = [record for record in default if selection.plain_setting(record) in settings]
+        pair = side(key, group), side("default", matching)
+        if pair[0].chosen.keys() & pair[1].chosen.keys():
+            pairs.append(pair)
+    sides = [one for pair in pairs for one in pair]
+    tasks = set.intersection(*(set(one.chosen) for one in sides)) if sides else ()
+    if not tasks:
         return
-    ranked = sorted(differences.values(), key=_value)
-    tasks = set.intersection(*(set(one.chosen) for one in sides))
+    tasks = carried(sides, tasks)
+    ranked = sorted(
+        (
+            mean(first.estimate(task).minus(second.estimate(task)) for task in tasks)
+            for first, second in pairs
+        ),
+        key=_value,
+    )
     yield _row(
-        f"{len(differences)} other adapter designs minus the default: worst to best",
+        f"{len(pairs)} other adapter designs minus the default: worst to best",
         "about 0",
         f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
         sides,
         tasks,
         _verdict(lambda errors: ranked[-1].moved(errors) <= 1),
     )
-
-
-def _plain_setting(record):
-    return record["task"], selection.settings_without(record, selection.design(record))
 
 
 def _difference_row(

@@ -29,13 +29,15 @@ def admitted_keys(trials, records):
       records: dict from the keys of recorded trials to records, see `records`.
 
     Raises:
-      UserError: no setting has two numbers of epochs in the grid.
+      UserError: a number of epochs is none; or no setting has two of them in the grid.
     """
     points = collections.OrderedDict()
     for key, trial in trials.items():
         flags = dict(trial.flags)
         point = selection.curve_point({"script": trial.script, "flags": flags})
         epochs = flags.get(_EPOCHS, 0)
+        if isinstance(epochs, (str, bool)):
+            raise UserError(f"--halving: {_EPOCHS} is {epochs!r}; expected a number.")
         setting = selection.key_of(
             {name: value for name, value in flags.items() if name not in (_EPOCHS, _SEED)}
         )

@@ -266,14 +266,10 @@ def figure7(results):
 def variants(results):
     """Returns the variants of section 3.6, compared with the usual design of their size."""
     records = selection.filter_by_method(results.records, ADAPTERS)
-    usual_design = selection.find_usual_design(records, ADAPTERS)
-    # Figure 6 has the initial weights.
-    records = [
-        record
-        for record in records
-        if _INIT_SCALE not in selection.design_difference(record, usual_design)
-    ]
-    cells, differences = [], []
+    usual_design = selection.find_usual_design(
+        [selection.without(record, selection.INIT_SCALE) for record in records], ADAPTERS
+    )
+    cells, differences, drawn = [], [], []
     for size, size_records in selection.group_by(records, ADAPTERS.level_of).items():
         designs = selection.group_by(
             size_records, lambda record: _design_label(record, usual_design)
@@ -289,16 +285,18 @@ def variants(results):
                 _DEFAULT, _match_settings(default, variant_records), VALIDATION
             )
             values = {cell.task: cell.choice.value for cell in baseline_cells}
+            drawn += variant_records
             cells += design_records
             differences += [
                 c.choice.value - values[c.task] if c.task in values else None
                 for c in design_records
             ]
+    defaults = [record for record in drawn if not _design_label(record, usual_design)]
     caption = (
         f"Validation scores in points, {_describe_seeds(cells)}. The other settings are each"
         " adapter's best on the validation set. A difference is from the default adapter of the"
         " same size, at its best among the settings that this adapter was trained"
-        f" with.{_tried_note(records)}{_design_note(records)}"
+        f" with.{_tried_note(drawn)}{_design_note(defaults)}"
     )
     tables = [report_tables.variants_table(cells, differences)]
     numbers = [{**c.to_row(), "difference": d} for c, d in zip(cells, differences)]
@@ -424,20 +422,19 @@ def _design_note(records):
 
 
 def _design_label(record, usual_design):
-    """Returns how a record's adapters differ from the usual ones: "depth 2", or ""."""
-    design_flags = selection.design_difference(record, usual_design).items()
+    """Returns how a record's adapters differ from the usual ones: "depth 2", or "".
+
+    The scale of initial weights is a setting here; Figure 6 compares scales.
+    """
+    plain = selection.without(record, selection.INIT_SCALE)
+    design_flags = selection.design_difference(plain, usual_design).items()
     return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in design_flags)
 
 
 def _match_settings(records, reference_records):
     """Returns the records whose settings, except the design, occur among the others."""
-    settings = {_settings_without_design(reference) for reference in reference_records}
-    return [record for record in records if _settings_without_design(record) in settings]
-
-
-def _settings_without_design(record):
-    """Returns a record's task and settings without the adapters' design."""
-    return record["task"], selection.settings_without(record, selection.design(record))
+    settings = {selection.plain_setting(reference) for reference in reference_records}
+    return [record for record in records if selection.plain_setting(record) in settings]
 
 
 def _select_curves(cells):

@@ -21,7 +21,7 @@ CRITERIA = ("accuracy", "score")
 _ACCURACY = "eval_accuracy"
 _TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
 
-_POOLER, _INIT_SCALE = "train_pooler", "adapter_init_scale"
+_POOLER, INIT_SCALE = "train_pooler", "adapter_init_scale"
 
 # From a flag to its value for records without it.
 DEFAULTS = {
@@ -231,6 +231,11 @@ def settings_without(record, flags):
     return key_of({name: value for name, value in setting(record).items() if name not in flags})
 
 
+def plain_setting(record):
+    """Returns a record's (task, settings without the adapters' design but for their scale)."""
+    return record["task"], settings_without(record, design(without(record, INIT_SCALE)))
+
+
 def select_comparable(records, flag):
     """Returns the records whose other settings were trained with most values of a flag.
 
@@ -251,7 +256,7 @@ def select_usual(records, method):
 
     The scale is selected like the learning rate.
     """
-    matching = [(record, _without(record, _INIT_SCALE)) for record in records]
+    matching = [(record, without(record, INIT_SCALE)) for record in records]
     usual_design = find_usual_design([plain for _, plain in matching], method)
     return [
         record
@@ -260,7 +265,7 @@ def select_usual(records, method):
     ]
 
 
-def _without(record, flag):
+def without(record, flag):
     """Returns a record without a flag."""
     flags = {name: value for name, value in record["flags"].items() if name != flag}
     return {**record, "flags": flags}

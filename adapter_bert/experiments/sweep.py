@@ -123,8 +123,13 @@ class Sweep:
     def records(self):
         """Returns the trials' records, a dict by key; also records without digests of data."""
         by_key = {r["key"]: r for r in self._records.read()}
-        matching = {key: by_key.get(key, by_key.get(self._old_keys[key])) for key in self.trials}
-        return {key: record for key, record in matching.items() if record}
+        found = {}
+        for key, old_key in self._old_keys.items():
+            record, old = by_key.get(key), by_key.get(old_key)
+            # A trial without digests may have failed because its data were missing.
+            if record or old and old["status"] == DONE:
+                found[key] = record or old
+        return found
 
     def running(self):
         """Returns the last line of output of each running trial, a dict by key."""
@@ -144,7 +149,8 @@ class Sweep:
         flags_by_script = {}
         for _, script, *command_flags in self._commands.values():
             for flag in command_flags:
-                flags_by_script.setdefault(script, {}).setdefault(flag.partition("=")[0], flag)
+                key = "--output_dir" if flag.startswith("--output_dir=") else flag
+                flags_by_script.setdefault(script, {}).setdefault(key, flag)
         for script, command_flags in flags_by_script.items():
             process = subprocess.run(
                 [sys.executable, script, *command_flags.values(), "--only_check_args"],
@@ -259,7 +265,7 @@ class Sweep:
         record = {
             "key": run.key,
             "script": trial.script,
-            "flags": dict(trial.flags),
+            "flags": dict(_expand_flags(trial).flags),
             "seconds": round(seconds, 1),
             "finished": records.now(),
             **({"data": self._data[run.key]} if self._data[run.key] else {}),

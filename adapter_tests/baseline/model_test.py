@@ -50,8 +50,8 @@ class ModelTestCase(tf.test.TestCase):
 
     def prepared(self, config, sentences=TEXTS):
         """(features, `model.EmbeddedStrings`)."""
-        strings = texts.StringVocabulary()
-        rows = texts.encode_texts(sentences, config.settings, config.unit, 6, strings)
+        strings, has_pairs = texts.StringVocabulary(), any(b for _, b in sentences)
+        rows = texts.encode_texts(sentences, config.settings, config.unit, 6, strings, has_pairs)
         vectors = None
         if not config.settings.fine_tune_module:
             vectors = model.compute_embeddings(self.module, strings.strings())

@@ -36,9 +36,9 @@ class CleanedTest(tf.test.TestCase):
 
 
 class RowsTest(tf.test.TestCase):
-    def rows(self, pairs, settings, unit="word", max_words=4):
+    def rows(self, pairs, settings, unit="word", max_words=4, has_pairs=False):
         strings = texts.StringVocabulary()
-        rows = texts.encode_texts(pairs, settings, unit, max_words, strings)
+        rows = texts.encode_texts(pairs, settings, unit, max_words, strings, has_pairs)
         listed = strings.strings()
 
         def spelled(numbers):
@@ -69,7 +69,10 @@ class RowsTest(tf.test.TestCase):
         self.assertEqual(rows["ngrams_3"], [["a b c", "b c", "c", ""]])
 
     def test_pairs(self):
-        rows, mask, _ = self.rows([("a", "b c"), ("a b c", None)], _CONVOLVED)
+        pairs = [("a", "b c"), ("a b c", None)]
+        rows, mask, _ = self.rows(pairs, _CONVOLVED, has_pairs=True)
+        # Another split may have no second text.
+        self.assertEqual(set(self.rows(pairs[1:], _CONVOLVED, has_pairs=True)[0]), set(rows))
         self.assertEqual(rows["text_b"], ["b c", ""])
         self.assertEqual(rows["ngrams_b_1"], [["b", "c", "", ""], [""] * 4])
         self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 1, 1, 0]])  # The longer one's.
@@ -77,10 +80,12 @@ class RowsTest(tf.test.TestCase):
     def test_an_empty_vocabulary_is_refused(self):
         strings = texts.StringVocabulary()
         settings = dataclasses.replace(_PLAIN, remove_non_alphanumeric=True)
-        rows = texts.encode_texts([("?!", None), ("...", None)], settings, "word", 4, strings)
+        rows = texts.encode_texts(
+            [("?!", None), ("...", None)], settings, "word", 4, strings, False
+        )
         with self.assertRaisesRegex(UserError, "^data: found no word in any of 2 training texts"):
             texts.check_not_empty(rows, settings, "data")
-        rows = texts.encode_texts([("?!", None), ("a", None)], settings, "word", 4, strings)
+        rows = texts.encode_texts([("?!", None), ("a", None)], settings, "word", 4, strings, False)
         texts.check_not_empty(rows, settings, "data")
 
 

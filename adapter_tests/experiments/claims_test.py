@@ -210,6 +210,46 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual(row.ours, "−11.0 ± 1.0 to −2.0 ± 1.0 (MRPC)")
         self.assertEqual(row.verdict, "agrees")
 
+    def test_variants_with_other_initial_weights_than_usual(self):
+        records = [
+            *swept("QNLI", [0.5, 0.5], adapter_size=64),
+            *swept("RTE", [0.5, 0.5], adapter_size=64),
+            *swept("MRPC", [0.80, 0.82], adapter_size=64, adapter_init_scale=0.1),
+            *swept("MRPC", [0.7, 0.7], adapter_size=64, adapter_init_scale=0.1, adapter_depth=2),
+        ]
+        row = rows(records)["1 other adapter designs minus the default: worst to best"]
+        self.assertEqual(row.ours, "−11.0 ± 1.0 to −11.0 ± 1.0 (MRPC)")
+
+    def test_variants_on_different_tasks(self):
+        default = [
+            *swept("MRPC", [0.8, 0.8], adapter_size=64),
+            *swept("QNLI", [0.8, 0.8], adapter_size=64),
+        ]
+        deep = swept("MRPC", [0.7, 0.7], adapter_size=64, adapter_depth=2)
+        wide = swept("QNLI", [0.75, 0.75], adapter_size=64, adapter_placement="parallel")
+        found = rows([*default, *deep, *wide])
+        self.assertNotIn("2 other adapter designs minus the default: worst to best", found)
+        deep += swept("QNLI", [0.9, 0.9], adapter_size=64, adapter_depth=2)
+        row = rows([*default, *deep, *wide])[
+            "2 other adapter designs minus the default: worst to best"
+        ]
+        self.assertEqual(row.ours, "−5.0 ± 0.0 to +10.0 ± 0.0 (QNLI)")
+
+    def test_the_same_runs_differ_by_nothing(self):
+        tasks = ("airline", "disasters", "sms_spam")
+        full = [
+            entry for task in tasks for entry in seeds(task, [0.7, 0.8], [0.7, 0.8], tuning="full")
+        ]
+        top = [
+            entry
+            for task in tasks
+            for entry in seeds(task, [0.5, 0.5], [0.5, 0.5], tuning="top_layers", num_top_layers=1)
+        ]
+        row = rows([*full, *top])[
+            "Further tasks: top layers, best number per task, minus full fine-tuning, test accuracy"
+        ]
+        self.assertStartsWith(row.ours, "0.0 ± 0.0 (")
+
     def test_squad(self):
         squad = {"score": "f1", "script": "run_squad.py"}
         records = [
@@ -271,6 +311,21 @@ class VerdictTest(tf.test.TestCase):
             ]
             self.assertEqual(row.ours, "CoLA: adapters 2 of 3, full fine-tuning 1 of 3")
             self.assertEqual(row.verdict, verdict)
+            # A rate out of range, one of a single method, and a task with too few runs.
+            records += [
+                record("CoLA", 0.51, seed, learning_rate=rate, num_train_epochs=epochs)
+                for rate in (3e-3, 2e-4)
+                for epochs in (3, 20)
+                for seed in (1, 2)
+            ]
+            records += [
+                record("MRPC", 0.5, learning_rate=rate, num_train_epochs=3, **flags)
+                for rate in (1e-4, 3e-4, 1e-3)
+                for flags in ({}, {"tuning": "full"})
+            ]
+            if seed_count == 2:
+                more = rows(records)[row.claim]
+                self.assertEqual((more.ours, more.verdict), (row.ours, verdict))
 
 
 if __name__ == "__main__":

@@ -133,6 +133,11 @@ class SweepRecordsTest(tf.test.TestCase):
             self.write(json.dumps(failed) + "\n")
             self.assertEqual(self.keys(), ["a"])
 
+    def test_flags_that_a_failed_trial_could_not_parse_are_read(self):
+        failed = record("a", status="failed", flags={"adapter_size": "", "learning_rate": "1e-4x"})
+        self.write(json.dumps(failed) + "\n")
+        self.assertEqual(self.keys(), ["a"])
+
     def test_a_diverged_trainings_loss_is_read(self):
         scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "loss": float("inf")}
         self.write(json.dumps(record("a", scores=scores)) + "\n")

@@ -37,6 +37,8 @@ flags = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if "=" in a
 if "--only_check_args" in sys.argv:
     if "adaptr_size" in flags:
         sys.exit("Error: Unknown command line flag 'adaptr_size'.")
+    if "--num_train_epochs=ten" in sys.argv:  # As absl reads each of several values.
+        sys.exit("Error: --num_train_epochs=ten: expected a number.")
     sys.exit()
 def interrupted(*_):
     open(os.path.join(flags["output_dir"], "saved"), "w").close()
@@ -375,6 +377,34 @@ class SweepsTest(SweepsTestCase):
         keys += self.sweep([8], {"task_name": "MRPC", "random_seed": 2}).trials
         self.assertNotEqual(keys[0], keys[1])
         self.assertEqual(keys[1], keys[2])
+        self.go()
+        os.environ["SEED"], os.environ["RATE"] = "3", "1e-3"
+        self.addCleanup(os.environ.pop, "RATE")
+        flags = {"random_seed": "$SEED", "learning_rate": "$RATE", "data_dir": "$GLUE_DIR/MRPC"}
+        self.sweep([8], {"task_name": "MRPC", **flags}).run()
+        (recorded,) = records.read(self.folder)
+        self.assertEqual([recorded["flags"][name] for name in flags], [3, 1e-3, "$GLUE_DIR/MRPC"])
+
+    def test_a_failure_without_data_does_not_count_once_they_are_there(self):
+        flags = {"task_name": "MRPC"}
+        os.environ["GLUE_DIR"] = os.path.join(self.scripts, "missing")
+        trial = self.sweep([8], flags)
+        os.makedirs(self.folder)
+        records.append(
+            self.folder,
+            (0, 1),
+            {
+                "key": next(iter(trial.trials)),
+                "script": "run_classifier.py",
+                "flags": {"adapter_size": 8, **flags},
+                "finished": records.now(),
+                "status": "failed",
+                "reason": "no data",
+            },
+        )
+        self.assertEqual(self.sweep([8], flags).commands(), [])
+        self.write_mrpc("glue")
+        self.assertLen(self.sweep([8], flags).commands(), 1)
 
     def test_files_of_data_are_read_once_for_all_trials(self):
         self.go()
@@ -461,6 +491,8 @@ class SweepsTest(SweepsTestCase):
     def test_mistakes_are_refused_before_the_first_trial(self):
         with self.assertRaisesRegex(UserError, "run_classifier.py does not accept .*adaptr_size"):
             self.sweep([1], {"adaptr_size": 2}).check_flags()
+        with self.assertRaisesRegex(UserError, "--num_train_epochs=ten: expected"):
+            self.sweep([1], {"num_train_epochs": [3, "ten"]}).check_flags()
         self.sweep([1]).check_flags()
         for settings, complaint in (
             ({"folder": "gs://bucket/sweep"}, "needs a local folder"),
