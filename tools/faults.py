@@ -396,10 +396,15 @@ def main():
         for row in _FAULTS[name]():
             text = " | ".join(row).replace(_root(), "").replace(_PROJECT + "/", "")
             print(f"| {text} |", flush=True)
-    revision = subprocess.check_output(
-        ["git", "-C", _PROJECT, "describe", "--always", "--dirty"], universal_newlines=True
-    )
-    print(f"\n{datetime.date.today()}, revision {revision.strip()}.")
+    print(f"\n{datetime.date.today()}, revision {_revision()}.")
+
+
+def _revision():
+    if not shutil.which("git"):
+        return "unknown"
+    command = ["git", "-C", _PROJECT, "describe", "--always", "--dirty"]
+    described = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return described.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

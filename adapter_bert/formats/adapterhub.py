@@ -248,6 +248,11 @@ def _check_adapter(description: task_adapter.Description) -> configs.AdapterConf
             f" but this adapter has --tuning={description.tuning.method}"
             + (f" with {adapter.fn}." if adapter else ".")
         )
+    if "." in description.task:
+        raise UserError(
+            f"AdapterHub's format does not support a dot in the task's name, {description.task}:"
+            " the name is that of a PyTorch module."
+        )
     for name, value in adapter.variant().items():
         if name not in ("sites", "placement", "scaling"):
             raise UserError(f"AdapterHub's format does not support --adapter_{name}={value}.")
@@ -489,7 +494,8 @@ def _current_name(
         name = "bert." + name
     head_name = str(head_record.get("name"))
     if layer:
-        return name.replace(layer + ".", f"heads.{adapter}.1.", 1) if layer in name else name
+        is_head = name.startswith(layer + ".")
+        return f"heads.{adapter}.1." + name[len(layer) + 1 :] if is_head else name
     if name.startswith(f"heads.{head_name}."):
         return f"heads.{adapter}." + name[len(f"heads.{head_name}.") :]
     return name

@@ -285,7 +285,9 @@ class Saver(tf.train.Saver):
                 files.sync(path)
             if write_state:
                 self._RecordLastCheckpoint(prefix)
-                names = [os.path.relpath(path, folder) for path in self.last_checkpoints]
+                # TensorFlow lists none if it is to keep all.
+                listed = [path for path in self.last_checkpoints if path != prefix] + [prefix]
+                names = [os.path.relpath(path, folder) for path in listed]
                 write_record(folder, names, latest_filename or "checkpoint")
                 self._MaybeDeleteOldCheckpoints(meta_graph_suffix)
         return prefix

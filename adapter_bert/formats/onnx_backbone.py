@@ -206,7 +206,12 @@ def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig, whe
             f"{where} has no {FILE} yet, and this Python has no TensorFlow to convert it: run"
             " `python convert_checkpoint.py to_onnx BERT_DIR` in a Python with TensorFlow."
         )
-    environment = {**os.environ, "PYTHONPATH": paths.PROJECT, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    folders = [paths.PROJECT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(folders),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     process = subprocess.run(
         [sys.executable, "-m", __name__, init_checkpoint, where.split(" ")[0]],
         input=config.to_json_string(),

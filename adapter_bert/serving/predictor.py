@@ -126,6 +126,13 @@ def _recorded_bert(folder: str) -> Optional[Bert]:
         recorded = files.read_object(path).get("pretrained", {})
     except UserError:
         return None
+    handle = recorded.get("bert_hub_module_handle")
+    if isinstance(handle, str):
+        from adapter_bert.formats import tfhub  # Here, as it needs TensorFlow.
+
+        bert = tfhub.read_bert(handle)
+        assert bert.vocab_file is not None
+        return Bert(bert.init_checkpoint, bert.vocab_file)
     checkpoint = recorded.get("init_checkpoint")
     sentencepiece = recorded.get("spm_model_file")
     vocabulary = sentencepiece or recorded.get("vocab_file")

@@ -399,9 +399,9 @@ class Estimator:
         except tf.errors.OpError as error:
             if re.search(r"\bOOM\b|\b[Oo]ut of memory\b", error.message):
                 raise UserError(
-                    "Out of memory: a batch does not fit. Give a smaller --train_batch_size,"
-                    " --eval_batch_size, --predict_batch_size or --max_seq_length; for training,"
-                    " --gradient_accumulation_steps computes a batch in parts."
+                    "Out of memory: a batch does not fit. Give a smaller batch size or"
+                    " --max_seq_length; for training, --gradient_accumulation_steps computes a"
+                    " batch in parts."
                 ) from error
             # TensorFlow reports a wrong checksum, but not always the file: now read all tensors.
             latest = tf.train.latest_checkpoint(self.run.output_dir)

@@ -149,11 +149,13 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_leng
         config.adapter.check_layers(bert.config.num_hidden_layers)
         modeling.get_adapter(config.adapter.fn)
     run, use_tpu = estimators.connect_for_training(config, folder)
-    stages = config.stages if run.distribution.workers.is_chief else ["train"]
+    is_chief = run.distribution.workers.is_chief
+    stages = [stage for stage in config.stages if is_chief or stage == "train"]
     _check_evaluations(config, run)
-    estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
+    if use_tpu:
+        estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
     precision = "float32"  # On a worker, until the chief decides; see `_shared_settings`.
-    if run.distribution.workers.is_chief or config.precision != "auto":
+    if is_chief or config.precision != "auto":
         recorded = _recorded_precision(config, start, folder, bert)
         precision = _choose_precision(config, bert, use_tpu, recorded)
     _check_batch_norm(config, run, use_tpu)
@@ -171,7 +173,8 @@ def set_up_evaluation(config, start: StartingPoint, folder: str, min_length: int
     bert, tokenizer = pretrained.load(config)
     pretrained.check_sequence_length(config.max_seq_length, bert.config, min_length)
     run, use_tpu = estimators.connect(config, folder)
-    estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
+    if use_tpu:
+        estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
     recorded = start.adapter and _precision_of(start.adapter)
     precision = _choose_precision(config, bert, use_tpu, recorded)
     backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
@@ -567,8 +570,10 @@ def finetune(config, estimator, train_rows, dev_sets, output):
         scores = _train_to_last_step(config, current["estimator"], train_rows, dev_sets, output)
     if not workers.is_chief:
         return [f"Worker {workers.index} is done; the chief has the results."], None
-    if not config.keep_best:
-        output.save_adapter(output.trained_adapter())
+    adapter = output.load_adapter() if config.keep_best else output.trained_adapter()
+    presentation = output.description.presentation
+    description = dataclasses.replace(adapter.description, presentation=presentation)
+    output.save_adapter(adapter._replace(description=description))
     return _report(config, estimator.model, output), scores
 
 

@@ -299,8 +299,8 @@ class OutputDir:
         Raises:
           UserError: another process trains in the folder; it holds another model; a training run
             with other settings would resume from its weights or replace its task adapter (the error
-            names the differences); its last checkpoint is lost, broken or another run's; or
-            overwriting would remove an input of the run.
+            names the differences); its last checkpoint is lost, broken or another run's; or an
+            input of the run would be removed.
         """
         self.create()
         if is_training:
@@ -308,6 +308,8 @@ class OutputDir:
             files.recover(self.adapter_folder)
             if overwrite:
                 self.clear(inputs)
+            else:
+                _check_inputs(_matching(self.path, _RESULT_FILES), inputs, "The training")
         _recover_record(self.path)
         checkpoint = _latest_checkpoint(self.path, is_training)
         # JSON has no tuples: compares what a later run will read.
@@ -337,12 +339,7 @@ class OutputDir:
           UserError: an input would be removed; nothing has been removed.
         """
         run_files = _matching(self.path, _RUN_FILES)
-        for flag, path in inputs:
-            if any(paths.is_removed_with(run_file, path) for run_file in run_files):
-                raise UserError(
-                    f"--overwrite_output_dir would remove {flag}={path} before it is read; give"
-                    " another --output_dir, or move it out of this one."
-                )
+        _check_inputs(run_files, inputs, "--overwrite_output_dir")
         _remove(run_files, "--overwrite_output_dir removes %s")
 
     def remove_results(self):
@@ -394,18 +391,22 @@ class OutputDir:
         return task_adapter.TaskAdapter(description, tensors)
 
     def save_adapter(self, adapter):
-        """Saves a task adapter, unless the same one is already saved, possibly with scores.
+        """Saves a task adapter, unless the same one is already saved.
 
-        Versions are ignored in the comparison: they name the programs that made the saved one.
+        If its tensors are already saved, their scores and versions stay: the versions name the
+        programs that made the tensors.
         """
-        if files.exists(self.adapter_folder):
-            saved, description = self.load_adapter(), adapter.description
-            saved_description = dataclasses.replace(
-                saved.description, scores={}, versions=description.versions
+        digest = task_adapter.tensors_digest
+        saved = self.load_adapter() if files.exists(self.adapter_folder) else None
+        if saved and digest(saved) == digest(adapter):
+            description = dataclasses.replace(
+                adapter.description,
+                scores=saved.description.scores,
+                versions=saved.description.versions,
             )
-            digest = task_adapter.tensors_digest
-            if saved_description == description and digest(saved) == digest(adapter):
+            if description == saved.description:
                 return
+            adapter = adapter._replace(description=description)
         task_adapter.save(self.adapter_folder, adapter)
 
     def as_checkpoint(self, adapter):
@@ -522,6 +523,22 @@ def _remove_quietly(folder, pattern):
     with contextlib.suppress(OSError):
         for path in _matching(folder, [pattern]):
             files.remove(path)
+
+
+def _check_inputs(run_files, inputs, cause):
+    """Raises UserError if an input of the run is among files that are to be removed.
+
+    Args:
+      run_files: list of paths.
+      inputs: as in `OutputDir.clear`.
+      cause: what removes the files.
+    """
+    for flag, path in inputs:
+        if any(paths.is_removed_with(run_file, path) for run_file in run_files):
+            raise UserError(
+                f"{cause} would remove {flag}={path} before it is read; give another --output_dir,"
+                " or move it out of this one."
+            )
 
 
 def _matching(folder, patterns):

@@ -37,7 +37,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
       UserError: the pretrained checkpoint lacks a tensor outside of adapters and head, or has one
         with another shape.
     """
-    sources, moving_statistics = [], moving_variables()
+    sources, moving_statistics, initialized_names = [], moving_variables(), {}
     if init_checkpoint:
         variables = tf.trainable_variables()
         assignment, initialized_names = modeling.get_assignment_map_from_checkpoint(
@@ -55,7 +55,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
     frozen = [
         v
         for v in tf.trainable_variables()
-        if init_checkpoint and variable_name(v) not in trained_names
+        if variable_name(v) in initialized_names and variable_name(v) not in trained_names
     ]
 
     is_distributed = use_tpu or tf.distribute.has_strategy()

@@ -169,6 +169,21 @@ class ReadTest(AdapterHubTestCase):
             for name, value in original.tensors.items():
                 np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
+    def test_a_name_that_no_pytorch_module_may_have(self):
+        original = random_adapter()
+        named = dataclasses.replace(original.description, task="conll.2003")
+        with self.assertRaisesRegex(UserError, "a dot in the task's name, conll.2003"):
+            adapterhub.write(self.folder, original._replace(description=named))
+
+    def test_only_the_head_is_renamed_to_a_flexible_one(self):
+        tensor = "bert.encoder.layer.0.output.adapters.a_classifier.adapter_down.0.weight"
+        for name, expected in (
+            (tensor, tensor),
+            ("classifier.weight", "heads.a_classifier.1.weight"),
+        ):
+            found = adapterhub._current_name(name, "a_classifier", {}, "classifier")
+            self.assertEqual(found, expected)
+
     def test_unsupported_adapters_are_not_read(self):
         for file, fields, part in (
             ("adapter_config.json", {"scaling": 0.0}, "must be a number above 0"),

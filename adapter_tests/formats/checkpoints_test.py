@@ -328,6 +328,16 @@ class RunTest(CheckpointTestCase):
             prefix = os.path.join(self.folder, "model.ckpt")
             return tf.train.Saver().save(session, prefix, global_step=step, write_meta_graph=False)
 
+    def test_a_saver_that_keeps_all(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        with tf.Graph().as_default(), self.session() as session:
+            tf.get_variable("v", [2])
+            session.run(tf.global_variables_initializer())
+            saver = checkpoints.Saver(max_to_keep=0)
+            for step in (1, 2):
+                saver.save(session, os.path.join(folder, "model.ckpt"), step)
+        self.assertEqual(tf.train.latest_checkpoint(folder), os.path.join(folder, "model.ckpt-2"))
+
     def test_no_checkpoint_is_step_0(self):
         nowhere = os.path.join(self.folder, "nowhere")
         for output_dir in (None, "", self.folder, nowhere):

@@ -129,6 +129,15 @@ class OnnxBackboneTest(tf.test.TestCase):
         done = self.load_elsewhere(without)
         self.assertEqual(done.stdout.split()[0], fingerprint)
 
+    def test_the_subprocess_has_this_process_python_path(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        with open(os.path.join(folder, "sitecustomize.py"), "w") as writer:
+            writer.write("import os; os.mkdir(f'{os.path.dirname(__file__)}/{os.getpid()}')")
+        with mock.patch.dict(os.environ, PYTHONPATH=folder):
+            done = self.load_elsewhere()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertLen([name for name in os.listdir(folder) if name.isdigit()], 2)
+
     def test_the_subprocess_rejects_other_files(self):
         os.remove(self.prefix + ".data-00000-of-00001")
         done = self.load_elsewhere()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 # isort: split
 import adapter_bert
 import run_classifier
-from adapter_bert.common import paths
+from adapter_bert.common import configs, files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import task_adapter, tfhub
 from adapter_bert.serving import predictor
 from adapter_tests.support import own_models, script_cases, served, tiny
 
@@ -124,6 +125,22 @@ class PredictorTest(tf.test.TestCase):
             predictor.Predictor(folder, "nowhere")
         with self.assertRaisesRegex(UserError, "^Folder nowhere is not a task adapter"):
             predictor.Predictor("nowhere", self.bert)
+
+    def test_the_hub_module_of_its_training(self):
+        run = os.path.join(self.root, "topics")
+        settings = {"pretrained": {"bert_hub_module_handle": "a/module"}}
+        files.write_object(os.path.join(run, "settings.json"), settings)
+        module = configs.PretrainedBert(
+            config=tiny.config(),
+            vocab_file=os.path.join(self.bert, "vocab.txt"),
+            init_checkpoint=os.path.join(self.bert, "bert_model.ckpt"),
+            do_lower_case=None,
+            config_file=None,
+        )
+        with mock.patch.object(tfhub, "read_bert", return_value=module) as read:
+            answer = predictor.Predictor(os.path.join(run, "adapter"))("a dog")
+        read.assert_called_once_with("a/module")
+        self.assertEqual(answer, self.predictor("topics")("a dog"))
 
     def test_a_process_without_tensorflow(self):
         self.predictor("sms")  # Converts the BERT.

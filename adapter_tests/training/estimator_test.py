@@ -542,7 +542,7 @@ class ModelFnTest(TrainingTestCase):
 
     def test_out_of_memory_is_said(self):
         runner = self.runner(self.new_dir())
-        message = "Out of memory.* --train_batch_size"
+        message = "Out of memory.* smaller batch size"
         # TensorFlow's own message; it retries for half a minute before it gives up.
         for said in (
             "OOM when allocating tensor with shape[1048576,1048576] and type float",

@@ -1,5 +1,6 @@
 """Tests of finetuning.py through run_classifier: the files of a training, and --adapter."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -22,11 +23,11 @@ import run_classifier
 from adapter_bert.common import configs, devices, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.training import distribution, estimator, finetuning, output_dir
+from adapter_bert.training import cluster, distribution, estimator, finetuning, output_dir
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.refusals import RefusalTestCase
-from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read
+from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read, write
 
 pytestmark = pytest.mark.estimator
 
@@ -458,6 +459,21 @@ class VariantTest(ScriptTestCase):
         self.refuse([batch, "--train_batch_size=8", parts], "--do_train", batch, parts)
         self.assertFalse(os.path.exists(self.output_dir))
 
+    def test_a_tpu_that_is_named_but_not_used(self):
+        self.succeed("--do_train", "--num_train_epochs=0.4", "--tpu_name=my-tpu")
+
+    def test_a_worker_has_nothing_to_predict(self):
+        connect = estimator.connect_for_training
+        workers = cluster.Cluster(("a:1", "b:1"), 1)
+
+        def connect_as_worker(*arguments):
+            run, use_tpu = connect(*arguments)
+            replicas = distribution.Distribution("multi_worker", 2, workers)
+            return dataclasses.replace(run, distribution=replicas), use_tpu
+
+        with mock.patch.object(estimator, "connect_for_training", connect_as_worker):
+            self.assertEqual(self.succeed("--do_eval", "--do_predict").strip(), "")
+
 
 @pytest.mark.slow
 class BestTest(ScriptTestCase):
@@ -555,6 +571,13 @@ class BestTest(ScriptTestCase):
         os.remove(os.path.join(kept, "evaluations.json"))
         self.assertIn("at step 3", self.succeed(*keeping, output_dir=kept))
         self.assertEqual(contents(os.path.join(kept, "adapter")), before)
+        # What a label means is no part of the training.
+        kept_scores = task_adapter.describe(os.path.join(kept, "adapter")).scores
+        meanings = write(os.path.join(self.folder, "meanings.json"), '{"0": "another"}')
+        self.succeed(*keeping, "--label_descriptions=" + meanings, output_dir=kept)
+        described = task_adapter.describe(os.path.join(kept, "adapter"))
+        self.assertEqual(described.presentation.label_descriptions, {"0": "another"})
+        self.assertEqual(described.scores, kept_scores)
 
 
 def classifier_config(*arguments):

@@ -452,6 +452,13 @@ class OverwriteTest(RunDirectoryTestCase):
         self.assertEqual(self.files(), {*self.USERS, "settings.json"})
         self.assertEqual(self.recorded()["model"]["task"], "CoLA")
 
+    def test_a_first_training_does_not_remove_what_it_reads(self):
+        self.write("predictions.jsonl")
+        reads = [("--train_file", os.path.join(self.folder, "predictions.jsonl"))]
+        with self.assertRaisesRegex(UserError, "^The training would remove --train_file=/.*[.]$"):
+            claim_in(self.folder, SETTINGS, True, False, reads)
+        claim_in(self.folder, SETTINGS, False, False, reads)
+
     def test_it_does_not_remove_what_the_run_reads(self):
         self.train()
         self.write(*self.OWN, "eval/data/train.tsv", "full_model.ckpt.index")

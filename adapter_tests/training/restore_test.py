@@ -25,12 +25,23 @@ class ScaffoldTest(tf.test.TestCase):
         self.trained = "bert/embeddings/LayerNorm/gamma"
 
     def run_once(
-        self, output_dir, step, task_checkpoint=None, on_tpu=False, pretrained=True, identity=None
+        self,
+        output_dir,
+        step,
+        task_checkpoint=None,
+        on_tpu=False,
+        pretrained=True,
+        identity=None,
+        adapter_fn=None,
     ):
         """Returns a session's initial values, started as in Estimator; then adds 1 and saves."""
         with tf.Graph().as_default():
             modeling.BertModel(
-                tiny.config(), False, tf.zeros([1, 2], tf.int32), scope="bert", adapter_fn=None
+                tiny.config(),
+                False,
+                tf.zeros([1, 2], tf.int32),
+                scope="bert",
+                adapter_fn=adapter_fn,
             )
             tf.train.get_or_create_global_step()
             variables = {variable.op.name: variable for variable in tf.trainable_variables()}
@@ -86,6 +97,13 @@ class ScaffoldTest(tf.test.TestCase):
             names = {name for name, _ in tf.train.list_variables(self.saved)}
             self.assertEqual(names, {self.trained, "global_step", checkpoints.IDENTITY})
         self.assertEqual(set(checkpoints.trained_tensors(self.saved)), {self.trained})
+
+    def test_frozen_adapters_are_saved_because_no_pretrained_checkpoint_has_them(self):
+        self.run_once(os.path.join(self.get_temp_dir(), "a"), 1, adapter_fn="feedforward_adapter")
+        adapters = {name for name in self.variables if "/adapters/" in name}
+        self.assertLen(adapters, 2 * 2 * 4)
+        names = {name for name, _ in tf.train.list_variables(self.saved)}
+        self.assertEqual(names, {self.trained, "global_step", *adapters})
 
     def pretrained_names(self):
         return self.pretrained.get_variable_to_shape_map()
