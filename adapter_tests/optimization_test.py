@@ -454,6 +454,13 @@ class MeanGradientsTest(tf.test.TestCase):
         self.assertAllClose(table, 0.1 * d_table / norm)
         self.assertAllClose(moments["unnamed/w/adam_m"], 0.1 * d_w / norm)
 
+    def test_a_mean_over_tpu_replicas(self):
+        with tf.Graph().as_default(), self.session(), tpu_function.tpu_shard_context(
+            2
+        ), mock.patch.object(tf.tpu, "cross_replica_sum", lambda tensor: tensor + 6.0):
+            mean = optimization.mean_over_replicas(tf.constant(2.0), use_tpu=True)
+            self.assertEqual(mean.eval(), 4.0)
+
     def test_statistics_of_the_parts_are_averaged(self):
         """Two updates from 0, with momentum 0.1 and 2 / 11, by the mean over the parts."""
 

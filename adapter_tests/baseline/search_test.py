@@ -213,7 +213,7 @@ class RefusedTest(SearchTestCase):
 
     def test_optuna_is_missing(self):
         with mock.patch.dict(sys.modules, {"optuna": None}):
-            self.assert_refused("^The search needs Optuna, .* pip install -r")
+            self.assert_refused("^The search needs Optuna, .* `pip install -r [a-z-]*.txt`.$")
 
 
 class SharedTest(SearchTestCase):
