@@ -105,10 +105,10 @@ class PageTest(tf.test.TestCase):
             " ".join(read("../README.md").split()),
         )
 
-    def test_the_readmes_loss_on_squad_is_of_the_claims(self):
+    def test_the_readmes_gain_on_squad_is_of_the_claims(self):
         (ours,) = ours_of_claims("SQuAD: F1 of adapters of size 64")
-        loss = re.fullmatch(r"−(.*) \(SQuAD\)", ours).group(1)
-        self.assertIn(f"size 64 loses {loss} F1 to full fine-tuning.", read("../README.md"))
+        gain = re.fullmatch(r"\+(.*) \(SQuAD\)", ours).group(1)
+        self.assertIn(f"size 64 scores {gain} F1 more than full fine-tuning", read("../README.md"))
 
     def test_the_readmes_means_of_cola_are_of_the_records(self):
         scores = {}
