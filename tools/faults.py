@@ -24,8 +24,9 @@ import time
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PROJECT = os.path.dirname(_FOLDER)
-sys.path.append(_PROJECT)
+sys.path += [_PROJECT, os.path.join(_PROJECT, "benchmarks")]
 
+import harness
 from adapter_tests.support import tiny
 from adapter_tests.support.mutations import files_in
 
@@ -396,15 +397,7 @@ def main():
         for row in _FAULTS[name]():
             text = " | ".join(row).replace(_root(), "").replace(_PROJECT + "/", "")
             print(f"| {text} |", flush=True)
-    print(f"\n{datetime.date.today()}, revision {_revision()}.")
-
-
-def _revision():
-    if not shutil.which("git"):
-        return "unknown"
-    command = ["git", "-C", _PROJECT, "describe", "--always", "--dirty"]
-    described = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    return described.stdout.strip() or "unknown"
+    print(f"\n{datetime.date.today()}, revision {harness.revision()}.")
 
 
 if __name__ == "__main__":

@@ -191,8 +191,8 @@ def _is_record(value):
             files.require_type(digest, str)
         for name, setting in files.require_type(value["flags"], dict).items():
             # A trial may have failed because of such a flag.
-            is_number = name in _NUMBERS and value["status"] == DONE
-            is_number = is_number or not isinstance(setting, (str, bool))
+            must_be_number = name in _NUMBERS and value["status"] == DONE
+            is_number = must_be_number or not isinstance(setting, (str, bool))
             files.require_type(setting, float if is_number else type(setting))
         return _VALIDATORS[files.require_type(value["status"], str)](value)
     except (KeyError, TypeError, ValueError):

@@ -32,7 +32,7 @@ from adapter_bert.experiments.selection import (
 
 _PERCENTILES = (20, 50, 80)
 _BAND = "20th to 80th percentile"
-_INIT_SCALE, _LEARNING_RATE = "adapter_init_scale", "learning_rate"
+_INIT_SCALE, _LEARNING_RATE = selection.INIT_SCALE, "learning_rate"
 _EPOCHS = "num_train_epochs"
 _DEFAULT = "default"
 _STYLES = dict(zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES))
@@ -267,7 +267,7 @@ def variants(results):
     """Returns the variants of section 3.6, compared with the usual design of their size."""
     records = selection.filter_by_method(results.records, ADAPTERS)
     usual_design = selection.find_usual_design(
-        [selection.without(record, selection.INIT_SCALE) for record in records], ADAPTERS
+        [selection.without(record, _INIT_SCALE) for record in records], ADAPTERS
     )
     cells, differences, drawn = [], [], []
     for size, size_records in selection.group_by(records, ADAPTERS.level_of).items():
@@ -426,7 +426,7 @@ def _design_label(record, usual_design):
 
     The scale of initial weights is a setting here; Figure 6 compares scales.
     """
-    plain = selection.without(record, selection.INIT_SCALE)
+    plain = selection.without(record, _INIT_SCALE)
     design_flags = selection.design_difference(plain, usual_design).items()
     return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in design_flags)
 

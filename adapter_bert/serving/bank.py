@@ -162,11 +162,13 @@ class AdapterBank:
             _check_tensors(adapter, label, where)
         entry = _Entry(adapter, description, digest, label)
         with self._lock:
-            if name in self._entries and not replace:
+            is_replaced = name in self._entries
+            if is_replaced and not replace:
                 raise UserError(f"The bank has a task {name!r} already.")
             self._unload(name)
             self._entries = {**self._entries, name: entry}
-        self._free_sessions()
+        if is_replaced:
+            self._free_sessions()
         return description
 
     def remove(self, name: str) -> None:
