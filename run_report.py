@@ -57,7 +57,9 @@ class ReportConfig(Settings):
         choices=selection.CRITERIA,
     )
     ablations: Tuple[str, ...] = flag(
-        (), "Files ablation.json of run_ablation.py, for figure6.", "Tables and figures"
+        (),
+        "Files ablation.json of run_ablation.py, one per model, for figure6 and claims.",
+        "Tables and figures",
     )
     searches: Tuple[str, ...] = flag(
         (), "Files search.json of run_baseline.py, for searches.", "Tables and figures"
@@ -130,7 +132,7 @@ def _names(config):
 
 def _read_results(config):
     """Returns the `reports.Results` that the flags name, limited to --tasks."""
-    ablations = [studies.read_ablation(path) for path in config.ablations]
+    ablations = studies.read_ablations(config.ablations)
     searches = [studies.read_search(path) for path in config.searches]
     if not (config.records or ablations or searches):
         raise UserError("--records is not given; expected the folder of a sweep.")
@@ -141,7 +143,8 @@ def _read_results(config):
     if not (trainings or ablations or searches):
         raise UserError(f"--records={config.records}: the folder has no finished run.")
     _check_backbones(trainings)
-    tasks = {result["task"] for result in (*trainings, *ablations, *searches)}
+    tasks = {result["task"] for result in (*trainings, *searches)}
+    tasks |= {ablation.task for ablation in ablations}
     for task in config.tasks:
         if task not in tasks:
             available = ", ".join(sorted(tasks)) or "none"
@@ -152,7 +155,8 @@ def _read_results(config):
 
     _check_data(select(trainings))
     trainings = selection.by_criterion(select(trainings), config.select_by)
-    return reports.Results(trainings, select(ablations), select(searches))
+    ablations = [ablation for ablation in ablations if ablation.task in (config.tasks or tasks)]
+    return reports.Results(trainings, ablations, select(searches))
 
 
 def _check_backbones(trainings):

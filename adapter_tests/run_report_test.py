@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import run_report
 from adapter_bert.common.errors import UserError
 from adapter_tests.support import command_lines
-from adapter_tests.support.records import record, seeds
+from adapter_tests.support.records import ABLATION_FILE, record, seeds
 
 
 class RunReportTest(tf.test.TestCase):
@@ -83,9 +83,8 @@ class RunReportTest(tf.test.TestCase):
 
     def test_ablations_alone(self):
         path = os.path.join(self.folder, "ablation.json")
-        content = {"task": "CoLA", "score": "accuracy", "num_layers": 1, "all": 0.7, "none": 0.6}
         with open(path, "w") as writer:
-            json.dump({**content, "majority": 0.6, "spans": [[0, 0, 0.6]]}, writer)
+            json.dump(ABLATION_FILE, writer)
         self.run_report("--report=figure6", f"--ablations={path}", records=False)
         self.assertIn("figure6.svg", os.listdir(self.out))
 

@@ -341,32 +341,50 @@ def _further_rows(records):
 
 
 def _ablation_rows(ablations):
-    """Yields the rows of ablations; a task has one model, so one seed of one setting."""
-    if not ablations:
-        return
-    ablations = sorted(ablations, key=lambda ablation: paper.sort_key(ablation["task"]))
-    one_model = ("1 per task", "1", "open: one learning rate, one number of epochs, one seed")
-
-    def by_task(value):
-        return ", ".join(f"{_signed(value(a))} ({paper.title(a['task'])})" for a in ablations)
-
-    yield Row(
+    """Yields the rows of ablations, which compare a model with itself, so they need no sweep."""
+    yield _ablation_row(
         "Removing one layer's adapters: change in accuracy, worst layer",
         "−2 (MNLI, CoLA)",
-        by_task(
-            lambda a: min(v for (first, last), v in a["spans"].items() if first == last) - a["all"]
-        ),
-        *one_model,
+        {
+            ablation.task: min(
+                (_over_seeds(ablation.changes(n, n)) for n in range(ablation.num_layers)),
+                key=_value,
+            )
+            for ablation in ablations
+        },
+        ablations,
+        lambda value: value >= -2,
     )
-    classes = [ablation for ablation in ablations if ablation["majority"] is not None]
-    yield Row(
+    yield _ablation_row(
         "All adapters removed: accuracy, minus majority-class accuracy",
         "0 (MNLI, CoLA)",
-        ", ".join(
-            f"{_signed(a['none'] - a['majority'])} ({paper.title(a['task'])})" for a in classes
-        ),
-        *one_model,
+        {
+            ablation.task: _over_seeds([score - ablation.majority for score in ablation.none])
+            for ablation in ablations
+            if ablation.majority is not None
+        },
+        ablations,
+        lambda value: value <= 1,
     )
+
+
+def _ablation_row(claim, expected, by_task, ablations, agrees):
+    """Returns the `Row` of estimates by task, or None without any."""
+    models = {ablation.task: len(ablation.full) for ablation in ablations}
+    by_task = {task: one for task, one in by_task.items() if one.sem is not None} or by_task
+    if not by_task:
+        return None
+    counts = [models[task] for task in by_task]
+    verdict = _verdict(lambda errors: all(agrees(one.moved(errors)) for one in by_task.values()))
+    return Row(
+        *(claim, expected, _by_task(by_task), "1 per task", _range(counts)),
+        "open: one seed" if min(counts) < 2 else verdict,
+    )
+
+
+def _over_seeds(values):
+    """Returns the `Estimate` of a mean over seeds."""
+    return Estimate(float(np.mean(values)), selection.standard_error(values))
 
 
 def _curve_rows(records):

@@ -51,12 +51,12 @@ class Results(NamedTuple):
 
     Attributes:
       records: records of finished runs.
-      ablations: results of `studies.read_ablation`.
+      ablations: results of `studies.read_ablations`.
       searches: results of `studies.read_search`.
     """
 
     records: List[dict]
-    ablations: List[dict] = []
+    ablations: List[studies.Ablation] = []
     searches: List[dict] = []
 
 
@@ -86,10 +86,11 @@ def claims(results):
         " standard error. The percentage trained is the share of BERT's parameters that adapters"
         " train. A verdict needs two learning rates, two numbers of epochs and two seeds for each"
         " method and size. A verdict on a mean over tasks needs two or three tasks with such runs,"
-        " and the mean is then over those tasks alone. A claim without enough runs is open. A claim"
-        " is unclear if two standard errors more or less would change its verdict. The second table"
-        " lists the settings tried for each method and task, the seeds of the chosen setting, and"
-        " what leaves the claim open."
+        " and the mean is then over those tasks alone. Removing adapters compares a model with"
+        " itself and needs two seeds only. A claim without enough runs is open. A claim is unclear"
+        " if two standard errors more or less would change its verdict. The second table lists the"
+        " settings tried for each method and task, the seeds of the chosen setting, and what leaves"
+        " the claim open."
     )
     verdicts = [row.verdict.partition(": ")[::2] for row in rows]
     tables = [
@@ -214,9 +215,9 @@ def figure6(results):
         panels += [studies.ablation_panel(ablation) for ablation in results.ablations]
         tables.append(studies.ablation_table(results.ablations))
         captions.append(
-            "Change in the validation score, in points, when the adapters of a span of layers are"
-            " removed from the trained model without further training. Layers count from 0; the"
-            " diagonal has the single layers."
+            "Mean change in the validation score over models, in points, when the adapters of a"
+            " span of layers are removed from a trained model without further training. Layers"
+            " count from 0; the diagonal has the single layers."
         )
     cells = _init_scale_cells(results.records)
     if cells:

@@ -1,13 +1,14 @@
 """Reads the results of baseline searches and of ablations, and builds their tables and panels."""
 
 import dataclasses
-from typing import Any, Dict, List
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from adapter_bert.baseline import search_space
 from adapter_bert.baseline.search_space import SPACE
 from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import figures, paper, report_tables, selection
 
 _TYPES = {"number": int, "pruned": bool, "samples": int, "seconds": float}
@@ -144,79 +145,145 @@ def _format_parameter(name, settings, gap):
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def read_ablation(path):
-    """Returns an ablation of run_ablation.py, a dict with scores in points.
+class Ablation(NamedTuple):
+    """The ablations of a task's models, in points.
+
+    Attributes:
+      task: its name.
+      score: name of the score.
+      num_layers: L.
+      full: the scores with all adapters, one per model.
+      none: the scores without any adapter, one per model.
+      majority: the share of the most frequent label; None for a regression.
+      spans: (first layer, last layer) → the scores without these layers' adapters, one per model.
+    """
+
+    task: str
+    score: str
+    num_layers: int
+    full: List[float]
+    none: List[float]
+    majority: Optional[float]
+    spans: Dict[Tuple[int, int], List[float]]
+
+    def changes(self, first, last):
+        """Returns what the removal of a span changes, one number per model."""
+        return list(np.subtract(self.spans[first, last], self.full))
+
+
+def read_ablations(paths):
+    """Returns the `Ablation` of each task in the files of run_ablation.py, one file per model.
 
     Raises:
-      UserError: the file is missing or has another format.
+      UserError: a file is missing or has another format, or files of a task do not match.
     """
-    return files.read_as(path, "--ablations", "ablation.json", _ablation_in_points)
+    models: Dict[str, Ablation] = {}
+    digests = set()
+    for path in paths:
+        digest, model = files.read_as(path, "--ablations", "ablation.json", _ablation_in_points)
+        if digest in digests:
+            raise UserError(f"--ablations: {path} is of the same adapter as an earlier file.")
+        digests.add(digest)
+        before = models.get(model.task)
+        if before is None:
+            models[model.task] = model
+            continue
+        if _comparable(before) != _comparable(model):
+            raise UserError(
+                f"--ablations: {path} has other data, layers or scores of {model.task} than an"
+                " earlier file."
+            )
+        models[model.task] = before._replace(
+            full=before.full + model.full,
+            none=before.none + model.none,
+            spans={span: values + model.spans[span] for span, values in before.spans.items()},
+        )
+    return sorted(models.values(), key=lambda ablation: paper.sort_key(ablation.task))
 
 
 def _ablation_in_points(record):
+    """Returns the digest of the adapter and the `Ablation` of one model."""
     num_layers = files.require_type(record["num_layers"], int)
     spans = {
-        (files.require_type(first, int), files.require_type(last, int)): _points(value)
+        (files.require_type(first, int), files.require_type(last, int)): [_points(value)]
         for first, last, value in record["spans"]
     }
-    last_layer = max((last for _, last in spans), default=None)
-    if last_layer != num_layers - 1 or not all(0 <= first <= last for first, last in spans):
+    is_complete = len(spans) == num_layers * (num_layers + 1) // 2 > 0
+    if not is_complete or not all(0 <= first <= last < num_layers for first, last in spans):
         raise ValueError(f"the spans do not match {num_layers} layers")
-    return {
-        **{name: files.require_type(record[name], str) for name in ("task", "score")},
-        **{name: _points(record[name]) for name in ("all", "none")},
-        "num_layers": num_layers,
+    return files.require_type(record["adapter"], str), Ablation(
+        task=files.require_type(record["task"], str),
+        score=files.require_type(record["score"], str),
+        num_layers=num_layers,
+        full=[_points(record["all"])],
+        none=[_points(record["none"])],
         # A regression has no classes.
-        "majority": _points(record["majority"]) if "majority" in record else None,
-        "spans": spans,
-    }
+        majority=_points(record["majority"]) if "majority" in record else None,
+        spans=spans,
+    )
 
 
 def _points(value):
     return 100 * files.require_type(value, float)
 
 
+def _comparable(ablation):
+    return ablation.score, ablation.num_layers, ablation.majority, ablation.spans.keys()
+
+
 def ablation_cells(ablation):
     """Returns a `report_tables.Cell` for each score."""
     scores: List[Any] = [
-        ("all adapters", None, ablation["all"]),
-        ("no adapters", None, ablation["none"]),
+        ("all adapters", None, ablation.full),
+        ("no adapters", None, ablation.none),
     ]
-    if ablation["majority"] is not None:
-        scores.append(("majority class", None, ablation["majority"]))
-    scores += [("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation["spans"].items())]
-    score = f"{selection.VALIDATION}_{ablation['score']}"
-    choice = selection.Selected(score, 0.0, None, None, None, None, {})
+    if ablation.majority is not None:
+        scores.append(("majority class", None, [ablation.majority]))
+    scores += [("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation.spans.items())]
+    score = f"{selection.VALIDATION}_{ablation.score}"
     return [
-        report_tables.Cell(method, level, ablation["task"], choice._replace(value=value))
-        for method, level, value in scores
+        report_tables.Cell(
+            *(method, level, ablation.task),
+            selection.Selected(
+                *(score, float(np.mean(values)), selection.standard_error(values), len(values)),
+                *(None, None, {}),
+            ),
+        )
+        for method, level, values in scores
     ]
 
 
 def ablation_table(ablations):
     """Returns a `report_tables.Table` with a row for each ablation."""
-    columns = ["", "score", "all adapters", "worst single layer removed", "lower half removed"]
-    columns += ["upper half removed", "all removed", "majority class"]
+    columns = ["", "score", "models", "all adapters", "worst single layer removed"]
+    columns += ["lower half removed", "upper half removed", "all removed", "majority class"]
     rows = []
     for ablation in ablations:
-        spans, num_layers = ablation["spans"], ablation["num_layers"]
-        single = [spans[layer, layer] for layer in range(num_layers) if (layer, layer) in spans]
-        values = [
-            *(ablation["all"], min(single, default=None)),
-            *(spans.get((0, num_layers // 2 - 1)), spans.get((num_layers // 2, num_layers - 1))),
-            *(ablation["none"], ablation["majority"]),
+        spans, num_layers = ablation.spans, ablation.num_layers
+        scores = [
+            ablation.full,
+            min((spans[layer, layer] for layer in range(num_layers)), key=np.mean),
+            spans.get((0, num_layers // 2 - 1)),  # A single layer has no lower half.
+            spans[num_layers // 2, num_layers - 1],
+            ablation.none,
+            None if ablation.majority is None else [ablation.majority],
         ]
-        texts = [report_tables.GAP if value is None else f"{value:.1f}" for value in values]
-        rows.append([paper.title(ablation["task"]), ablation["score"], *texts])
+        texts = [
+            report_tables.GAP
+            if values is None
+            else report_tables.format_score(np.mean(values), selection.standard_error(values))
+            for values in scores
+        ]
+        models = str(len(ablation.full))
+        rows.append([paper.title(ablation.task), ablation.score, models, *texts])
     return report_tables.Table("", columns, rows)
 
 
 def ablation_panel(ablation):
-    """Returns a `figures.Heatmap` of the scores' changes, by the span's first and last layer."""
-    num_layers = ablation["num_layers"]
-    values = np.full([num_layers, num_layers], np.nan)
-    for (first, last), value in ablation["spans"].items():
-        values[first, last] = value - ablation["all"]
-    title = f"{paper.title(ablation['task'])}: {ablation['score']}"
+    """Returns a `figures.Heatmap` of the scores' mean changes, by the span's ends."""
+    values = np.full([ablation.num_layers, ablation.num_layers], np.nan)
+    for span in ablation.spans:
+        values[span] = np.mean(ablation.changes(*span))
+    title = f"{paper.title(ablation.task)}: {ablation.score}"
     labels = "Last layer removed", "First layer removed"
     return figures.Heatmap(title, *labels, values, "Change (points)")

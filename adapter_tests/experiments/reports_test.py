@@ -237,7 +237,7 @@ class ScaleAndAblationTest(tf.test.TestCase):
         (panel,) = report.panels
         self.assertAllClose(panel.values, [[-0.5, -6.0], [np.nan, 1.0]])
         self.assertEqual((panel.x_label, panel.y_label)[0][:4], "Last")
-        shown = ["accuracy", "75.0", "74.5", "74.5", "76.0", "69.0", "68.8"]
+        shown = ["accuracy", "1", "75.0", "74.5", "74.5", "76.0", "69.0", "68.8"]
         self.assertEqual(rows_by_label(report.tables[0]), {"CoLA": shown})
         found = {(row["method"], row["level"]): row["points"] for row in report.numbers}
         self.assertAllClose(found["layers removed", "0-1"], 69.0)
@@ -503,7 +503,7 @@ class DamagedFilesTest(tf.test.TestCase):
     def test_a_damaged_ablation_is_read_or_refused(self):
         spans = [[i, j, 0.5 + 0.01 * (i + j)] for i in range(3) for j in range(i, 3)]
         content = {"task": "MRPC", "score": "accuracy", "num_layers": 3, "num_rows": 10}
-        content.update({"all": 0.8, "none": 0.6, "majority": 0.6, "spans": spans})
+        content.update({"all": 0.8, "none": 0.6, "majority": 0.6, "spans": spans, "adapter": "a1"})
         name = "ablation.json"
         self.check(name, json.dumps(content), (name,), "ablations", ["figure6"])
 

@@ -113,38 +113,59 @@ class AblationResultsTest(tf.test.TestCase):
         return path
 
     def test_it_is_read_in_points(self):
-        found = studies.read_ablation(self.write(ABLATION_FILE))
-        self.assertEqual({**found, "spans": {}}, {**ABLATION, "spans": {}})
-        self.assertEqual(found["spans"].keys(), ABLATION["spans"].keys())
-        for span, points in ABLATION["spans"].items():
-            self.assertAllClose(found["spans"][span], points)
+        (found,) = studies.read_ablations([self.write(ABLATION_FILE)])
+        self.assertEqual(found._replace(spans={}), ABLATION._replace(spans={}))
+        self.assertAllClose(found.spans, ABLATION.spans)
+
+    def test_models_of_a_task_form_one_ablation(self):
+        second = {**ABLATION_FILE, "adapter": "b2", "all": 0.77}
+        mrpc = {**ABLATION_FILE, "adapter": "c3", "task": "MRPC"}
+        paths = [self.write(content) for content in (ABLATION_FILE, mrpc, second)]
+        cola, other = studies.read_ablations(paths)
+        self.assertEqual((cola.task, other.task), ("CoLA", "MRPC"))
+        self.assertAllClose(cola.full, [75.0, 77.0])
+        self.assertAllClose(cola.changes(0, 0), [-0.5, -2.5])
+        # Mean 76, standard error sqrt(2) / sqrt(2) = 1.
+        row = studies.ablation_table([cola]).rows[0]
+        self.assertEqual(row[:5], ["CoLA", "accuracy", "2", "76.0 ± 1.0", "74.5 ± 0.0"])
+
+    def test_models_that_do_not_match(self):
+        first = self.write(ABLATION_FILE)
+        for change, problem in (
+            ({}, "of the same adapter as an earlier file"),
+            ({"adapter": "b2", "majority": 0.5}, "has other data, layers or scores of CoLA"),
+        ):
+            with self.assertRaisesRegex(UserError, problem):
+                studies.read_ablations([first, self.write({**ABLATION_FILE, **change})])
 
     def test_a_regression_has_no_majority(self):
         content = {name: value for name, value in ABLATION_FILE.items() if name != "majority"}
-        found = studies.read_ablation(self.write(content))
+        (found,) = studies.read_ablations([self.write(content)])
         self.assertEqual(studies.ablation_table([found]).rows[0][-1], "–")
         methods = [cell.method for cell in studies.ablation_cells(found)]
         self.assertEqual(methods, ["all adapters", "no adapters", *["layers removed"] * 3])
 
     def test_broken_files(self):
         with self.assertRaisesRegex(UserError, "--ablations: missing.json: cannot be read"):
-            studies.read_ablation("missing.json")
-        spans = [[[0, 1]], [[0, 2, 0.5]], [[1, 0, 0.5]]]
-        spans += [[["0", "1", 0.5]], [[0.0, 1, 0.5]], [[0, 1, "0.5"]], [[0, 1, 10**400]], 5]
-        changes = [{"spans": some} for some in spans]
+            studies.read_ablations(["missing.json"])
+        broken_spans = [[1, 1], [1, 2, 0.5], [1, 0, 0.5], ["1", "1", 0.5], [1.0, 1, 0.5]]
+        broken_spans += [[1, 1, "0.5"], [1, 1, 10**400]]
+        *others, _ = ABLATION_FILE["spans"]
+        changes = [{"spans": [*others, span]} for span in broken_spans]
+        changes += [{"spans": others}, {"spans": 5}]
         changes += [{"all": "x"}, {"all": []}, {"none": None}, {"majority": "x"}, {"task": ["a"]}]
         changes += [{"num_layers": 10**9}, {"num_layers": None}, {"score": 1}]
         changes += [{"num_layers": 0, "spans": []}]
         for broken in ({"task": "CoLA"}, *({**ABLATION_FILE, **change} for change in changes)):
             with self.assertRaisesRegex(UserError, "is no ablation.json"):
-                studies.read_ablation(self.write(broken))
+                studies.read_ablations([self.write(broken)])
         nested = os.path.join(self.get_temp_dir(), "nested.json")
         with open(nested, "w") as writer:
             writer.write("[" * 100000)
         with self.assertRaisesRegex(UserError, "is not valid JSON"):
-            studies.read_ablation(nested)
+            studies.read_ablations([nested])
         with self.assertRaisesRegex(UserError, "expected a JSON object"):
-            studies.read_ablation(self.write([]))
+            studies.read_ablations([self.write([])])
 
 
 if __name__ == "__main__":

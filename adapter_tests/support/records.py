@@ -2,6 +2,8 @@
 
 import itertools
 
+from adapter_bert.experiments import studies
+
 BACKBONE = 10_000  # Parameters of their BERT.
 _KEYS = itertools.count()
 
@@ -14,16 +16,19 @@ ABLATION_FILE = {
     "none": 0.69,
     "majority": 0.6875,
     "spans": [[0, 0, 0.745], [0, 1, 0.69], [1, 1, 0.76]],
+    "adapter": "a1",
 }
 
 # The same in points.
-ABLATION = {
-    **{name: ABLATION_FILE[name] for name in ("task", "score", "num_layers")},
-    "all": 75.0,
-    "none": 69.0,
-    "majority": 68.75,
-    "spans": {(0, 0): 74.5, (0, 1): 69.0, (1, 1): 76.0},
-}
+ABLATION = studies.Ablation(
+    task="CoLA",
+    score="accuracy",
+    num_layers=2,
+    full=[75.0],
+    none=[69.0],
+    majority=68.75,
+    spans={(0, 0): [74.5], (0, 1): [69.0], (1, 1): [76.0]},
+)
 
 
 def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, script=None, **flags):
