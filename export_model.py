@@ -125,6 +125,8 @@ def _write_onnx(config, bert, adapters):
     """Writes the ONNX file; returns its path."""
     from adapter_bert.serving import onnx_export  # Not at the top: Python 3.7 has an old ONNX only.
 
+    descriptions = {name: adapter.description for name, adapter in adapters.items()}
+    _check_vocabulary(_read_tokenizer(config, bert.vocab_file, True), bert.vocab_file, descriptions)
     backbone = onnx_backbone.load(bert.init_checkpoint, bert.config)
     return onnx_export.write(
         str(config.export_dir),
@@ -172,18 +174,28 @@ def _tokenizer(config, vocab_file, descriptions):
             "--raw_text: some tasks lower-case their texts and some do not; export them separately."
         )
     lower_case = casings.pop()
+    tokenizer = _read_tokenizer(config, vocab_file, lower_case)
+    _check_vocabulary(tokenizer, vocab_file, descriptions)
+    return tokenizer, lower_case
+
+
+def _read_tokenizer(config, vocab_file, lower_case):
     tokenizer = tokenization.FullTokenizer(
         vocab_file, lower_case, spm_model_file=config.spm_model_file
     )
     tokenizer.check_special_tokens()
+    return tokenizer
+
+
+def _check_vocabulary(tokenizer, vocab_file, descriptions):
+    """Raises UserError if a task was trained with another vocabulary."""
     digest = task_adapter.digest(tokenizer.vocab)
     for name, description in descriptions.items():
         if description.vocabulary != digest:
             raise UserError(
-                f"--raw_text: {name} was trained with another vocabulary than {vocab_file}, whose"
-                f" digest is {description.vocabulary}; expected {digest}."
+                f"{name} was trained with another vocabulary than {vocab_file}: its digest is"
+                f" {description.vocabulary}, the file's {digest}."
             )
-    return tokenizer, lower_case
 
 
 main = cli.main_of(run)

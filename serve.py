@@ -137,8 +137,13 @@ def run(values):
         tasks, adapter_bank = _load(config)
         for resource in (adapter_bank, tasks):
             stack.enter_context(contextlib.closing(resource))
-        row_batcher = _batcher(config, tasks, adapter_bank, metrics)
+        row_batcher = batcher.Batcher(
+            adapter_bank.predict,
+            lambda row: len(row.input_ids),
+            max_batch_size=config.max_batch_size,
+        )
         stack.enter_context(contextlib.closing(row_batcher))
+        metrics.watch(tasks_in_memory=lambda: len(adapter_bank.names_in_memory()))
         api = rest_api.RestApi(
             tasks,
             row_batcher,
@@ -163,17 +168,6 @@ def run(values):
         http_server.run(server, listener)
         num_requests = server.server_state.total_requests
     return [f"Stopped; {num_requests} requests were answered."]
-
-
-def _batcher(config, tasks, adapter_bank, metrics):
-    """Returns the `batcher.Batcher` of a bank, and lets metrics watch the bank."""
-    row_batcher = batcher.Batcher(
-        adapter_bank.predict,
-        lambda row: len(row.input_ids),
-        max_batch_size=config.max_batch_size,
-    )
-    metrics.watch(tasks_in_memory=lambda: len(adapter_bank.names_in_memory()))
-    return row_batcher
 
 
 def _http_modules():

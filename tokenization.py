@@ -62,6 +62,7 @@ _MAX_PADDING = 128
 _MAX_SPLITS = 2**15
 # Number of characters in a table, more than texts in one language have.
 _MAX_CHARACTERS = 2**16
+_MAX_NORMALIZED = 2**10
 
 _REQUIRED_TOKENS = ("[UNK]", "[CLS]", "[SEP]")
 # In each entry, any one of the names suffices.
@@ -349,7 +350,10 @@ class BasicTokenizer:
         """Returns `text` without accents; a subclass may override it to keep them, as in BERT."""
         if text.isascii():
             return text
-        return unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENTS)
+        # In parts, because normalizing sorts a run of marks in quadratic time.
+        parts = (text[i : i + _MAX_NORMALIZED] for i in range(0, len(text), _MAX_NORMALIZED))
+        decomposed = "".join(unicodedata.normalize("NFD", part) for part in parts)
+        return decomposed.translate(_WITHOUT_ACCENTS)
 
 
 class WordpieceTokenizer:
@@ -366,6 +370,7 @@ class WordpieceTokenizer:
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
         self._settings: tuple = ()
+        self._max_piece_length = 0
         self._splits = _CachingDict(self._split_word, _MAX_SPLITS)
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
@@ -393,6 +398,7 @@ class WordpieceTokenizer:
         settings = (self.vocab, len(self.vocab), self.unk_token)
         if self._settings != settings:
             self._splits = _CachingDict(self._split_word, _MAX_SPLITS)
+            self._max_piece_length = max(map(len, self.vocab), default=0)
         self._settings = settings
         return self._splits
 
@@ -401,7 +407,7 @@ class WordpieceTokenizer:
         vocab = self.vocab
         pieces, prefix, remainder = [], "", word
         while remainder:
-            piece = prefix + remainder
+            piece = (prefix + remainder)[: max(self._max_piece_length, len(prefix) + 1)]
             while piece not in vocab:
                 piece = piece[:-1]
                 if piece == prefix:
@@ -505,7 +511,7 @@ IDEOGRAPHS = (
 )
 
 
-def _is_ideograph(char: str) -> bool:
+def is_ideograph(char: str) -> bool:
     """Returns whether `char` is a Chinese character, as used in any language."""
     return any(first <= ord(char) <= last for first, last in IDEOGRAPHS)
 
@@ -521,7 +527,7 @@ def _clean(char: str) -> str:
         return ""
     if _is_whitespace(char):
         return " "
-    return _add_spaces(char) if _is_ideograph(char) else char
+    return _add_spaces(char) if is_ideograph(char) else char
 
 
 def _character_table(function: Callable[[str], str]) -> _CachingDict:

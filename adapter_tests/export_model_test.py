@@ -110,6 +110,7 @@ class ExportModelTest(tf.test.TestCase):
             (["--adapters=nothing"], "--adapters=nothing: no such folder"),
             ([f"--adapters={one},{cased}", "--raw_text"], "some tasks lower-case"),
             ([f"--adapters={other}", "--raw_text"], "other was trained with another vocabulary"),
+            ([f"--adapters={other}", "--format=onnx"], "other was trained with another vocab"),
             ([f"--adapters={deep}"], f"--adapters {deep} .* may only train plain adapters"),
             (
                 [f"--adapters={diverged}"],

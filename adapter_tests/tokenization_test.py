@@ -210,6 +210,10 @@ class BasicTokenizerTest(TokenizationTestCase):
             ],
         )
 
+    def test_a_long_run_of_accents(self):
+        text = "e" + "\u0301" * 3000 + "\u0316" * 3000 + "\u00fc"
+        self.assertEqual(tokenization.BasicTokenizer().tokenize(text), ["eu"])
+
     def test_run_strip_accents_can_be_overridden(self):
         class German(tokenization.BasicTokenizer):
             def _run_strip_accents(self, text):
@@ -275,6 +279,10 @@ class BasicTokenizerTest(TokenizationTestCase):
 
 
 class WordpieceTokenizerTest(TokenizationTestCase):
+    def test_a_vocabulary_of_single_characters(self):
+        tokenizer = tokenization.WordpieceTokenizer(_vocab(["a", "#", "?"]), unk_token="?")
+        self.assertEqual(tokenizer.tokenize("a ab"), ["a", "?"])
+
     def test_pieces(self):
         vocab = _vocab(
             ["[UNK]", "play", "re", "##play", "##ing", "##in", "##s", "abc", "ab", "##cd"]

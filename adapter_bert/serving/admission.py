@@ -120,7 +120,8 @@ class Readers:
     """Threads that run work in steps: the next step is of the work with the lowest tag.
 
     Args:
-      count_work: function of (0, seconds), called after each step.
+      count_work: function of (0, seconds), called when work has returned a value. Failed work, such
+        as invalid requests, computes no rows and would make the queue seem slow.
       num_threads: by default one for each processor, at most four.
     """
 
@@ -147,7 +148,7 @@ class Readers:
           A `concurrent.futures.Future` of the generator's return value; cancelling ends the work.
         """
         future: futures.Future[Any] = futures.Future()
-        self._push(tag, next(self._arrival), steps, future)
+        self._push(tag, next(self._arrival), steps, future, 0.0)
         return future
 
     def close(self) -> None:
@@ -170,19 +171,20 @@ class Readers:
                     if self._closed:
                         return
                     self._changed.wait()
-                tag, arrival, steps, future = heapq.heappop(self._heap)
+                tag, arrival, steps, future, seconds = heapq.heappop(self._heap)
             if future.cancelled():
                 continue
             start = time.perf_counter()
             try:
                 next(steps)
             except StopIteration as end:
+                self._count_work(0, seconds + time.perf_counter() - start)
                 _resolve(future.set_result, end.value)
             except Exception as error:
                 _resolve(future.set_exception, error)
             else:
-                self._push(tag, arrival, steps, future)
-            self._count_work(0, time.perf_counter() - start)
+                seconds += time.perf_counter() - start
+                self._push(tag, arrival, steps, future, seconds)
 
 
 def _resolve(setter, value):

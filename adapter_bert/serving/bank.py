@@ -65,7 +65,7 @@ class _Entry:
         self.description = description
         self.architecture = compatibility.architecture_of(description.adapter)
         self.kind = task_kinds.get(description.kind)
-        self.loaded: Any = None  # In memory: `engine.LoadedTask`.
+        self.loaded: Any = None  # In memory: `onnx_encoder.TaskArrays`.
         self.reading = threading.Lock()  # Held by the thread that reads the tensors.
         self._source, self._digest, self._label = source, digest, label
 
@@ -290,7 +290,7 @@ class AdapterBank:
         return entries
 
     def _loaded(self, name: str, entry: _Entry, needed: Dict[str, _Entry]) -> Any:
-        """Returns a task's `engine.LoadedTask`, read if necessary; other batches keep running."""
+        """Returns a task's arrays, read if necessary; other batches keep running."""
         with entry.reading:
             loaded = entry.loaded
             if loaded is None:

@@ -81,12 +81,6 @@ def slots_of(rows: Dict[str, List[int]]) -> SlotIndices:
     return SlotIndices(rows["task"][0], pooler, rows["bottleneck"], rows["output"])
 
 
-def rows_by_pool(slots: SlotIndices) -> Dict[str, List[int]]:
-    """Returns a task's list of rows in each pool: the inverse of `slots_of`."""
-    pooler = [slots.pooler] if slots.pooler else []
-    return {**slots._asdict(), "task": [slots.task], "pooler": pooler}
-
-
 def table_rows(
     config: configs.BertConfig, tensors: Dict[str, np.ndarray], slots: SlotIndices
 ) -> Dict[str, Tuple[List[int], np.ndarray]]:
@@ -102,7 +96,8 @@ def table_rows(
       0 where the task has no adapter.
     """
     values = {compatibility.table_name(name): value for name, value in tensors.items()}
-    rows = rows_by_pool(slots)
+    pooler = [slots.pooler] if slots.pooler else []
+    rows = {**slots._asdict(), "task": [slots.task], "pooler": pooler}
     result = {}
     for name, shape in compatibility.row_shapes(config).items():
         indices = rows[pool_of(name)]
@@ -112,11 +107,6 @@ def table_rows(
         has_value = value.ndim and indices
         result[name] = indices, np.reshape(value, shape) if has_value else np.zeros(shape, "f4")
     return result
-
-
-def reserved_row_values(backbone_values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Returns the nonzero values of reserved rows, a dict by name: the backbone's pooler."""
-    return {name: value for name, value in backbone_values.items() if compatibility.is_pooler(name)}
 
 
 def batch_slots(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
@@ -137,13 +127,6 @@ def batch_slots(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
         batch.bottleneck[index, : len(task_slots.bottleneck)] = task_slots.bottleneck
         batch.output[index, : len(task_slots.output)] = task_slots.output
     return batch
-
-
-def placeholders() -> tuple:
-    """Returns placeholders of `SlotIndices`, input_ids, input_mask and segment_ids [B, S]."""
-    ranks = SlotIndices(task=1, pooler=1, bottleneck=2, output=2)
-    slots = SlotIndices(*(tf.placeholder(tf.int32, [None] * rank) for rank in ranks))
-    return (slots, *(tf.placeholder(tf.int32, [None, None]) for _ in range(3)))
 
 
 class Tables:

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import onnxruntime
@@ -16,13 +16,6 @@ from adapter_bert.serving.onnx_encoder import TaskArrays
 
 _GPU, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
-
-
-class LoadedTask(NamedTuple):
-    """A task in memory: its `TaskArrays`, and the feeds of a batch of this task only."""
-
-    arrays: TaskArrays
-    feeds: Dict[str, np.ndarray]
 
 
 class Engine:
@@ -64,22 +57,22 @@ class Engine:
         }
         self._sessions: Dict[Architecture, Any] = {}
         self._lock = threading.Lock()
+        self._build_lock = threading.Lock()  # Batches of other sessions keep running.
 
     def _load_backbone(self) -> onnx_backbone.Backbone:
         return onnx_backbone.load(self._init_checkpoint, self._config)
 
-    def load(self, adapter: task_adapter.TaskAdapter) -> LoadedTask:
-        """Returns the `LoadedTask` of a task adapter."""
-        arrays = onnx_encoder.task_arrays(
+    def load(self, adapter: task_adapter.TaskAdapter) -> TaskArrays:
+        """Returns the `TaskArrays` of a task adapter."""
+        return onnx_encoder.task_arrays(
             self._config, self._task_specific, adapter.tensors, self._dtype
         )
-        return LoadedTask(arrays, onnx_encoder.feeds([arrays]))
 
     def run(
         self,
         architecture: Architecture,
         rows: Sequence[Tuple[Sequence[int], Sequence[int]]],
-        tasks: Sequence[LoadedTask],
+        tasks: Sequence[TaskArrays],
         reads_tokens: bool,
     ) -> Tuple[np.ndarray, np.ndarray]:
         """Computes a batch.
@@ -102,7 +95,7 @@ class Engine:
             {
                 **inputs,
                 "num_positions": np.array([length], np.int64),
-                **_feeds(groups),
+                **onnx_encoder.feeds(groups),
             },
         )
         in_order = np.argsort(order)
@@ -113,12 +106,26 @@ class Engine:
         )
 
     def session(self, architecture: Architecture) -> Any:
-        """Returns the session of an `Architecture`, built if necessary."""
-        with self._lock:
-            if architecture not in self._sessions:
-                backbone, self._backbone = self._backbone or self._load_backbone(), None
-                self._sessions[architecture] = self._build(architecture, backbone.tensors)
-            return self._sessions[architecture]
+        """Returns the session of an `Architecture`, built if necessary.
+
+        Raises:
+          UserError: the BERT's files have changed.
+        """
+        session = self._sessions.get(architecture)
+        if session is not None:
+            return session
+        with self._build_lock:
+            session = self._sessions.get(architecture)  # Another thread may have built it.
+            if session is None:
+                backbone = self._backbone or self._load_backbone()
+                if backbone.fingerprint != self.fingerprint:
+                    raise UserError(
+                        f"{self._init_checkpoint} has changed since it was loaded; restart."
+                    )
+                session = self._build(architecture, backbone.tensors)
+                with self._lock:
+                    self._sessions[architecture], self._backbone = session, None
+        return session
 
     def _build(self, architecture: Architecture, backbone: onnx_encoder.Tensors) -> Any:
         graph = onnx_encoder.Graph(self._dtype, keeps_constants_apart=True)
@@ -178,13 +185,7 @@ def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.nd
     return onnx_encoder.Inputs(input_ids, input_mask, segment_ids)._asdict()
 
 
-def _feeds(groups: List[LoadedTask]) -> Dict[str, np.ndarray]:
-    if len(groups) == 1:
-        return groups[0].feeds
-    return onnx_encoder.feeds([task.arrays for task in groups])
-
-
-def _groups(tasks: List[LoadedTask]) -> List[LoadedTask]:
+def _groups(tasks: List[TaskArrays]) -> List[TaskArrays]:
     """Returns the groups' tasks, for groups of equal size with one task each, as large as possible.
 
     Args:

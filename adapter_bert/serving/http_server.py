@@ -196,6 +196,10 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
         if self.cycle.response_complete:  # Otherwise the next request has begun already.
             self._start_timer()  # Limits the rest of a refused body and the next headers.
 
+    def send_400_response(self, msg):
+        super().send_400_response(msg)
+        self._start_timer()  # Limits the time in which the client must read the answer.
+
     def pause_writing(self):
         super().pause_writing()
         if self._timer is None:

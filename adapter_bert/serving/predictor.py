@@ -138,6 +138,10 @@ def _recorded_bert(folder: str) -> Optional[Bert]:
     vocabulary = sentencepiece or recorded.get("vocab_file")
     if not isinstance(checkpoint, str) or not isinstance(vocabulary, str):
         return None
-    if not files.exists(vocabulary) or not files.glob(checkpoint + ".*"):
+    from adapter_bert.formats import onnx_backbone  # Here, as Python 3.7 has no ONNX.
+
+    converted = posixpath.join(posixpath.dirname(checkpoint), onnx_backbone.FILE)
+    has_weights = any(map(files.exists, (checkpoint + ".index", checkpoint, converted)))
+    if not files.exists(vocabulary) or not has_weights:
         return None
     return Bert(checkpoint, vocabulary, bool(sentencepiece))

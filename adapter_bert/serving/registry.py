@@ -7,6 +7,7 @@ bank when its last lease ends.
 
 import collections
 import contextlib
+import os
 import posixpath
 import shutil
 import threading
@@ -291,13 +292,15 @@ class ServedTasks:
             numbers = sorted(adapter_folders.version_numbers(task_folder))
             for number in numbers[: -self._keep_versions]:
                 folder = f"{task_folder}/{number}"
-                unused = folder not in self._folders.values()
-                # A folder with other files is not an upload of this server.
-                if unused and set(files.listdir(folder)) <= set(task_adapter.FILES):
+                if folder in self._folders.values() or not _is_upload(folder):
+                    continue
+                try:
                     # The config first: if the process is killed now, the rest is no valid adapter.
                     with contextlib.suppress(FileNotFoundError):
                         files.remove(f"{folder}/{task_adapter.CONFIG_FILE}")
                     files.rmtree(folder)
+                except OSError as error:
+                    logging.warning("%s cannot be removed: %s.", folder, files.reason(error))
 
     def _require_root(self) -> str:
         if self._root is None:
@@ -332,6 +335,12 @@ class Lease:
             self._ended = True
             for task in self._tasks.values():
                 self._release(task.key)
+
+
+def _is_upload(folder: str) -> bool:
+    """Returns whether a path is a folder, no link, with no other files than an upload's."""
+    is_folder = not os.path.islink(folder) and files.isdir(folder)
+    return is_folder and set(files.listdir(folder)) <= set(task_adapter.FILES)
 
 
 def _remove_if_empty(folder: str) -> None:

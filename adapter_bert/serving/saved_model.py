@@ -77,8 +77,8 @@ def _lay_out_tables(
         name: np.zeros((num_used[encoder.pool_of(name)], *shape), np.float32)
         for name, shape in compatibility.row_shapes(config).items()
     }
-    for name, value in encoder.reserved_row_values(backbone_values).items():
-        values[name][0] = value
+    for name in filter(compatibility.is_pooler, backbone_values):
+        values[name][0] = backbone_values[name]  # The reserved row.
     for adapter, task_slots in zip(adapters.values(), slots):
         tensors = {**backbone_values, **adapter.tensors}
         for name, (indices, row_values) in encoder.table_rows(config, tensors, task_slots).items():

@@ -9,7 +9,7 @@ import functools
 import json
 import math
 import unicodedata
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
@@ -210,16 +210,19 @@ def _distinct_texts(
 ) -> List[Tuple[str, _Span]]:
     """Returns the first n of the `_Span`s with distinct texts: list of (text, span)."""
     span_by_text = {}
+    align = functools.lru_cache(maxsize=None)(_Alignment)  # Spans share words, which may be long.
     for span in spans:
         if len(span_by_text) >= settings.n_best_size:
             break
-        text = _text_of(span, doc_tokens, settings)
+        text = _text_of(span, doc_tokens, settings, align)
         span_by_text.setdefault(text, span)
     return list(span_by_text.items())
 
 
-def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> str:
-    """Returns a `_Span`'s text in the paragraph."""
+def _text_of(
+    span: _Span, doc_tokens: List[str], settings: AnswerSettings, align: Callable[..., "_Alignment"]
+) -> str:
+    """Returns a `_Span`'s text in the paragraph; `align` returns an `_Alignment`."""
     if span.feature is None:
         return ""
     words = span.feature.token_to_orig_map
@@ -229,9 +232,7 @@ def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> st
         return _text_of_pieces(tokens, original, settings)
     joined = " ".join(tokens).replace(" ##", "").replace("##", "")
     text = " ".join(joined.split())
-    return get_final_text(
-        text, original, settings.do_lower_case, verbose_logging=settings.verbose_logging
-    )
+    return align(original, settings.do_lower_case).find(text, settings.verbose_logging)
 
 
 def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) -> str:
@@ -280,25 +281,37 @@ def get_final_text(
     Returns:
       str; all of orig_text if the answer cannot be aligned.
     """
+    return _Alignment(orig_text, do_lower_case).find(pred_text, verbose_logging)
 
-    def unknown(reason):
-        if verbose_logging:
-            logging.info("%s: %r in %r.", reason, pred_text, orig_text)
-        return orig_text
 
-    tok_text = " ".join(_basic_tokenizer(do_lower_case).tokenize(orig_text))
-    start = tok_text.find(pred_text)
-    if start < 0:
-        return unknown("Not found")
-    in_original = [place for place, char in enumerate(orig_text) if char != " "]
-    in_tokens = [place for place, char in enumerate(tok_text) if char != " "]
-    if len(in_original) != len(in_tokens):
-        return unknown("Lengths without spaces differ")
-    counts = {place: count for count, place in enumerate(in_tokens)}
-    first, last = (counts.get(place) for place in (start, start + len(pred_text) - 1))
-    if first is None or last is None:
-        return unknown("Not at a character boundary")
-    return orig_text[in_original[first] : in_original[last] + 1]
+class _Alignment:
+    """Maps positions in a tokenized text to the text itself, see `get_final_text`."""
+
+    def __init__(self, text: str, do_lower_case: bool):
+        self._text = text
+        self._tokenized = " ".join(_basic_tokenizer(do_lower_case).tokenize(text))
+        self._in_original = [place for place, char in enumerate(text) if char != " "]
+        in_tokens = [place for place, char in enumerate(self._tokenized) if char != " "]
+        self._is_aligned = len(self._in_original) == len(in_tokens)
+        self._counts = {place: count for count, place in enumerate(in_tokens)}
+
+    def find(self, pred_text: str, verbose_logging: bool) -> str:
+        """Returns the part of the text that predicted tokens cover."""
+
+        def unknown(reason):
+            if verbose_logging:
+                logging.info("%s: %r in %r.", reason, pred_text, self._text)
+            return self._text
+
+        start = self._tokenized.find(pred_text)
+        if start < 0:
+            return unknown("Not found")
+        if not self._is_aligned:
+            return unknown("Lengths without spaces differ")
+        first, last = (self._counts.get(at) for at in (start, start + len(pred_text) - 1))
+        if first is None or last is None:
+            return unknown("Not at a character boundary")
+        return self._text[self._in_original[first] : self._in_original[last] + 1]
 
 
 @functools.lru_cache(maxsize=2)

@@ -101,17 +101,18 @@ def split_text(text: str) -> List[Word]:
     """
     pieces = _basic_pieces(text)
     is_mark = [not any(char.isalnum() for char in piece.text) for piece in pieces]
+    is_ideograph = [tokenization.is_ideograph(piece.text[0]) for piece in pieces]
     words: List[Word] = []
     index = 0
     while index < len(pieces):
         last = index
-        while not is_mark[index]:  # Joins adjacent pieces such as "U . S", but not ideographs.
+        while not is_mark[index] and not is_ideograph[last]:  # Joins pieces such as "U . S".
             end = last + 1
             while end < len(pieces) and is_mark[end]:
                 end += 1
             between = pieces[last : end + 1]
             touch = all(a.end == b.start for a, b in zip(between, between[1:]))
-            if end == last + 1 or end >= len(pieces) or not touch:
+            if end == last + 1 or end >= len(pieces) or is_ideograph[end] or not touch:
                 break
             last = end
         start, end = pieces[index].start, pieces[last].end

@@ -18,7 +18,8 @@ IGNORED = 0  # No tag is read at this position.
 UNKNOWN = 1  # A tag is read here, but the true one is unknown or not in the task's labels.
 FIRST_TAG = 2
 
-_KEPT_WORDS = 100000  # Words whose pieces are cached.
+_KEPT_WORDS = 100000  # Words whose pieces are cached,
+_MAX_KEPT_LENGTH = 200  # if they have at most this many characters.
 _TOKENS_A_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
@@ -80,7 +81,9 @@ class WordPieces:
             if len(self._ids) >= _KEPT_WORDS:
                 self._ids.clear()
             tokens = self._tokenizer.tokenize(word)[: self.room] or ["[UNK]"]
-            ids = self._ids[word] = list(self._tokenizer.convert_tokens_to_ids(tokens))
+            ids = list(self._tokenizer.convert_tokens_to_ids(tokens))
+            if len(word) <= _MAX_KEPT_LENGTH:
+                self._ids[word] = ids
         return ids
 
 

@@ -122,7 +122,19 @@ class ReadersTest(tf.test.TestCase):
         self.assertEqual([f.result(10) for f in found], ["long", "late", "short", "as long"])
         self.assertEqual(done, ["long", "short", "long", "long", "as long", "late"])
         readers.close()
-        self.assertEqual(self.steps, [0] * 10)
+        self.assertEqual(self.steps, [0] * 4)
+
+    def test_failed_work_is_not_counted(self):
+        readers = self.readers()
+
+        def work(error):
+            yield
+            if error:
+                raise error
+
+        readers.submit(1.0, work(ValueError("odd"))).exception(10)
+        readers.submit(1.0, work(None)).result(10)
+        self.assertLen(self.steps, 1)
 
     def test_an_error_is_its_works_and_cancelled_work_ends(self):
         readers, done, begun, go = self.readers(), [], threading.Event(), threading.Event()

@@ -323,6 +323,43 @@ class TasksTest(BankTestCase):
         self.assert_own(miss, results)
         self.assertEqual(bank.names_in_memory()[1:], ["large"])
 
+    def test_building_a_session_does_not_stop_others(self):
+        bank, rows = self.bank(["plain", "relu"]), self.rows(["plain"])
+        bank.load("plain")
+        is_building, may_go_on, build = threading.Event(), threading.Event(), engine.Engine._build
+
+        def slow_build(*arguments):
+            is_building.set()
+            self.assertTrue(may_go_on.wait(30))
+            return build(*arguments)
+
+        with mock.patch.object(engine.Engine, "_build", slow_build):
+            builder = threading.Thread(target=bank.load, args=("relu",))
+            builder.start()
+            self.assertTrue(is_building.wait(30))
+            others = threading.Thread(target=lambda: self.assert_own(rows, bank.predict(rows)))
+            others.start()
+            others.join(20)
+            was_stopped = others.is_alive()
+            may_go_on.set()
+            builder.join()
+            others.join()
+        self.assertFalse(was_stopped)
+
+    def test_a_bert_that_changed_on_disk(self):
+        folder = os.path.join(self.root, "bert")
+        shutil.copytree(self.bert, folder)
+        bank = AdapterBank(tiny.config(), os.path.join(folder, "bert_model.ckpt"))
+        self.addCleanup(bank.close)
+        for name in ("plain", "relu"):
+            bank.add(name, self.adapters[name])
+        bank.load("plain")
+        shutil.rmtree(folder)
+        tiny.write_bert(folder, initializer_range=0.1)
+        with self.assertRaisesRegex(UserError, "bert_model.ckpt has changed since it was loaded"):
+            bank.predict(self.rows(["relu"]))
+        self.assert_own(self.rows(["plain"]), bank.predict(self.rows(["plain"])))
+
     def test_one_that_is_replaced_while_it_is_read(self):
         """The batch gets all of the old one, and later ones the new one."""
         bank, rows, load = self.bank(), self.rows(["plain"]), task_adapter.load

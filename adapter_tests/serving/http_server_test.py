@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from concurrent import futures
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -205,6 +206,27 @@ class HttpServerTest(tf.test.TestCase):
     def rest(self, connection):
         """How many bytes still come."""
         return sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
+
+    def test_who_does_not_take_the_answer_to_a_broken_request_is_not_waited_for(self):
+        async def check():
+            server = http_server.make_server(
+                echo, max_connections=9, read_seconds=0.05, stop_seconds=5
+            )
+            config = server.config
+            config.load()
+            transport = mock.Mock()
+            transport.get_extra_info.return_value = None
+            transport.get_write_buffer_size.return_value = 10000  # The client reads nothing.
+            transport.is_closing.return_value = False
+            protocol = config.http_protocol_class(config, server.server_state, {})
+            protocol.connection_made(transport)
+            protocol.data_received(b"GET http://h HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.sleep(0.5)
+            return transport
+
+        transport = asyncio.run(check())
+        self.assertIn(b"400", transport.write.call_args_list[0].args[0])
+        transport.abort.assert_called()
 
     def test_a_thousand_idle_connections(self):
         http_server._raise_file_limit(3000)  # Both ends are this process's here.

@@ -19,7 +19,7 @@ import adapter_bert
 import run_classifier
 from adapter_bert.common import configs, files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import task_adapter, tfhub
+from adapter_bert.formats import onnx_backbone, task_adapter, tfhub
 from adapter_bert.serving import predictor
 from adapter_tests.support import own_models, script_cases, served, tiny
 
@@ -125,6 +125,19 @@ class PredictorTest(tf.test.TestCase):
             predictor.Predictor(folder, "nowhere")
         with self.assertRaisesRegex(UserError, "^Folder nowhere is not a task adapter"):
             predictor.Predictor("nowhere", self.bert)
+
+    def test_a_converted_bert_of_its_training(self):
+        converted = os.path.join(self.root, "converted")
+        os.makedirs(converted)
+        onnx_backbone.load(os.path.join(self.bert, "bert_model.ckpt"), tiny.config())
+        for name in ("bert_config.json", "vocab.txt", onnx_backbone.FILE):
+            shutil.copy(os.path.join(self.bert, name), converted)
+        run = os.path.join(self.root, "stars")
+        names = {"init_checkpoint": "bert_model.ckpt", "vocab_file": "vocab.txt"}
+        recorded = {flag: os.path.join(converted, name) for flag, name in names.items()}
+        files.write_object(os.path.join(run, "settings.json"), {"pretrained": recorded})
+        answer = predictor.Predictor(os.path.join(run, "adapter"))("a dog")
+        self.assertEqual(answer, self.predictor("stars")("a dog"))
 
     def test_the_hub_module_of_its_training(self):
         run = os.path.join(self.root, "topics")

@@ -295,6 +295,22 @@ class ServedTasksTest(tf.test.TestCase):
             again.close()
         self.assertEqual(os.listdir(os.path.join(self.root, "fresh")), ["5"])
 
+    def test_a_link_or_a_file_does_not_stop_the_removal_of_old_uploads(self):
+        elsewhere = os.path.join(self.get_temp_dir(), "elsewhere")
+        task_adapter.save(elsewhere, served.other("topics", 0))
+        os.remove(os.path.join(elsewhere, "README.md"))  # An upload has none.
+        os.makedirs(os.path.join(self.root, "fresh"))
+        link = os.path.join(self.root, "fresh", "1")
+        os.symlink(elsewhere, link)
+        self.addCleanup(os.remove, link)
+        with open(os.path.join(self.root, "fresh", "2"), "w"):
+            pass
+        for number in range(3, 7):
+            self.tasks.upload("fresh", self.contents(served.other("topics", number)))
+        self.tasks.close()
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), list("1256"))
+        self.assertEqual(set(os.listdir(elsewhere)), set(task_adapter.FILES))
+
     def test_a_folder_with_other_files_is_not_removed(self):
         for number in range(1, 4):
             self.tasks.upload("fresh", self.contents(served.other("topics", number)))

@@ -4,10 +4,12 @@ the shared folder) the original's answers."""
 import json
 import os
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import tokenization
 from adapter_bert.tasks import squad_answers, squad_data, squad_features
 from adapter_tests.support.shared import needs_shared
 from adapter_tests.support.squad import minilm_tokenizer, squad_golden
@@ -52,6 +54,19 @@ class ChooseAnswerTest(tf.test.TestCase):
         found = [entry["probability"] for entry in answer.nbest]
         self.assertAllClose(found, odds / odds.sum(), rtol=1e-12)
         self.assertEqual((answer.nbest[1]["start_logit"], answer.nbest[1]["end_logit"]), (2.0, 0.5))
+
+    def test_a_word_of_many_spans_is_tokenized_once(self):
+        result = logits(start=[(3, 2.0), (4, 2.0), (5, 2.0)], end=[(4, 1.0), (5, 1.0), (6, 1.0)])
+        tokenize, read = tokenization.BasicTokenizer.tokenize, []
+
+        def tokenize_and_record(tokenizer, text):
+            read.append(text)
+            return tokenize(tokenizer, text)
+
+        with mock.patch.object(tokenization.BasicTokenizer, "tokenize", tokenize_and_record):
+            self.choose((feature(), result))
+        self.assertIn("Smith's", read)
+        self.assertCountEqual(read, set(read))
 
     def test_what_is_no_answer(self):
         high = [(place, 5.0) for place in (0, 1, 2, 10, 11)]  # Outside of the paragraph.
@@ -165,7 +180,7 @@ class ChooseAnswerTest(tf.test.TestCase):
             window = squad_features.InputFeatures(0, 0, 0, tokens, word_of, word_of, [], [], [])
             span = squad_answers._Span(window, 3 + first, 3 + last, 0.0, 0.0)
             settings = squad_answers.AnswerSettings(sentencepiece=True)
-            self.assertEqual(squad_answers._text_of(span, [word], settings), expected, pieces)
+            self.assertEqual(squad_answers._text_of(span, [word], settings, None), expected, pieces)
 
     def test_best_places(self):
         self.assertEqual(squad_answers.best_positions([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])

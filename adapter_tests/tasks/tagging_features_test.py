@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import tracemalloc
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -61,6 +62,15 @@ class RowsTest(tf.test.TestCase):
         features.add_rows(sentences, pieces, parts.append)
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return features.TaggedRows(arrays, *self.ids("[CLS] [SEP]"), max_seq_length)
+
+    def test_long_words_are_not_cached(self):
+        pieces = features.WordPieces(self.tokenizer, 8)
+        tracemalloc.start()
+        for number in range(20):
+            self.assertEqual(pieces.ids("d" * (100000 + number)), self.ids("[UNK]"))
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        self.assertLess(size, 1000000)
 
     def test_the_first_piece_carries_the_tag(self):
         rows = self.rows([(["The", "dogs", "Xs", "."], [0, 1, -1, 2]), (["a"], None)])
