@@ -55,10 +55,10 @@ _FORMATS = (
     peft,
     adapterhub,
     adapter_folders,
-    google,
-    huggingface,
     tfhub,
     tf2,
+    google,
+    huggingface,
     adapter_checkpoints,
     pytorch,
 )
@@ -98,14 +98,14 @@ def from_tf2(source, destination, *, overwrite=False):
     _check_destination(destination, overwrite, google.FILES)
     bert = tf2.read(source, f"SOURCE {source}:")
     _write_bert(google, destination, bert)
-    if bert.do_lower_case is not None:
-        print(f"{destination}: its texts need --do_lower_case={bert.do_lower_case}.")
 
 
 def _write_bert(form, destination, bert):
     with files.atomic_folder(destination) as folder:
         form.write(folder, bert)
     print(f"{destination}: wrote {count_text(bert.tensors)}.")
+    if bert.do_lower_case is not None:
+        print(f"{destination}: its texts need --do_lower_case={bert.do_lower_case}.")
 
 
 def to_onnx(bert):
@@ -160,8 +160,9 @@ def from_adapter_bert(
         number of labels; labels or max_seq_length are none that a task can have.
     """
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
-    if not all(labels) or len(set(labels)) < len(labels):
-        raise UserError(f"--labels={','.join(labels)}: expected names, none of them twice.")
+    is_utf8 = all(label.encode("utf-8", "ignore").decode() == label for label in labels)
+    if not is_utf8 or not all(labels) or len(set(labels)) < len(labels):
+        raise UserError(f"--labels={','.join(labels)}: expected names in UTF-8, none twice.")
     description = dataclasses.replace(
         _partial_description(bert, max_seq_length, cased), task=task, labels=tuple(labels)
     )
@@ -282,7 +283,7 @@ def describe(path):
     path = hub.local_folder(path, "PATH").rstrip("/") or "/"
     for form in _FORMATS:
         if form.matches(path):
-            print("\n".join(form.describe(path, "PATH")))
+            print("\n".join(map(errors.one_line, form.describe(path, "PATH"))))
             return
     raise UserError(f"PATH {path} {other_files.describe(path)}.")
 

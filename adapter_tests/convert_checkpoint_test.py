@@ -5,6 +5,7 @@ import dataclasses
 import filecmp
 import io
 import os
+import shutil
 import tempfile
 import unittest
 from unittest import mock
@@ -223,7 +224,7 @@ class AdapterTestCase(tf.test.TestCase):
 
 
 class AdapterBertTest(AdapterTestCase):
-    def from_adapter_bert(self, checkpoint, labels="no,yes", max_seq_length=16):
+    def from_adapter_bert(self, checkpoint, labels="no,yes", max_seq_length=16, cased=False):
         return self.output(
             "from_adapter_bert",
             checkpoint,
@@ -232,6 +233,7 @@ class AdapterBertTest(AdapterTestCase):
             "--task=MRPC",
             "--labels=" + labels,
             f"--max_seq_length={max_seq_length}",
+            *(["--cased"] if cased else []),
         )
 
     def test_there_and_back(self):
@@ -271,10 +273,15 @@ class AdapterBertTest(AdapterTestCase):
                 self.from_adapter_bert(full, max_seq_length=length)
         with self.assertRaisesRegex(UserError, "expected adapters of one size, found none"):
             self.from_adapter_bert(self.prefix)
+        with self.assertRaisesRegex(UserError, "--labels=.*: expected names in UTF-8"):
+            self.from_adapter_bert(full, labels="a,b\udcff")
         with open(os.path.join(self.bert, "vocab.txt"), "w") as writer:
             writer.writelines(f"{word.title()}\n" for word in tiny.VOCABULARY)
         with self.assertRaisesRegex(UserError, "BERT_DIR .* is cased: add --cased"):
             self.from_adapter_bert(full)
+        self.from_adapter_bert(full, cased=True)
+        self.assertFalse(task_adapter.load(self.path("taken")).description.do_lower_case)
+        shutil.rmtree(self.path("taken"))
         tiny.write_bert(self.bert, initializer_range=0.1)
         with self.assertRaisesRegex(UserError, "was not trained from BERT_DIR"):
             self.from_adapter_bert(full)
@@ -358,6 +365,19 @@ class OtherFormatsTest(AdapterTestCase):
         os.remove(os.path.join(self.bert, "vocab.txt"))
         with self.assertRaisesRegex(UserError, "BERT_DIR .*there is no vocab.txt"):
             self.output("to_huggingface", self.bert, self.path("theirs"))
+
+    def test_pretraining_heads_that_do_not_fit(self):
+        prefix = os.path.join(self.bert, "bert_model.ckpt")
+        reader = checkpoints.open_checkpoint(prefix)
+        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        weights = "cls/seq_relationship/output_weights"
+        for head, part in (
+            ({weights: np.zeros([3, 4], np.float32)}, f"{weights} has the shape"),
+            ({"cls/seq_relationship/output_bias": np.zeros(2, np.float32)}, f"lacks {weights}"),
+        ):
+            checkpoints.write(prefix, {**tensors, **head})
+            with self.assertRaisesRegex(UserError, part):
+                self.output("to_huggingface", self.bert, self.path("theirs"))
 
     def test_a_damaged_bert(self):
         data = self.prefix + ".data-00000-of-00001"
@@ -449,6 +469,22 @@ class DescribeTest(AdapterTestCase):
             },
         )
         self.assertIn("Others: 20 parameters", self.output("describe", albert))
+
+    def test_tensors_of_other_types_and_ranks(self):
+        reader = checkpoints.open_checkpoint(os.path.join(self.bert, "bert_model.ckpt"))
+        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        path = self.path("odd.ckpt")
+        words = np.array([[b"a"]])
+        checkpoints.write(path, {**tensors, "bert/embeddings/token_type_embeddings": words})
+        with self.assertRaisesRegex(UserError, "expected float32, but bert/emb.* is string"):
+            self.output("describe", path)
+        scope = "bert/encoder/layer_0/output/adapters/"
+        checkpoints.write(path, {**tensors, scope + "weights1": np.float32(1)})
+        with self.assertRaisesRegex(UserError, "expected adapters of one size, found none"):
+            self.output(
+                *("from_adapter_bert", path, self.bert, self.path("taken"), "--task=MRPC"),
+                *("--labels=no,yes", "--max_seq_length=16"),
+            )
 
     def test_a_bert_without_its_pooler(self):
         reader = checkpoints.open_checkpoint(os.path.join(self.bert, "bert_model.ckpt"))

@@ -373,6 +373,11 @@ class RefusalsTest(ExtractionTestCase):
         code, _, stderr = self.call("--output_file=" + self.path("input.txt/out"))
         self.assertEqual(code, 1)
         self.assertRegex(stderr, r"Error: --output_file=.* cannot be written \(")
+        os.mkdir(self.path("out.jsonl"))
+        code, _, stderr = self.call("--output_file=" + self.path("out.jsonl"))
+        self.assertEqual(code, 1)
+        self.assertRegex(stderr, r"Error: --output_file=.* cannot be written \(it is a folder")
+        self.assertNotIn("Reading", stderr)
 
     def test_parts_of_a_tpu(self):
         self.write(TEXTS)

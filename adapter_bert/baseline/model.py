@@ -94,7 +94,7 @@ def open_module(handle):
       UserError: there is no module, or it does not embed texts.
     """
     where, folder = f"TF-Hub module {handle}:", tfhub.find_module(handle)
-    if tfhub.is_hub_module(folder):
+    if tfhub.matches(folder):
         return _open_hub_module(folder, where)
     if not tfhub.is_tf2(folder, where):
         raise UserError(
@@ -164,7 +164,7 @@ def _load_module(folder, trainable):
     Returns:
       A function from strings [B] to float32 [B, D].
     """
-    if tfhub.is_hub_module(folder):
+    if tfhub.matches(folder):
         return tfhub.library().Module(folder, trainable=trainable, name=_MODULE)
     existing_ids = set(map(id, tf.global_variables()))
     with tf.name_scope(_MODULE + "/"):

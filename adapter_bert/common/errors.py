@@ -21,10 +21,11 @@ class UserError(ValueError):
     """
 
     def __init__(self, sentence):
-        super().__init__(_one_line(sentence))
+        super().__init__(one_line(sentence))
 
 
-def _one_line(text):
+def one_line(text):
+    """Returns a text on one line, with other characters than printable ones escaped."""
     line = " ".join(part.strip() for part in text.splitlines())
     if not line.isprintable():
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

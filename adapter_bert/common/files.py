@@ -319,7 +319,7 @@ def atomic_folder(folder: str) -> Iterator[str]:
       UserError: the folder cannot be written, or another process on this machine is writing it; the
         old folder stays.
     """
-    folder = folder.rstrip("/")
+    folder = _linked_folder(folder)
     recover(folder)
     partial = folder + _PARTIAL
     try:
@@ -378,6 +378,7 @@ def recover(folder: str) -> None:
     Raises:
       UserError: the folder cannot be written, or a live process is writing it.
     """
+    folder = _linked_folder(folder)
     replaced, partial = folder + _REPLACED, folder + _PARTIAL
     with convert_write_errors(folder), _locked(partial):
         if current_folder(folder) == replaced:
@@ -390,10 +391,17 @@ def recover(folder: str) -> None:
 
 def current_folder(folder: str) -> str:
     """Returns the path under which `folder` can be read, also after a killed `atomic_folder`."""
-    folder = folder.rstrip("/")
+    folder = _linked_folder(folder)
     replaced = folder + _REPLACED
     is_replaced = exists(replaced) and not exists(folder)
     return replaced if is_replaced else folder
+
+
+def _linked_folder(folder: str) -> str:
+    """Returns the folder to which a symbolic link leads, so that the link stays; others as is."""
+    folder = folder.rstrip("/")
+    is_link = not is_remote(folder) and os.path.islink(folder)
+    return os.path.realpath(folder) if is_link else folder
 
 
 def final_folder(folder: str) -> str:
@@ -462,6 +470,7 @@ def read_object(
     try:
         with open_file(path) as reader:
             content = parse_json(reader.read())
+            json.dumps(content, ensure_ascii=False).encode("utf-8")  # Rejects lone surrogates.
     except UserError:  # It is a ValueError, too; a remote path may raise it.
         raise
     except OSError as error:

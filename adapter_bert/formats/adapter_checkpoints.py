@@ -58,6 +58,7 @@ def describe(path: str, argument: str) -> List[str]:
         missing = [name for name in model_variables.encoder_shapes(sizes) if name not in shapes]
         if missing:
             return [*lines, f"Incomplete BERT: lacks {len(missing)} tensors, such as {missing[0]}"]
+        checkpoints.check_float32(reader, model_variables.encoder_shapes(sizes), where)
         read_tensor = functools.partial(checkpoints.read_tensor, reader, where=where)
         lines.append(describe_encoder(sizes, read_tensor))
     return lines
@@ -123,7 +124,8 @@ def read(
 
 
 def _adapter_size(tensors: Dict[str, np.ndarray], where: str) -> int:
-    sizes = {value.shape[-1] for name, value in tensors.items() if name.endswith("/weights1")}
+    weights = [value for name, value in tensors.items() if name.endswith("/weights1")]
+    sizes = {value.shape[1] for value in weights if value.ndim == 2}
     if len(sizes) != 1:
         raise UserError(f"{where}: expected adapters of one size, found {sorted(sizes) or 'none'}.")
     return sizes.pop()

@@ -419,7 +419,10 @@ def read_files(folder: str, where: str) -> Source:
         path = _tensor_file(folder, file)
         if file != _LAYER_NORMS or files.exists(path):
             for pytorch_name, value in huggingface.read_tensors(path).items():
-                tensors[file, _current_name(pytorch_name, name, head_record, layer)] = value
+                current = _current_name(pytorch_name, name, head_record, layer)
+                if (file, current) in tensors:
+                    raise UserError(f"{path}: holds {current} twice, with two spellings.")
+                tensors[file, current] = value
     hidden_size = record.get("hidden_size")
     return Source(
         name,
@@ -626,9 +629,14 @@ def _apply_trained_scaling(tensors: Tensors, config: Dict[str, Any], where: str)
     """Multiplies trained scaling factors, [1] or [D], into the adapters' last weights."""
     if config.get("scaling") not in _TRAINED_SCALINGS:
         return
-    for file, name in [key for key in tensors if key[1].endswith(".scaling")]:
+    scaled = {key for key in tensors if key[1].endswith(".scaling")}
+    up = "adapter_up.weight"
+    scaled |= {(f, name[: -len(up)] + "scaling") for f, name in tensors if name.endswith(up)}
+    for file, name in sorted(scaled):
+        if (file, name) not in tensors:
+            raise UserError(f"{where}: in {file}.safetensors {name} is missing.")
         factor, scope = tensors.pop((file, name)), name[: -len("scaling")]
-        weight, bias = (file, scope + "adapter_up.weight"), (file, scope + "adapter_up.bias")
+        weight, bias = (file, scope + up), (file, scope + "adapter_up.bias")
         shapes = [tensors[key].shape for key in (bias, weight) if key in tensors]
         if len(shapes) != 2 or factor.shape not in ((1,), shapes[0]) or len(shapes[1]) != 2:
             raise UserError(f"{where}: {name} has a wrong shape, {list(factor.shape)}.")

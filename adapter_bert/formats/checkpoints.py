@@ -7,7 +7,7 @@ find errors before a graph is built.
 import contextlib
 import os
 import re
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -26,6 +26,7 @@ MODEL_CHECKPOINT, PARTIAL_CHECKPOINT = "model.ckpt", "partial.ckpt"
 TRAINING_FILES = ("checkpoint", MODEL_CHECKPOINT + "-*", PARTIAL_CHECKPOINT + "-*")
 
 _SUFFIXES = (".data-00000-of-00001", ".index")  # Files of a checkpoint with one shard.
+_PARTIAL = ".partial"
 IDENTITY = "_RUN_IDENTITY"  # Tensor that identifies the run of a training checkpoint.
 
 # Errors of reading a damaged checkpoint; TensorFlow raises IndexError for a truncated one.
@@ -89,9 +90,17 @@ def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_c
     Raises:
       UserError: the checkpoint cannot be opened, or does not contain such an encoder.
     """
-    check_encoder_shapes(
-        open_checkpoint(prefix, flag).get_variable_to_shape_map(), config, f"{flag} {prefix}"
-    )
+    reader, where = open_checkpoint(prefix, flag), f"{flag} {prefix}"
+    check_encoder_shapes(reader.get_variable_to_shape_map(), config, where)
+    check_float32(reader, model_variables.encoder_shapes(config), where)
+
+
+def check_float32(reader: Any, names: Iterable[str], where: str) -> None:
+    """Raises UserError if a tensor of a checkpoint reader has another type than float32."""
+    dtypes = reader.get_variable_to_dtype_map()
+    for name in names:
+        if dtypes[name] != tf.float32:
+            raise UserError(f"{where} expected float32, but {name} is {dtypes[name].name}.")
 
 
 def check_encoder_shapes(
@@ -232,21 +241,29 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
     cpu_config = tf.ConfigProto(device_count={"GPU": 0})
     with tf.Graph().as_default(), tf.Session(config=cpu_config) as session:
         inputs = [tf.placeholder(value.dtype, value.shape) for value in tensors.values()]
-        partial = prefix + ".partial"
+        partial = prefix + _PARTIAL
         save = tf.raw_ops.SaveV2(
             prefix=partial,
             tensor_names=list(tensors),
             shape_and_slices=[""] * len(tensors),
             tensors=inputs,
         )
-        with files.convert_write_errors(prefix):
-            session.run(save, dict(zip(inputs, tensors.values())))
-            # Removed first: an old index must never be next to new data.
-            if files.exists(prefix + ".index"):
-                files.remove(prefix + ".index")
-                files.sync(os.path.dirname(prefix) or ".")
+        try:
+            with files.convert_write_errors(prefix):
+                session.run(save, dict(zip(inputs, tensors.values())))
+                for suffix in _SUFFIXES:
+                    files.sync(partial + suffix)  # Here, because it takes long.
+                # Removed first: an old index must never be next to new data.
+                if files.exists(prefix + ".index"):
+                    files.remove(prefix + ".index")
+                    files.sync(os.path.dirname(prefix) or ".")
+                for suffix in _SUFFIXES:
+                    files.replace(partial + suffix, prefix + suffix)
+        except BaseException:
             for suffix in _SUFFIXES:
-                files.replace(partial + suffix, prefix + suffix)
+                with contextlib.suppress(OSError):
+                    files.remove(partial + suffix)
+            raise
 
 
 class Saver(tf.train.Saver):
@@ -313,7 +330,10 @@ def step_of(prefix: str, flag: str = "--output_dir") -> int:
     reader = open_checkpoint(prefix, flag)
     if not reader.has_tensor(GLOBAL_STEP):
         return 0
-    return int(read_tensor(reader, GLOBAL_STEP, f"{flag} {prefix}"))
+    step = np.asarray(read_tensor(reader, GLOBAL_STEP, f"{flag} {prefix}"))
+    if step.shape or step.dtype.kind != "i":
+        raise UserError(f"{flag} {prefix}: its {GLOBAL_STEP} is not an integer.")
+    return int(step)
 
 
 def identity_of(prefix: str, flag: str = "--output_dir") -> Optional[str]:
@@ -375,7 +395,9 @@ def _checkpoints_in(folder: str) -> List[str]:
     return sorted(
         os.path.join(folder, name[: -len(".index")])
         for name in names
-        if name.endswith(".index") and not name.startswith(PARTIAL_CHECKPOINT + "-")
+        if name.endswith(".index")
+        and not name.endswith(_PARTIAL + ".index")
+        and not name.startswith(PARTIAL_CHECKPOINT + "-")
     )
 
 

@@ -66,8 +66,15 @@ def read(folder: str, argument: str) -> Bert:
       UserError: as for `open_folder`; or a tensor is damaged.
     """
     config, reader = open_folder(folder, argument)
-    shapes = huggingface.google_shapes(config, reader.get_variable_to_shape_map())
-    where = f"{argument} {folder}"
+    found, where = reader.get_variable_to_shape_map(), f"{argument} {folder}"
+    shapes = huggingface.google_shapes(config, found)
+    for name, shape in shapes.items():
+        if tuple(found.get(name, ())) != shape:
+            raise UserError(
+                f"{where}: {name} has the shape {found.get(name)}, expected {list(shape)}."
+                if name in found
+                else f"{where}: its pretraining head lacks {name}."
+            )
     tensors = {name: checkpoints.read_tensor(reader, name, where) for name in shapes}
     return Bert(config, tensors, os.path.join(folder, VOCABULARY))
 

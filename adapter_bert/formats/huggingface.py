@@ -23,19 +23,8 @@ from adapter_bert.formats.bert import Bert, Tensors, count_text, describe_encode
 
 CONFIG, _WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.txt"
 _OLD_WEIGHTS = "pytorch_model.bin"
-_CONFIG_FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-)
+_CONFIG_FIELDS = tuple(vars(configs.BertConfig(vocab_size=1)))
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # HuggingFace's "gelu" is the exact form, "gelu_new" the tanh form, which Google calls "gelu". They
 # differ by less than 1e-3, and BERTs have been trained with either.
@@ -109,7 +98,22 @@ def read(folder: str, argument: str) -> Bert:
     config_file, weights_file, vocab_file = paths
     config = _read_config(config_file)
     tensors = _to_google(_read_weights(weights_file), config, weights_file)
-    return Bert(config, tensors, vocab_file)
+    return Bert(config, tensors, vocab_file, _lower_case_of(folder))
+
+
+def _lower_case_of(folder: str) -> Optional[bool]:
+    """Returns whether the tokenizer lower-cases, or None; raises UserError if it is not BERT's."""
+    path = os.path.join(folder, _TOKENIZER_CONFIG)
+    fields = files.read_object(path) if files.exists(path) else {}
+    if fields.get("tokenizer_class") == "BertJapaneseTokenizer":
+        raise UserError(f"{path}: BertJapaneseTokenizer is not supported, only BERT's tokenizer.")
+    lower_case, strip_accents = (fields.get(name) for name in ("do_lower_case", "strip_accents"))
+    if strip_accents is not None and strip_accents is not lower_case:
+        raise UserError(
+            f"{path}: strip_accents is {strip_accents} and do_lower_case {lower_case}; BERT removes"
+            " accents if and only if it lower-cases."
+        )
+    return lower_case if isinstance(lower_case, bool) else None
 
 
 def write(folder: str, bert: Bert) -> None:

@@ -23,6 +23,15 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats.bert import Tensors, count_text
 
 _ZIP_MAGIC = b"PK\x03\x04"
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    ValueError,
+    OSError,
+    EOFError,
+    RuntimeError,  # Encrypted, or NotImplementedError.
+    OverflowError,
+    struct.error,
+)
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _LEGACY_VERSION = 1001
 
@@ -97,7 +106,7 @@ def matches(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("/data.pkl") for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError, ValueError):
+    except _ZIP_ERRORS:
         return False
 
 
@@ -168,6 +177,9 @@ def _tensors(
         # The stride of an axis of size 1 has no effect and may be any number.
         strides = [4 * stride if size > 1 else 0 for size, stride in zip(*tensor[2:])]
         result[name] = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
+    # Tied tensors share a storage; any number of them would fill the memory when they are copied.
+    if sum(map(np.size, result.values())) > 2 * sum(map(np.size, decoded.values())):
+        raise _RefusedError("holds too many tensors that share their values")
     return result
 
 
@@ -185,7 +197,7 @@ def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
     """Returns the object in a zip file's pickle, and a function that reads a storage."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
-    except (zipfile.BadZipFile, ValueError, OSError, struct.error, NotImplementedError) as error:
+    except _ZIP_ERRORS as error:
         raise _RefusedError(f"is a damaged zip file ({error})") from None
     entries: Dict[str, zipfile.ZipInfo] = {}
     for entry in archive.infolist():
@@ -208,14 +220,7 @@ def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
             raise _RefusedError("is compressed, or has overlapping entries")
         try:
             return archive.read(entry)
-        except (
-            zipfile.BadZipFile,
-            ValueError,
-            OSError,
-            EOFError,
-            RuntimeError,
-            struct.error,
-        ) as error:
+        except _ZIP_ERRORS as error:
             raise _RefusedError(f"is a damaged zip file ({error})") from None
 
     if root + "byteorder" in entries and read_entry("byteorder") != b"little":

@@ -227,6 +227,12 @@ def _keys_of_encoder(variables: Sequence[Tuple[str, str]], where: str) -> Dict[s
     outermost = min(
         encoder_scopes, key=lambda scope: (len(scope.split("/")) if scope else 0, scope)
     )
+    depth = outermost.count("/")
+    rivals = [s for s in encoder_scopes if s and outermost and s.count("/") == depth]
+    if len(rivals) > 1:
+        raise UserError(
+            f"{where} expected one BERT encoder, but found {' and '.join(sorted(rivals))}."
+        )
     scope = outermost + "/" if outermost else ""
     if any(full_name == scope + _PROJECTION for full_name, _ in variables):
         raise UserError(
@@ -256,23 +262,30 @@ def _config_of(folder: str, shapes: Dict[str, Sequence[int]], where: str) -> con
     """Returns the encoder's `configs.BertConfig`, after checking it against the tensors' shapes."""
     query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", ())
     num_heads = int(query[1]) if len(query) == 3 else None
-    flat_shapes: Dict[str, Sequence[int]] = {
-        name: _flatten_heads(name, shape) for name, shape in shapes.items()
-    }
-    config = find_config(folder, where)
+    config, activation = find_config(folder, where), _activation_of(folder, where)
     if config is None:
-        config = config_from_shapes(flat_shapes, where, num_heads)
-        config.hidden_act = _activation_of(folder, where)
-    checkpoints.check_encoder_shapes(flat_shapes, config, where)
+        config = config_from_shapes(shapes, where, num_heads)
+        config.hidden_act = activation or "gelu"  # As in Google's models.
+    elif activation not in (None, config.hidden_act):
+        raise UserError(
+            f"{where} has the activation {activation}, but its {_CONFIG} says {config.hidden_act}."
+        )
     if num_heads not in (None, config.num_attention_heads):
         raise UserError(
             f"{where} has {num_heads} attention heads, but its {_CONFIG} says"
             f" {config.num_attention_heads}."
         )
-    for name, shape in shapes.items():
-        expected = _shape_by_heads(name, config)
-        if len(shape) != len(flat_shapes[name]) and tuple(shape) != expected:
-            raise UserError(f"{where} {name} has the shape {list(shape)}, expected {expected}.")
+    merged = model_variables.encoder_shapes(config)
+    checkpoints.check_encoder_shapes(
+        {
+            name: merged.get(name, shape)
+            if tuple(shape) == _shape_by_heads(name, config)
+            else shape
+            for name, shape in shapes.items()
+        },
+        config,
+        where,
+    )
     return config
 
 
@@ -287,25 +300,15 @@ def _shape_by_heads(name: str, config: configs.BertConfig) -> Optional[Tuple[int
     return None
 
 
-def _flatten_heads(name: str, shape: Sequence[int]) -> List[int]:
-    """Returns a tensor's shape with the axes for heads and head size merged."""
-    sizes = [int(size) for size in shape]
-    if "/attention/self/" in name and len(sizes) == (3 if name.endswith("/kernel") else 2):
-        return [*sizes[:-2], sizes[-2] * sizes[-1]]
-    if name.endswith("/attention/output/dense/kernel") and len(sizes) == 3:
-        return [sizes[0] * sizes[1], sizes[2]]
-    return sizes
-
-
-def _activation_of(folder: str, where: str) -> str:
-    """Returns the activation in keras_metadata.pb; by default "gelu", that of Google's models.
+def _activation_of(folder: str, where: str) -> Optional[str]:
+    """Returns the activation in keras_metadata.pb, or None.
 
     Raises:
       UserError: BERT has no such activation; or LayerNorm precedes the sub-layers.
     """
     path = os.path.join(folder, "keras_metadata.pb")
     if not files.exists(path):
-        return "gelu"
+        return None
     with files.open_file(path, "rb") as reader:
         metadata = reader.read().decode("utf-8", "replace")
     if re.search(r'"norm_first": true', metadata):
@@ -315,15 +318,15 @@ def _activation_of(folder: str, where: str) -> str:
         raise UserError(
             f"{where} has the activation {', '.join(sorted(names))}, expected gelu or relu."
         )
-    return _ACTIVATIONS[names.pop()] if names else "gelu"
+    return _ACTIVATIONS[names.pop()] if names else None
 
 
 def _lower_case_of(reader, where: str) -> Optional[bool]:
     """Returns the variable do_lower_case of an encoder's SavedModel, or None."""
     if not reader.has_tensor(_LOWER_CASE_KEY):
         return None
-    value = checkpoints.read_tensor(reader, _LOWER_CASE_KEY, where)
-    return bool(value) if np.shape(value) == () and value.dtype == bool else None
+    value = np.asarray(checkpoints.read_tensor(reader, _LOWER_CASE_KEY, where))
+    return bool(value) if value.shape == () and value.dtype == bool else None
 
 
 def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:

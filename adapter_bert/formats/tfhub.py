@@ -52,8 +52,9 @@ def find_module(handle: str) -> str:
 
 
 def matches(path: str) -> bool:
-    """Returns whether a path is a module in TensorFlow 1's hub format."""
-    return is_hub_module(path)
+    """Returns whether a path is the folder of a module in TensorFlow 1's hub format."""
+    names = (_HUB_MODULE, _SAVED_MODEL)
+    return all(files.exists(os.path.join(path, name)) for name in names)
 
 
 def describe(path: str, argument: str) -> List[str]:
@@ -70,12 +71,6 @@ def describe(path: str, argument: str) -> List[str]:
     reader = checkpoints.open_checkpoint(bert.init_checkpoint, argument)
     read = functools.partial(checkpoints.read_tensor, reader, where=f"{argument} {path}")
     return ["TF-Hub module", describe_encoder(bert.config, read)]
-
-
-def is_hub_module(folder: str) -> bool:
-    """Returns whether a folder is a module in TensorFlow 1's hub format."""
-    names = (_HUB_MODULE, _SAVED_MODEL)
-    return all(files.exists(os.path.join(folder, name)) for name in names)
 
 
 def read_bert(handle: str) -> configs.PretrainedBert:
@@ -96,7 +91,7 @@ def read_bert(handle: str) -> configs.PretrainedBert:
     """
     where = f"TF-Hub module {handle}:"
     folder = find_module(handle)
-    if not is_hub_module(folder):
+    if not matches(folder):
         return _read_tf2(folder, where)
     prefix = os.path.join(folder, "variables", "variables")
     shapes = tf2.open_checkpoint(folder, prefix, where).get_variable_to_shape_map()

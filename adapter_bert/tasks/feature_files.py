@@ -261,6 +261,8 @@ class FeatureWriter:
 
     def __enter__(self):
         with self._converted_errors():
+            if files.isdir(self._path):
+                raise IsADirectoryError("it is a folder")
             folder = posixpath.dirname(self._path)
             if folder:
                 files.makedirs(folder)

@@ -156,7 +156,8 @@ def _supplied_by_head(
     shapes = checkpoints.open_checkpoint(checkpoint).get_variable_to_shape_map()
     if not task_adapter.has_head(shapes):
         return Supplied({}, replacements)
-    sizes = {shape[-1] for name, shape in shapes.items() if name.endswith("/adapters/weights1")}
+    weights = [shape for name, shape in shapes.items() if name.endswith("/adapters/weights1")]
+    sizes = {shape[1] for shape in weights if len(shape) == 2}
     name, value = ("adapter_size", max(sizes)) if sizes else ("tuning", "full")
     if values[name].present:
         return Supplied({}, replacements)

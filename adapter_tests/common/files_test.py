@@ -87,6 +87,11 @@ class ObjectTest(FilesTestCase):
         ):
             open("")  # noqa: SIM115  Opening fails.
 
+    def test_a_lone_surrogate_is_refused(self):
+        files.write_atomically(self.path, '{"label": "\\ud800"}')
+        with self.assertRaisesRegex(UserError, "thing: is not valid JSON .*surrogates"):
+            files.read_object(self.path)
+
     def test_a_key_that_an_object_has_twice_is_refused(self):
         for text in ('{"size": 8, "size": 64}', '{"a": [{"b": {"size": 8, "c": 1, "size": 8}}]}'):
             with open(self.path, "w") as writer:
@@ -127,6 +132,18 @@ class WholeFolderTest(FilesTestCase):
         with files.atomic_folder(self.path + "/") as partial:
             open(os.path.join(partial, "c"), "w").close()
         self.assertEqual(os.listdir(self.path), ["c"])
+
+    def test_a_link_stays_and_leads_to_the_new_content(self):
+        elsewhere = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "disk")
+        os.mkdir(elsewhere)
+        os.symlink(elsewhere, self.path)
+        self.addCleanup(os.remove, self.path)
+        for text in ("first", "second"):
+            self.write_folder(text)
+            self.assertTrue(os.path.islink(self.path))
+            self.assertEqual(self.content("a"), text)
+            self.assertEqual(files.current_folder(self.path), os.path.realpath(elsewhere))
+        self.assertEqual(os.listdir(self.root), ["thing"])
 
     def test_an_error_inside_leaves_the_old_folder(self):
         self.write_folder("first")
@@ -323,11 +340,12 @@ class SyncTest(FilesTestCase):
             set(os.listdir(self.root)), {"checkpoint", *("thing-2" + end for end in ends)}
         )
         checkpoints.write(self.path, {"a": np.zeros(3)})
-        parts = [
+        parts = [[("fsync", "thing.partial" + end)] for end in ends]
+        parts += [
             [("fsync", "thing.partial" + end), ("rename", "thing" + end), ("fsync", ".")]
             for end in ends
         ]
-        self.assertEqual(self.noted(), parts[0] + parts[1])
+        self.assertEqual(self.noted(), sum(parts, []))
 
     def test_a_disk_that_fails_is_said(self):
         for error, is_refused in ((5, True), (28, True), (22, False)):

@@ -207,6 +207,7 @@ class ReadTest(AdapterHubTestCase):
             ("adapter_config.json", {"mh_adapter": [True]}, "are not supported"),
             ("adapter_config.json", {"mh_adapter": False}, "does not match the configs"),
             ("adapter_config.json", {"non_linearity": "mish"}, "non_linearity must be one of"),
+            ("adapter_config.json", {"non_linearity": "gelu"}, "non_linearity must be one of"),
             ("adapter_config.json", {"leave_out": [0]}, "does not match the configs"),
             ("head_config.json", {"layers": 2}, "but has layers 2, use_pooler True"),
             ("head_config.json", {"use_pooler": False}, "layers 1, use_pooler False"),
@@ -222,6 +223,26 @@ class ReadTest(AdapterHubTestCase):
             adapterhub.write(self.folder, random_adapter())
             self.edit(file, **fields)
             self.assert_refused(part)
+
+    def test_incomplete_and_doubled_tensors(self):
+        name = "bert.encoder.layer.0.output.adapters.MRPC."
+        path = os.path.join(self.folder, "adapter.safetensors")
+        for fields, changes, part in (
+            ({}, {name[len("bert.") :] + "adapter_up.weight": np.zeros([8, 4], "f4")}, "twice"),
+            ({"scaling": "learned"}, {name + "scaling": np.ones(1, "f4")}, "scaling is missing"),
+        ):
+            adapterhub.write(self.folder, random_adapter())
+            self.edit("adapter_config.json", **fields)
+            tensors = {**self.load("adapter.safetensors"), **changes}
+            safetensors.numpy.save_file(tensors, path)
+            self.assert_refused(part)
+
+    def test_another_model(self):
+        adapterhub.write(self.folder, random_adapter())
+        path = os.path.join(self.folder, "adapter_config.json")
+        record = files.read_object(path)
+        files.write_object(path, {**record, "model_type": "roberta"})
+        self.assert_refused("a model of the type roberta")
 
     def test_damaged_files(self):
         self.assert_refused("there is no")

@@ -236,6 +236,16 @@ class CheckEncoderTest(CheckpointTestCase):
             changed(TINY, intermediate_size=128, num_hidden_layers=3),
         )
 
+    def test_another_type(self):
+        name = "bert/embeddings/word_embeddings"
+        self.save_encoder(TINY, **{name: np.zeros([11, 64], np.float16)})
+        self.assert_refused(
+            [f"expected float32, but {name} is float16"],
+            checkpoints.check_encoder,
+            self.prefix,
+            TINY,
+        )
+
     def test_more_layers_than_the_config_has(self):
         adapter = "bert/encoder/layer_0/output/adapters/weights1"
         self.save_encoder(changed(TINY, num_hidden_layers=11), **{adapter: np.float32([[0]])})
@@ -414,6 +424,14 @@ class WriteTest(CheckpointTestCase):
         with mock.patch.object(files, "rename", killed), self.assertRaises(KeyboardInterrupt):
             checkpoints.write(self.prefix, {"a": np.ones(3)})
         self.assertNotIn("bert_model.ckpt.index", os.listdir(self.folder))
+
+    def test_an_interrupt_leaves_no_partial_files(self):
+        def killed(old, new, overwrite):
+            raise KeyboardInterrupt
+
+        with mock.patch.object(files, "rename", killed), self.assertRaises(KeyboardInterrupt):
+            checkpoints.write(self.prefix, {"a": np.ones(3)})
+        self.assertEqual(os.listdir(self.folder), [])
 
     def test_an_unwritable_folder(self):
         file = self.save({"a": np.zeros(1)}) + ".index"

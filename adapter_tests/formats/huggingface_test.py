@@ -255,6 +255,25 @@ class FilesTest(HuggingFaceTestCase):
         os.remove(os.path.join(self.source, "vocab.txt"))
         self.assert_refused("no file " + os.path.join(self.source, "vocab.txt"))
 
+    def test_the_tokenizers_fields(self):
+        self.write_source(random_tensors(ENCODER))
+        path = os.path.join(self.source, "tokenizer_config.json")
+        for fields, expected in (
+            ({}, None),
+            ({"do_lower_case": True, "strip_accents": None}, True),
+            ({"do_lower_case": False, "tokenizer_class": "BertTokenizer"}, False),
+        ):
+            with open(path, "w") as writer:
+                json.dump(fields, writer)
+            self.assertIs(huggingface.read(self.source, "SOURCE_DIR").do_lower_case, expected)
+        for fields, part in (
+            ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer is not"),
+            ({"do_lower_case": True, "strip_accents": False}, "strip_accents is False"),
+        ):
+            with open(path, "w") as writer:
+                json.dump(fields, writer)
+            self.assert_refused("tokenizer_config.json", part)
+
     def test_damaged_safetensors(self):
         self.write_source(random_tensors(ENCODER))
         path = os.path.join(self.source, "model.safetensors")

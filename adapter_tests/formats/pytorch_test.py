@@ -266,6 +266,19 @@ class HostileTest(PyTorchTestCase):
                 self.refuse(form(content))
                 self.assertFalse(os.path.exists(canary), content)
 
+    def test_many_views_of_the_same_values(self):
+        self.write(zipped(state(tensor() + text("tied") + tensor())))
+        self.assertEqual(set(pytorch.read(self.path)), {"weight", "tied"})
+        more = b"".join(text(f"w{index}") + tensor() for index in range(2))
+        self.assertIn("too many tensors that share", self.refuse(zipped(state(tensor() + more))))
+
+    def test_damaged_headers(self):
+        content = bytearray(zipped(state()))
+        content[content.rindex(b"PK\x01\x02") + 6] = 255  # The version that reading needs.
+        self.write(content)
+        self.assertFalse(pytorch.matches(self.path))
+        self.refuse(content)
+
     def test_missing_values(self):
         huge, more = 1 << 40, (("archive/data/00", b"x"),)
         views = [

@@ -111,6 +111,29 @@ class FormatsTest(EncoderTestCase):
         tf2_modules.save_checkpoint(self.source, values, other=tf2_modules.Encoder(values))
         self.refuse("expected one BERT encoder")
 
+    def test_two_encoders_with_names(self):
+        values = tf2_modules.tensors(CONFIG)
+        query, document = (
+            {(f"{scope}/{name}", google): value for (name, google), value in values.items()}
+            for scope in ("query", "document")
+        )
+        other = tf2_modules.Encoder(document)
+        tf2_modules.save_checkpoint(self.source, query, other=other)
+        self.refuse("expected one BERT encoder, but found document and query")
+
+    def test_metadata_that_contradict_the_config(self):
+        values = tf2_modules.tensors(CONFIG)
+        tf2_modules.save_encoder(self.source, values)
+        with open(os.path.join(self.source, "bert_config.json"), "w") as writer:
+            writer.write(CONFIG.to_json_string())
+        for metadata, part in (
+            ({"norm_first": True}, "norm_first"),
+            ({"inner_activation": "relu"}, "has the activation relu, but its bert_config.json"),
+        ):
+            with open(os.path.join(self.source, "keras_metadata.pb"), "w") as writer:
+                json.dump(metadata, writer)
+            self.refuse(part)
+
     def test_activation_in_keras_metadata(self):
         tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
         path = os.path.join(self.source, "keras_metadata.pb")
