@@ -68,9 +68,6 @@ class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, D
     )
     overwrite_output_dir: bool = flag(False, "Recompute results in output_dir.", "Output")
 
-    def __post_init__(self):
-        self.check_window_pooling()
-
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""

@@ -153,13 +153,13 @@ def run(values):
     folder = config.folder_of(str(config.task_name).lower())
     setup = finetuning.set_up(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
     finetuning.check(setup, task)
-    classifier_data.check_long_texts(config, setup)
     examples = classifier_data.read_examples(processor, setup.stages, data_dir)
-    weights = classifier_data.class_weights(config.class_weights, task, examples.get("train", ()))
     rows = {
         split: classifier_data.encode_examples(examples[split], labels, config, setup.tokenizer)
         for split in examples
     }
+    label_ids = rows["train"]["label_ids"] if "train" in rows else None
+    weights = classifier_data.class_weights(config.class_weights, task, label_ids)
     data = classifier_data.data_of(examples, weights)
     data.settings.update(config.window_settings())
     data = data._replace(num_examples=len(rows.get("train", ())))

@@ -109,7 +109,7 @@ def run(values):
     task = finetuning.Task("SQuAD", "span", (), score="f1")
     finetuning.check(setup, task)
     train = predict = None
-    data = finetuning.Data()
+    data = finetuning.Data(settings=config.settings_of(None))
     if "train" in setup.stages:
         train, num_questions, digest = squad_task.windows(config, setup.tokenizer, True)
         data = data._replace(num_examples=num_questions, settings=config.settings_of(digest))

@@ -100,9 +100,13 @@ class Version1Test(SquadTestCase):
 
         # Other batches, another process's way to the same weights: the same answers.
         elsewhere = os.path.join(self.folder, "elsewhere")
+        os.mkdir(elsewhere)
+        with open(os.path.join(elsewhere, "null_odds.json"), "w") as writer:
+            writer.write("{}")  # Of an earlier prediction for SQuAD 2.0.
         adapter = "--adapter=" + os.path.join(self.output_dir, "adapter")
         self.succeed("--do_predict", adapter, "--predict_batch_size=5", output_dir=elsewhere)
         self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
+        self.assertFalse(os.path.exists(os.path.join(elsewhere, "null_odds.json")))
         self.assertFalse(os.path.exists(os.path.join(elsewhere, "eval_results.txt")))
 
     def test_the_head_is_trained_and_saved(self):
@@ -130,7 +134,9 @@ class Version1Test(SquadTestCase):
         with self.assertLogs("absl", "INFO") as log:
             self.succeed("--do_train")
         self.assertIn("Already trained", "\n".join(log.output))
-        self.refuse(["--doc_stride", "4", "5"], "--do_train", "--doc_stride=5")
+        for stage in ("--do_train", "--do_predict"):
+            self.refuse(["--doc_stride", "4", "5"], stage, "--doc_stride=5")
+        self.refuse(["requires --version_2_with_neg"], "--null_score_diff_threshold=-1")
 
     def test_the_best_is_kept(self):
         self.succeed(
@@ -242,6 +248,9 @@ class Version2Test(SquadTestCase):
         self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
         self.assertEqual(read_json(elsewhere, "null_odds.json"), odds)
         # All that it left, overwriting removes.
+        OutputDir(self.output_dir).remove_results()
+        self.assertEqual([name for name in os.listdir(self.output_dir) if "pred" in name], [])
+        self.assertNotIn("null_odds.json", os.listdir(self.output_dir))
         OutputDir(self.output_dir).clear()
         self.assertEqual(os.listdir(self.output_dir), [])
 

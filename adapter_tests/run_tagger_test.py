@@ -178,6 +178,8 @@ class TrainingTest(TaggerTestCase):
             again = json.load(reader)
         self.assertEqual(again["eval_f1"], self.results()["eval_f1"])
         self.assertAllClose(again["eval_loss"], self.results()["eval_loss"])
+        OutputDir(output_dir).remove_results()
+        self.assertEqual([name for name in os.listdir(output_dir) if "pred" in name], [])
         OutputDir(output_dir).clear()
         self.assertEqual(os.listdir(output_dir), [])
 
@@ -267,6 +269,11 @@ class TrainingTest(TaggerTestCase):
 class ScriptTest(TaggerTestCase):
     def test_parts_of_speech(self):
         self.succeed("--tag_column=2", "--task_name=pos", "--do_train", "--do_eval", "--do_predict")
+        self.refuse(
+            ["none of its tags", "--tag_column"],
+            *("--do_eval", "--adapter=" + self.path("adapter")),
+            output_dir=os.path.join(self.folder, "other_column"),
+        )
         results = self.results()
         self.assertEqual((results["task"], results["score"]), ("pos", "eval_accuracy"))
         self.assertNotIn("eval_f1", results)

@@ -1,10 +1,9 @@
 """A text classification task and its data: settings, examples and encoded rows."""
 
-import collections
 import dataclasses
 import itertools
 import math
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
-from adapter_bert.training import feature_cache, finetuning, output_dir
+from adapter_bert.training import feature_cache, finetuning
 from adapter_bert.training.config import EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import TextRows
 
@@ -66,13 +65,6 @@ class LongTextConfig(Settings):
         choices=text_windows.POOLINGS,
     )
 
-    def check_window_pooling(self) -> None:
-        """Raises UserError if --window_pooling is set without --long_texts=windows."""
-        if self.long_texts == "cut" and self.window_pooling != "mean":
-            raise UserError(
-                f"--window_pooling={self.window_pooling} requires --long_texts=windows."
-            )
-
     def window_settings(self) -> Dict[str, Any]:
         """Returns the settings that a run and its task adapter record; {} for truncation."""
         if self.long_texts == "cut":
@@ -92,7 +84,10 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
 
     def __post_init__(self):
         super().__post_init__()
-        self.check_window_pooling()
+        if "window_pooling" in self.given_flags and self.long_texts == "cut":
+            raise UserError(
+                f"--window_pooling={self.window_pooling} requires --long_texts=windows."
+            )
 
 
 class WindowRows(TextRows):
@@ -185,19 +180,6 @@ def encode_examples(examples, labels, config, tokenizer):
     )
 
 
-def check_long_texts(config: ClassifierConfig, setup: "finetuning.Setup") -> None:
-    """Raises UserError if a trained run is evaluated with another --long_texts than its own."""
-    if setup.start.adapter or "train" in setup.stages:
-        return  # An adapter supplies the flag; a resumed training compares all settings.
-    recorded = output_dir.OutputDir(setup.run.output_dir).recorded("training")
-    way = recorded.get("long_texts", "cut")
-    if recorded and way != config.long_texts:
-        raise UserError(
-            f"--long_texts={config.long_texts}: the run in {setup.run.output_dir} was trained with"
-            f" --long_texts={way}."
-        )
-
-
 def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
     """Returns the examples that the stages read, by name of the split.
 
@@ -240,30 +222,30 @@ def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
 
 
 def class_weights(
-    text: Optional[str], task: glue.Task, examples: Sequence["classifier_features.InputExample"]
+    text: Optional[str], task: glue.Task, label_ids: Optional[np.ndarray]
 ) -> Optional[List[float]]:
     """Returns --class_weights as one float per label, or None for equal weights.
 
-    "balanced" gives each label the same total weight: N / (L n) for a label that n of the N
-    examples have.
+    "balanced" gives each label the same total weight: N / (L n) for a label that n of the N rows
+    have.
 
     Args:
       text: the flag.
       task: `glue.Task`, with L labels.
-      examples: the training set.
+      label_ids: int array [N] of the training rows, of which a long text may have several; None
+        without training.
 
     Raises:
       UserError: the text is no such list, or the task is not single-label classification.
     """
     if text and not text_kind.get(task.kind).is_single_label:
         raise UserError("--class_weights requires labels that are classes (--label_type=class).")
-    if text is None or not examples:
+    if text is None or label_ids is None:
         return None
     labels = task.labels
     if text == "balanced":
-        label_counts = collections.Counter(example.label for example in examples)
-        counts = [label_counts[label] for label in labels]
-        return [len(examples) / (len(labels) * count) if count else 0.0 for count in counts]
+        counts = np.bincount(label_ids, minlength=len(labels)).tolist()
+        return [len(label_ids) / (len(labels) * count) if count else 0.0 for count in counts]
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:

@@ -67,7 +67,11 @@ class Layout(NamedTuple):
             return table.columns.index(names[0]) if names else None
         if self.label not in table.columns:
             return None
-        return table.column(self.label, "--label_column")
+        return table.column(self.label, self.flag("--label_column"))
+
+    def flag(self, name: str) -> str:
+        """Returns what errors call a column: its flag; for a named task, the task."""
+        return name if self.name == "custom" else f"--task_name={self.name}"
 
 
 _NEWS = ("ID", "TITLE", "URL", "PUBLISHER", "CATEGORY", "STORY", "HOSTNAME", "TIMESTAMP")
@@ -280,9 +284,9 @@ class TableProcessor(SplitProcessor):
         table = self._split(split)
         layout, label = self._layout, self._layout.label_column(table)
         if label is None and split != "test":
-            raise table.column_error(layout.label, "--label_column")
-        text_a = table.column(layout.text_a, "--text_column")
-        text_b = table.column(layout.text_b, "--text_b_column") if layout.text_b else None
+            raise table.column_error(layout.label, layout.flag("--label_column"))
+        text_a = table.column(layout.text_a, layout.flag("--text_column"))
+        text_b = layout.text_b and table.column(layout.text_b, layout.flag("--text_b_column"))
         return [
             InputExample(
                 f"{split}-{row.line}",
@@ -356,7 +360,7 @@ class TableProcessor(SplitProcessor):
                 if self._canonical_label(table, row, label) not in layout.excluded_labels
             ]
         if layout.skip_empty:
-            text = table.column(layout.text_a, "--text_column")
+            text = table.column(layout.text_a, layout.flag("--text_column"))
             rows = [row for row in rows if table.text(row, text).strip()]
         if not rows:
             raise UserError(f"{table.path}: all {len(table.rows)} rows are skipped.")
@@ -368,7 +372,7 @@ class TableProcessor(SplitProcessor):
         table = self._training_table()
         label = self._layout.label_column(table)
         if label is None:
-            raise table.column_error(self._layout.label, "--label_column")
+            raise table.column_error(self._layout.label, self._layout.flag("--label_column"))
         rows = [_names_in(self._parse_label(table, row, label)) for row in table.rows]
         labels = sorted(set(itertools.chain.from_iterable(rows)))
         if not labels:

@@ -40,20 +40,35 @@ def pooled_logits(pooled_output, num_outputs, is_training, dropout_key):
     Returns:
       float Tensor [B, num_outputs].
     """
-    collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
-    weights = tf.get_variable(
-        "output_weights",
-        [num_outputs, pooled_output.shape[-1]],
-        initializer=modeling.create_initializer(),
-        collections=collections,
-    )
-    bias = tf.get_variable(
-        "output_bias", [num_outputs], initializer=tf.zeros_initializer(), collections=collections
-    )
+    weights, bias = linear_variables("", num_outputs, pooled_output.shape[-1])
     with tf.variable_scope("loss"):
         if is_training:
             pooled_output = modeling.dropout(pooled_output, 0.1, key=dropout_key)
         return tf.nn.bias_add(tf.matmul(pooled_output, weights, transpose_b=True), bias)
+
+
+def linear_variables(scope, num_outputs, width):
+    """Returns the variables of a head's linear layer: weights [outputs, D] and bias [outputs].
+
+    Args:
+      scope: prefix of their names, "" or ending with "/".
+      num_outputs: int.
+      width: D.
+    """
+    collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
+    weights = tf.get_variable(
+        scope + "output_weights",
+        [num_outputs, width],
+        initializer=modeling.create_initializer(),
+        collections=collections,
+    )
+    bias = tf.get_variable(
+        scope + "output_bias",
+        [num_outputs],
+        initializer=tf.zeros_initializer(),
+        collections=collections,
+    )
+    return weights, bias
 
 
 def classifier_head(num_labels, class_weights=None):
@@ -121,16 +136,7 @@ def span_logits(sequence_output):
     Returns:
       (start_logits [B, S], end_logits [B, S]).
     """
-    collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
-    weights = tf.get_variable(
-        "cls/squad/output_weights",
-        [2, sequence_output.shape[-1]],
-        initializer=modeling.create_initializer(),
-        collections=collections,
-    )
-    bias = tf.get_variable(
-        "cls/squad/output_bias", [2], initializer=tf.zeros_initializer(), collections=collections
-    )
+    weights, bias = linear_variables("cls/squad/", 2, sequence_output.shape[-1])
     logits = tf.einsum("bsd,kd->kbs", sequence_output, weights) + bias[:, None, None]
     return tuple(tf.unstack(logits))
 

@@ -62,6 +62,8 @@ class SquadConfig(FinetuningConfig):
     def __post_init__(self):
         super().__post_init__()
         squad_features.check_limits(self.limits)
+        if self.null_score_diff_threshold and not self.version_2_with_negative:
+            raise UserError("--null_score_diff_threshold requires --version_2_with_negative.")
         if self.tuning.train_pooler:
             raise UserError("--train_pooler: question answering does not use the pooler.")
 
@@ -75,8 +77,12 @@ class SquadConfig(FinetuningConfig):
         """The name of the task; scores of its two versions are not comparable."""
         return "SQuAD 2.0" if self.version_2_with_negative else "SQuAD"
 
-    def settings_of(self, digest: str) -> Dict[str, Any]:
-        """Returns the settings besides the model that decide the weights."""
+    def settings_of(self, digest: Optional[str]) -> Dict[str, Any]:
+        """Returns the settings besides the model that decide the weights.
+
+        Args:
+          digest: of the training set; None without training.
+        """
         names = ("doc_stride", "max_query_length", "version_2_with_negative")
         return {"data": digest, **{name: getattr(self, name) for name in names}}
 
@@ -218,10 +224,12 @@ class Reader:
 
     def write(self, folder, answers):
         """Writes the files of BERT's script, and returns their paths."""
-        names = ["predictions.json", "nbest_predictions.json"]
-        if self._settings.version_2_with_negative:
-            names.append("null_odds.json")
+        names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
         paths = [posixpath.join(folder, name) for name in names]
+        if not self._settings.version_2_with_negative:
+            null_odds = paths.pop()
+            if files.exists(null_odds):  # Of an earlier prediction.
+                files.remove(null_odds)
         squad_answers.write_answers(answers, *paths)
         return paths
 

@@ -34,7 +34,7 @@ class Table(NamedTuple):
 
         Args:
           name: str.
-          flag: the flag that gave the name, for the error.
+          flag: the flag that gave the name; of a named task, the task. For the error.
 
         Raises:
           UserError: there is no such column, or more than one.
@@ -47,7 +47,13 @@ class Table(NamedTuple):
         """Returns the UserError for a column that is missing or occurs twice."""
         times = "twice" if name in self.columns else "not"
         names = ", ".join(self.columns)
-        return UserError(f"{flag}={name} is {times} in the columns of {self.path}: {names}.")
+        where = f"the columns of {self.path}: {names}"
+        if flag.startswith("--task_name="):
+            return UserError(
+                f"{flag} expects the column {name}, which is {times} in {where}; use"
+                " --task_name=custom with --text_column and --label_column."
+            )
+        return UserError(f"{flag}={name} is {times} in {where}.")
 
     def text(self, row: Row, column: int) -> str:
         """Returns a row's field in a column, by its index; raises UserError for JSON's null."""

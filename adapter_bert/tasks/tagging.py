@@ -173,23 +173,12 @@ def _head(num_labels):
     import tensorflow.compat.v1 as tf
 
     import modeling
+    from adapter_bert.tasks import heads
     from adapter_bert.training import model_fn
 
     def head(encoder, features, is_training, dropout_key):
         sequence_output = encoder.get_sequence_output()
-        collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
-        weights = tf.get_variable(
-            _SCOPE + "output_weights",
-            [num_labels, sequence_output.shape[-1]],
-            initializer=modeling.create_initializer(),
-            collections=collections,
-        )
-        bias = tf.get_variable(
-            _SCOPE + "output_bias",
-            [num_labels],
-            initializer=tf.zeros_initializer(),
-            collections=collections,
-        )
+        weights, bias = heads.linear_variables(_SCOPE, num_labels, sequence_output.shape[-1])
         with tf.variable_scope("loss"):
             if is_training:
                 sequence_output = modeling.dropout(sequence_output, 0.1, key=dropout_key)

@@ -197,8 +197,15 @@ def _as_split(file, is_chunks):
 
 
 def _check_tags(split: Split, labels: Sequence[str], must_be_known: bool) -> None:
-    """Raises UserError for an unknown tag in training; elsewhere warns that it is an error."""
+    """Raises UserError for an unknown tag in training, or if all are unknown; else warns of it."""
     known = set(labels)
+    tags_of_split = {tag for tags in split.tags or () for tag in tags}
+    if tags_of_split and not tags_of_split & known:
+        shown = ", ".join(map(tagging_data.shown, sorted(tags_of_split)[:10]))
+        raise UserError(
+            f"{split.file.path}: none of its tags ({shown}) is a label of the task; check"
+            " --tag_column."
+        )
     for sentence, tags in zip(split.file.sentences, split.tags or ()):
         for line, tag in zip(sentence.lines, tags):
             if tag not in known:

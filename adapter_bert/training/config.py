@@ -138,6 +138,12 @@ class EvaluationConfig(Settings):
 C = TypeVar("C", bound="FinetuningConfig")
 
 
+_TRAINING_FLAGS = {
+    *("keep_best", "early_stopping_patience", "eval_every_steps", "class_weights"),
+    *("save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class FinetuningConfig(TextConfig, DeviceConfig):
     """A training, its evaluations and predictions.
@@ -343,6 +349,10 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         for name in ("eval_every_steps", "keep_best", "early_stopping_patience"):
             if getattr(self, name) and "train" in stages and "eval" not in stages:
                 raise UserError(f"--{name} requires --do_eval, which reads the dev set.")
+        if "train" not in stages:
+            for name in sorted(self.given_flags & _TRAINING_FLAGS):
+                if getattr(self, name):
+                    logging.warning("--%s has no effect without --do_train.", name)
         self._check_accumulation()
 
     def _check_schedule(self):

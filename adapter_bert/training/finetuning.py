@@ -287,6 +287,8 @@ def label_descriptions(path: Optional[str], task: Task) -> Dict[str, str]:
     # Of tags, what they mark may be described: "PER" for B-PER and I-PER.
     known = {*task.labels, *(label.partition("-")[2] for label in task.labels)}
     unknown = sorted(set(descriptions) - known)
+    if unknown and not task.labels:
+        raise UserError(f"{where}: {task.name} has no labels to describe.")
     if unknown:
         raise UserError(
             f"{where}: {unknown[0][:100]!r} is no label of the task; expected some of"
@@ -602,7 +604,7 @@ def _evaluate_during_training(config, estimator, dev_sets, output, evaluations):
     step, score = scores["global_step"], scores[output.score]
     logging.info("Step %d: %s %.4f on the dev set.", step, output.score, score)
     if config.keep_best and score > max(evaluations.best(), _saved_score(output)):
-        _save_with_scores(output, scores)
+        task_adapter.save(output.adapter_folder, output.trained_adapter(_numbers(scores)))
     evaluations.add(step, scores)  # Last, so that after a kill the evaluation is repeated.
     return scores
 
@@ -614,9 +616,8 @@ def _saved_score(output):
     return output.describe_adapter().scores.get(output.score, -math.inf)
 
 
-def _save_with_scores(output, scores):
-    numbers = {n: v for n, v in metrics.scalars(scores).items() if n != "global_step"}
-    task_adapter.save(output.adapter_folder, output.trained_adapter(numbers))
+def _numbers(scores):
+    return {n: value for n, value in metrics.scalars(scores).items() if n != "global_step"}
 
 
 def _with_precision(config, estimator, output, precision):
@@ -682,7 +683,9 @@ def evaluate(config, estimator, dev_sets, output, scores=None):
         if scores is None:
             scores = _scores(estimator, dev_sets, _result_checkpoint(config, estimator, output))
     if is_training and not config.keep_best:
-        _save_with_scores(output, scores)
+        adapter = output.load_adapter()  # Its versions are those of the training.
+        description = dataclasses.replace(adapter.description, scores=_numbers(scores))
+        task_adapter.save(output.adapter_folder, adapter._replace(description=description))
     counts = parameter_counts(output.description, estimator.model.bert_config)
     return {**scores, "precision": estimator.model.precision, **counts}
 

@@ -87,40 +87,11 @@ class Evaluations:
 
 SETTINGS_FILE = "settings.json"
 _WEIGHT_SECTIONS = ("model", "training")  # The sections that affect the weights.
-
-# The files of a run, which overwriting removes in this order; others are never touched. After a
-# kill later ones may remain, so scores must go before the weights that they belong to.
-_RUN_FILES = (
-    EVALUATIONS_FILE,
-    "eval_results.txt",
-    "eval_results.json",
-    *checkpoints.TRAINING_FILES,
-    "graph.pbtxt",
-    "events.out.tfevents.*",
-    "eval",
-    SETTINGS_FILE,
-    cluster.FOLDER,
-    task_adapter.FOLDER,
-    "full_model.ckpt.*",
-    "task_*.ckpt.*",
-    "test_results*.tsv",
-    "test_scores*.json",
-    "predictions*.tsv",
-    "predictions.json",
-    "predictions.jsonl",
-    "predictions.txt",
-    "dev_predictions.json",
-    "dev_predictions.jsonl",
-    "dev_predictions.txt",
-    "nbest_predictions.json",
-    "null_odds.json",
-    "labels*.tsv",
-    "dev_predictions*.tsv",
-    "dev_labels*.tsv",
-    "submission",
-    "ablation.json",
-    "ablation.txt",
-)
+# The training settings with which a trained model must also be evaluated.
+_READING_SETTINGS = {
+    *("max_seq_length", "long_texts", "window_pooling"),
+    *("doc_stride", "max_query_length", "version_2_with_negative"),
+}
 
 # Results of a run's weights, which are outdated once the training continues. They are removed
 # without being asked for, so the names are as narrow as possible.
@@ -135,6 +106,21 @@ _RESULT_FILES = (
     "submission/*.tsv",
     *("full_model.ckpt.index", "full_model.ckpt.data-00000-of-00001"),
     *("ablation.json", "ablation.txt"),
+)
+
+# The files of a run, which overwriting removes in this order; others are never touched. After a
+# kill later ones may remain, so scores must go before the weights that they belong to.
+_RUN_FILES = (
+    EVALUATIONS_FILE,
+    *_RESULT_FILES,
+    *checkpoints.TRAINING_FILES,
+    *("graph.pbtxt", "events.out.tfevents.*", "eval"),
+    SETTINGS_FILE,
+    cluster.FOLDER,
+    task_adapter.FOLDER,
+    *("full_model.ckpt.*", "task_*.ckpt.*"),
+    *("test_results*.tsv", "test_scores*.json", "predictions*.tsv", "labels*.tsv"),
+    *("dev_predictions*.tsv", "dev_labels*.tsv", "submission"),
 )
 
 # Training settings that depend on --num_train_epochs.
@@ -547,7 +533,7 @@ def _matching(folder, patterns):
         # TensorFlow 1 raises it if the folder of a remote pattern does not exist.
         with contextlib.suppress(FileNotFoundError):
             matches += files.glob(posixpath.join(folder, pattern))
-    return matches
+    return list(dict.fromkeys(matches))  # Patterns overlap.
 
 
 def _compare(path, settings, sections, step, describe):
@@ -576,6 +562,10 @@ def _compare(path, settings, sections, step, describe):
         for section in sections
         for setting in _differences(recorded.get(section, {}), settings[section])
     ]
+    if "training" not in sections and before:
+        differences += [
+            setting for setting in _differences(before, now) if setting[0] in _READING_SETTINGS
+        ]
     if differences:
         raise UserError(
             "{} belongs to a run with other settings: {}; give those, another --output_dir, or"

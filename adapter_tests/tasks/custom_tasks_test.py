@@ -364,6 +364,13 @@ class LayoutsTest(FileTestCase):
                     found = collections.Counter((e.text_a, e.label) for e in sum(examples, []))
                     self.assertEqual(found, dict.fromkeys(expected, 10))
 
+    def test_a_published_file_with_another_column(self):
+        rows = "".join(f"{i},{'happy' if i % 2 else 'sad'},a,Hi\n" for i in range(30))
+        self.write("text_emotion.csv", "tweet_id,sentiment,author,text\n" + rows)
+        processor = custom_tasks.TableProcessor(custom_tasks.LAYOUTS["emotion"], self.folder)
+        with self.assertRaisesRegex(UserError, "--task_name=emotion expects the column content"):
+            processor.get_examples("train", self.folder)
+
     def test_files_of_ones_own_in_their_place(self):
         rows = "ID\tTITLE\tCATEGORY\n1\t{0} one\tb\n2\t{0} two\te\n"
         for name in ("train", "valid", "test"):

@@ -149,8 +149,8 @@ class ScriptTest(ScriptTestCase):
         random = np.random.RandomState(0)
         texts = [tiny.sentence(random) + self.LONG * (index % 3) for index in range(12)]
         task = self.task("long", texts)
-        windows = "--long_texts=windows"
-        report = self.succeed(*task, windows, "--do_train", "--do_eval", "--do_predict")
+        windows = ["--long_texts=windows", "--class_weights=balanced"]
+        report = self.succeed(*task, *windows, "--do_train", "--do_eval", "--do_predict")
         self.assertIn("(12 rows)", report)
         settings = json.loads(read(self.path("settings.json")))["training"]
         self.assertEqual((settings["long_texts"], settings["window_pooling"]), ("windows", "mean"))
@@ -164,6 +164,9 @@ class ScriptTest(ScriptTestCase):
         ]
         self.assertEqual(settings["num_train_steps"], sum(counts) // 8)
         self.assertGreater(max(counts), 3)
+        # The windows of each label have the same total weight.
+        rows = np.array([sum(counts[0::2]), sum(counts[1::2])])
+        self.assertAllClose(settings["class_weights"], sum(counts) / (2 * rows))
         found = self.predictions("predictions.tsv")
         self.assertLen(found, 12)
         self.assertEqual(
@@ -195,10 +198,15 @@ class ScriptTest(ScriptTestCase):
     def test_refusals(self):
         task = self.task("refused", ["a dog" + self.LONG] * 8)
         self.refuse(["--window_pooling=max", "--long_texts"], *task, "--window_pooling=max")
-        self.succeed(*task, "--do_train", "--long_texts=windows")
-        self.refuse(["--long_texts=cut", "--long_texts=windows"], *task, "--do_eval")
+        windows = ["--long_texts=windows", "--window_pooling=max"]
+        self.succeed(*task, "--do_train", *windows)
+        self.refuse(["--long_texts", "windows"], *task, "--do_eval")
         self.refuse(["--long_texts", "windows"], *task, "--do_train")
-        self.succeed(*task, "--do_eval", "--long_texts=windows")
+        self.refuse(["--max_seq_length", "20"], *task, "--do_eval", *windows, "--max_seq_length=20")
+        self.succeed(*task, "--do_eval", *windows)
+        adapter = "--adapter=" + self.path("adapter")
+        self.output_dir = os.path.join(self.folder, "cut")
+        self.succeed(*task, adapter, "--do_eval", "--long_texts=cut")
 
 
 if __name__ == "__main__":

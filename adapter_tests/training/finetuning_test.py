@@ -118,9 +118,23 @@ class SavedTest(JobsTestCase):
 
     def test_scores_outlive_an_upgrade(self):
         shutil.copytree(self.trained, self.output_dir)
-        with mock.patch.object(task_adapter, "versions", return_value={"tensorflow": "9"}):
-            self.succeed("--do_train")
-        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+        for stages in (["--do_train"], ["--do_train", "--do_eval"]):
+            with mock.patch.object(task_adapter, "versions", return_value={"tensorflow": "9"}):
+                self.succeed(*stages)
+            self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
+    def test_flags_of_a_training_without_training(self):
+        adapter = "--adapter=" + self.adapter
+        with self.assertLogs("absl", "WARNING") as log:
+            self.succeed(adapter, "--do_eval", "--save_full_checkpoint", "--keep_best")
+        for name in ("--save_full_checkpoint", "--keep_best"):
+            self.assertIn(name + " has no effect without --do_train.", "\n".join(log.output))
+
+    def test_descriptions_of_no_labels(self):
+        path = write(os.path.join(self.folder, "meanings.json"), '{"1": "one"}')
+        task = finetuning.Task("STS-B", "regression", (), "spearman")
+        with self.assertRaisesRegex(UserError, "STS-B has no labels to describe"):
+            finetuning.label_descriptions(path, task)
 
     def test_other_methods_save_what_they_trained(self):
         everything = set(model_variables.encoder_shapes(tiny.config()))
