@@ -119,7 +119,7 @@ def run(values):
 
 def _names(config):
     """Returns the names of the requested reports; raises UserError if one is unknown."""
-    names = list(reports.REPORTS) if config.report == ("all",) else config.report
+    names = list(reports.REPORTS if config.report == ("all",) else dict.fromkeys(config.report))
     for name in names:
         if name not in reports.REPORTS:
             raise UserError(

@@ -81,6 +81,10 @@ class RunReportTest(tf.test.TestCase):
         self.assertIn("](sizes.png)", self.read("sizes.md"))
         self.assertNotIn("CoLA", self.read("sizes.tsv"))
 
+    def test_a_report_named_twice(self):
+        self.run_report("--report=table1,table1")
+        self.assertEqual(sorted(os.listdir(self.out)), ["table1.md", "table1.tsv"])
+
     def test_ablations_alone(self):
         path = os.path.join(self.folder, "ablation.json")
         with open(path, "w") as writer:

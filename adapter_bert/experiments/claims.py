@@ -2,9 +2,11 @@
 
 A difference between two methods is a mean over tasks, at each method's selected settings. Its
 standard error combines those over seeds. A verdict needs two learning rates, two numbers of epochs
-and two seeds for each method and size, and three tasks for a mean over tasks. Then only the tasks
-that have these count; otherwise the claim is open. A claim is unclear if two standard errors more
-or less would change its verdict; where a claim is of several tasks, all their errors point one way.
+and two seeds for each method and size, and three tasks for a mean over tasks. An ablation compares
+a model with itself and needs two seeds only. Then only the tasks that have these count; otherwise
+the claim is open. A claim is unclear if its verdict differs within the 95% confidence interval:
+Student's t, with the degrees of freedom of Welch and Satterthwaite. Where a claim is of several
+estimates, all are moved to the same end of their intervals.
 """
 
 import math
@@ -12,6 +14,7 @@ import operator
 from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
+import scipy.stats
 
 from adapter_bert.experiments import paper, report_tables, selection
 from adapter_bert.experiments.selection import (
@@ -57,7 +60,8 @@ class Side(NamedTuple):
 
     def estimate(self, task):
         """Returns the `Estimate` of a task's score."""
-        return Estimate(self.chosen[task].value, self.chosen[task].sem)
+        chosen = self.chosen[task]
+        return Estimate(chosen.value, chosen.sem, (chosen.seeds or 1) - 1)
 
 
 class Estimate(NamedTuple):
@@ -66,10 +70,12 @@ class Estimate(NamedTuple):
     Attributes:
       value: float.
       sem: its standard error; None if a score has one seed only.
+      freedom: the degrees of freedom of the standard error.
     """
 
     value: float
     sem: Optional[float]
+    freedom: float
 
     def __str__(self):
         return _signed(self.value) + report_tables.format_error(self.sem)
@@ -78,9 +84,11 @@ class Estimate(NamedTuple):
         """Returns the difference from an independent estimate, an `Estimate`."""
         return combine((1, self), (-1, other))
 
-    def moved(self, errors):
-        """Returns the value plus a number of standard errors."""
-        return self.value + errors * (self.sem or 0.0)
+    def moved(self, end):
+        """Returns an end of the 95% confidence interval: the lower for -1, the upper for 1."""
+        if not self.sem:
+            return self.value
+        return self.value + end * self.sem * float(scipy.stats.t.ppf(0.975, self.freedom))
 
 
 _value = operator.attrgetter("value")
@@ -88,13 +96,14 @@ _value = operator.attrgetter("value")
 
 def combine(*terms):
     """Returns the weighted sum of independent estimates; `terms` are pairs (weight, `Estimate`)."""
-    sems = [term.sem for _, term in terms]
-    return Estimate(
-        value=float(sum(weight * term.value for weight, term in terms)),
-        sem=None
-        if None in sems
-        else math.sqrt(sum((weight * term.sem) ** 2 for weight, term in terms)),
-    )
+    value = float(sum(weight * term.value for weight, term in terms))
+    if any(term.sem is None for _, term in terms):
+        return Estimate(value, None, 0)
+    variances = [(weight * term.sem) ** 2 for weight, term in terms]
+    parts = sum(v**2 / term.freedom for v, (_, term) in zip(variances, terms) if v)
+    # Welch and Satterthwaite.
+    freedom = sum(variances) ** 2 / parts if parts else sum(term.freedom for _, term in terms)
+    return Estimate(value, math.sqrt(sum(variances)), freedom)
 
 
 def mean(estimates):
@@ -136,7 +145,7 @@ def difference(first, second, min_tasks=1):
     shares = [first.chosen[task].share for task in tasks]
     return Difference(
         by_task={
-            task: Estimate(0.0, 0.0)  # The same runs.
+            task: Estimate(0.0, 0.0, 1)  # The same runs.
             if first.chosen[task] == second.chosen[task]
             else first.estimate(task).minus(second.estimate(task))
             for task in tasks
@@ -179,8 +188,10 @@ def _by_level(records):
 
 def _is_swept(records, flag, fixed):
     """Returns whether `flag` has two values among records with the same value of `fixed`."""
-    groups = selection.group_by(records, lambda record: record["flags"].get(fixed))
-    return any(len({r["flags"].get(flag) for r in group}) > 1 for group in groups.values())
+    groups = selection.group_by(records, lambda record: selection.schedule_of(record)[fixed])
+    return any(
+        len({selection.schedule_of(r)[flag] for r in group}) > 1 for group in groups.values()
+    )
 
 
 def carried(sides, tasks, min_tasks=1):
@@ -195,14 +206,16 @@ def rows(results):
     Args:
       results: `reports.Results`.
     """
+    glue = list(filter(_is_glue, results.records))
     found = [
-        *_glue_rows(results.records),
-        *_parameter_rows(results.records),
+        *_glue_rows(glue),
+        *_parameter_rows(glue),
         *_squad_rows(results.records),
         *_further_rows(results.records),
         *_ablation_rows(results.ablations),
-        *_curve_rows(results.records),
-        *_variant_rows(results.records),
+        *_init_scale_rows(results.records),
+        _learning_rate_row(results.records),
+        *_variant_rows(glue),
     ]
     return [row for row in found if row]
 
@@ -220,8 +233,7 @@ def _by_accuracy(records):
     ]
 
 
-def _glue_rows(records):
-    glue = list(filter(_is_glue, records))
+def _glue_rows(glue):
     full = side(FULL.label, selection.filter_by_method(glue, FULL))
     for pooler, note in ((False, ""), (True, ", pooler trained")):
         for sizes, claim, expected, trained in (
@@ -255,21 +267,23 @@ def _sizes_row(glue):
     if not tasks:
         return None
     means = [mean(one.estimate(task) for task in tasks) for one in sides]
-    spread = max(means, key=_value).minus(min(means, key=_value))
-    texts = [f"{size}: {report_tables.format_score(*one)}" for size, one in zip(_SIZES, means)]
+    spreads = [one.minus(other) for one in means for other in means if one is not other]
+    texts = [
+        f"{size}: {report_tables.format_score(one.value, one.sem)}"
+        for size, one in zip(_SIZES, means)
+    ]
     return _row(
         "GLUE: mean accuracy of adapters by size",
         "size 8: 86.2, 64: 85.8, 256: 85.7",
         f"size {', '.join(texts)} ({_titles(tasks)})",
         sides,
         tasks,
-        _verdict(lambda errors: spread.moved(errors) <= 0.5),
+        _verdict(lambda end: max(one.moved(end) for one in spreads) <= 0.5),
         _MIN_TASKS,
     )
 
 
-def _parameter_rows(records):
-    glue = list(filter(_is_glue, records))
+def _parameter_rows(glue):
     top = [r for r in selection.filter_by_method(glue, TOP_LAYERS) if TOP_LAYERS.level_of(r) == 1]
     yield _difference_row(
         "Top layer alone, minus adapters of size 64",
@@ -317,9 +331,8 @@ def _further_rows(records):
     further = [
         record
         for record in records
-        if not paper.is_glue(record["task"]) and selection.points(record, TEST) is not None
+        if record["task"] in paper.TABLE_2 and selection.points(record, TEST) is not None
     ]
-    further = [record for record in further if record["task"] in paper.TABLE_2]
     full_records = selection.filter_by_method(further, FULL)
     full = side(FULL.label, full_records, TEST)
     top = selection.filter_by_method(further, TOP_LAYERS)
@@ -342,40 +355,42 @@ def _further_rows(records):
 
 def _ablation_rows(ablations):
     """Yields the rows of ablations, which compare a model with itself, so they need no sweep."""
+    ablations = [one for one in ablations if one.score == "accuracy"]
+    ablations = [one for one in ablations if len(one.full) > 1] or ablations
+    if not ablations:
+        return
+    layers = {
+        one.task: [_over_seeds(one.changes(layer, layer)) for layer in range(one.num_layers)]
+        for one in ablations
+    }
     yield _ablation_row(
         "Removing one layer's adapters: change in accuracy, worst layer",
         "−2 (MNLI, CoLA)",
-        {
-            ablation.task: min(
-                (_over_seeds(ablation.changes(n, n)) for n in range(ablation.num_layers)),
-                key=_value,
-            )
-            for ablation in ablations
-        },
+        {task: min(changes, key=_value) for task, changes in layers.items()},
         ablations,
-        lambda value: value >= -2,
+        _verdict(lambda end: min(one.moved(end) for one in sum(layers.values(), [])) >= -2),
     )
+    left = {
+        one.task: _over_seeds([score - one.majority for score in one.none])
+        for one in ablations
+        if one.majority is not None
+    }
+    if not left:
+        return
     yield _ablation_row(
         "All adapters removed: accuracy, minus majority-class accuracy",
         "0 (MNLI, CoLA)",
-        {
-            ablation.task: _over_seeds([score - ablation.majority for score in ablation.none])
-            for ablation in ablations
-            if ablation.majority is not None
-        },
+        left,
         ablations,
-        lambda value: value <= 1,
+        _joint(
+            _verdict(lambda end: max(one.moved(end) for one in left.values()) <= 1),
+            _verdict(lambda end: min(one.moved(end) for one in left.values()) >= -1),
+        ),
     )
 
 
-def _ablation_row(claim, expected, by_task, ablations, agrees):
-    """Returns the `Row` of estimates by task, or None without any."""
-    models = {ablation.task: len(ablation.full) for ablation in ablations}
-    by_task = {task: one for task, one in by_task.items() if one.sem is not None} or by_task
-    if not by_task:
-        return None
-    counts = [models[task] for task in by_task]
-    verdict = _verdict(lambda errors: all(agrees(one.moved(errors)) for one in by_task.values()))
+def _ablation_row(claim, expected, by_task, ablations, verdict):
+    counts = [len(ablation.full) for ablation in ablations]
     return Row(
         *(claim, expected, _by_task(by_task), "1 per task", _range(counts)),
         "open: one seed" if min(counts) < 2 else verdict,
@@ -384,13 +399,7 @@ def _ablation_row(claim, expected, by_task, ablations, agrees):
 
 def _over_seeds(values):
     """Returns the `Estimate` of a mean over seeds."""
-    return Estimate(float(np.mean(values)), selection.standard_error(values))
-
-
-def _curve_rows(records):
-    """Yields the rows of robustness to initial weights and to learning rates."""
-    yield from _init_scale_rows(records)
-    yield _learning_rate_row(records)
+    return Estimate(float(np.mean(values)), selection.standard_error(values), len(values) - 1)
 
 
 def _init_scale_rows(records):
@@ -405,13 +414,24 @@ def _init_scale_rows(records):
             adapters, lambda r: selection.flag_of(r, _INIT_SCALE)
         ).items()
     ]
+    scales = {
+        task: {float(one.label) for one in sides if task in one.chosen}
+        for task in set().union(*(one.chosen for one in sides))
+    }
+    tasks = [
+        task
+        for task, values in scales.items()
+        if sum(value <= 1e-2 for value in values) > 1 and max(values) > 1e-2
+    ]
+    if not tasks:
+        return
+    shared = set.intersection(*(scales[task] for task in tasks))
+    sides = [one for one in sides if float(one.label) in shared]
     low = [one for one in sides if float(one.label) <= 1e-2]
     high = [one for one in sides if float(one.label) > 1e-2]
     if len(low) < 2 or not high:
         return
-    tasks = set.intersection(*(set(one.chosen) for one in sides))
-    if not tasks:
-        return
+    tasks = carried(sides, tasks)
     best = {task: max((one.estimate(task) for one in low), key=_value) for task in tasks}
     worst = [
         {task: min((one.estimate(task) for one in part), key=_value) for task in tasks}
@@ -421,7 +441,7 @@ def _init_scale_rows(records):
     margins = [
         combine((1, worst[0][task]), (-0.5, worst[1][task]), (-0.5, best[task])) for task in tasks
     ]
-    verdict = _verdict(lambda errors: min(one.moved(errors) for one in margins) > 0)
+    verdict = _verdict(lambda end: min(one.moved(end) for one in margins) > 0)
     for claim, expected, part in zip(
         (
             "up to 1e-2: worst minus best score",
@@ -457,18 +477,22 @@ def _learning_rate_row(records):
     tasks = [task for task in rates if len(rates[task]) >= 3]
     if not tasks:
         return None
+    by_method = {
+        method: [_at_tasks(one, lambda task, rate=one.label: rate in rates[task]) for one in sides]
+        for method, sides in by_method.items()
+    }
     sides = [_merge(method.label, by_rate, tasks) for method, by_rate in by_method.items()]
     tasks = carried(sides, tasks)
     margins = {
         (method, task): _behind_the_best(
-            [one.estimate(task) for one in by_rate if one.label in rates[task]]
+            [one.estimate(task) for one in by_rate if task in one.chosen]
         )
         for method, by_rate in by_method.items()
         for task in tasks
     }
 
-    def count(method, task, errors=0):
-        return sum(margin.moved(errors) >= -2 for margin in margins[method, task])
+    def count(method, task, end=0):
+        return sum(margin.moved(end) >= -2 for margin in margins[method, task])
 
     ours = "; ".join(
         f"{paper.title(task)}: "
@@ -485,9 +509,7 @@ def _learning_rate_row(records):
         sides,
         tasks,
         _verdict(
-            lambda errors: all(
-                count(ADAPTERS, task, errors) > count(FULL, task, -errors) for task in tasks
-            )
+            lambda end: all(count(ADAPTERS, task, end) > count(FULL, task, -end) for task in tasks)
         ),
     )
 
@@ -503,7 +525,16 @@ def _sides_by_rate(records):
 def _behind_the_best(estimates):
     """Returns how far each estimate is from the best, `Estimate`s of at most 0."""
     best = max(estimates, key=_value)
-    return [Estimate(0.0, 0.0) if one is best else one.minus(best) for one in estimates]
+    return [Estimate(0.0, 0.0, 1) if one is best else one.minus(best) for one in estimates]
+
+
+def _at_tasks(one, is_kept):
+    """Returns a `Side` with the tasks for which the function `is_kept` is true."""
+    return Side(
+        one.label,
+        {task: records for task, records in one.records.items() if is_kept(task)},
+        {task: choice for task, choice in one.chosen.items() if is_kept(task)},
+    )
 
 
 def _merge(label, sides, tasks):
@@ -518,9 +549,8 @@ def _merge(label, sides, tasks):
     )
 
 
-def _variant_rows(records):
+def _variant_rows(glue):
     """Yields the row of section 3.6: the worst and the best design, minus the default one."""
-    glue = list(filter(_is_glue, records))
     default, pairs = selection.select_adapters(glue), []
     usual = selection.design(selection.without(default[0], _INIT_SCALE)) if default else {}
     groups = selection.group_by(
@@ -532,15 +562,13 @@ def _variant_rows(records):
     for key, group in groups.items():
         if key == "{}" or "train_pooler" in key:
             continue
-        settings = set(map(selection.plain_setting, group))
-        matching = [record for record in default if selection.plain_setting(record) in settings]
-        pair = side(key, group), side("default", matching)
-        if pair[0].chosen.keys() & pair[1].chosen.keys():
-            pairs.append(pair)
-    sides = [one for pair in pairs for one in pair]
-    tasks = set.intersection(*(set(one.chosen) for one in sides)) if sides else ()
+        pairs.append((side(key, group), side("default", selection.match_settings(default, group))))
+    shared = [set(first.chosen.keys() & second.chosen.keys()) for first, second in pairs]
+    tasks = report_tables.find_complete_tasks(shared)
     if not tasks:
         return
+    pairs = [pair for pair, tasks_of_pair in zip(pairs, shared) if tasks <= tasks_of_pair]
+    sides = [one for pair in pairs for one in pair]
     tasks = carried(sides, tasks)
     ranked = sorted(
         (
@@ -555,7 +583,7 @@ def _variant_rows(records):
         f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
         sides,
         tasks,
-        _verdict(lambda errors: ranked[-1].moved(errors) <= 1),
+        _verdict(lambda end: max(one.moved(end) for one in ranked) <= 1),
     )
 
 
@@ -575,20 +603,23 @@ def _difference_row(
     if max_share is not None and found.share is not None:
         ours += f", {found.share:.2%} trained"
     is_small = max_share is None or (found.share or 0) <= max_share
-    verdict = _verdict(
-        lambda errors: is_small and agrees(*(one.moved(errors) for one in estimates))
-    )
+    verdict = _verdict(lambda end: is_small and agrees(*(one.moved(end) for one in estimates)))
     return _row(claim, expected, ours + note, [first, second], tasks, verdict, min_tasks)
 
 
 def _verdict(agrees):
-    """Returns "agrees" or "differs", or "unclear" if that depends on two standard errors.
+    """Returns "agrees" or "differs", or "unclear" if that depends on the confidence interval.
 
     Args:
-      agrees: called with a number of standard errors, by which it moves the estimates.
+      agrees: called with -1, 0 and 1 for the lower end, the estimate and the upper end.
     """
-    answers = {agrees(errors) for errors in (-2, 0, 2)}
+    answers = {agrees(end) for end in (-1, 0, 1)}
     return "unclear" if len(answers) > 1 else "agrees" if answers.pop() else "differs"
+
+
+def _joint(*verdicts):
+    """Returns the verdict on a claim that has several conditions."""
+    return next((word for word in ("differs", "unclear") if word in verdicts), "agrees")
 
 
 def _row(claim, expected, ours, sides, tasks, verdict, min_tasks=1):

@@ -88,9 +88,9 @@ def claims(results):
         " method and size. A verdict on a mean over tasks needs two or three tasks with such runs,"
         " and the mean is then over those tasks alone. Removing adapters compares a model with"
         " itself and needs two seeds only. A claim without enough runs is open. A claim is unclear"
-        " if two standard errors more or less would change its verdict. The second table lists the"
-        " settings tried for each method and task, the seeds of the chosen setting, and what leaves"
-        " the claim open."
+        " if its verdict differs within the 95% confidence interval (Student's t). The second table"
+        " lists the settings tried for each method and task, the seeds of the chosen setting, and"
+        " what leaves the claim open."
     )
     verdicts = [row.verdict.partition(": ")[::2] for row in rows]
     tables = [
@@ -277,13 +277,13 @@ def variants(results):
         )
         default = designs.pop("", [])
         # Only settings that some variant was trained with, so that the two are comparable.
-        default_records = _match_settings(
+        default_records = selection.match_settings(
             default, [record for design_records in designs.values() for record in design_records]
         )
         for label, variant_records in {_DEFAULT: default_records, **designs}.items():
             design_records = cells_of(label, variant_records, VALIDATION, level=size)
             baseline_cells = cells_of(
-                _DEFAULT, _match_settings(default, variant_records), VALIDATION
+                _DEFAULT, selection.match_settings(default, variant_records), VALIDATION
             )
             values = {cell.task: cell.choice.value for cell in baseline_cells}
             drawn += variant_records
@@ -392,11 +392,13 @@ def _split_glue(records):
 
 
 def _filter_further_tasks(records):
-    """Returns the records outside GLUE that have test scores."""
+    """Returns the records of classification outside GLUE that have test scores."""
     return [
         record
         for record in records
-        if not paper.is_glue(record["task"]) and selection.points(record, TEST) is not None
+        if record["script"] in selection.TEXT_SCRIPTS
+        and not paper.is_glue(record["task"])
+        and selection.points(record, TEST) is not None
     ]
 
 
@@ -430,12 +432,6 @@ def _design_label(record, usual_design):
     plain = selection.without(record, _INIT_SCALE)
     design_flags = selection.design_difference(plain, usual_design).items()
     return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in design_flags)
-
-
-def _match_settings(records, reference_records):
-    """Returns the records whose settings, except the design, occur among the others."""
-    settings = {selection.plain_setting(reference) for reference in reference_records}
-    return [record for record in records if selection.plain_setting(record) in settings]
 
 
 def _select_curves(cells):

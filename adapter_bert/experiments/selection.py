@@ -15,13 +15,15 @@ import numpy as np
 
 from adapter_bert.common import configs
 from adapter_bert.experiments import grids
+from adapter_bert.training import config
 
 VALIDATION, TEST = "eval", "test"  # Prefixes of the names of scores.
 CRITERIA = ("accuracy", "score")
 _ACCURACY = "eval_accuracy"
-_TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
+TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
 
 _POOLER, INIT_SCALE = "train_pooler", "adapter_init_scale"
+_DEFAULT_SEED = config.FinetuningConfig.random_seed
 
 # From a flag to its value for records without it.
 DEFAULTS = {
@@ -107,7 +109,7 @@ def by_criterion(records, criterion):
         return records
     return [
         {**record, "selected_by": _ACCURACY}
-        if record["script"] in _TEXT_SCRIPTS and _to_points(record, _ACCURACY) is not None
+        if record["script"] in TEXT_SCRIPTS and _to_points(record, _ACCURACY) is not None
         else record
         for record in records
     ]
@@ -207,10 +209,9 @@ def chosen_grids(records):
     result = []
     for point_records in group_by(records, curve_point).values():
         choice = choose_mean(point_records)
-        for record in point_records if choice else ():
-            if setting(record) == choice.setting:
-                result.append({"script": record["script"], **record["flags"]})
-                break
+        if choice:
+            record = next(r for r in point_records if setting(r) == choice.setting)
+            result.append({"script": record["script"], **record["flags"]})
     return result
 
 
@@ -314,7 +315,7 @@ def choose_best(records, split=VALIDATION):
     if not scored:
         return None
     best = max(scored, key=criterion_points)
-    seeds = len({record["flags"].get("random_seed") for record in scored})
+    seeds = len(set(map(_seed_of, scored)))
     selected = _selected([best], split)
     seed = best["flags"].get("random_seed")
     return selected._replace(seeds=seeds, setting={**selected.setting, "random_seed": seed})
@@ -336,7 +337,7 @@ def choose_mean(records, split=VALIDATION):
     """
     settings = collections.defaultdict(dict)
     for record in _filter_scored(records, split):
-        settings[key_of(setting(record))][record["flags"].get("random_seed")] = record
+        settings[key_of(setting(record))][_seed_of(record)] = record
     if not settings:
         return None
 
@@ -355,6 +356,23 @@ def choose_mean(records, split=VALIDATION):
     shared = set.intersection(*(set(settings[key]) for key in candidates))
     best = max(candidates, key=lambda key: validation(key, shared or settings[key]))
     return _selected(list(settings[best].values()), split)
+
+
+def _seed_of(record):
+    return record["flags"].get("random_seed", _DEFAULT_SEED)
+
+
+def schedule_of(record):
+    """Returns a record's learning rate and number of epochs, also if they are the default's."""
+    rate, epochs = config.default_schedule(_method_name(record))
+    default = {"learning_rate": rate, "num_train_epochs": epochs}
+    return {name: record["flags"].get(name, value) for name, value in default.items()}
+
+
+def match_settings(records, reference_records):
+    """Returns the records whose settings, except the design, occur among the others."""
+    settings = set(map(plain_setting, reference_records))
+    return [record for record in records if plain_setting(record) in settings]
 
 
 def _filter_scored(records, split):

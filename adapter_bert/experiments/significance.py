@@ -119,7 +119,7 @@ def _check_alignment(predictions, truth):
                 raise UserError(
                     f"{reference.path}, line {line}: {candidate.path} has no index {index}."
                 )
-            if not _is_known_label(label, predictions.names):
+            if not _is_known_label(label, predictions):
                 names = ", ".join(predictions.names)
                 raise UserError(
                     f"{reference.path}, line {line}: found the label {label!r}; expected one of"
@@ -127,6 +127,8 @@ def _check_alignment(predictions, truth):
                 )
 
 
-def _is_known_label(label, names):
-    """Returns whether a label is one of the names, or a set of names."""
-    return label in names or all(part in names for part in label.split(",") if part)
+def _is_known_label(label, predictions):
+    """Returns whether a label is one of the names; if the predictions are sets, a set of names."""
+    names = predictions.names
+    is_set = any(predicted not in names for _, predicted in predictions.by_index.values())
+    return label in names or is_set and all(part in names for part in label.split(",") if part)

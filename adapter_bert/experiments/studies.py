@@ -66,7 +66,7 @@ def search_rows(search):
             "task": search["task"],
             "trial": trial["number"],
             **{name: trial[name] for name in ("points", "pruned", "samples", "seconds")},
-            **{name: _with_module_name(trial["settings"])[name] for name in SPACE},
+            **_with_module_name(trial["settings"]),
         }
         for trial in search["trials"]
     ]
@@ -178,17 +178,20 @@ def read_ablations(paths):
       UserError: a file is missing or has another format, or files of a task do not match.
     """
     models: Dict[str, Ablation] = {}
+    sources: Dict[str, Any] = {}  # By task; all its files must have the same.
     digests = set()
     for path in paths:
-        digest, model = files.read_as(path, "--ablations", "ablation.json", _ablation_in_points)
-        if digest in digests:
+        record, model = files.read_as(path, "--ablations", "ablation.json", _ablation_in_points)
+        source = _source(record, model)
+        key = model.task, record["adapter"]
+        if key in digests:
             raise UserError(f"--ablations: {path} is of the same adapter as an earlier file.")
-        digests.add(digest)
+        digests.add(key)
         before = models.get(model.task)
         if before is None:
-            models[model.task] = model
+            models[model.task], sources[model.task] = model, source
             continue
-        if _comparable(before) != _comparable(model):
+        if source != sources[model.task]:
             raise UserError(
                 f"--ablations: {path} has other data, layers or scores of {model.task} than an"
                 " earlier file."
@@ -202,7 +205,7 @@ def read_ablations(paths):
 
 
 def _ablation_in_points(record):
-    """Returns the digest of the adapter and the `Ablation` of one model."""
+    """Returns a file's content, and the `Ablation` of its model."""
     num_layers = files.require_type(record["num_layers"], int)
     spans = {
         (files.require_type(first, int), files.require_type(last, int)): [_points(value)]
@@ -211,7 +214,8 @@ def _ablation_in_points(record):
     is_complete = len(spans) == num_layers * (num_layers + 1) // 2 > 0
     if not is_complete or not all(0 <= first <= last < num_layers for first, last in spans):
         raise ValueError(f"the spans do not match {num_layers} layers")
-    return files.require_type(record["adapter"], str), Ablation(
+    files.require_type(record["adapter"], str)
+    return record, Ablation(
         task=files.require_type(record["task"], str),
         score=files.require_type(record["score"], str),
         num_layers=num_layers,
@@ -227,8 +231,9 @@ def _points(value):
     return 100 * files.require_type(value, float)
 
 
-def _comparable(ablation):
-    return ablation.score, ablation.num_layers, ablation.majority, ablation.spans.keys()
+def _source(record, ablation):
+    evaluated = [record.get(name) for name in ("data", "max_seq_length", "num_rows")]
+    return evaluated, ablation.score, ablation.num_layers, ablation.majority
 
 
 def ablation_cells(ablation):

@@ -38,11 +38,13 @@ _POLL_SECONDS = 0.3
 KEEP = ("adapters", "scores", "all")  # Files that stay of a finished trial.
 
 
+# Flags of the BERT's files that its checkpoint does not contain.
+_BERT_FILES = ("bert_config_file", "vocab_file", "spm_model_file")
+
 # Flags that name a location or a device. They are not part of a trial's key, in which
 # `_backbone_fingerprint` identifies the BERT.
 _LOCATION_FLAGS = (
-    *("bert_config_file", "vocab_file", "init_checkpoint", "bert_hub_module_handle"),
-    *("spm_model_file", "feature_cache_dir"),
+    *(*_BERT_FILES, "init_checkpoint", "bert_hub_module_handle", "feature_cache_dir"),
     *("tpu_name", "tpu_zone", "gcp_project", "master"),
 )
 
@@ -108,6 +110,7 @@ class Sweep:
         trials = [trial.with_flags(extra_flags) for trial in trials]
         _check_names(trials)
         self.trials, self._old_keys, self._data = collections.OrderedDict(), {}, {}
+        self._bert_files = {}
         self._digests = data_digests.DataDigests()
         self._add_trials(trials)
         self._commands = {key: self._command(key) for key in self.trials}
@@ -186,7 +189,7 @@ class Sweep:
 
     def _add_trials(self, trials):
         """Adds trials by their keys; reads files of data and BERT once for all trials."""
-        backbones, data = {}, {}
+        backbones, data, bert_files = {}, {}, {}
         for trial in trials:
             flags = {**dict(trial.flags), **self._location_flags}
             bert = (
@@ -202,6 +205,10 @@ class Sweep:
             if data[source]:
                 key = _expand_flags(trial).key(backbones[bert], data[source])
             self.trials[key], self._old_keys[key], self._data[key] = trial, old_key, data[source]
+            names = tuple(map(flags.get, ("bert_hub_module_handle", *_BERT_FILES)))
+            if names not in bert_files:
+                bert_files[names] = _bert_files_digest(*names)
+            self._bert_files[key] = bert_files[names]
 
     def _digest(self, source, task):
         """Returns the digests of a `data_digests.DataSource`, or None if it cannot be read."""
@@ -237,9 +244,10 @@ class Sweep:
         ]
 
     def _is_finished(self, known_records, key):
-        return key in known_records and (
-            known_records[key]["status"] == DONE or not self._settings.retry_failed
-        )
+        record = known_records.get(key)
+        if record is None or record.get("bert_files") not in (None, self._bert_files[key]):
+            return False
+        return record["status"] == DONE or not self._settings.retry_failed
 
     def _start_next(self, queue, slot):
         """Starts the first waiting trial that no other sweeper runs; None if there is none."""
@@ -269,10 +277,14 @@ class Sweep:
             "seconds": round(seconds, 1),
             "finished": records.now(),
             **({"data": self._data[run.key]} if self._data[run.key] else {}),
+            **({"bert_files": self._bert_files[run.key]} if self._bert_files[run.key] else {}),
             **folder.outcome(run.process.returncode, trial),
         }
         if record["status"] == DONE and self._has_changed_data(run.key):
-            reason = "its data have changed since the sweep began; run the sweep again"
+            reason = (
+                "its data have changed since the sweep began, or cannot be read; run the sweep"
+                " again with --retry_failed"
+            )
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
@@ -402,6 +414,20 @@ def _backbone_fingerprint(handle, init_checkpoint):
     checkpoint_path = init_checkpoint and grids.expand_variables("init_checkpoint", init_checkpoint)
     prefix = paths.find_bert("init_checkpoint", checkpoint_path)
     return files.sha256(prefix + ".index")  # The index has a checksum of each tensor.
+
+
+def _bert_files_digest(handle, *given):
+    """Returns a digest of the BERT's config and vocabulary; None for a module, or without them."""
+    if handle:
+        return None
+    try:
+        return task_adapter.digest(
+            files.sha256(paths.find_bert(name, value and grids.expand_variables(name, value)))
+            for name, value in zip(_BERT_FILES, given)
+            if value or name in paths.BERT_FILES
+        )
+    except (UserError, OSError):  # A trial that needs the file reports it.
+        return None
 
 
 _COMMAND_PREFIX = "\n$ "  # Precedes each command in the log.

@@ -286,7 +286,9 @@ class TableProcessor(SplitProcessor):
         if label is None and split != "test":
             raise table.column_error(layout.label, layout.flag("--label_column"))
         text_a = table.column(layout.text_a, layout.flag("--text_column"))
-        text_b = layout.text_b and table.column(layout.text_b, layout.flag("--text_b_column"))
+        text_b = None
+        if layout.text_b:
+            text_b = table.column(layout.text_b, layout.flag("--text_b_column"))
         return [
             InputExample(
                 f"{split}-{row.line}",

@@ -151,6 +151,7 @@ class FurtherTasksTest(tf.test.TestCase):
             record("CoLA", 0.5, test=0.5, tuning="full"),
             record("RTE", 0.5, tuning="full"),
             record("mails", 0.5, tuning="full"),  # No test scores.
+            record("conll", 0.5, test=0.5, score="f1", script="run_tagger.py", tuning="full"),
         ]
 
     def test_table2(self):

@@ -86,6 +86,12 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertIsNone(found.sem)
         self.assertEqual(found.seeds, 1)
 
+    def test_the_default_seed_counts_once(self):
+        records = [record("CoLA", 0.6), record("CoLA", 0.6, seed=12345)]
+        del records[0]["flags"]["random_seed"]
+        self.assertEqual(selection.choose_mean(records).seeds, 1)
+        self.assertEqual(selection.choose_best(records).seeds, 1)
+
     def test_what_has_no_score_is_not_chosen(self):
         records = [
             record("airline", 0.9, test=None, learning_rate=1e-3),

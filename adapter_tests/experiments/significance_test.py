@@ -87,6 +87,10 @@ class CompareTest(tf.test.TestCase):
         pattern = r"other.tsv, line 3: found the label 'maybe'; expected one of no, yes"
         self.assert_refused(pattern, labels=other)
 
+    def test_a_row_without_a_label(self):
+        path = self.write("unlabelled.tsv", "index\tlabel\n0\tno\n1\t\n2\tyes\n3\tno\n4\tno\n")
+        self.assert_refused("unlabelled.tsv, line 3: found the label ''", labels=path)
+
     def test_labels_that_are_null(self):
         lines = "".join(f'{{"index": "{index}", "label": "no"}}\n' for index in range(4))
         for last, name in (

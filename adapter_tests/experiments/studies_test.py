@@ -119,7 +119,7 @@ class AblationResultsTest(tf.test.TestCase):
 
     def test_models_of_a_task_form_one_ablation(self):
         second = {**ABLATION_FILE, "adapter": "b2", "all": 0.77}
-        mrpc = {**ABLATION_FILE, "adapter": "c3", "task": "MRPC"}
+        mrpc = {**ABLATION_FILE, "task": "MRPC"}  # The same adapter on other data.
         paths = [self.write(content) for content in (ABLATION_FILE, mrpc, second)]
         cola, other = studies.read_ablations(paths)
         self.assertEqual((cola.task, other.task), ("CoLA", "MRPC"))
@@ -134,6 +134,7 @@ class AblationResultsTest(tf.test.TestCase):
         for change, problem in (
             ({}, "of the same adapter as an earlier file"),
             ({"adapter": "b2", "majority": 0.5}, "has other data, layers or scores of CoLA"),
+            ({"adapter": "b2", "data": "d4"}, "has other data, layers or scores of CoLA"),
         ):
             with self.assertRaisesRegex(UserError, problem):
                 studies.read_ablations([first, self.write({**ABLATION_FILE, **change})])

@@ -328,6 +328,17 @@ class SweepsTest(SweepsTestCase):
         self.addCleanup(os.environ.pop, "GLUE_DIR", None)
         return tiny.write_mrpc(os.path.join(glue, "MRPC"), seed=seed)
 
+    def test_another_vocabulary_trains_again(self):
+        self.go()
+        self.sweep([8]).run()
+        self.assertEqual(self.sweep([8]).commands(), [])
+        with open(os.path.join(os.environ["BERT_BASE_DIR"], "vocab.txt"), "a") as writer:
+            writer.write("another\n")
+        self.assertLen(self.sweep([8]).commands(), 1)
+        self.sweep([8]).run()
+        self.assertEqual(self.starts(), [8, 8])
+        self.assertEqual(self.sweep([8]).commands(), [])
+
     def test_other_data_make_other_trials(self):
         self.go()
         dev = os.path.join(self.write_mrpc("glue"), "dev.tsv")
@@ -414,7 +425,8 @@ class SweepsTest(SweepsTestCase):
             runner.run()
         self.assertLen(runner.records(), 9)
         read = [os.path.basename(call[0][0]) for call in sha256.call_args_list]
-        self.assertCountEqual(read, ["bert_model.ckpt.index", "train.tsv", "dev.tsv"])
+        bert = ["bert_model.ckpt.index", "bert_config.json", "vocab.txt"]
+        self.assertCountEqual(read, [*bert, "train.tsv", "dev.tsv"])
 
     def test_two_jobs_run_side_by_side(self):
         sweeper = self.sweeper([1, 2, 3], jobs=2)
