@@ -290,24 +290,18 @@ class DocsTestCase(tf.test.TestCase):
 
 
 class PagesTest(DocsTestCase):
-    def test_blocks_say_what_they_are(self):
+    def test_python_and_json_are_valid(self):
         for page in PAGES:
-            fenced, prose = blocks(page)
-            for block in fenced:
-                known = ("bash", "console", "python", "json", "text", "bibtex")
-                self.assertIn(block.language, known, f"{page}:{block.lines[0][0]}")
+            for block in blocks(page)[0]:
                 text = "\n".join(line for _, line in block.lines)
                 if block.language == "python":
                     ast.parse(text)
                 elif block.language == "json":
                     json.loads(text)
-            for number, line in prose:
-                self.assertNotRegex(line, rf"^ {{4}}\s*({PROGRAMS}|\$) ", f"{page}:{number}")
 
     def test_commands_are_found(self):
         found = [command.text.split()[0] for page in PAGES for command in commands(page)]
         self.assertEqual(set(found), set(PARSERS))
-        self.assertGreater(len(found), 70)
 
     def test_every_command_is_parsed_by_what_it_calls(self):
         names = "BERT_BASE_DIR", "GLUE_DIR", "SQUAD_DIR", "SQUAD_FILES"

@@ -301,10 +301,13 @@ class ScriptTest(TaggerTestCase):
     def test_every_tuning_method_trains(self):
         for method in (["full"], ["top_layers", "--num_top_layers=1"], ["layer_norm"], ["head"]):
             output_dir = os.path.join(self.folder, method[0])
-            report = self.succeed(
-                "--do_train", "--tuning=" + method[0], *method[1:], output_dir=output_dir
-            )
-            self.assertIn("Trained: ", report)
+            with self.assertLogs("absl", "INFO") as log:
+                report = self.succeed(
+                    "--do_train", "--tuning=" + method[0], *method[1:], output_dir=output_dir
+                )
+            (before,) = [line for line in log.output if "Training " in line]
+            count = before.partition("Training ")[2].split(" of ")[0]
+            self.assertIn(f"Trained: {count} of ", report)
 
     def test_the_best_is_kept(self):
         self.succeed(

@@ -160,28 +160,6 @@ class UnicodeTest(TokenizationTestCase):
         self.assertEqual(tokenization.whitespace_tokenize(" \n"), [])
 
 
-class CharactersTest(TokenizationTestCase):
-    def test_whitespace(self):
-        for char in " \t\r\n\u00a0\u3000":
-            self.assertTrue(tokenization._is_whitespace(char), repr(char))
-        for char in "A-\u200b\u2028":
-            self.assertFalse(tokenization._is_whitespace(char), repr(char))
-
-    def test_control(self):
-        for char in "\x00\x05\x7f\x85\u00ad\u200b\ufeff":
-            self.assertTrue(tokenization._is_control(char), repr(char))
-        # Private use and surrogates are not control characters in BERT.
-        for char in "A \t\r\n\u00a0\U0001f4a9\ue000\ud83d":
-            self.assertFalse(tokenization._is_control(char), repr(char))
-
-    def test_punctuation(self):
-        ascii_punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-        for char in ascii_punctuation + "\u00bf\u2019\u3002\u2014":
-            self.assertTrue(tokenization._is_punctuation(char), repr(char))
-        for char in "Az09 \x7f\t\u20ac\u00b4\u00e9\u4e00":
-            self.assertFalse(tokenization._is_punctuation(char), repr(char))
-
-
 class BasicTokenizerTest(TokenizationTestCase):
     def check(self, do_lower_case, table):
         tokenizer = tokenization.BasicTokenizer(do_lower_case)

@@ -78,16 +78,6 @@ class FindDataDirTest(PathsTestCase):
 
 
 class FindBertTest(PathsTestCase):
-    def test_files_are_those_of_googles_archives(self):
-        self.assertEqual(
-            paths.BERT_FILES,
-            {
-                "bert_config_file": "bert_config.json",
-                "vocab_file": "vocab.txt",
-                "init_checkpoint": "bert_model.ckpt",
-            },
-        )
-
     def test_the_flag_comes_first(self):
         os.environ["BERT_BASE_DIR"] = self.make("base")
         self.assertEqual(

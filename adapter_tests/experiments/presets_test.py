@@ -85,6 +85,7 @@ class PaperTest(tf.test.TestCase):
         full = trials_of("further_tasks", tuning="full")
         layers = trials_of("variable_fine_tuning", tuning="top_layers")
         self.assertLen({trial["task_name"] for trial in adapters}, 17)
+        self.assertTrue(all(trial["do_predict"] for trial in adapters + full + layers))
         for task in {trial["task_name"] for trial in adapters + full + layers}:
             for trials, axes in (
                 (adapters, {"adapter_size": [2, 4, 8, 16, 32, 64]}),

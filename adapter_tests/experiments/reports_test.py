@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 import run_report
 from adapter_bert.baseline import search_space
-from adapter_bert.experiments import figures, report_tables, reports
+from adapter_bert.experiments import report_tables, reports
 from adapter_bert.experiments.reports import REPORTS, Results
 from adapter_tests.support import command_lines, mutations
 from adapter_tests.support.records import ABLATION, record, seeds
@@ -468,11 +468,6 @@ class FilesTest(tf.test.TestCase):
         again = reports.render("figure4", REPORTS["figure4"].make(source))
         for name, content in again.items():
             self.assertEqual(content, files[name], name)
-
-    def test_every_method_has_a_style_of_its_own(self):
-        styles = list(reports._STYLES.values())
-        self.assertLen(set(map(str, styles)), 5)
-        self.assertContainsSubset(map(str, styles), list(map(str, figures.STYLES)))
 
 
 class DamagedFilesTest(tf.test.TestCase):

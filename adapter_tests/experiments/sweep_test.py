@@ -428,6 +428,13 @@ class SweepsTest(SweepsTestCase):
         bert = ["bert_model.ckpt.index", "bert_config.json", "vocab.txt"]
         self.assertCountEqual(read, [*bert, "train.tsv", "dev.tsv"])
 
+    def test_parallel_trials_share_the_cores(self):
+        with mock.patch.object(os, "sched_getaffinity", return_value={0, 1, 2, 5, 6}):
+            self.assertEqual(sweep._assigned_cores(0, 2), [0, 2, 6])
+            self.assertEqual(sweep._assigned_cores(1, 2), [1, 5])
+            self.assertIsNone(sweep._assigned_cores(0, 1))
+            self.assertIsNone(sweep._assigned_cores(0, 6))
+
     def test_two_jobs_run_side_by_side(self):
         sweeper = self.sweeper([1, 2, 3], jobs=2)
         self.wait_for(lambda: len(self.starts()) == 2)

@@ -16,6 +16,7 @@ from adapter_tests.support.numpy_bert import numpy_bert, numpy_norm
 
 # Each variant alone, and some combinations.
 VARIANTS = (
+    {},
     {"normalization": "layer"},
     {"normalization": "batch"},
     {"depth": 2},
@@ -440,6 +441,9 @@ class AdapterConfigTest(tf.test.TestCase):
             ({"init_scale": float("inf")}, "--adapter_init_scale must be .* but is inf"),
             ({"init_scale": float("nan")}, "--adapter_init_scale must be .* but is nan"),
             ({"normalization": "group"}, "--adapter_normalization=group: .* none, layer, batch"),
+            ({"scaling": 0.0}, "--adapter_scaling must be a number above 0"),
+            ({"scaling": float("nan")}, "--adapter_scaling must be .* but is nan"),
+            ({"scaling": 1e7}, "--adapter_scaling must be .* but is 10000000"),
             ({"depth": 0}, "--adapter_depth=0: expected one of 1 to 100"),
             ({"depth": -1}, "--adapter_depth=-1"),
             ({"depth": 101}, "--adapter_depth=101"),

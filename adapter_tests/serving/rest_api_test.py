@@ -1,5 +1,6 @@
 """Tests of rest_api.py, over a tiny BERT: answers beside each task's own model, and refusals."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -418,14 +419,39 @@ class DescriptionsTest(RestApiTestCase):
             'adapter_bert_instances_total{task="sms"} 2.0',
             'adapter_bert_request_seconds_count{endpoint="predict"} 2.0',
             'adapter_bert_task_seconds_count{task="sms"} 1.0',
+            f"adapter_bert_tasks {len(self.tasks)}.0",
+            "adapter_bert_queue_rows 0.0",
         ):
             self.assertIn(line, response.text)
         self.assertNotIn("nothing", response.text)
+        self.assertEqual(client.delete("/v1/models/sms").status_code, 200)
+        self.assertNotIn('task="sms"', client.get("/metrics").text)
+
+    def test_a_body_that_does_not_arrive(self):
+        async def receive():
+            await asyncio.sleep(60)
+
+        async def send(message):
+            sent.append(message)
+
+        sent, application = [], self.client(read_seconds=0.1).app
+        scope = {"type": "http", "method": "POST", "path": "/v1/models/sms:predict"}
+        scope.update(
+            {
+                "raw_path": b"/v1/models/sms:predict",
+                "query_string": b"",
+                "headers": [(b"host", b"127.0.0.1")],
+                "client": ("127.0.0.1", 1),
+            }
+        )
+        asyncio.run(application(scope, receive, send))
+        self.assertEqual(sent[0]["status"], 408)
 
     def test_the_page_loads_nothing_from_elsewhere(self):
         response = self.client(token="secret").get("/")
         self.assertStartsWith(response.headers["content-type"], "text/html")
         self.assertIn("default-src 'none'", response.headers["content-security-policy"])
+        self.assertEqual(response.headers["x-content-type-options"], "nosniff")
         self.assertNotRegex(response.text, r"https?://|src=|@import|url\(")
 
 

@@ -197,8 +197,21 @@ LABELS = {
     "wnli": ["0", "1"],
 }
 
+# As the pages say, and GLUE's leaderboard ranks.
+SCORES = {
+    **dict.fromkeys(LABELS, "accuracy"),
+    "cola": "matthews",
+    "ax": "matthews",
+    "mrpc": "f1",
+    "qqp": "f1",
+    "sts-b": "spearman",
+}
+
 
 class TableTest(FileTestCase):
+    def test_main_scores(self):
+        self.assertEqual({name: task.score for name, task in glue.TASKS.items()}, SCORES)
+
     def test_every_split_of_every_task_is_tested(self):
         splits = {(name, split) for name, task in glue.TASKS.items() for split in task.splits}
         self.assertEqual(splits, set(EXPECTED))

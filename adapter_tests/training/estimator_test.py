@@ -20,7 +20,7 @@ from adapter_bert.common import devices, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.tasks import heads, squad_task, tagging
-from adapter_bert.training import config, distribution, estimator, input_pipeline, model_fn, rows
+from adapter_bert.training import distribution, estimator, input_pipeline, model_fn, rows
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -154,30 +154,6 @@ class FreezingTest(TrainingTestCase):
         method = tuning.Tuning("adapters", train_pooler=True)
         values = self.train("adapters", tuning=method)
         self.check(values, lambda name: "LayerNorm" in name or "/pooler/" in name)
-
-    def test_near_identity_at_the_start(self):
-        with tf.Graph().as_default(), self.session() as session:
-            rows = tiny.arrays()
-            outputs = []
-            for adapter_fn in ("feedforward_adapter", None):
-                with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-                    model = modeling.BertModel(
-                        tiny.config(), False, rows["input_ids"], scope="bert", adapter_fn=adapter_fn
-                    )
-                outputs.append(model.get_sequence_output())
-            assignment, _ = modeling.get_assignment_map_from_checkpoint(
-                tf.trainable_variables(), self.bert_prefix()
-            )
-            tf.train.init_from_checkpoint(self.bert_prefix(), assignment)
-            session.run(tf.global_variables_initializer())
-            adapted, plain = session.run(outputs)
-            self.assertAllClose(adapted, plain, atol=1e-2)
-            self.assertNotAllEqual(adapted, plain)
-            for variable in tf.get_collection("adapters"):
-                if "weights2" in variable.name:
-                    variable.load(np.zeros(variable.shape.as_list()), session)
-            adapted, plain = session.run(outputs)
-            self.assertAllEqual(adapted, plain)
 
 
 @pytest.mark.estimator
@@ -562,10 +538,6 @@ class ModelFnTest(TrainingTestCase):
             full_disk = mock.patch.object(runner._estimator, "train", side_effect=error)
             with full_disk, self.assertRaises(tf.errors.ResourceExhaustedError):
                 runner.train(tiny.arrays())
-
-    def test_default_schedules(self):
-        self.assertEqual(config.default_schedule("adapters"), (3e-4, 5.0))
-        self.assertEqual(config.default_schedule("full"), (5e-5, 3.0))
 
 
 @pytest.mark.without_xla
