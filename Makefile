@@ -84,10 +84,13 @@ bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/b
 clean:
 	rm -rf .venv .venv-* demo/bert demo/download demo/embeddings
 
+# Makes a target's environment, with the first Python that is found.
+NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $(@D)" && \
+	    "$$python" -m venv --clear $(@D)
+
 # What training needs, and no more.
 .venv/installed: requirements.txt
-	@python=$$(./find_python.sh $(PYTHONS)) && echo "$$python -m venv --clear .venv" && \
-	    "$$python" -m venv --clear .venv
+	$(call NEW_VENV,$(PYTHONS))
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	@touch $@
 
@@ -96,27 +99,23 @@ clean:
 	@touch $@
 
 .venv-tf1/installed: $(REQUIREMENTS)
-	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv --clear .venv-tf1" && \
-	    "$$python" -m venv --clear .venv-tf1
+	$(call NEW_VENV,3.7)
 	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
 .venv-3.%/installed: $(REQUIREMENTS)
-	@python=$$(./find_python.sh 3.$*) && echo "$$python -m venv --clear $(@D)" && \
-	    "$$python" -m venv --clear $(@D)
+	$(call NEW_VENV,3.$*)
 	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
 .venv-tf2.15/installed: $(REQUIREMENTS)
-	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv --clear $(@D)" && \
-	    "$$python" -m venv --clear $(@D)
+	$(call NEW_VENV,3.11 3.10 3.9)
 	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt "tensorflow<2.16"
 	@touch $@
 
 # uv finds the oldest versions, which pip cannot; the tools of the tests are the newest.
 .venv-oldest/installed: $(REQUIREMENTS)
-	@python=$$(./find_python.sh 3.9) && echo "$$python -m venv --clear $(@D)" && \
-	    "$$python" -m venv --clear $(@D)
+	$(call NEW_VENV,3.9)
 	$(@D)/bin/python $(PIP_INSTALL) uv
 	$(@D)/bin/uv pip compile --quiet --python $(@D)/bin/python --resolution lowest-direct \
 	    --output-file $(@D)/oldest.txt requirements.txt requirements-baseline.txt requirements-serving.txt
@@ -125,15 +124,13 @@ clean:
 
 # PyTorch and the packages that ours is compared with; nothing of the project needs them.
 .venv-peers/installed: benchmarks/requirements-peers.txt
-	@python=$$(./find_python.sh 3.11) && echo "$$python -m venv --clear .venv-peers" && \
-	    "$$python" -m venv --clear .venv-peers
+	$(call NEW_VENV,3.11)
 	.venv-peers/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # The compiler of TPU programs; nothing of the project needs it.
 .venv-tpu/installed: tools/requirements-tpu.txt
-	@python=$$(./find_python.sh 3.12 3.13) && echo "$$python -m venv --clear .venv-tpu" && \
-	    "$$python" -m venv --clear .venv-tpu
+	$(call NEW_VENV,3.12 3.13)
 	.venv-tpu/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 

@@ -31,15 +31,22 @@ def write_bert(folder, sizes):
     return config, prefix
 
 
-def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0):
-    """Returns an untrained `task_adapter.TaskAdapter` of a task with two labels."""
+def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0, vocabulary=""):
+    """Returns an untrained `task_adapter.TaskAdapter` of a task with two labels.
+
+    Args:
+      backbone: `task_adapter.Backbone`.
+      name: of the task.
+      size, seed: of the adapter, of its random weights.
+      vocabulary: its digest; a bank does not read it.
+    """
     description = task_adapter.Description(
         task=name,
         kind="classification",
         labels=tuple(str(i) for i in range(workload.NUM_LABELS)),
         max_seq_length=workload.LENGTH,
         do_lower_case=True,
-        vocabulary="",
+        vocabulary=vocabulary,
         backbone=backbone,
         tuning=tuning.Tuning(),
         adapter=modeling.AdapterConfig(size),

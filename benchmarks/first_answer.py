@@ -46,13 +46,10 @@ def save_adapter(bert_dir, folder):
     """Saves a task adapter with random weights."""
     config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    adapter = bank_worker.random_adapter(adapter_checkpoints.backbone_of(prefix, config), "task")
+    backbone = adapter_checkpoints.backbone_of(prefix, config)
     vocabulary = tokenization.load_vocab(os.path.join(bert_dir, "vocab.txt"))
-    description = vars(adapter.description)
-    description = type(adapter.description)(
-        **{**description, "vocabulary": task_adapter.digest(vocabulary)}
-    )
-    task_adapter.save(folder, adapter._replace(description=description))
+    digest = task_adapter.digest(vocabulary)
+    task_adapter.save(folder, bank_worker.random_adapter(backbone, "task", vocabulary=digest))
     onnx_backbone.load(prefix, config)
 
 

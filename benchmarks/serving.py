@@ -15,7 +15,6 @@ from adapter_bert.common import environment  # First: it sets TensorFlow's envir
 
 # isort: split
 import contextlib
-import dataclasses
 import functools
 import itertools
 import json
@@ -53,9 +52,8 @@ def save_adapters(root, bert_dir, num_tasks):
     vocabulary = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt")).digest
     names = [f"task-{index}" for index in range(num_tasks)]
     for seed, name in enumerate(names):
-        made = bank_worker.random_adapter(backbone, name, seed=seed)
-        about = dataclasses.replace(made.description, vocabulary=vocabulary)
-        task_adapter.save(os.path.join(root, name), made._replace(description=about))
+        made = bank_worker.random_adapter(backbone, name, seed=seed, vocabulary=vocabulary)
+        task_adapter.save(os.path.join(root, name), made)
     return names
 
 
