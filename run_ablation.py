@@ -14,7 +14,8 @@ output_dir/ablation.json has the dev scores:
      "majority": the share of the most frequent label; a regression has none,
      "spans": [[first, last, score without the adapters of these layers and those between], ...],
      "other_scores": {"f1": {"all", "none", "spans"}},      the task's score, if it is another one
-     "adapter", "data", "max_seq_length", "precision"}      what was evaluated
+     "adapter", "backbone", "setting",                      digests; seeds share a setting
+     "data", "max_seq_length", "precision"}                 what was evaluated
 
 ablation.txt has the printed table and sentence.
 """
@@ -85,6 +86,7 @@ def run(values):
     """
     start = starting_point.find(values, settings_of=text_windows.recorded)
     config = AblationConfig.from_flags(values, start.supplied)
+    classifier_data.check_window_pooling(config, values["window_pooling"].present)
     adapter = _check_adapter(start.adapter, config)
     processor, data_dir = classifier_data.find_task(config, adapter)
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
@@ -92,6 +94,8 @@ def run(values):
     setup = finetuning.set_up_evaluation(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
     sources = {
         "adapter": task_adapter.tensors_digest(adapter),
+        "backbone": adapter.description.backbone.fingerprint,
+        "setting": _setting_digest(adapter.description),
         "data": classifier_data.digest(examples),
         "max_seq_length": config.max_seq_length,
         "precision": setup.precision,
@@ -125,6 +129,13 @@ def _check_adapter(adapter, config):
     return adapter
 
 
+def _setting_digest(description):
+    """Returns a digest of how an adapter was trained, except the seed."""
+    training = {n: v for n, v in description.training.items() if n != "random_seed"}
+    setting = [description.adapter, description.tuning, sorted(training.items())]
+    return task_adapter.digest(map(repr, setting))
+
+
 def _read_finished(path, sources):
     """Returns the record of an earlier run of the same sources, or None.
 
@@ -134,7 +145,8 @@ def _read_finished(path, sources):
     if not files.exists(path):
         return None
     record, _ = files.read_as(path, "--output_dir", _JSON, lambda read: (read, report(read)))
-    differing = [name for name in sources if record.get(name) != sources[name]]
+    # Earlier versions recorded fewer of them.
+    differing = [name for name in sources if record.get(name, sources[name]) != sources[name]]
     if differing:
         raise UserError(
             f"{path} is of another {' and another '.join(differing)}; set another --output_dir, or"

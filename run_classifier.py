@@ -153,6 +153,7 @@ def run(values):
     folder = config.folder_of(str(config.task_name).lower())
     setup = finetuning.set_up(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
     finetuning.check(setup, task)
+    classifier_data.class_weights(config.class_weights, task, None)  # Fails before the encoding.
     examples = classifier_data.read_examples(processor, setup.stages, data_dir)
     rows = {
         split: classifier_data.encode_examples(examples[split], labels, config, setup.tokenizer)

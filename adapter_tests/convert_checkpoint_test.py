@@ -404,6 +404,14 @@ class DescribeTest(AdapterTestCase):
         ):
             self.assertIn(part, printed)
 
+    def test_many_labels(self):
+        labels = tuple(f"label number {index}" for index in range(300))
+        made = task_adapters.random_adapter(labels=labels)
+        task_adapter.save(self.path("many"), made)
+        printed = self.output("describe", self.path("many"))
+        for label in labels:
+            self.assertIn(label, printed)
+
     def test_a_runs_folder(self):
         run = self.path("run")
         task_adapter.save(os.path.join(run, "adapter"), self.made)

@@ -16,7 +16,7 @@ from adapter_bert.common import errors
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classification
 from adapter_bert.training import model_fn
-from adapter_tests.support import command_lines, tiny
+from adapter_tests.support import command_lines, task_adapters, tiny
 from adapter_tests.support.script_cases import ScriptTestCase, contents, read, write
 
 
@@ -261,6 +261,22 @@ class NumbersTest(AblationTestCase):
             self.assertAllClose(spearman, self.scores(folder, *task)["eval_spearman"])
         again = self.scores(adapter, *task, "--long_texts=cut", "--overwrite_output_dir")
         self.assertNotAllClose(found["all"], again["eval_spearman"])
+
+    def test_a_pooling_without_windows(self):
+        task = self.own_task(lambda index: "ab"[index % 2])
+        adapter = self.make("cut", "--do_train", *task)
+        given = [*task, "--adapter=" + adapter, "--window_pooling=max"]
+        values = command_lines.parsed(run_ablation.define_flags, *given)
+        with self.assertRaisesRegex(errors.UserError, "--window_pooling=max requires --long_texts"):
+            run_ablation.run(values)
+
+    def test_seeds_share_a_setting(self):
+        first = task_adapters.description(training={"random_seed": 1, "train_batch_size": 8})
+        second = task_adapters.description(training={"train_batch_size": 8, "random_seed": 2})
+        other = task_adapters.description(training={"train_batch_size": 9, "random_seed": 2})
+        digests = list(map(run_ablation._setting_digest, (first, second, other)))
+        self.assertEqual(digests[0], digests[1])
+        self.assertNotEqual(digests[1], digests[2])
 
     def test_sets_of_labels(self):
         sets = ["a", "b", "a,b", "b"]

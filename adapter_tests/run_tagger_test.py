@@ -274,6 +274,12 @@ class ScriptTest(TaggerTestCase):
             *("--do_eval", "--adapter=" + self.path("adapter")),
             output_dir=os.path.join(self.folder, "other_column"),
         )
+        words = [words for words, _ in sentences(30, 2)]
+        lines = "\n".join("".join(word + " _\n" for word in each) for each in words)
+        path = write(os.path.join(self.folder, "untagged.txt"), lines)
+        adapter = "--adapter=" + self.path("adapter")
+        folder = os.path.join(self.folder, "untagged")
+        self.succeed("--do_predict", adapter, "--test_file=" + path, output_dir=folder)
         results = self.results()
         self.assertEqual((results["task"], results["score"]), ("pos", "eval_accuracy"))
         self.assertNotIn("eval_f1", results)

@@ -13,7 +13,7 @@ import workload
 
 _TASKS = (1, 8, 32)
 _SINGLE = "ours, the task's own model on TensorFlow"
-_SHARE = 0.85  # The target: a mixed batch's throughput, as a share of a single task's model.
+_SHARE = 0.85  # The target: a mixed batch's throughput, as a share of the bank's single task.
 
 
 def contestants(peers, model):

@@ -21,7 +21,10 @@ class UserError(ValueError):
     """
 
     def __init__(self, sentence):
-        super().__init__(one_line(sentence))
+        line = one_line(sentence)
+        if len(line) > _MAX_CHARACTERS:
+            line = f"{line[: _MAX_CHARACTERS // 2]} ... {line[-_MAX_CHARACTERS // 4 :]}"
+        super().__init__(line)
 
 
 def one_line(text):
@@ -29,8 +32,6 @@ def one_line(text):
     line = " ".join(part.strip() for part in text.splitlines())
     if not line.isprintable():
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    if len(line) > _MAX_CHARACTERS:
-        line = f"{line[: _MAX_CHARACTERS // 2]} ... {line[-_MAX_CHARACTERS // 4 :]}"
     return line
 
 

@@ -2,21 +2,19 @@
 
 A difference between two methods is a mean over tasks, at each method's selected settings. Its
 standard error combines those over seeds. A verdict needs two learning rates, two numbers of epochs
-and two seeds for each method and size, and three tasks for a mean over tasks. An ablation compares
-a model with itself and needs two seeds only. Then only the tasks that have these count; otherwise
-the claim is open. A claim is unclear if its verdict differs within the 95% confidence interval:
-Student's t, with the degrees of freedom of Welch and Satterthwaite. Where a claim is of several
-estimates, all are moved to the same end of their intervals.
+and two seeds for each method and size, and three tasks for a mean over tasks. Only the tasks that
+have these count; without enough of them, the claim is open. An ablation compares a model with
+itself and needs two seeds only. A claim is unclear if its verdict differs within the 95% confidence
+interval; see `estimates`.
 """
 
-import math
 import operator
 from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
-import scipy.stats
 
-from adapter_bert.experiments import paper, report_tables, selection
+from adapter_bert.experiments import estimates, paper, report_tables, selection
+from adapter_bert.experiments.estimates import Estimate
 from adapter_bert.experiments.selection import (
     ADAPTERS,
     FULL,
@@ -60,56 +58,18 @@ class Side(NamedTuple):
 
     def estimate(self, task):
         """Returns the `Estimate` of a task's score."""
-        chosen = self.chosen[task]
-        return Estimate(chosen.value, chosen.sem, (chosen.seeds or 1) - 1)
+        return estimates.over_seeds(self.chosen[task].values)
 
-
-class Estimate(NamedTuple):
-    """A score or a difference in points.
-
-    Attributes:
-      value: float.
-      sem: its standard error; None if a score has one seed only.
-      freedom: the degrees of freedom of the standard error.
-    """
-
-    value: float
-    sem: Optional[float]
-    freedom: float
-
-    def __str__(self):
-        return _signed(self.value) + report_tables.format_error(self.sem)
-
-    def minus(self, other):
-        """Returns the difference from an independent estimate, an `Estimate`."""
-        return combine((1, self), (-1, other))
-
-    def moved(self, end):
-        """Returns an end of the 95% confidence interval: the lower for -1, the upper for 1."""
-        if not self.sem:
-            return self.value
-        return self.value + end * self.sem * float(scipy.stats.t.ppf(0.975, self.freedom))
+    def at_tasks(self, is_kept):
+        """Returns a `Side` with the tasks for which the function `is_kept` is true."""
+        return Side(
+            self.label,
+            {task: records for task, records in self.records.items() if is_kept(task)},
+            {task: choice for task, choice in self.chosen.items() if is_kept(task)},
+        )
 
 
 _value = operator.attrgetter("value")
-
-
-def combine(*terms):
-    """Returns the weighted sum of independent estimates; `terms` are pairs (weight, `Estimate`)."""
-    value = float(sum(weight * term.value for weight, term in terms))
-    if any(term.sem is None for _, term in terms):
-        return Estimate(value, None, 0)
-    variances = [(weight * term.sem) ** 2 for weight, term in terms]
-    parts = sum(v**2 / term.freedom for v, (_, term) in zip(variances, terms) if v)
-    # Welch and Satterthwaite.
-    freedom = sum(variances) ** 2 / parts if parts else sum(term.freedom for _, term in terms)
-    return Estimate(value, math.sqrt(sum(variances)), freedom)
-
-
-def mean(estimates):
-    """Returns the mean of estimates, an `Estimate`."""
-    estimates = list(estimates)
-    return combine(*((1 / len(estimates), one) for one in estimates))
 
 
 class Difference(NamedTuple):
@@ -126,7 +86,7 @@ class Difference(NamedTuple):
     @property
     def mean(self):
         """The mean over tasks, an `Estimate`."""
-        return mean(self.by_task.values())
+        return estimates.mean(self.by_task.values())
 
 
 def side(label, records, split=VALIDATION):
@@ -145,7 +105,7 @@ def difference(first, second, min_tasks=1):
     shares = [first.chosen[task].share for task in tasks]
     return Difference(
         by_task={
-            task: Estimate(0.0, 0.0, 1)  # The same runs.
+            task: estimates.NOTHING  # The same runs.
             if first.chosen[task] == second.chosen[task]
             else first.estimate(task).minus(second.estimate(task))
             for task in tasks
@@ -158,12 +118,15 @@ def gaps(sides, tasks, min_tasks=1):
     """Returns what a sweep lacks for a verdict, a list of texts.
 
     Args:
-      sides: list of `Side`; the baseline without BERT has its own search and is not checked.
+      sides: list of `Side`, which may lack tasks; the baseline without BERT has its own search and
+        is not checked.
       tasks: the tasks that count.
       min_tasks: minimum number of tasks.
     """
     tuned = [one for one in sides if one.label != NO_BERT.label]
-    groups = [group for one in tuned for task in tasks for group in _by_level(one.records[task])]
+    groups = [
+        group for one in tuned for task in tasks for group in _by_level(one.records.get(task, ()))
+    ]
     missing = []
     for swept, fixed, text in (
         (_RATE, _EPOCHS, "one learning rate"),
@@ -171,7 +134,7 @@ def gaps(sides, tasks, min_tasks=1):
     ):
         if not all(_is_swept(group, swept, fixed) for group in groups):
             missing.append(text)
-    if any(one.chosen[task].seeds < 2 for one in sides for task in tasks):
+    if any(one.chosen[task].seeds < 2 for one in sides for task in tasks if task in one.chosen):
         missing.append("one seed")
     if len(tasks) < min_tasks:
         missing.append("one task" if len(tasks) == 1 else f"{len(tasks)} tasks")
@@ -245,7 +208,7 @@ def _glue_rows(glue):
             is_lone_size = len(sizes) > 1 and len(sizes_run) == 1
             yield _difference_row(
                 f"{claim}, minus full fine-tuning",
-                f"{_signed(expected)}, {trained} trained",
+                f"{estimates.signed(expected)}, {trained} trained",
                 adapters,
                 full,
                 lambda value, low=expected: value >= low,
@@ -266,7 +229,7 @@ def _sizes_row(glue):
     tasks = carried(sides, tasks, _MIN_TASKS)
     if not tasks:
         return None
-    means = [mean(one.estimate(task) for task in tasks) for one in sides]
+    means = [estimates.mean(one.estimate(task) for task in tasks) for one in sides]
     spreads = [one.minus(other) for one in means for other in means if one is not other]
     texts = [
         f"{size}: {report_tables.format_score(one.value, one.sem)}"
@@ -278,7 +241,7 @@ def _sizes_row(glue):
         f"size {', '.join(texts)} ({_titles(tasks)})",
         sides,
         tasks,
-        _verdict(lambda end: max(one.moved(end) for one in spreads) <= 0.5),
+        estimates.at_most(spreads, 0.5),
         _MIN_TASKS,
     )
 
@@ -345,7 +308,7 @@ def _further_rows(records):
     ):
         yield _difference_row(
             f"Further tasks: {label}, minus full fine-tuning, test accuracy",
-            f"{_signed(expected)} (17 tasks)",
+            f"{estimates.signed(expected)} (17 tasks)",
             side(label, method_records, TEST),
             full,
             agrees,
@@ -355,12 +318,14 @@ def _further_rows(records):
 
 def _ablation_rows(ablations):
     """Yields the rows of ablations, which compare a model with itself, so they need no sweep."""
-    ablations = [one for one in ablations if one.score == "accuracy"]
+    ablations = [one for one in ablations if one.score == "accuracy" and one.majority is not None]
     ablations = [one for one in ablations if len(one.full) > 1] or ablations
     if not ablations:
         return
     layers = {
-        one.task: [_over_seeds(one.changes(layer, layer)) for layer in range(one.num_layers)]
+        one.task: [
+            estimates.over_seeds(one.changes(layer, layer)) for layer in range(one.num_layers)
+        ]
         for one in ablations
     }
     yield _ablation_row(
@@ -368,24 +333,15 @@ def _ablation_rows(ablations):
         "−2 (MNLI, CoLA)",
         {task: min(changes, key=_value) for task, changes in layers.items()},
         ablations,
-        _verdict(lambda end: min(one.moved(end) for one in sum(layers.values(), [])) >= -2),
+        estimates.at_least(sum(layers.values(), []), -2),
     )
-    left = {
-        one.task: _over_seeds([score - one.majority for score in one.none])
-        for one in ablations
-        if one.majority is not None
-    }
-    if not left:
-        return
+    left = [estimates.over_seeds([s - one.majority for s in one.none]) for one in ablations]
     yield _ablation_row(
         "All adapters removed: accuracy, minus majority-class accuracy",
         "0 (MNLI, CoLA)",
-        left,
+        dict(zip(layers, left)),
         ablations,
-        _joint(
-            _verdict(lambda end: max(one.moved(end) for one in left.values()) <= 1),
-            _verdict(lambda end: min(one.moved(end) for one in left.values()) >= -1),
-        ),
+        estimates.joint(estimates.at_most(left, 1), estimates.at_least(left, -1)),
     )
 
 
@@ -397,58 +353,50 @@ def _ablation_row(claim, expected, by_task, ablations, verdict):
     )
 
 
-def _over_seeds(values):
-    """Returns the `Estimate` of a mean over seeds."""
-    return Estimate(float(np.mean(values)), selection.standard_error(values), len(values) - 1)
-
-
 def _init_scale_rows(records):
     """Yields the rows of small and of large initial weights, which share a verdict."""
     adapters = selection.filter_by_method(records, ADAPTERS)
     adapters = selection.select_comparable(
         [r for r in adapters if set(selection.design(r)) <= {_INIT_SCALE}], _INIT_SCALE
     )
-    sides = [
-        side(f"{scale:g}", group)
-        for scale, group in selection.group_by(
-            adapters, lambda r: selection.flag_of(r, _INIT_SCALE)
-        ).items()
-    ]
-    scales = {
-        task: {float(one.label) for one in sides if task in one.chosen}
-        for task in set().union(*(one.chosen for one in sides))
-    }
+    by_scale = selection.group_by(adapters, lambda r: selection.flag_of(r, _INIT_SCALE))
+    low, high = (
+        [
+            side(f"{scale:g}", group)
+            for scale, group in by_scale.items()
+            if (scale > 1e-2) == is_high
+        ]
+        for is_high in (False, True)
+    )
+
+    def scores(sides, task):
+        return [one.estimate(task) for one in sides if task in one.chosen]
+
     tasks = [
         task
-        for task, values in scales.items()
-        if sum(value <= 1e-2 for value in values) > 1 and max(values) > 1e-2
+        for task in {record["task"] for record in adapters}
+        if len(scores(low, task)) > 1 and scores(high, task)
     ]
     if not tasks:
         return
-    shared = set.intersection(*(scales[task] for task in tasks))
-    sides = [one for one in sides if float(one.label) in shared]
-    low = [one for one in sides if float(one.label) <= 1e-2]
-    high = [one for one in sides if float(one.label) > 1e-2]
-    if len(low) < 2 or not high:
-        return
+    sides = [one.at_tasks(tasks.__contains__) for one in (*low, *high)]
     tasks = carried(sides, tasks)
-    best = {task: max((one.estimate(task) for one in low), key=_value) for task in tasks}
-    worst = [
-        {task: min((one.estimate(task) for one in part), key=_value) for task in tasks}
-        for part in (low, high)
-    ]
-    # The drop of the low ones is less than half of the drop of the high ones.
+    best, worst, worst_high = (
+        {task: choose(scores(part, task), key=_value) for task in tasks}
+        for choose, part in ((max, low), (min, low), (min, high))
+    )
+    # The drop between any two low ones is less than half of the drop to the high ones.
     margins = [
-        combine((1, worst[0][task]), (-0.5, worst[1][task]), (-0.5, best[task])) for task in tasks
+        estimates.combine((1, one), (-0.5, worst_high[task]), (-0.5, other))
+        for task in tasks
+        for one in scores(low, task)
+        for other in scores(low, task)
+        if one is not other
     ]
-    verdict = _verdict(lambda end: min(one.moved(end) for one in margins) > 0)
-    for claim, expected, part in zip(
-        (
-            "up to 1e-2: worst minus best score",
-            "above 1e-2: worst score, minus the best up to 1e-2",
-        ),
-        ("about 0", "below 0"),
-        worst,
+    verdict = estimates.verdict(lambda end: min(one.moved(end) for one in margins) > 0)
+    for claim, expected, part in (
+        ("up to 1e-2: worst minus best score", "about 0", worst),
+        ("above 1e-2: worst score, minus the best up to 1e-2", "below 0", worst_high),
     ):
         yield _row(
             f"Initial standard deviations {claim}",
@@ -478,7 +426,7 @@ def _learning_rate_row(records):
     if not tasks:
         return None
     by_method = {
-        method: [_at_tasks(one, lambda task, rate=one.label: rate in rates[task]) for one in sides]
+        method: [one.at_tasks(lambda task, rate=one.label: rate in rates[task]) for one in sides]
         for method, sides in by_method.items()
     }
     sides = [_merge(method.label, by_rate, tasks) for method, by_rate in by_method.items()]
@@ -508,7 +456,7 @@ def _learning_rate_row(records):
         ours,
         sides,
         tasks,
-        _verdict(
+        estimates.verdict(
             lambda end: all(count(ADAPTERS, task, end) > count(FULL, task, -end) for task in tasks)
         ),
     )
@@ -522,19 +470,10 @@ def _sides_by_rate(records):
     return [side(f"{rate:g}", group) for rate, group in by_rate.items()]
 
 
-def _behind_the_best(estimates):
-    """Returns how far each estimate is from the best, `Estimate`s of at most 0."""
-    best = max(estimates, key=_value)
-    return [Estimate(0.0, 0.0, 1) if one is best else one.minus(best) for one in estimates]
-
-
-def _at_tasks(one, is_kept):
-    """Returns a `Side` with the tasks for which the function `is_kept` is true."""
-    return Side(
-        one.label,
-        {task: records for task, records in one.records.items() if is_kept(task)},
-        {task: choice for task, choice in one.chosen.items() if is_kept(task)},
-    )
+def _behind_the_best(scores):
+    """Returns how far each `Estimate` is from the best, `Estimate`s of at most 0."""
+    best = max(scores, key=_value)
+    return [estimates.NOTHING if one is best else one.minus(best) for one in scores]
 
 
 def _merge(label, sides, tasks):
@@ -562,28 +501,28 @@ def _variant_rows(glue):
     for key, group in groups.items():
         if key == "{}" or "train_pooler" in key:
             continue
-        pairs.append((side(key, group), side("default", selection.match_settings(default, group))))
-    shared = [set(first.chosen.keys() & second.chosen.keys()) for first, second in pairs]
-    tasks = report_tables.find_complete_tasks(shared)
-    if not tasks:
+        pair = side(key, group), side("default", selection.match_settings(default, group))
+        tasks = carried(pair, pair[0].chosen.keys() & pair[1].chosen.keys())
+        if tasks:
+            pairs.append([one.at_tasks(tasks.__contains__) for one in pair])
+    if not pairs:
         return
-    pairs = [pair for pair, tasks_of_pair in zip(pairs, shared) if tasks <= tasks_of_pair]
-    sides = [one for pair in pairs for one in pair]
-    tasks = carried(sides, tasks)
     ranked = sorted(
         (
-            mean(first.estimate(task).minus(second.estimate(task)) for task in tasks)
-            for first, second in pairs
+            estimates.mean(one.estimate(task).minus(other.estimate(task)) for task in one.chosen)
+            for one, other in pairs
         ),
         key=_value,
     )
+    sides = [one for pair in pairs for one in pair]
+    tasks = {task for one in sides for task in one.chosen}
     yield _row(
         f"{len(pairs)} other adapter designs minus the default: worst to best",
         "about 0",
         f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
         sides,
         tasks,
-        _verdict(lambda end: max(one.moved(end) for one in ranked) <= 1),
+        estimates.at_most(ranked, 1),
     )
 
 
@@ -598,28 +537,15 @@ def _difference_row(
     if found is None:
         return None
     tasks = list(found.by_task)
-    estimates = found.by_task.values() if by_task else [found.mean]
+    differences = found.by_task.values() if by_task else [found.mean]
     ours = _by_task(found.by_task) if by_task else f"{found.mean} ({_titles(tasks)})"
     if max_share is not None and found.share is not None:
         ours += f", {found.share:.2%} trained"
     is_small = max_share is None or (found.share or 0) <= max_share
-    verdict = _verdict(lambda end: is_small and agrees(*(one.moved(end) for one in estimates)))
+    verdict = estimates.verdict(
+        lambda end: is_small and agrees(*(one.moved(end) for one in differences))
+    )
     return _row(claim, expected, ours + note, [first, second], tasks, verdict, min_tasks)
-
-
-def _verdict(agrees):
-    """Returns "agrees" or "differs", or "unclear" if that depends on the confidence interval.
-
-    Args:
-      agrees: called with -1, 0 and 1 for the lower end, the estimate and the upper end.
-    """
-    answers = {agrees(end) for end in (-1, 0, 1)}
-    return "unclear" if len(answers) > 1 else "agrees" if answers.pop() else "differs"
-
-
-def _joint(*verdicts):
-    """Returns the verdict on a claim that has several conditions."""
-    return next((word for word in ("differs", "unclear") if word in verdicts), "agrees")
 
 
 def _row(claim, expected, ours, sides, tasks, verdict, min_tasks=1):
@@ -628,8 +554,9 @@ def _row(claim, expected, ours, sides, tasks, verdict, min_tasks=1):
         len({selection.key_of(selection.setting(r)) for r in one.records[task]})
         for one in sides
         for task in tasks
+        if task in one.records
     ]
-    seeds = [one.chosen[task].seeds for one in sides for task in tasks]
+    seeds = [one.chosen[task].seeds for one in sides for task in tasks if task in one.chosen]
     return Row(
         *(claim, expected, ours, f"{_range(counts)} per method and task", _range(seeds)),
         f"open: {', '.join(missing)}" if missing else verdict,
@@ -647,12 +574,6 @@ def _titles(tasks):
     return ", ".join(map(paper.title, sorted(tasks, key=paper.sort_key)))
 
 
-def _by_task(estimates):
-    tasks = sorted(estimates, key=paper.sort_key)
-    return ", ".join(f"{estimates[task]} ({paper.title(task)})" for task in tasks)
-
-
-def _signed(value):
-    """Returns a number with its sign, "−0.4"; 0 has none."""
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+def _by_task(by_task):
+    tasks = sorted(by_task, key=paper.sort_key)
+    return ", ".join(f"{by_task[task]} ({paper.title(task)})" for task in tasks)

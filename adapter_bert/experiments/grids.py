@@ -68,7 +68,7 @@ class Trial(NamedTuple):
         """Returns the trial's key, a digest of script, flags, backbone and data.
 
         Args:
-          backbone: str.
+          backbone: what identifies the BERT, a str or a list of them.
           data: dict of digests, see `data_digests.DataDigests`; None if unknown.
         """
         identity = [self.script, self.flags, backbone, *([data] if data else [])]

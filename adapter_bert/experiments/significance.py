@@ -113,13 +113,15 @@ def _check_alignment(predictions, truth):
             f"{predictions.path}, line 1: expected a column of probabilities for each label. A"
             " regression's predictions cannot be compared."
         )
+    are_sets = _are_sets(predictions.by_index, predictions.names)
+    are_sets = are_sets or _are_sets(truth.by_index, predictions.names)
     for reference, candidate in ((truth, predictions), (predictions, truth)):
         for index, (line, label) in reference.by_index.items():
             if index not in candidate.by_index:
                 raise UserError(
                     f"{reference.path}, line {line}: {candidate.path} has no index {index}."
                 )
-            if not _is_known_label(label, predictions):
+            if not _is_known_label(label, predictions.names, are_sets):
                 names = ", ".join(predictions.names)
                 raise UserError(
                     f"{reference.path}, line {line}: found the label {label!r}; expected one of"
@@ -127,8 +129,11 @@ def _check_alignment(predictions, truth):
                 )
 
 
-def _is_known_label(label, predictions):
-    """Returns whether a label is one of the names; if the predictions are sets, a set of names."""
-    names = predictions.names
-    is_set = any(predicted not in names for _, predicted in predictions.by_index.values())
+def _are_sets(by_index, names):
+    """Returns whether a label is a set of several names, so that an empty one is a set, too."""
+    return any("," in label and label not in names for _, label in by_index.values())
+
+
+def _is_known_label(label, names, is_set):
+    """Returns whether a label is one of the names, or a set of names."""
     return label in names or is_set and all(part in names for part in label.split(",") if part)

@@ -11,6 +11,11 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import figures, paper, report_tables, selection
 
+# Fields of ablation.json that a task's models share: they differ in their seeds only.
+_SAME = (
+    *("backbone", "setting", "data", "num_rows", "max_seq_length", "precision"),
+    *("long_texts", "window_pooling"),
+)
 _TYPES = {"number": int, "pruned": bool, "samples": int, "seconds": float}
 _STYLES = {
     "trial": figures.Style("#08519c", "o", ""),
@@ -193,8 +198,8 @@ def read_ablations(paths):
             continue
         if source != sources[model.task]:
             raise UserError(
-                f"--ablations: {path} has other data, layers or scores of {model.task} than an"
-                " earlier file."
+                f"--ablations: {path} has another setting, BERT or other data of {model.task} than"
+                " an earlier file."
             )
         models[model.task] = before._replace(
             full=before.full + model.full,
@@ -232,8 +237,8 @@ def _points(value):
 
 
 def _source(record, ablation):
-    evaluated = [record.get(name) for name in ("data", "max_seq_length", "num_rows")]
-    return evaluated, ablation.score, ablation.num_layers, ablation.majority
+    same = [record.get(name) for name in _SAME]
+    return same, ablation.score, ablation.num_layers, ablation.majority
 
 
 def ablation_cells(ablation):

@@ -110,7 +110,6 @@ class Sweep:
         trials = [trial.with_flags(extra_flags) for trial in trials]
         _check_names(trials)
         self.trials, self._old_keys, self._data = collections.OrderedDict(), {}, {}
-        self._bert_files = {}
         self._digests = data_digests.DataDigests()
         self._add_trials(trials)
         self._commands = {key: self._command(key) for key in self.trials}
@@ -127,11 +126,12 @@ class Sweep:
         """Returns the trials' records, a dict by key; also records without digests of data."""
         by_key = {r["key"]: r for r in self._records.read()}
         found = {}
-        for key, old_key in self._old_keys.items():
-            record, old = by_key.get(key), by_key.get(old_key)
+        for key, old_keys in self._old_keys.items():
             # A trial without digests may have failed because its data were missing.
-            if record or old and old["status"] == DONE:
-                found[key] = record or old
+            done = (by_key[old] for old in old_keys if by_key.get(old, {}).get("status") == DONE)
+            record = by_key.get(key) or next(done, None)
+            if record:
+                found[key] = record
         return found
 
     def running(self):
@@ -201,14 +201,19 @@ class Sweep:
             source = data_digests.data_source_of(trial)
             if source not in data:
                 data[source] = self._digest(source, trial.task)
-            old_key = key = trial.key(backbones[bert])
-            if data[source]:
-                key = _expand_flags(trial).key(backbones[bert], data[source])
-            self.trials[key], self._old_keys[key], self._data[key] = trial, old_key, data[source]
             names = tuple(map(flags.get, ("bert_hub_module_handle", *_BERT_FILES)))
             if names not in bert_files:
                 bert_files[names] = _bert_files_digest(*names)
-            self._bert_files[key] = bert_files[names]
+            # Earlier versions' keys, without digests of data or of the BERT's other files.
+            old_keys = [trial.key(backbones[bert])]
+            if data[source]:
+                trial_with_data = _expand_flags(trial)
+                old_keys.insert(0, trial_with_data.key(backbones[bert], data[source]))
+            key = old_keys[0]
+            if bert_files[names]:
+                backbone = [backbones[bert], bert_files[names]]
+                key = (trial_with_data if data[source] else trial).key(backbone, data[source])
+            self.trials[key], self._old_keys[key], self._data[key] = trial, old_keys, data[source]
 
     def _digest(self, source, task):
         """Returns the digests of a `data_digests.DataSource`, or None if it cannot be read."""
@@ -244,10 +249,9 @@ class Sweep:
         ]
 
     def _is_finished(self, known_records, key):
-        record = known_records.get(key)
-        if record is None or record.get("bert_files") not in (None, self._bert_files[key]):
-            return False
-        return record["status"] == DONE or not self._settings.retry_failed
+        return key in known_records and (
+            known_records[key]["status"] == DONE or not self._settings.retry_failed
+        )
 
     def _start_next(self, queue, slot):
         """Starts the first waiting trial that no other sweeper runs; None if there is none."""
@@ -277,7 +281,6 @@ class Sweep:
             "seconds": round(seconds, 1),
             "finished": records.now(),
             **({"data": self._data[run.key]} if self._data[run.key] else {}),
-            **({"bert_files": self._bert_files[run.key]} if self._bert_files[run.key] else {}),
             **folder.outcome(run.process.returncode, trial),
         }
         if record["status"] == DONE and self._has_changed_data(run.key):
@@ -420,11 +423,14 @@ def _bert_files_digest(handle, *given):
     """Returns a digest of the BERT's config and vocabulary; None for a module, or without them."""
     if handle:
         return None
+    config_file, vocab_file, spm_model_file = given
+    names = {"bert_config_file": config_file, "vocab_file": vocab_file}
+    if spm_model_file:  # It replaces the vocabulary.
+        names = {"bert_config_file": config_file, "spm_model_file": spm_model_file}
     try:
         return task_adapter.digest(
             files.sha256(paths.find_bert(name, value and grids.expand_variables(name, value)))
-            for name, value in zip(_BERT_FILES, given)
-            if value or name in paths.BERT_FILES
+            for name, value in names.items()
         )
     except (UserError, OSError):  # A trial that needs the file reports it.
         return None

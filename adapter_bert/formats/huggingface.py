@@ -96,9 +96,9 @@ def read(folder: str, argument: str) -> Bert:
             f"{' and no file '.join(missing)}."
         )
     config_file, weights_file, vocab_file = paths
-    config = _read_config(config_file)
+    config, lower_case = _read_config(config_file), _lower_case_of(folder)
     tensors = _to_google(_read_weights(weights_file), config, weights_file)
-    return Bert(config, tensors, vocab_file, _lower_case_of(folder))
+    return Bert(config, tensors, vocab_file, lower_case)
 
 
 def _lower_case_of(folder: str) -> Optional[bool]:
@@ -107,13 +107,13 @@ def _lower_case_of(folder: str) -> Optional[bool]:
     fields = files.read_object(path) if files.exists(path) else {}
     if fields.get("tokenizer_class") == "BertJapaneseTokenizer":
         raise UserError(f"{path}: BertJapaneseTokenizer is not supported, only BERT's tokenizer.")
-    lower_case, strip_accents = (fields.get(name) for name in ("do_lower_case", "strip_accents"))
+    lower_case, strip_accents = fields.get("do_lower_case", True), fields.get("strip_accents")
     if strip_accents is not None and strip_accents is not lower_case:
         raise UserError(
             f"{path}: strip_accents is {strip_accents} and do_lower_case {lower_case}; BERT removes"
             " accents if and only if it lower-cases."
         )
-    return lower_case if isinstance(lower_case, bool) else None
+    return fields.get("do_lower_case") if isinstance(lower_case, bool) else None
 
 
 def write(folder: str, bert: Bert) -> None:

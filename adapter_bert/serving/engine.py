@@ -56,8 +56,8 @@ class Engine:
             if is_task_specific(name)
         }
         self._sessions: Dict[Architecture, Any] = {}
-        self._lock = threading.Lock()
-        self._build_lock = threading.Lock()  # Batches of other sessions keep running.
+        self._lock = threading.Lock()  # Of changes to the sessions; batches never take it.
+        self._has_changed = False  # The BERT's files, since they were first loaded.
 
     def _load_backbone(self) -> onnx_backbone.Backbone:
         return onnx_backbone.load(self._init_checkpoint, self._config)
@@ -114,18 +114,23 @@ class Engine:
         session = self._sessions.get(architecture)
         if session is not None:
             return session
-        with self._build_lock:
+        with self._lock:
             session = self._sessions.get(architecture)  # Another thread may have built it.
             if session is None:
-                backbone = self._backbone or self._load_backbone()
-                if backbone.fingerprint != self.fingerprint:
-                    raise UserError(
-                        f"{self._init_checkpoint} has changed since it was loaded; restart."
-                    )
-                session = self._build(architecture, backbone.tensors)
-                with self._lock:
-                    self._sessions[architecture], self._backbone = session, None
+                session = self._build(architecture, self._take_backbone().tensors)
+                self._sessions[architecture], self._backbone = session, None
         return session
+
+    def _take_backbone(self) -> onnx_backbone.Backbone:
+        backbone = self._backbone
+        if backbone is None and not self._has_changed:
+            backbone = self._load_backbone()
+            self._has_changed = backbone.fingerprint != self.fingerprint
+        if backbone is None or self._has_changed:
+            raise UserError(
+                f"{self._init_checkpoint} has changed since it was loaded; restart this program."
+            )
+        return backbone
 
     def _build(self, architecture: Architecture, backbone: onnx_encoder.Tensors) -> Any:
         graph = onnx_encoder.Graph(self._dtype, keeps_constants_apart=True)

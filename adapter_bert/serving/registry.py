@@ -292,9 +292,11 @@ class ServedTasks:
             numbers = sorted(adapter_folders.version_numbers(task_folder))
             for number in numbers[: -self._keep_versions]:
                 folder = f"{task_folder}/{number}"
-                if folder in self._folders.values() or not _is_upload(folder):
+                if folder in self._folders.values():
                     continue
                 try:
+                    if not _is_upload(folder):
+                        continue
                     # The config first: if the process is killed now, the rest is no valid adapter.
                     with contextlib.suppress(FileNotFoundError):
                         files.remove(f"{folder}/{task_adapter.CONFIG_FILE}")

@@ -72,6 +72,12 @@ class LongTextConfig(Settings):
         return {"long_texts": self.long_texts, "window_pooling": self.window_pooling}
 
 
+def check_window_pooling(config: LongTextConfig, is_given: bool) -> None:
+    """Raises UserError if the flag --window_pooling is given but has no effect."""
+    if is_given and config.long_texts == "cut" and config.window_pooling != "mean":
+        raise UserError(f"--window_pooling={config.window_pooling} requires --long_texts=windows.")
+
+
 @dataclasses.dataclass(frozen=True)
 class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningConfig):
     """The settings of run_classifier.py."""
@@ -84,10 +90,7 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
 
     def __post_init__(self):
         super().__post_init__()
-        if "window_pooling" in self.given_flags and self.long_texts == "cut":
-            raise UserError(
-                f"--window_pooling={self.window_pooling} requires --long_texts=windows."
-            )
+        check_window_pooling(self, "window_pooling" in self.given_flags)
 
 
 class WindowRows(TextRows):
@@ -240,10 +243,10 @@ def class_weights(
     """
     if text and not text_kind.get(task.kind).is_single_label:
         raise UserError("--class_weights requires labels that are classes (--label_type=class).")
-    if text is None or label_ids is None:
-        return None
     labels = task.labels
-    if text == "balanced":
+    if text in (None, "balanced"):
+        if text is None or label_ids is None:
+            return None
         counts = np.bincount(label_ids, minlength=len(labels)).tolist()
         return [len(label_ids) / (len(labels) * count) if count else 0.0 for count in counts]
     try:
@@ -256,4 +259,4 @@ def class_weights(
             f"--class_weights={text}: expected balanced, or {len(labels)} numbers from 0 up, one"
             f" per label ({', '.join(labels)}), not all of them 0."
         )
-    return weights
+    return None if label_ids is None else weights

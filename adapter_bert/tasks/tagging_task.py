@@ -141,7 +141,7 @@ def load(config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]) -> Tag
     is_chunks = tag_schemes.are_chunk_tags(labels)
     splits = {split: _as_split(file, is_chunks) for split, file in tagged_files.items()}
     for name, split in splits.items():
-        _check_tags(split, labels, must_be_known=name == "train")
+        _check_tags(name, split, labels)
     if is_chunks and any(splits[name].tags for name in splits if name != "train"):
         _seqeval()  # Fails before the training if it is missing.
     score = "f1" if is_chunks else "accuracy"
@@ -196,11 +196,12 @@ def _as_split(file, is_chunks):
     return Split(file, [tag_schemes.to_iob2(each) for each in tags], scheme)
 
 
-def _check_tags(split: Split, labels: Sequence[str], must_be_known: bool) -> None:
-    """Raises UserError for an unknown tag in training, or if all are unknown; else warns of it."""
+def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
+    """Raises UserError for an unknown tag in training, or if all of dev are; else warns of one."""
     known = set(labels)
     tags_of_split = {tag for tags in split.tags or () for tag in tags}
-    if tags_of_split and not tags_of_split & known:
+    # The tags of a test file may be placeholders.
+    if name != "test" and tags_of_split and not tags_of_split & known:
         shown = ", ".join(map(tagging_data.shown, sorted(tags_of_split)[:10]))
         raise UserError(
             f"{split.file.path}: none of its tags ({shown}) is a label of the task; check"
@@ -210,7 +211,7 @@ def _check_tags(split: Split, labels: Sequence[str], must_be_known: bool) -> Non
         for line, tag in zip(sentence.lines, tags):
             if tag not in known:
                 where = f"{split.file.path}, line {line}: the tag {tagging_data.shown(tag)}"
-                if must_be_known:
+                if name == "train":
                     shown = ", ".join(map(tagging_data.shown, labels[:10]))
                     raise UserError(f"{where} is not in the adapter's labels ({shown}).")
                 logging.warning("%s is not in the training set: it counts as an error.", where)

@@ -18,7 +18,7 @@ from adapter_bert.common.settings import Settings, Supplied, flag
 
 MAX_SEED = 2**32 - 1  # NumPy's limit.
 
-# (learning rate, epochs). At BERT's default rate, adapters predict only the majority class of MRPC;
+# (learning rate, epochs). At BERT's default rate, adapters predict only the majority class of CoLA;
 # 3e-4 and 5 come from adapter-bert's README. Methods that train BERT's weights keep BERT's values.
 ADAPTER_SCHEDULE = (3e-4, 5.0)
 BERT_SCHEDULE = (5e-5, 3.0)

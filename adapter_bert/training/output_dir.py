@@ -311,6 +311,8 @@ class OutputDir:
                 f"{self.adapter_folder} is a finished task adapter whose checkpoints are gone, so"
                 " its training cannot resume; give another --output_dir, or --overwrite_output_dir."
             )
+        elif not is_training:
+            _compare(self._settings_file, settings, (), 0, describe)
         if is_training:
             _remove_leftovers(self.path, checkpoint)
             files.write_object(self._settings_file, settings)
@@ -500,7 +502,8 @@ def _remove(paths, message):
     for path in paths:
         logging.info(message, path)
         if files.isdir(path):
-            files.rmtree(path)
+            # A link stays, and leads to what the next run writes.
+            files.rmtree(path if files.is_remote(path) else os.path.realpath(path))
         else:
             files.remove(path)
 

@@ -91,6 +91,12 @@ class CompareTest(tf.test.TestCase):
         path = self.write("unlabelled.tsv", "index\tlabel\n0\tno\n1\t\n2\tyes\n3\tno\n4\tno\n")
         self.assert_refused("unlabelled.tsv, line 3: found the label ''", labels=path)
 
+    def test_sets_of_which_the_predictions_have_one_label_each(self):
+        labels = "index\tlabel\n0\tno\n1\tyes,no\n2\t\n3\tno\n4\tno\n"
+        labels = self.write("sets.tsv", labels)
+        found = significance.compare(self.first, self.second, labels)
+        self.assertEqual(sum(found), 5)
+
     def test_labels_that_are_null(self):
         lines = "".join(f'{{"index": "{index}", "label": "no"}}\n' for index in range(4))
         for last, name in (

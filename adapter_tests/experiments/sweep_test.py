@@ -338,6 +338,7 @@ class SweepsTest(SweepsTestCase):
         self.sweep([8]).run()
         self.assertEqual(self.starts(), [8, 8])
         self.assertEqual(self.sweep([8]).commands(), [])
+        self.assertLen(os.listdir(os.path.join(self.folder, "trials")), 2)  # Not in its folder.
 
     def test_other_data_make_other_trials(self):
         self.go()

@@ -262,6 +262,7 @@ class FilesTest(HuggingFaceTestCase):
             ({}, None),
             ({"do_lower_case": True, "strip_accents": None}, True),
             ({"do_lower_case": False, "tokenizer_class": "BertTokenizer"}, False),
+            ({"strip_accents": True}, None),  # The tokenizer lower-cases by default.
         ):
             with open(path, "w") as writer:
                 json.dump(fields, writer)

@@ -552,6 +552,23 @@ class OverwritingRunTest(ScriptTestCase):
             named = f"--{flag}={path}"
             self.refuse_overwriting(["--overwrite_output_dir", named, "--output_dir"], named)
 
+    def test_a_linked_adapter_is_replaced_where_it_lies(self):
+        shutil.copytree(self.trained, self.output_dir)
+        elsewhere = os.path.join(self.folder, "elsewhere")
+        shutil.move(self.path("adapter"), elsewhere)
+        os.symlink(elsewhere, self.path("adapter"))
+        self.succeed("--do_train", "--overwrite_output_dir", "--num_train_epochs=0.4")
+        self.assertTrue(os.path.islink(self.path("adapter")))
+        self.assertEqual(contents(elsewhere), contents(os.path.join(self.trained, "adapter")))
+
+    def test_a_run_without_checkpoints_is_read_as_it_was_trained(self):
+        shutil.copytree(self.trained, self.output_dir)
+        for name in os.listdir(self.output_dir):
+            if "ckpt" in name or name == "checkpoint":
+                os.remove(self.path(name))
+        self.refuse(["--max_seq_length"], "--do_eval", "--max_seq_length=20")
+        self.succeed("--do_eval")
+
     def test_what_it_reads_and_does_not_remove_may_lie_there(self):
         shutil.copytree(self.trained, self.output_dir)
         for name in os.listdir(self.data):

@@ -1,0 +1,94 @@
+"""Estimates with standard errors, their combinations, and verdicts by confidence intervals."""
+
+import math
+from typing import NamedTuple, Optional
+
+import numpy as np
+import scipy.stats
+
+from adapter_bert.experiments import report_tables, selection
+
+
+class Estimate(NamedTuple):
+    """A score or a difference in points.
+
+    Attributes:
+      value: float.
+      sem: its standard error; None if a score has one seed only.
+      freedom: the degrees of freedom of the standard error.
+    """
+
+    value: float
+    sem: Optional[float]
+    freedom: float
+
+    def __str__(self):
+        return signed(self.value) + report_tables.format_error(self.sem)
+
+    def minus(self, other):
+        """Returns the difference from an independent estimate, an `Estimate`."""
+        return combine((1, self), (-1, other))
+
+    def moved(self, end):
+        """Returns an end of the 95% confidence interval: the lower for -1, the upper for 1."""
+        if not self.sem:
+            return self.value
+        return self.value + end * self.sem * float(scipy.stats.t.ppf(0.975, self.freedom))
+
+
+NOTHING = Estimate(0.0, 0.0, 0)  # The difference of a score from itself.
+
+
+def over_seeds(values):
+    """Returns the `Estimate` of a mean over seeds."""
+    return Estimate(float(np.mean(values)), selection.standard_error(values), len(values) - 1)
+
+
+def combine(*terms):
+    """Returns the weighted sum of independent estimates; `terms` are pairs (weight, `Estimate`).
+
+    The degrees of freedom are those of Welch and Satterthwaite.
+    """
+    value = float(sum(weight * term.value for weight, term in terms))
+    if any(term.sem is None for _, term in terms):
+        return Estimate(value, None, 0)
+    variances = [(weight * term.sem) ** 2 for weight, term in terms]
+    parts = sum(v**2 / term.freedom for v, (_, term) in zip(variances, terms) if v)
+    return Estimate(value, math.sqrt(sum(variances)), sum(variances) ** 2 / parts if parts else 0)
+
+
+def mean(estimates):
+    """Returns the mean of estimates, an `Estimate`."""
+    estimates = list(estimates)
+    return combine(*((1 / len(estimates), one) for one in estimates))
+
+
+def verdict(agrees):
+    """Returns "agrees" or "differs", or "unclear" if that depends on the confidence interval.
+
+    Args:
+      agrees: called with -1, 0 and 1 for the lower end, the estimate and the upper end.
+    """
+    answers = {agrees(end) for end in (-1, 0, 1)}
+    return "unclear" if len(answers) > 1 else "agrees" if answers.pop() else "differs"
+
+
+def at_most(estimates, limit):
+    """Returns the `verdict` that all estimates are at most a limit."""
+    return verdict(lambda end: max(one.moved(end) for one in estimates) <= limit)
+
+
+def at_least(estimates, limit):
+    """Returns the `verdict` that all estimates are at least a limit."""
+    return verdict(lambda end: min(one.moved(end) for one in estimates) >= limit)
+
+
+def joint(*verdicts):
+    """Returns the verdict on a claim that has several conditions."""
+    return next((word for word in ("differs", "unclear") if word in verdicts), "agrees")
+
+
+def signed(value):
+    """Returns a number with its sign, "−0.4"; 0 has none."""
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
