@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import configs, model_variables
-from adapter_tests.formats.checkpoints_test import SHARED, TINY, CheckpointTestCase, needs_shared
+from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase
+from adapter_tests.support.shared import SHARED, needs_shared
 
 
 class EncoderShapesTest(tf.test.TestCase):

@@ -10,8 +10,8 @@ import modeling
 from adapter_bert.common import model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints
-from adapter_tests.formats.task_adapter_test import TaskAdaptersTestCase
 from adapter_tests.support import tiny
+from adapter_tests.support.task_adapters import TaskAdaptersTestCase
 
 
 class CheckpointsTest(TaskAdaptersTestCase):

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import struct
-import tempfile
 from unittest import mock
 
 import hypothesis.strategies as st
@@ -23,8 +22,7 @@ from adapter_bert.ops import layers
 from adapter_bert.serving import request_texts
 from adapter_bert.tasks import heads
 from adapter_tests.support import mutations, own_models, tiny
-from adapter_tests.support.refusals import RefusalTestCase
-from adapter_tests.support.task_adapters import description, tensors
+from adapter_tests.support.task_adapters import TaskAdaptersTestCase, description, tensors
 
 # No field has its default.
 VARIANT = modeling.AdapterConfig(
@@ -32,46 +30,6 @@ VARIANT = modeling.AdapterConfig(
 )
 # The adapter's fields in versions without variants.
 FIELDS_OF_OLD = ("size", "activation", "init_scale", "fn", "layers")
-
-
-class TaskAdaptersTestCase(RefusalTestCase):
-    def setUp(self):
-        super().setUp()
-        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
-        self.folder = os.path.join(self.root, "adapter")
-        self.config_file = os.path.join(self.folder, "adapter_config.json")
-        self.tensors_file = os.path.join(self.folder, "adapter.safetensors")
-
-    def save(self, seed=0, folder=None, **changes):
-        adapter = task_adapter.TaskAdapter(description(**changes), tensors(seed, **changes))
-        task_adapter.save(folder or self.folder, adapter)
-        return adapter
-
-    def read(self, path):
-        with open(path, "rb") as reader:
-            return reader.read()
-
-    def write(self, path, content):
-        with open(path, "wb") as writer:
-            writer.write(content)
-
-    def record(self):
-        return json.loads(self.read(self.config_file).decode())
-
-    def write_record(self, record):
-        self.write(self.config_file, json.dumps(record).encode())
-
-    def assert_equal_adapters(self, actual, expected):
-        self.assertEqual(actual.description, expected.description)
-        self.assertEqual(set(actual.tensors), set(expected.tensors))
-        for name, value in expected.tensors.items():
-            self.assertEqual(actual.tensors[name].dtype, np.float32)
-            np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
-
-    def assert_refused(self, *parts):
-        """Checks that loading fails with one sentence that contains the flag and each part."""
-        parts = (f"--adapter {self.folder}", *parts)
-        super().assert_refused(parts, task_adapter.load, self.folder)
 
 
 class SaveTest(TaskAdaptersTestCase):

@@ -1,4 +1,8 @@
-"""Descriptions and random tensors of tiny task adapters."""
+"""Descriptions and random tensors of tiny task adapters, and a test case that saves them."""
+
+import json
+import os
+import tempfile
 
 import numpy as np
 
@@ -6,6 +10,7 @@ import modeling
 import tuning
 from adapter_bert.formats import task_adapter
 from adapter_tests.support import tiny
+from adapter_tests.support.refusals import RefusalTestCase
 
 
 def description(**changes):
@@ -54,3 +59,45 @@ def random_adapter(
         for name, shape in task_adapter.shapes(described).items()
     }
     return task_adapter.TaskAdapter(described, tensors)
+
+
+class TaskAdaptersTestCase(RefusalTestCase):
+    """Saves task adapters into a folder of the test."""
+
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = os.path.join(self.root, "adapter")
+        self.config_file = os.path.join(self.folder, "adapter_config.json")
+        self.tensors_file = os.path.join(self.folder, "adapter.safetensors")
+
+    def save(self, seed=0, folder=None, **changes):
+        adapter = task_adapter.TaskAdapter(description(**changes), tensors(seed, **changes))
+        task_adapter.save(folder or self.folder, adapter)
+        return adapter
+
+    def read(self, path):
+        with open(path, "rb") as reader:
+            return reader.read()
+
+    def write(self, path, content):
+        with open(path, "wb") as writer:
+            writer.write(content)
+
+    def record(self):
+        return json.loads(self.read(self.config_file).decode())
+
+    def write_record(self, record):
+        self.write(self.config_file, json.dumps(record).encode())
+
+    def assert_equal_adapters(self, actual, expected):
+        self.assertEqual(actual.description, expected.description)
+        self.assertEqual(set(actual.tensors), set(expected.tensors))
+        for name, value in expected.tensors.items():
+            self.assertEqual(actual.tensors[name].dtype, np.float32)
+            np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
+
+    def assert_refused(self, *parts):
+        """Checks that loading fails with one sentence that contains the flag and each part."""
+        parts = (f"--adapter {self.folder}", *parts)
+        super().assert_refused(parts, task_adapter.load, self.folder)
