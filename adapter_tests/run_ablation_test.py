@@ -189,8 +189,11 @@ class NumbersTest(AblationTestCase):
             self.assertEqual(expected["eval_accuracy"], accuracy)
         whole = self.scores(self.adapter)
         self.assertGreater(len({(a[2], b[2]) for a, b in zip(spans, f1)}), 2)
-        of = {name: found.pop(name) for name in ("adapter", "data")}
+        of = {name: found.pop(name) for name in ("adapter", "backbone", "setting", "data")}
         self.assertTrue(all(of.values()))
+        self.assertEqual(
+            of["backbone"], task_adapter.load(self.adapter).description.backbone.fingerprint
+        )
         self.assertEqual(
             found,
             {
