@@ -204,15 +204,15 @@ class Sweep:
             names = tuple(map(flags.get, ("bert_hub_module_handle", *_BERT_FILES)))
             if names not in bert_files:
                 bert_files[names] = _bert_files_digest(*names)
-            # Earlier versions' keys, without digests of data or of the BERT's other files.
-            old_keys = [trial.key(backbones[bert])]
-            if data[source]:
-                trial_with_data = _expand_flags(trial)
-                old_keys.insert(0, trial_with_data.key(backbones[bert], data[source]))
+            identified = _expand_flags(trial) if data[source] else trial
+            # Earlier versions' keys, without digests of the BERT's other files or of data.
+            old_keys = [
+                identified.key(backbones[bert], data[source]),
+                trial.key(backbones[bert]),
+            ]
             key = old_keys[0]
             if bert_files[names]:
-                backbone = [backbones[bert], bert_files[names]]
-                key = (trial_with_data if data[source] else trial).key(backbone, data[source])
+                key = identified.key([backbones[bert], bert_files[names]], data[source])
             self.trials[key], self._old_keys[key], self._data[key] = trial, old_keys, data[source]
 
     def _digest(self, source, task):
