@@ -95,12 +95,22 @@ def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_c
     check_float32(reader, model_variables.encoder_shapes(config), where)
 
 
-def check_float32(reader: Any, names: Iterable[str], where: str) -> None:
-    """Raises UserError if a tensor of a checkpoint reader has another type than float32."""
+def check_float32(
+    reader: Any, names: Iterable[str], where: str, keys: Optional[Dict[str, str]] = None
+) -> None:
+    """Raises UserError if a tensor has another type than float32.
+
+    Args:
+      reader: of the checkpoint.
+      names: the tensors' names in errors.
+      where: beginning of error messages.
+      keys: dict from names to those in the checkpoint; None if they are equal.
+    """
     dtypes = reader.get_variable_to_dtype_map()
     for name in names:
-        if dtypes[name] != tf.float32:
-            raise UserError(f"{where} expected float32, but {name} is {dtypes[name].name}.")
+        dtype = dtypes[keys[name] if keys else name]
+        if dtype != tf.float32:
+            raise UserError(f"{where} expected float32, but {name} is {dtype.name}.")
 
 
 def check_encoder_shapes(

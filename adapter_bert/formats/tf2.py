@@ -14,7 +14,6 @@ import warnings
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
@@ -141,10 +140,7 @@ def read(source: str, where: str) -> Bert:
     keys = _keys_of_encoder(_variables(reader, where), where)
     shapes = reader.get_variable_to_shape_map()
     config = _config_of(folder, {name: shapes[key] for name, key in keys.items()}, where)
-    dtypes = reader.get_variable_to_dtype_map()
-    for name, key in keys.items():
-        if dtypes[key] != tf.float32:
-            raise UserError(f"{where} expected float32, but {name} is {dtypes[key].name}.")
+    checkpoints.check_float32(reader, keys, where, keys)
     vocab_file = find_vocabulary(folder, where)
     tensors = {}
     for name, shape in model_variables.encoder_shapes(config).items():
