@@ -70,7 +70,7 @@ class OnnxExportTest(tf.test.TestCase):
             input=json.dumps([path, inputs]),
             capture_output=True,
             text=True,
-            cwd=tempfile.gettempdir(),
+            cwd=tempfile.mkdtemp(dir=tf.test.get_temp_dir()),
             env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         )
         self.assertEqual(process.returncode, 0, process.stderr[-3000:])

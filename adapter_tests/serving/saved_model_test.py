@@ -71,7 +71,7 @@ def called(path, calls, text=False):
         [sys.executable, "-c", _CALL],
         input=json.dumps([path, text, calls]).encode(),
         capture_output=True,
-        cwd=tempfile.gettempdir(),
+        cwd=tempfile.mkdtemp(dir=tf.test.get_temp_dir()),
         env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     assert process.returncode == 0, process.stderr.decode()[-3000:]
