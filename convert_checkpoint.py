@@ -144,8 +144,8 @@ def from_adapter_bert(
 ):
     """Extracts the task adapter from a checkpoint of the original adapter-bert.
 
-    What such a checkpoint does not say must be told. All of it that adapters do not train must
-    equal the pretrained BERT to the last bit.
+    The checkpoint lacks the task's name, labels and casing; the arguments give them. Every tensor
+    that adapter tuning does not train must be bit-identical to the pretrained BERT's.
 
     Args:
       checkpoint: prefix of the checkpoint.
@@ -174,7 +174,7 @@ def from_adapter_bert(
 def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     """Writes a task adapter and its BERT as one checkpoint for adapter-bert's code.
 
-    BERT's own code can load only those that have no adapters, as of a full fine-tuning.
+    BERT's own code can use only a checkpoint without adapters, as after full fine-tuning.
 
     Args:
       adapter: folder of the task adapter.
@@ -205,7 +205,7 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
       overwrite: whether to replace an earlier conversion.
 
     Raises:
-      UserError: it is damaged, or the format has no place for it.
+      UserError: the adapter is damaged, or the format does not support it.
     """
     _check_destination(destination, overwrite, adapterhub.FILES)
     loaded = task_adapter.load(adapter, "ADAPTER_DIR")
@@ -219,7 +219,7 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
 def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, overwrite=False):
     """Converts a task adapter from AdapterHub's format.
 
-    What that format does not say must be told.
+    The format lacks maximum length and casing; the arguments give them.
 
     Args:
       source: folder; see `adapterhub`.
@@ -252,7 +252,7 @@ def card(adapter, *, overwrite=False):
     path = os.path.join(adapter, cards.FILE)
     if files.exists(path) and not overwrite:
         raise UserError(f"ADAPTER_DIR {adapter} has a card already; replace it by --overwrite.")
-    cards.write(adapter, task_adapter.card_of(loaded))
+    files.write_atomically(path, task_adapter.card_of(loaded))
     print(f"Wrote {path}.")
 
 

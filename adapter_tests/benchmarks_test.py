@@ -558,7 +558,3 @@ class TracedTest(tf.test.TestCase):
         self.assertEqual(names.count("step"), 3)
         self.assertEqual(re.sub("(step )+", "step ", " ".join(names) + " ").split()[-1], "end")
         self.assertTrue(all(seconds > 0 for seconds in startup.phases(marks)))
-
-
-if __name__ == "__main__":
-    tf.test.main()

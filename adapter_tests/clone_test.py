@@ -71,7 +71,3 @@ class CloneTest(tf.test.TestCase):
                 done.stdout.splitlines(),
                 ["['bert', 'output_weights']", "['adapters', 'work', '.']"],
             )
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -576,7 +576,3 @@ class DamagedFilesTest(tf.test.TestCase):
             convert_checkpoint.main(["from_adapter_bert", prefix, bert, made, *options])
 
         mutations.check(mutations.written_by(write), read, ("full.ckpt", "--labels"))
-
-
-if __name__ == "__main__":
-    tf.test.main()

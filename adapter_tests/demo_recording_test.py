@@ -35,7 +35,3 @@ class DemoRecordingTest(tf.test.TestCase):
         self.assertIn("prefers-reduced-motion:reduce){*{animation:none", picture)
         hidden = 18 * (len(lines) + 1 - DEMO["ROWS"])
         self.assertIn(f".lines{{transform:translateY(-{hidden}px)", picture)
-
-
-if __name__ == "__main__":
-    tf.test.main()

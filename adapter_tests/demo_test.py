@@ -218,7 +218,3 @@ class EmbeddingModuleTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, sentence):
                 self.run_script(*arguments)
             self.assertFalse(os.path.exists(new))
-
-
-if __name__ == "__main__":
-    tf.test.main()

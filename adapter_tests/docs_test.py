@@ -541,7 +541,3 @@ class RunTest(SessionTestCase):
         shutil.rmtree("output/bert", ignore_errors=True)
         shutil.rmtree("output/huggingface_bert", ignore_errors=True)
         self.run_page("docs/from_adapterhub.md")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -128,7 +128,3 @@ class TensorFlow1Test(tf.test.TestCase):
         sentence = r"export_model\.py needs TensorFlow 2; this is 1\.15\.5\.$"
         with one, self.assertRaisesRegex(UserError, sentence):
             export_model.run(parsed("--adapters=one", "--export_dir=exported"))
-
-
-if __name__ == "__main__":
-    tf.test.main()

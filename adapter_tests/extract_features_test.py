@@ -433,7 +433,3 @@ class BertFunctionsTest(ExtractionTestCase):
                 self.assertAllClose(values, outputs[:, index], rtol=0, atol=1e-5)
         with self.assertRaisesRegex(ValueError, "mode="):
             list(model_fn({}, None, tf_estimator.ModeKeys.TRAIN, {}))
-
-
-if __name__ == "__main__":
-    tf.test.main()

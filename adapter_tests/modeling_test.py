@@ -668,7 +668,3 @@ class DamagedFilesTest(tf.test.TestCase):
 
         contents = {"bert_config.json": tiny.config().to_json_string().encode()}
         mutations.check(contents, read, ("_config.json",))
-
-
-if __name__ == "__main__":
-    tf.test.main()

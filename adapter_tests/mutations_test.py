@@ -80,7 +80,3 @@ class DamageTest(tf.test.TestCase):
 
         contents = {"a.json": mutations.FOLDER, "b.tsv": mutations.MISSING}
         self.assertIsNone(mutations.refusal(contents, read))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -258,7 +258,3 @@ class OddFlagsTest(tf.test.TestCase):
                 ended(convert_checkpoint.main, given_in(folder))
 
         mutations.check(as_file(commands[0]), read, names_of, odd_argument)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -634,7 +634,3 @@ class GoldenTest(tf.test.TestCase):
         )
         tf.train.init_from_checkpoint(prefix, assignment)
         return loss, logits
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -138,7 +138,3 @@ class PageTest(tf.test.TestCase):
                     seen.add((trial.script, names))
                     flags = [f"--{name}={value}" for name, value in trial.flags]
                     command_lines.parsed(SCRIPTS[trial.script].define_flags, *flags)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -362,7 +362,3 @@ class RunsTest(AblationTestCase):
         output_dir = os.path.join(self.folder, "bare")
         self.succeed("--do_train", "--num_train_epochs=0.4", "--tuning=head", output_dir=output_dir)
         return os.path.join(output_dir, "adapter")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -453,7 +453,3 @@ class RefusedTest(ScriptTestCase):
             done.stderr,
         )
         self.assertNotIn(b"Traceback", done.stderr)
-
-
-if __name__ == "__main__":
-    tf.test.main()

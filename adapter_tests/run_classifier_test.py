@@ -934,7 +934,3 @@ class LibraryTest(tf.test.TestCase):
         self.assertAllClose(probabilities, odds / odds.sum(axis=1, keepdims=True), atol=1e-5)
         self.assertAllClose(per_example_loss, expected_losses, atol=1e-5)
         self.assertAllClose(loss, expected_losses.mean(), atol=1e-5)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -136,7 +136,3 @@ class RunReportTest(tf.test.TestCase):
         self.assertRegex(lines[-1], "p = 1$")
         self.assert_refused("--compare requires two files", f"--compare={a}", f"--labels={labels}")
         self.assert_refused("--compare requires two files", f"--compare={a},{b}")
-
-
-if __name__ == "__main__":
-    tf.test.main()

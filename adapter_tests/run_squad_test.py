@@ -372,7 +372,3 @@ class DamagedFilesTest(tf.test.TestCase):
 
         for version_2 in (False, True):
             self.check("predict", version_2, read)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -142,7 +142,3 @@ class RunSweepTest(tf.test.TestCase):
             self.assertLen(adapters, 3)
             self.assertTrue(all(f"--learning_rate={rate} " in command for command in adapters))
             self.assertLen([command for command in commands if "--tuning=full" in command], 3)
-
-
-if __name__ == "__main__":
-    tf.test.main()

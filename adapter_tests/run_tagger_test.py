@@ -413,7 +413,3 @@ class TaskTest(tf.test.TestCase):
         task = finetuning.Task("tagging", "tagging", ("O", "B-X", "I-X"), "f1")
         line = tagging_task.summary(task, "eval", {"eval_f1": 0.5, "eval_accuracy": 1.0})
         self.assertEqual(line, "tagging dev: f1 0.5000, accuracy 1.0000")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -177,7 +177,3 @@ class ProgramTest(ServeTestCase):
                     socket.create_connection((host, int(port)), 30).close()
             connection.sendall(body[5:])
             return b"".join(iter(lambda: connection.recv(1000), b""))
-
-
-if __name__ == "__main__":
-    tf.test.main()

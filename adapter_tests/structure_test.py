@@ -80,7 +80,3 @@ class StructureTest(tf.test.TestCase):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"^Error: gs://bucket/file: [^\n]+TensorFlow[^\n]+\n$")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -818,7 +818,3 @@ class DamagedFilesTest(tf.test.TestCase):
             tokenization.check_vocab_size(tokenizer.vocab, len(tokenizer.vocab), path)
 
         mutations.check({"spm.model": tiny.train_sentencepiece(sentences, **options)}, read)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -451,7 +451,3 @@ class CountsTest(TuningTestCase):
         # One layer and the pooler: 12 * 768 ** 2 + 13 * 768 and 768 ** 2 + 768.
         top = tuning.trained_variables(Tuning("top_layers", 1))
         self.assertEqual(tuning.count_parameters(top), 7087872 + 590592 + 1538)
-
-
-if __name__ == "__main__":
-    tf.test.main()

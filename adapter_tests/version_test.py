@@ -20,7 +20,3 @@ class VersionTest(tf.test.TestCase):
         citation = _search(r"^version: (\S+)\ndate-released: (\S+)$", "CITATION.cff")
         self.assertEqual(changelog, citation)
         self.assertEqual(changelog[0], adapter_bert.__version__)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -39,8 +39,8 @@ def exit_code(main, *arguments):
     """Calls `main(*arguments)` and returns the exit code.
 
     1 after a `UserError`, whose sentence goes to stderr; so does the path of a PermissionError or
-    NotADirectoryError. 130 after Ctrl-C, SIGTERM or SIGHUP, which all raise KeyboardInterrupt
-    during the call. 141 if stdout was closed, as in `--help | head`.
+    NotADirectoryError, and a text that is not UTF-8. 130 after Ctrl-C, SIGTERM or SIGHUP, which all
+    raise KeyboardInterrupt during the call. 141 if stdout was closed, as in `--help | head`.
     """
     try:
         with interrupts.handle_signals(signal.default_int_handler):
@@ -58,6 +58,9 @@ def exit_code(main, *arguments):
         if error.filename is None:
             raise
         return _report(UserError(f"{error.filename}: {error.strerror}"))
+    except UnicodeEncodeError as error:  # Linux allows any bytes in names, TensorFlow only UTF-8.
+        text = error.object[max(0, error.start - 100) : error.end + 100]
+        return _report(UserError(f"{text!r} is not UTF-8; expected names in UTF-8"))
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

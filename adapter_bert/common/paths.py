@@ -1,5 +1,6 @@
 """Default locations of data and BERT: BERT's environment variables, then `make demo`'s files."""
 
+import glob
 import os
 
 from absl import logging
@@ -87,7 +88,7 @@ def find_bert(flag, value):
         logging.info("--%s: %s (from $BERT_BASE_DIR)", flag, path)
         return path
     path = os.path.join(DEMO_BERT, name)
-    if files.glob(path + "*"):
+    if glob.glob(glob.escape(path) + "*"):
         logging.info("--%s: %s (from `make demo`)", flag, path)
         return path
     raise UserError(

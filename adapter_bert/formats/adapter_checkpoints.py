@@ -204,14 +204,14 @@ def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> task_adapte
     if os.path.basename(folder) == "variables":  # A TF-Hub module.
         folder = os.path.dirname(folder)
     return task_adapter.Backbone(
-        name=os.path.basename(folder),
+        name=os.fsencode(os.path.basename(folder)).decode("utf-8", "replace"),
         fingerprint=model_variables.fingerprint(read, config),
         config=config.to_dict(),
     )
 
 
 def to_checkpoint(adapter: task_adapter.TaskAdapter, prefix: str) -> None:
-    """Writes tensors and global step as a TensorFlow checkpoint atomically."""
+    """Writes tensors and global step as a TensorFlow checkpoint."""
     step = np.array(adapter.description.global_step, np.int64)
     checkpoints.write(prefix, {**adapter.tensors, checkpoints.GLOBAL_STEP: step})
 
@@ -222,7 +222,7 @@ def to_full_checkpoint(
     prefix: str,
     flag: str = "--init_checkpoint",
 ) -> None:
-    """Writes backbone and task adapter as one checkpoint atomically; see `full_checkpoint_use`.
+    """Writes backbone and task adapter as one checkpoint; see `full_checkpoint_use`.
 
     Args:
       adapter: `task_adapter.TaskAdapter`.
@@ -259,7 +259,8 @@ def full_checkpoint_use(description: task_adapter.Description) -> str:
         return "BERT's own code can load it."
     warning = "BERT's own code loads it, but silently ignores the adapters"
     plain_adapter = configs.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
-    if adapter != plain_adapter:
+    fn, activation = adapter.fn.lower(), adapter.activation.lower()
+    if dataclasses.replace(adapter, fn=fn, activation=activation) != plain_adapter:
         return f"Load it in this project only: {warning}, and adapter-bert has no such adapters."
     return (
         f"Load it in this project or in adapter-bert (hidden_size={adapter.size}) only: {warning}."

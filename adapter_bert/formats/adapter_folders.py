@@ -22,6 +22,7 @@ def matches(path: str) -> bool:
 
 def _is_task_adapter(folder: str) -> bool:
     """Returns whether a folder has this format's config; other formats use the same file name."""
+    folder = files.current_folder(folder)
     config = posixpath.join(folder, task_adapter.CONFIG_FILE)
     if not files.exists(config):
         return False
@@ -54,11 +55,12 @@ def describe(path: str, argument: str) -> List[str]:
         variant = ", ".join(f"{name} {value}" for name, value in adapter.variant().items())
         adapters = f"adapters of size {adapter.size} ({variant}), "
     parameters = task_adapter.parameters(loaded.tensors)
+    size = files.readable_size(files.current_folder(folder) + "/")
     lines = [
         f"Task adapter: {description.task}, {description.kind}, trained with {adapters}"
         f"--tuning={description.tuning.method}, {description.global_step} steps",
         f"Labels: {', '.join(description.labels) or 'none'}",
-        f"Holds: {count_text(parameters)}, {files.readable_size(folder + '/')}",
+        f"Holds: {count_text(parameters)}, {size}",
         f"Backbone: {description.backbone.name}, fingerprint {description.backbone.fingerprint}",
     ]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(description.scores.items()))
@@ -189,9 +191,10 @@ def version_numbers(folder: str) -> List[int]:
 
 
 def _expand(pattern: str) -> List[str]:
-    """Returns the sorted paths that match; a remote path without wildcards matches itself."""
+    """Returns the sorted paths that match; an existing folder matches itself, whatever its name."""
     if not files.is_remote(pattern):
-        return sorted(glob.glob(pattern))
+        is_folder = files.isdir(files.current_folder(pattern))
+        return [pattern] if is_folder else sorted(glob.glob(pattern))
     if not glob.has_magic(pattern):
         return [pattern]
     with _convert_read_errors("--adapters=" + pattern):

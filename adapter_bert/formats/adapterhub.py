@@ -242,7 +242,7 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
 def _check_adapter(description: task_adapter.Description) -> configs.AdapterConfig:
     """Returns the adapters' settings; raises UserError if the format does not support them."""
     adapter = description.adapter
-    if adapter is None or adapter.fn != "feedforward_adapter":
+    if adapter is None or adapter.fn.lower() != configs.FEEDFORWARD_ADAPTER:
         raise UserError(
             "AdapterHub's format requires bottleneck adapters (--adapter_fn=feedforward_adapter),"
             f" but this adapter has --tuning={description.tuning.method}"

@@ -4,10 +4,9 @@ The card is generated from the adapter's description; no program reads it.
 """
 
 import json
-import os
 from typing import Any, Dict, Iterable, List, Tuple
 
-from adapter_bert.common import files, task_kinds
+from adapter_bert.common import task_kinds
 
 FILE = "README.md"
 _LICENSE = "apache-2.0"
@@ -35,15 +34,6 @@ def text(description: Any, num_parameters: int, num_bytes: int) -> str:
         "## License\n\nApache 2.0. BERT and the data have licenses of their own.\n",
     ]
     return "\n".join(sections)
-
-
-def write(folder: str, content: str) -> None:
-    """Writes a card to the folder of a task adapter atomically.
-
-    Raises:
-      UserError: the card cannot be written.
-    """
-    files.write_atomically(os.path.join(folder, FILE), content)
 
 
 def _front_matter(description: Any, kind: task_kinds.TaskKind) -> str:

@@ -237,7 +237,7 @@ def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.nda
 
 
 def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
-    """Writes arrays as a TensorFlow checkpoint atomically.
+    """Writes arrays as a TensorFlow checkpoint; a kill never leaves a mix of two checkpoints.
 
     It uses placeholders, because BERT-Large as constants would almost exceed the 2 GB of a graph.
 

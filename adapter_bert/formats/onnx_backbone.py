@@ -38,9 +38,7 @@ class Backbone(NamedTuple):
     tensors: Dict[str, np.ndarray]
 
 
-def load(
-    init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_checkpoint"
-) -> Backbone:
+def load(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
     """Loads a pretrained encoder; converts the checkpoint the first time.
 
     Conversion needs TensorFlow. It runs in a subprocess unless TensorFlow is already imported.
@@ -49,7 +47,6 @@ def load(
       init_checkpoint: prefix of the checkpoint. Its files may be missing if its folder contains
         `backbone.onnx`.
       config: `configs.BertConfig`.
-      flag: what errors call the checkpoint.
 
     Returns:
       `Backbone`.
@@ -59,7 +56,7 @@ def load(
         and this Python has no TensorFlow.
     """
     configs.check_config(config)
-    digest, where = _checkpoint_digest(init_checkpoint), f"{flag} {init_checkpoint}"
+    digest = _checkpoint_digest(init_checkpoint)
     for path in _paths(init_checkpoint, digest):
         backbone = _read(path, digest, config)
         if backbone:
@@ -69,10 +66,13 @@ def load(
                 f"{path} is damaged or was not written by this program, and there is no checkpoint"
                 f" {init_checkpoint} to convert again."
             )
-    path = _convert(init_checkpoint, config, where)
+    path = _convert(init_checkpoint, config)
     backbone = _read(path, digest, config)
     if backbone is None:
-        raise UserError(f"{where} changed while it was converted to {path}; try again.")
+        raise UserError(
+            f"--init_checkpoint {init_checkpoint} changed while it was converted to {path}; try"
+            " again."
+        )
     return backbone
 
 
@@ -80,7 +80,8 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
     """Writes the ONNX file of a checkpoint atomically. Needs TensorFlow.
 
     Args:
-      init_checkpoint, config, flag: as for `load`.
+      init_checkpoint, config: as for `load`.
+      flag: what errors call the checkpoint.
 
     Returns:
       The path, next to the checkpoint or in the cache folder.
@@ -99,16 +100,16 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
     }
     digest = _checkpoint_digest(init_checkpoint)
     content = _to_bytes(tensors, config, digest or "", where)
-    first, *others = _paths(init_checkpoint, digest)
-    for path in (first, *others):
+    failure: Exception = AssertionError()
+    for path in _paths(init_checkpoint, digest):
         try:
-            files.makedirs(posixpath.dirname(path) or ".")
+            with files.convert_write_errors(path):
+                files.makedirs(posixpath.dirname(path) or ".")
             files.write_atomically(path, content)
             return path
-        except (OSError, UserError):
-            if path == (first, *others)[-1]:
-                raise
-    raise AssertionError
+        except UserError as error:
+            failure = error
+    raise failure
 
 
 def _paths(init_checkpoint: str, digest: Optional[str]) -> Iterator[str]:
@@ -185,13 +186,13 @@ def _check_shapes(tensors: Dict[str, np.ndarray], config: configs.BertConfig, pa
             )
 
 
-def _convert(init_checkpoint: str, config: configs.BertConfig, where: str) -> str:
+def _convert(init_checkpoint: str, config: configs.BertConfig) -> str:
     """Calls `write`, in a subprocess if TensorFlow is not imported; returns the path."""
     start = time.monotonic()
     if sys.modules.get("tensorflow"):
-        path = write(init_checkpoint, config, where.split(" ")[0])
+        path = write(init_checkpoint, config)
     else:
-        path = _convert_in_subprocess(init_checkpoint, config, where)
+        path = _convert_in_subprocess(init_checkpoint, config)
     print(
         f"Converted {init_checkpoint} to {path} in {time.monotonic() - start:.1f} s; later runs"
         " reuse it.",
@@ -200,11 +201,12 @@ def _convert(init_checkpoint: str, config: configs.BertConfig, where: str) -> st
     return path
 
 
-def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig, where: str) -> str:
+def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig) -> str:
     if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
-            f"{where} has no {FILE} yet, and this Python has no TensorFlow to convert it: run"
-            " `python convert_checkpoint.py to_onnx BERT_DIR` in a Python with TensorFlow."
+            f"--init_checkpoint {init_checkpoint} has no {FILE} yet, and this Python has no"
+            " TensorFlow to convert it: run `python convert_checkpoint.py to_onnx BERT_DIR` in a"
+            " Python with TensorFlow."
         )
     folders = [paths.PROJECT, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
@@ -213,7 +215,7 @@ def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig, whe
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     process = subprocess.run(
-        [sys.executable, "-m", __name__, init_checkpoint, where.split(" ")[0]],
+        [sys.executable, "-m", __name__, init_checkpoint],
         input=config.to_json_string(),
         capture_output=True,
         text=True,
@@ -227,9 +229,9 @@ def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig, whe
 
 def _main() -> None:
     """Converts the checkpoint that the command line names; reads its config from stdin."""
-    init_checkpoint, flag = sys.argv[1:]
+    (init_checkpoint,) = sys.argv[1:]
     config = configs.BertConfig.from_dict(files.parse_json(sys.stdin.read()))
-    print(write(init_checkpoint, config, flag))
+    print(write(init_checkpoint, config))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import hashlib
 import itertools
 import json
 import operator
-import os
 import platform
 import struct
 import typing
@@ -190,7 +189,12 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
     where = f"{flag} {folder}"
     folder = files.current_folder(folder)
     description, record = _read_description(folder, where)
-    content = _read(f"{folder}/{TENSORS_FILE}", where)
+    try:
+        with files.open_file(f"{folder}/{TENSORS_FILE}", "rb") as reader:
+            content = reader.read()
+    except OSError as error:
+        path, reason = f"{folder}/{TENSORS_FILE}", files.reason(error)
+        raise UserError(f"{where}: {path} cannot be read ({reason}).") from error
     if hashlib.sha256(content).hexdigest() != record.pop("sha256"):
         raise UserError(
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
@@ -436,20 +440,20 @@ def check_fits(
 
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:
     """Returns (`Description`, the JSON object that contains it)."""
-    content = _read(f"{folder}/{CONFIG_FILE}", where)
+    path = f"{folder}/{CONFIG_FILE}"
+    if not files.exists(path):
+        subfolder = f"{folder}/{FOLDER}"  # The user may have named the run's output_dir.
+        has_adapter = files.exists(f"{subfolder}/{CONFIG_FILE}")
+        hint = f"; there is one in {subfolder}" if has_adapter else ""
+        raise UserError(f"{where} is not a task adapter: there is no {path}{hint}.")
     where = f"{where}: {CONFIG_FILE}"
-    try:
-        record = files.parse_json(content.decode("utf-8"))
-        json.dumps(record, ensure_ascii=False).encode("utf-8")  # Rejects lone surrogates.
-    except files.DuplicateKeyError as error:
-        raise UserError(f"{where}: {error}; expected each key once.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error}).") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
+    record = files.read_object(path, where, f'"format": "{FORMAT}"')
+    if record.get("format") != FORMAT:
         peft.check_other(folder, where)
-        is_adapterhub = isinstance(record, dict) and "config" in record
         hint = "; convert AdapterHub's format by `convert_checkpoint.py from_adapterhub`"
-        raise UserError(f'{where}: expected "format": "{FORMAT}"{hint if is_adapterhub else ""}.')
+        raise UserError(
+            f'{where}: expected "format": "{FORMAT}"{hint if "config" in record else ""}.'
+        )
     if record.get("format_version") != FORMAT_VERSION:
         raise UserError(
             f"{where}: format_version is {record.get('format_version')!r}, but this program reads"
@@ -463,21 +467,6 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
         if name not in ("format", "format_version", "sha256")
     }
     return _from_json(Description, fields, where), record
-
-
-def _read(path: str, where: str) -> bytes:
-    """Returns the bytes of a file."""
-    try:
-        with files.open_file(path, "rb") as reader:
-            return reader.read()
-    except FileNotFoundError as error:
-        # The user may have named the run's output_dir.
-        subfolder = os.path.join(os.path.dirname(path), FOLDER)
-        has_adapter = files.exists(os.path.join(subfolder, CONFIG_FILE))
-        hint = f"; there is one in {subfolder}" if has_adapter else ""
-        raise UserError(f"{where} is not a task adapter: there is no {path}{hint}.") from error
-    except OSError as error:
-        raise UserError(f"{where}: {path} cannot be read ({files.reason(error)}).") from error
 
 
 def _header(content: bytes):

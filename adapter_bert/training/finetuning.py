@@ -268,22 +268,14 @@ def describe(setup: Setup, task: Task, training: Dict[str, Any]) -> task_adapter
 
 
 def label_descriptions(path: Optional[str], task: Task) -> Dict[str, str]:
-    """Returns what --label_descriptions says of labels; raises UserError if it is no such file."""
+    """Returns the descriptions of labels in --label_descriptions; raises UserError if invalid."""
     if path is None:
         return {}
     where = f"--label_descriptions={path}"
-    expected = 'expected JSON, {"<label>": "<what it means>", ...}'
-    try:
-        with files.open_file(path) as reader:
-            descriptions = files.parse_json(reader.read())
-    except OSError as error:
-        raise UserError(f"{where} cannot be read ({files.reason(error)}).") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: {error}; {expected}.") from None
-    if not isinstance(descriptions, dict) or not all(
-        isinstance(text, str) for text in descriptions.values()
-    ):
-        raise UserError(f"{where}: {expected}.")
+    expected = 'JSON, {"<label>": "<what it means>", ...}'
+    descriptions = files.read_object(path, where, expected)
+    if not all(isinstance(text, str) for text in descriptions.values()):
+        raise UserError(f"{where}: expected {expected}.")
     # Of tags, what they mark may be described: "PER" for B-PER and I-PER.
     known = {*task.labels, *(label.partition("-")[2] for label in task.labels)}
     unknown = sorted(set(descriptions) - known)

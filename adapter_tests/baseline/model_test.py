@@ -368,7 +368,3 @@ class OpenModuleTest(tf.test.TestCase):
         folder = os.path.join(self.get_temp_dir(), "uncallable")
         tf2.saved_model.save(tf2.Module(), folder)
         self.assert_refused(folder, "cannot apply it to strings")
-
-
-if __name__ == "__main__":
-    tf.test.main()

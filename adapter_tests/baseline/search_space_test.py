@@ -160,7 +160,3 @@ class ModuleTest(tf.test.TestCase):
             ("7", "7"),
         ):
             self.assertEqual(search_space.short_name(name), short)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -313,7 +313,3 @@ class SharedTest(SearchTestCase):
         with mock.patch.object(fcntl, "flock", side_effect=error), SearchLock(self.folder) as lock:
             self.assertTrue(lock.alone)
             self.assertTrue(lock.end())
-
-
-if __name__ == "__main__":
-    tf.test.main()

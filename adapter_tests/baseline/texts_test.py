@@ -87,7 +87,3 @@ class RowsTest(tf.test.TestCase):
             texts.check_not_empty(rows, settings, "data")
         rows = texts.encode_texts([("?!", None), ("a", None)], settings, "word", 4, strings, False)
         texts.check_not_empty(rows, settings, "data")
-
-
-if __name__ == "__main__":
-    tf.test.main()

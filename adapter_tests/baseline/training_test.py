@@ -216,7 +216,3 @@ class ModulesTest(tf.test.TestCase):
             strings.vectors[rows["test"]["text"][5]],
             np.mean([tiny.word_vectors()[word] for word in text.split()], 0),
         )
-
-
-if __name__ == "__main__":
-    tf.test.main()

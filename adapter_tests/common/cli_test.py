@@ -170,7 +170,3 @@ class FlagSectionsTest(tf.test.TestCase):
         self.assertEqual(titles, [title for title in settings.SECTIONS if title in titles])
         self.assertIn("Adapters", titles)
         self.assertIn(cli.help_text(defined("run_classifier"))[:300], done.stdout)
-
-
-if __name__ == "__main__":
-    tf.test.main()

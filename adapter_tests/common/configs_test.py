@@ -25,7 +25,3 @@ class NamesTest(tf.test.TestCase):
         self.assertIs(modeling.BertConfig, configs.BertConfig)
         self.assertIs(modeling.AdapterConfig, configs.AdapterConfig)
         self.assertIs(tuning.Tuning, configs.Tuning)
-
-
-if __name__ == "__main__":
-    tf.test.main()

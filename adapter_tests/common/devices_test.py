@@ -231,7 +231,3 @@ class SessionConfigTest(tf.test.TestCase):
             with tf.Session(config=devices.session_config()) as session:
                 session.run(outputs)
         self.assertEqual(together, [1] * 4)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -344,7 +344,3 @@ class SilenceTensorflowTest(tf.test.TestCase):
             logging.set_verbosity(verbosity)
             environment.silence_tensorflow()
             self.assertEqual(tf.logging.get_verbosity(), expected)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -58,6 +58,11 @@ class ExitCodeTest(tf.test.TestCase):
         self.assertRegex(long, r"^a\.tsv: found x+ \.\.\. x+, expected 1\.$")
         self.assertLess(len(long), 2000)
 
+    def test_a_name_that_is_not_utf8(self):
+        code, said = self.call(lambda name: name.encode("utf-8"), os.fsdecode(b"b\xe9rt"))
+        self.assertEqual(code, 1)
+        self.assertEqual(said, r"Error: 'b\udce9rt' is not UTF-8; expected names in UTF-8." + "\n")
+
     def test_ctrl_c_is_130(self):
         self.assertEqual(self.call(raising, KeyboardInterrupt()), (130, "Interrupted.\n"))
 
@@ -116,7 +121,3 @@ class ExitCodeTest(tf.test.TestCase):
     def test_callers_may_catch_a_value_error(self):
         with self.assertRaises(ValueError):
             raising(errors.UserError("a.tsv: is empty."))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -77,7 +77,3 @@ class RunConfigTest(tf.test.TestCase):
         ):
             with self.assertRaises(NotImplementedError):
                 call()
-
-
-if __name__ == "__main__":
-    tf.test.main()

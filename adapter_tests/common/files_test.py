@@ -403,7 +403,3 @@ class MegabytesTest(FilesTestCase):
             with open(os.path.join(self.root, name), "wb") as writer:
                 writer.write(bytes(size))
         self.assertEqual(files.readable_size(os.path.join(self.root, "model-1")), "1.2 MB")
-
-
-if __name__ == "__main__":
-    tf.test.main()

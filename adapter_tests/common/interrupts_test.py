@@ -54,7 +54,3 @@ class InterruptsTest(tf.test.TestCase):
         thread.start()
         thread.join()
         self.assertEqual(found, before)
-
-
-if __name__ == "__main__":
-    tf.test.main()

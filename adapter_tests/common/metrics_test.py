@@ -145,7 +145,3 @@ class RegressionTest(tf.test.TestCase):
             found = metrics.regression([1.0, 2.0, 3.0], [prediction, 2.0, 3.0])
             worst = {"pearson": 0.0, "spearman": 0.0, "mse": sys.float_info.max}
             self.assertEqual(found, worst)
-
-
-if __name__ == "__main__":
-    tf.test.main()

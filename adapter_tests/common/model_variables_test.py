@@ -100,7 +100,3 @@ class FingerprintTest(CheckpointTestCase):
             changed.flat[-1] += 1e-6 + abs(changed.flat[-1]) * 1e-6
             found.add(model_variables.fingerprint({**tensors, name: changed}.get, TINY))
         self.assertLen(found, 1 + len(tensors))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -4,8 +4,6 @@ import os
 import tempfile
 from unittest import mock
 
-import tensorflow.compat.v1 as tf
-
 from adapter_bert.common import paths
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -113,7 +111,3 @@ class FindBertTest(PathsTestCase):
             "vocab_file",
             None,
         )
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -90,7 +90,3 @@ class SettingsTest(tf.test.TestCase):
         self.assertEqual(
             own.changed_flags(["size", "rate", "adapter"]), {"rate": 0.1, "adapter": "there"}
         )
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -150,7 +150,3 @@ class ToyKindsTest(HeadCase):
             writer.write("text\tlabel\na cat\tz\n")
         with self.assertRaisesRegex(UserError, "found the label 'z', expected one of x, y"):
             glue.read_examples(task, "dev", self.folder)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -91,7 +91,3 @@ class StandInTest(tf.test.TestCase):
             tf_estimator._check_wheel()
         (line,) = logged.output
         self.assertRegex(line, r"^WARNING:.*TensorFlow 2\.99\.0 is newer than 2\.\d+")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -381,7 +381,3 @@ class VerdictTest(tf.test.TestCase):
             if seed_count == 2:
                 more = rows(records)[row.claim]
                 self.assertEqual((more.ours, more.verdict), (row.ours, verdict))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -245,7 +245,3 @@ def opened():
 
     with mock.patch.object(files, "open_file", open_file):
         yield names
-
-
-if __name__ == "__main__":
-    tf.test.main()

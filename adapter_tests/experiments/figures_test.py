@@ -227,7 +227,3 @@ class DrawTest(tf.test.TestCase):
     def test_styles_differ_without_color(self):
         self.assertLen({style.marker for style in STYLES}, len(STYLES))
         self.assertLen({str(style.line) for style in STYLES}, len(STYLES))
-
-
-if __name__ == "__main__":
-    tf.test.main()

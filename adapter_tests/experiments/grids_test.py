@@ -181,7 +181,3 @@ class DamagedFilesTest(tf.test.TestCase):
 
         contents = {"grid.json": json.dumps(grid).encode()}
         mutations.check(contents, read, ("--grid=", "is not set."))
-
-
-if __name__ == "__main__":
-    tf.test.main()

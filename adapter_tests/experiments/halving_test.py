@@ -320,7 +320,3 @@ class ChoiceTest(tf.test.TestCase):
             learned += choices[0].value > -10
         self.assertEqual(learned, 10)  # Else there is nothing to choose; ln 2 is 69.
         self.assertGreaterEqual(equal, 9)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -64,7 +64,3 @@ class PublishedTest(tf.test.TestCase):
         for ours, theirs in zip(paper.TABLE_2.values(), rows):
             values = [value for pair in ours[1:] for value in pair if value is not None]
             self.assertEqual([f"{value:.1f}" for value in values], theirs[1:], ours.title)
-
-
-if __name__ == "__main__":
-    tf.test.main()

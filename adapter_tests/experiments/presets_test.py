@@ -243,7 +243,3 @@ class FlagsTest(tf.test.TestCase):
                 if trial.script == "run_classifier.py":
                     self.assertIn(values.task_name, tasks, name)
             self.assertNotEmpty(seen)
-
-
-if __name__ == "__main__":
-    tf.test.main()

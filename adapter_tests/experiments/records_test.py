@@ -151,7 +151,3 @@ class SweepRecordsTest(tf.test.TestCase):
         """Those of results/ were written over months, the last before the modules moved."""
         read = records.read(os.path.join(paths.PROJECT, "results", "records"))
         self.assertGreater(len([r for r in read if r["status"] == records.DONE]), 250)
-
-
-if __name__ == "__main__":
-    tf.test.main()

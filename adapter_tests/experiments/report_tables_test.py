@@ -171,7 +171,3 @@ class TextTest(tf.test.TestCase):
         cells[1] = cells[1]._replace(choice=cells[1].choice._replace(seeds=1))
         self.assertEqual(report_tables.count_seeds(cells), "1 to 3 seeds")
         self.assertEqual(report_tables.count_seeds(cells[1:]), "1 seed")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -512,7 +512,3 @@ class DamagedFilesTest(tf.test.TestCase):
         ]
         name = "search.json"
         self.check(name, json.dumps(content), (name,), "searches", ["searches"])
-
-
-if __name__ == "__main__":
-    tf.test.main()

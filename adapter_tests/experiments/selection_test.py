@@ -287,7 +287,3 @@ class UsualDesignTest(tf.test.TestCase):
 
     def test_none_of_a_method(self):
         self.assertEqual(selection.select_usual([record("MRPC", 0.1)], FULL), [])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -156,7 +156,3 @@ class DamagedFilesTest(tf.test.TestCase):
             significance.describe(significance.compare(*paths))
 
         mutations.check(dict(zip(names, (predictions, predictions, labels))), read)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -168,7 +168,3 @@ class AblationResultsTest(tf.test.TestCase):
             studies.read_ablations([nested])
         with self.assertRaisesRegex(UserError, "expected a JSON object"):
             studies.read_ablations([self.write([])])
-
-
-if __name__ == "__main__":
-    tf.test.main()

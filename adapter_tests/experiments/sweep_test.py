@@ -578,7 +578,3 @@ class TrialFolderTest(tf.test.TestCase):
             ("", ""),
         ):
             self.assertEqual(sweep.failure_reason(said), reason)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -47,6 +47,10 @@ class CheckpointsTest(TaskAdaptersTestCase):
         for adapter, expected in (
             (None, "^BERT's own code can load it"),
             (plain, r"adapter-bert \(hidden_size=48\) only: BERT's own code .* ignores"),
+            (
+                dataclasses.replace(plain, fn="Feedforward_Adapter", activation="GELU"),
+                "^Load it in this project or in adapter-bert",
+            ),
             (dataclasses.replace(plain, activation="relu"), "^Load it in this project only:"),
             (dataclasses.replace(plain, layers=(1,)), "^Load it in this project only:"),
             (dataclasses.replace(plain, depth=2), "^Load it in this project only:"),
@@ -60,7 +64,3 @@ class CheckpointsTest(TaskAdaptersTestCase):
         with self.assertRaisesRegex(UserError, "is not the backbone .* tiny"):
             adapter_checkpoints.to_full_checkpoint(self.save(), bert, prefix)
         self.assertFalse(os.path.exists(prefix + ".index"))
-
-
-if __name__ == "__main__":
-    tf.test.main()

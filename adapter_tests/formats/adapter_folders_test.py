@@ -29,6 +29,21 @@ class FoldersTest(tf.test.TestCase):
             {name: os.path.join(self.root, name, "adapter") for name in ("sms", "stars", "topics")},
         )
 
+    def test_a_folder_named_like_a_pattern(self):
+        served.save_all(self.root, ["sms"])
+        folder = os.path.join(self.root, "sms[1]", "adapter")
+        os.rename(os.path.join(self.root, "sms"), os.path.dirname(folder))
+        self.assertEqual(adapter_folders.match_patterns([folder]), {"sms[1]": folder})
+
+    def test_after_a_kill_while_the_folder_was_replaced(self):
+        served.save_all(self.root, ["sms"])
+        folder = os.path.join(self.root, "sms", "adapter")
+        before = adapter_folders.describe(folder, "PATH")
+        os.rename(folder, folder + ".replaced")
+        self.assertEqual(adapter_folders.match_patterns([folder]), {"sms": folder})
+        self.assertTrue(adapter_folders.matches(os.path.dirname(folder)))
+        self.assertEqual(adapter_folders.describe(folder, "PATH"), before)
+
     def test_folders_that_are_not_adapters(self):
         served.save_all(self.root, ["sms"])
         shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, "b", "sms"))
@@ -155,7 +170,3 @@ class FoldersTest(tf.test.TestCase):
         self.assertEqual(task_adapter.describe(folder).task, "sms")
         for name in ("sms.partial", "sms.replaced"):
             self.assertFalse(adapter_folders.is_task_name(name))
-
-
-if __name__ == "__main__":
-    tf.test.main()

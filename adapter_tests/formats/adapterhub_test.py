@@ -461,7 +461,3 @@ class DamagedFilesTest(tf.test.TestCase):
         for name in ("houlsby_learned", "old"):
             contents = mutations.files_in(os.path.join(GOLDENS, name))
             mutations.check(contents, read, (*contents, *adapterhub.FILES, "SOURCE_DIR", "PATH"))
-
-
-if __name__ == "__main__":
-    tf.test.main()

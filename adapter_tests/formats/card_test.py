@@ -112,7 +112,3 @@ class CardTest(tf.test.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as output:
             convert_checkpoint.main(list(arguments))
         return output.getvalue()
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -479,7 +479,3 @@ class DamagedFilesTest(tf.test.TestCase):
         contents = {name: contents[name] for name in contents if ".ckpt." in name}
         for damage in (mutations.damaged_files, other_tensors):
             mutations.check(contents, read, ("bert_model.ckpt",), damage)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -164,7 +164,3 @@ class HubTest(tf.test.TestCase):
 
     def _other_bert(self):
         return tiny.write_bert(self.path("other_bert"), initializer_range=0.1)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -357,7 +357,3 @@ class DamagedFilesTest(tf.test.TestCase):
         mutations.check(contents, read, huggingface.FILES)
         error = mutations.refusal({**contents, "vocab.txt": mutations.FOLDER}, read)
         mutations.assert_one_sentence(error, ["vocab.txt cannot be read"])
-
-
-if __name__ == "__main__":
-    tf.test.main()

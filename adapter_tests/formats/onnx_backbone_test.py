@@ -102,6 +102,10 @@ class OnnxBackboneTest(tf.test.TestCase):
             self.assertIn(f"to {cache}/adapter-bert/", printed)
             again, printed = self.load()
         self.assertEqual((again.fingerprint, printed), (backbone.fingerprint, ""))
+        neither = {"XDG_CACHE_HOME": os.path.join(self.bert, "vocab.txt")}
+        refused = self.assertRaisesRegex(UserError, "vocab.txt/adapter-bert/.* cannot be written")
+        with mock.patch.dict(os.environ, neither), refused:
+            self.load()
 
     def test_without_the_checkpoint(self):
         expected, _ = self.load()
@@ -161,7 +165,3 @@ class OnnxBackboneTest(tf.test.TestCase):
 
     def test_tensors_are_float32(self):
         self.assertEqual({v.dtype for v in self.load()[0].tensors.values()}, {np.dtype("f4")})
-
-
-if __name__ == "__main__":
-    tf.test.main()

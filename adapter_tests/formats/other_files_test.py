@@ -6,7 +6,6 @@ import zipfile
 
 import numpy as np
 import safetensors.numpy
-import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
 from adapter_bert.formats import other_files
@@ -60,7 +59,3 @@ class OtherFilesTest(RefusalTestCase):
             self.folder,
         )
         self.assert_refused(["does not exist"], convert_checkpoint.describe, self.path("nothing"))
-
-
-if __name__ == "__main__":
-    tf.test.main()

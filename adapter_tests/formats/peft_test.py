@@ -4,8 +4,6 @@ import json
 import os
 import tempfile
 
-import tensorflow.compat.v1 as tf
-
 import convert_checkpoint
 from adapter_bert.formats import peft, task_adapter
 from adapter_tests.support import tiny
@@ -25,7 +23,3 @@ class PeftTest(RefusalTestCase):
         convert = convert_checkpoint.from_adapterhub
         self.assert_refused(parts, convert, folder, bert, converted, max_seq_length=16)
         self.assert_refused(["--adapter", *parts], task_adapter.load, folder)
-
-
-if __name__ == "__main__":
-    tf.test.main()

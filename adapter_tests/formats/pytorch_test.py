@@ -14,7 +14,6 @@ import zipfile
 
 import numpy as np
 import safetensors.numpy
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import pytorch
@@ -385,7 +384,3 @@ class WithoutFilesTest(PyTorchTestCase):
 
     def test_safetensors_are_rejected(self):
         self.assertIn("does not begin like one", self.refuse(safetensors.numpy.save({"a": VALUES})))
-
-
-if __name__ == "__main__":
-    tf.test.main()

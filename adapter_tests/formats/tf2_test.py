@@ -278,7 +278,3 @@ class CheckpointTest(EncoderTestCase):
         path = os.path.join(self.folder, "file")
         with open(path, "w"), mock.patch.dict(os.environ, {"XDG_CACHE_HOME": path}):
             self.assert_refused(["cannot be written"], tf2_bert.checkpoint_of, self.encoder(0))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -262,7 +262,3 @@ class HostileTest(HubTestCase):
         self.assertIn("Trained: ", "\n".join(self.train()))
         for end in ("", "-by-initializer"):
             self.assertFalse(os.path.exists(written + end))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -576,7 +576,3 @@ class OwnFunctionTest(tf.test.TestCase):
         with tf.Graph().as_default():
             modeling.BertModel(tiny.config(), True, tf.zeros([2, 3], tf.int32), adapter_fn=adapter)
         self.assertEqual(shapes, [[6, 8]] * 4)
-
-
-if __name__ == "__main__":
-    tf.test.main()

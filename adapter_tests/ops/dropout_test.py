@@ -94,7 +94,3 @@ class DropoutTest(tf.test.TestCase):
             dropped = dropout.dropout(tf.ones([10000]), 0.5)
             self.assertNear(np.mean(session.run(dropped) == 0), 0.5, 0.05)
             self.assertNotAllEqual(session.run(dropped), session.run(dropped))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -56,7 +56,3 @@ class LifetimeTest(tf.test.TestCase):
         graph = build()
         gc.collect()
         self.assertIsNone(graph())
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -145,7 +145,3 @@ class ElementwiseTest(tf.test.TestCase):
             actual = session.run([x for x, _ in outputs])
         for value, expected in zip(actual, ([4.0, 4.0], [[4.0] * 3] * 2, 5.0)):
             self.assertAllEqual(value, expected)
-
-
-if __name__ == "__main__":
-    tf.test.main()

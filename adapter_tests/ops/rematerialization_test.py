@@ -134,7 +134,3 @@ class RecomputedTest(tf.test.TestCase):
             gradients = tf.gradients(total, [values, tf.trainable_variables()[0]])
             session.run(tf.global_variables_initializer())
             self.assertAllClose([[1.0, 0.0, 1.0], 5.0], session.run(gradients))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -93,7 +93,3 @@ class FusedTest(tf.test.TestCase):
         numbers = tf.constant([0.5, 0.25])
         program = step.experimental_get_compiler_ir(numbers, numbers)(stage="optimized_hlo")
         return program.count(" tanh(")
-
-
-if __name__ == "__main__":
-    tf.test.main()

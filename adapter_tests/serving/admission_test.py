@@ -161,7 +161,3 @@ class ReadersTest(tf.test.TestCase):
         self.assertRaisesRegex(ValueError, "odd", failed.result, 10)
         self.assertIsNone(good.result(10))
         self.assertEqual(done, [1])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -518,7 +518,3 @@ class TasksTest(BankTestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(wrong, [])
-
-
-if __name__ == "__main__":
-    tf.test.main()

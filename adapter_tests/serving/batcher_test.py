@@ -156,7 +156,3 @@ class BatchingTest(tf.test.TestCase):
 
         with futures.ThreadPoolExecutor(8) as pool:
             self.assertEqual(list(pool.map(ask, range(0, 800, 100))), [True] * 8)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -30,7 +30,3 @@ class CheckTest(tf.test.TestCase):
         changed = mock.patch.object(modeling.AdapterConfig, "variant", lambda self: later)
         with changed, self.assertRaisesRegex(UserError, "^Here .* may only train plain adapters"):
             compatibility.check_compatible(made, made.backbone, "Here")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -96,7 +96,3 @@ class DockerfileTest(tf.test.TestCase):
             adapters["topics"], [2, 5, 6, 3], [0] * 4
         )["probabilities"]
         np.testing.assert_allclose(list(answer["probabilities"].values()), expected, 1e-4, 1e-5)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -130,7 +130,3 @@ class GraphTest(tf.test.TestCase):
             self.assertAllClose(
                 found[1][index, span, :count], token_logits[index, span, :count], atol=1e-5
             )
-
-
-if __name__ == "__main__":
-    tf.test.main()

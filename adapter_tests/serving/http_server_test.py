@@ -401,7 +401,3 @@ class DamagedRequestsTest(tf.test.TestCase):
         adapter = served.prepare()[1]["sms"]
         written = mutations.written_by(lambda folder: task_adapter.save(folder, adapter))
         self.check({name: written[name] for name in task_adapter.FILES}, send)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -178,7 +178,3 @@ class EncoderTest(tf.test.TestCase):
         ):
             with mock.patch.object(holder, name, None), self.assertRaisesRegex(UserError, part):
                 in_graph_tokenizer.make_encoder(tokenizer, True)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -112,7 +112,3 @@ class NewKindTest(tf.test.TestCase):
         self.assertAllEqual(found["mark_logits"][:3], np.zeros([3, 5]))
         (marks,) = self.make_bank().predict([bank.Row("marks", ids[0], [0] * 5)])
         self.assertAllClose(found["mark_logits"][3], marks["mark_logits"], atol=1e-4)
-
-
-if __name__ == "__main__":
-    tf.test.main()

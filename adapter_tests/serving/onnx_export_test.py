@@ -171,7 +171,3 @@ class OnnxExportTest(tf.test.TestCase):
         }
         with self.assertRaisesRegex(UserError, "share a model: export their tasks separately"):
             self.write(adapters)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -96,7 +96,3 @@ class OpenApiTest(tf.test.TestCase):
         for path in ("/v1/models/{task}/metadata", "/v1/models/{task}"):
             case = self.schema[path]["GET"].Case(path_parameters={"task": "new"})
             self.assertEqual(self.check(case).status_code, 200)
-
-
-if __name__ == "__main__":
-    tf.test.main()

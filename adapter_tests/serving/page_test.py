@@ -129,7 +129,3 @@ class PageTest(tf.test.TestCase):
                         if name in ("squad", "names"):
                             marked = page.locator("mark").first.inner_text()
                             self.assertStartsWith(marked, parts[0])
-
-
-if __name__ == "__main__":
-    tf.test.main()

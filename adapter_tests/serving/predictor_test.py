@@ -193,7 +193,3 @@ class TrainedTest(script_cases.ScriptTestCase):
             expected[0],
             atol=1e-5,
         )
-
-
-if __name__ == "__main__":
-    tf.test.main()

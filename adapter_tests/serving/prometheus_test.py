@@ -61,7 +61,3 @@ class ServingMetricsTest(tf.test.TestCase):
         one, two = Metrics(), Metrics()
         one.count_batch(1, 0.1)
         self.assertEqual(values(two)[("adapter_bert_batch_rows_count",)], 0)
-
-
-if __name__ == "__main__":
-    tf.test.main()

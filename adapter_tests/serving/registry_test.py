@@ -318,7 +318,3 @@ class ServedTasksTest(tf.test.TestCase):
                 pass
         self.tasks.close()
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), ["1", "2", "3"])
-
-
-if __name__ == "__main__":
-    tf.test.main()

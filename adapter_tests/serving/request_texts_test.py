@@ -186,7 +186,3 @@ class TaskTextsTest(tf.test.TestCase):
         ):
             with self.subTest(changes), self.assertRaisesRegex(UserError, pattern):
                 self.texts(**changes)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -630,7 +630,3 @@ class ChangesTest(RestApiTestCase):
         self.assert_error(client.post("/", headers={"Host": "["}), 405, "/")
         good = {"Authorization": "Bearer secret"}
         self.assertEqual(client.get("/v1/models", headers=good).status_code, 200)
-
-
-if __name__ == "__main__":
-    tf.test.main()

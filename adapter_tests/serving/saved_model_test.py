@@ -199,7 +199,3 @@ class SavedModelsTest(tf.test.TestCase):
                 os.path.join(self.bert, "bert_model.ckpt"),
                 adapters,
             )
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -1,7 +1,6 @@
 """Tests of classification.py: head and loss against NumPy, answers, labels in files."""
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks.classification import KIND
@@ -44,7 +43,3 @@ class ClassificationTest(HeadCase):
         self.assertEqual(KIND.describe_labels(["x", "y"]), "one of x, y")
         self.assertTrue(KIND.describe_labels([*"abcdefghijkl"]).endswith("i, j, ..."))
         self.assertEqual(KIND.texts([1, 0], ("x", "y")), ["y", "x"])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -84,7 +84,3 @@ class RowsTest(tf.test.TestCase):
             self.assertEqual(set(rows), set(expected))
             for name, array in expected.items():
                 self.assertAllEqual(rows[name], array)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -287,7 +287,3 @@ class GoldenTest(tf.test.TestCase):
                     for field in ("input_ids", "input_mask", "segment_ids", "label_ids"):
                         expected = golden[f"{name}_{length}_{field}"]
                         self.assertAllEqual(arrays[field], expected, f"{name} {length} {field}")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -265,7 +265,3 @@ class SubmissionTest(tf.test.TestCase):
         self.assertEqual(sorted(written), sorted(name + ".tsv" for name in SERVER))
         for name in written:
             check_submission(os.path.join(folder, "submission", name))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -506,7 +506,3 @@ class DamagedFilesTest(tf.test.TestCase):
                 contents = {f"{name}.{extension}": content for name in ("train", "dev", "test")}
                 with self.subTest(kind, extension=extension):
                     self.check(layout, contents, ("train.", "dev.", "test.", "--data_dir"))
-
-
-if __name__ == "__main__":
-    tf.test.main()

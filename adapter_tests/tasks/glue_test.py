@@ -524,7 +524,3 @@ class DamagedFilesTest(tf.test.TestCase):
 
             with self.subTest(task.name):
                 mutations.check(contents, read)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -20,7 +20,3 @@ class HeadsTest(tf.test.TestCase):
             values = session.run({name: value for name, (value, _) in metrics.items()})
         # Rows 0 and 1 are correct, row 2 is wrong, rows 3 (correct) and 4 (wrong) do not count.
         self.assertAllClose(values, {"eval_accuracy": 2 / 3, "eval_loss": 4.5 / 3})
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -1,7 +1,6 @@
 """Tests of multilabel.py: head and loss against NumPy, answers, sets of labels in files."""
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks.multilabel import KIND
@@ -59,7 +58,3 @@ class MultilabelTest(HeadCase):
                 KIND.parse_label(text, "f, line 2")
         self.assertEqual(KIND.placeholder(("x", "y")), ())
         self.assertEqual(KIND.texts([[1, 1], [0, 0]], ("x", "y")), ["x,y", ""])
-
-
-if __name__ == "__main__":
-    tf.test.main()

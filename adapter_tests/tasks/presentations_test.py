@@ -52,7 +52,3 @@ class PresentationsTest(tf.test.TestCase):
             kind = task_kinds.get(name)
             for field in kind.fields[: kind.num_required]:
                 self.assertTrue(shown.example[field], name)
-
-
-if __name__ == "__main__":
-    tf.test.main()

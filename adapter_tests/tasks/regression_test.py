@@ -1,7 +1,6 @@
 """Tests of regression.py: head and loss against NumPy, answers, numbers in files."""
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks.regression import KIND
@@ -42,7 +41,3 @@ class RegressionTest(HeadCase):
         self.assertTrue(KIND.is_label(KIND.placeholder(()), ()))
         self.assertEqual(KIND.describe_labels(()), "a number")
         self.assertEqual(KIND.submitted(["-0.5", "2.34567", "7"]), ["0.000", "2.346", "5.000"])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -45,7 +45,3 @@ class HeadTest(tf.test.TestCase):
         self.assertEqual(
             KIND.answer(outputs, ()), {"start_logits": [1.0, 2.0], "end_logits": [0.1, -3.0]}
         )
-
-
-if __name__ == "__main__":
-    tf.test.main()

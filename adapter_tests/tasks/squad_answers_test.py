@@ -301,7 +301,3 @@ class WriteTest(tf.test.TestCase):
                 self.assertEqual(found["text"], wanted["text"])
                 for name in ("probability", "start_logit", "end_logit"):
                     self.assertAllClose(found[name], wanted[name], rtol=0, atol=1e-6)
-
-
-if __name__ == "__main__":
-    tf.test.main()

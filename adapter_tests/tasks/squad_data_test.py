@@ -5,7 +5,6 @@ import os
 
 import hypothesis
 import hypothesis.strategies as st
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import squad_data
@@ -207,7 +206,3 @@ class ReadTest(FileTestCase):
         else:
             for example in examples:
                 self.assertIsInstance(example, squad_data.SquadExample)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -314,7 +314,3 @@ class GoldenTest(FileTestCase):
         for name, value in found.items():
             self.assertEqual(value, wanted[name], (wanted["unique_id"], name))
         self.assertFalse(any(feature.input_ids[len(wanted["input_ids"]) :]))
-
-
-if __name__ == "__main__":
-    tf.test.main()

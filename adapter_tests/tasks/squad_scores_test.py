@@ -129,7 +129,3 @@ class ScoresTest(tf.test.TestCase):
                     found = squad_scores.scores_v2(*arguments, part["null_odds"])
                 self.assertEqual(set(found), set(part["official_scores"]))
                 self.assertAllClose(found, part["official_scores"], rtol=0, atol=1e-9)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -217,7 +217,3 @@ class DamagedFilesTest(tf.test.TestCase):
             table_readers.read_rows(os.path.join(folder, "table.tsv"), quotechar='"')
 
         mutations.check({"table.tsv": b"a\tb\nthe dog\tthe cat\n1\t2\n"}, read)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -88,7 +88,3 @@ class TagSchemesTest(tf.test.TestCase):
         self.assertTrue(tag_schemes.is_chunk_tag("E-x"))
         for tag in ("B", "B-", "b-PER", "X-PER", "BPER", ""):
             self.assertFalse(tag_schemes.is_chunk_tag(tag), tag)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -244,7 +244,3 @@ class DamagedFilesTest(tf.test.TestCase):
                         assert all(sentence.words)
 
                 mutations.check({name: content}, read)
-
-
-if __name__ == "__main__":
-    tf.test.main()

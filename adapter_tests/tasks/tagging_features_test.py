@@ -122,7 +122,3 @@ class RowsTest(tf.test.TestCase):
         every = np.arange(len(whole))
         for name, values in whole.take(every).items():
             self.assertAllEqual(parted.take(every)[name], values)
-
-
-if __name__ == "__main__":
-    tf.test.main()

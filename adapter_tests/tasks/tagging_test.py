@@ -202,7 +202,3 @@ class ServedTest(tf.test.TestCase):
             for row in range(2)
         ]
         self.assertAllEqual(found, expected)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -207,7 +207,3 @@ class ScriptTest(ScriptTestCase):
         adapter = "--adapter=" + self.path("adapter")
         self.output_dir = os.path.join(self.folder, "cut")
         self.succeed(*task, adapter, "--do_eval", "--long_texts=cut")
-
-
-if __name__ == "__main__":
-    pytest.main([__file__])

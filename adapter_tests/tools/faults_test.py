@@ -84,7 +84,3 @@ class CommandLineTest(tf.test.TestCase):
         ), contextlib.redirect_stderr(stderr), self.assertRaises(SystemExit):
             faults.main()
         self.assertIn("requires root; without it: --faults kill\n", stderr.getvalue())
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -137,7 +137,3 @@ class TpuTest(tf.test.TestCase):
         setting = tpu_ahead_of_time.Setting("base", "train", "full", "2x2", 6, 128, 64, False)
         with self.assertRaisesRegex(SystemExit, "--batch_size=6 is no multiple of 4 cores."):
             tpu_ahead_of_time.compile_step(setting, "unused")
-
-
-if __name__ == "__main__":
-    tf.test.main()

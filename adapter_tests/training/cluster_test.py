@@ -540,7 +540,3 @@ class DamagedConfigTest(tf.test.TestCase):
                 cluster.from_environment()
 
         mutations.check({"TF_CONFIG.json": json.dumps(config).encode()}, read, ("TF_CONFIG",))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -295,7 +295,3 @@ class TuningTest(RefusalTestCase):
             with self.assertRaises(UserError) as caught:
                 self.settings(*arguments)
             self.assertIn(part, str(caught.exception))
-
-
-if __name__ == "__main__":
-    tf.test.main()

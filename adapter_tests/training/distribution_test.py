@@ -242,7 +242,3 @@ class KilledWorkerTest(tf.test.TestCase):
             self.assertAllClose(found[name], expected[name], rtol=0, atol=1e-4)
         scores = [self.scores(folder) for folder in (straight, resumed)]
         self.assertEqual(*scores)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -754,7 +754,3 @@ class TpuTest(tf.test.TestCase):
             check("out", "gs://b/bert.ckpt", "--tpu_name=my-tpu")
         with self.assertRaisesRegex(UserError, "--init_checkpoint=bert.ckpt: .* grpc://h:1"):
             check("gs://b/out", "bert.ckpt", "--master=grpc://h:1")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -215,7 +215,3 @@ class DamagedFilesTest(tf.test.TestCase):
                 np.testing.assert_array_equal(values[name], value)
 
         mutations.check(mutations.written_by(cached), read, refuses=False)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -680,7 +680,8 @@ class LabelDescriptionsTest(RefusalTestCase):
         task = finetuning.Task("T", "tagging", ("O", "B-PER", "I-PER"), "f1")
         for content, sentence in (
             ('{"PER": "a person", "O": ""}', None),
-            ("{", "expected JSON"),
+            ("{", "is not valid JSON"),
+            (r'{"O": "\ud800"}', "surrogates not allowed"),
             ("[]", "expected JSON"),
             ('{"O": 1}', "expected JSON"),
             ('{"O": "a", "O": "b"}', "twice"),
@@ -1038,7 +1039,3 @@ class ProcessTest(JobsTestCase):
             self.assertRegex(stderr, rf"(?m)^Error: .*{what} cannot be written \([^\n]+\)\.$")
             self.assertNotIn("Traceback", stderr)
         self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
-
-
-if __name__ == "__main__":
-    tf.test.main()

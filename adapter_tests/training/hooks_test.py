@@ -118,7 +118,3 @@ class HooksTest(tf.test.TestCase):
     def test_nothing_is_raised_where_nobody_asked(self):
         with hooks.StopOnInterrupt() as interrupt:
             self.assertEqual(self.train(2, interrupt), 2)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -543,7 +543,3 @@ class DamagedFilesTest(tf.test.TestCase):
             input_pipeline.read_tfrecord(os.path.join(folder, "features.tf_record"), 10)
 
         mutations.check(mutations.written_by(write), read)
-
-
-if __name__ == "__main__":
-    tf.test.main()

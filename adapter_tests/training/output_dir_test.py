@@ -760,7 +760,3 @@ class DamagedEvaluationsTest(tf.test.TestCase):
             evaluations.best(), evaluations.since_best()
 
         mutations.check({EVALUATIONS_FILE: json.dumps(by_step).encode()}, read)
-
-
-if __name__ == "__main__":
-    tf.test.main()

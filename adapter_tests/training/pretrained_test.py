@@ -67,7 +67,3 @@ class CheckSequenceLengthTest(tf.test.TestCase):
         for length, part in ((41, "40 positions"), (3, "at least 4"), (0, "short"), (-1, "short")):
             with self.assertRaisesRegex(UserError, f"--max_seq_length={length} .*{part}"):
                 pretrained.check_sequence_length(length, config, min_length=4)
-
-
-if __name__ == "__main__":
-    tf.test.main()

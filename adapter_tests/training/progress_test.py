@@ -306,7 +306,3 @@ class FullDiskTest(tf.test.TestCase):
     def test_another_error_stays(self):
         with self.assertRaisesRegex(RuntimeError, "^broken$"), progress.convert_write_errors():
             raise RuntimeError("broken")
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -122,7 +122,3 @@ class ScaffoldTest(tf.test.TestCase):
         found = self.run_once(os.path.join(self.get_temp_dir(), "run"), 1, task_checkpoint=task)
         self.assertAllEqual(found[self.trained], given)
         self.assertAllEqual(found[self.frozen], self.pretrained.get_tensor(self.frozen))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -152,7 +152,3 @@ class ProductRowsTest(tf.test.TestCase):
             found = session.run(tensors)
         self.assertAllEqual(found["input_mask"], [[1, 1, 1], [1, 1, 0], [0, 0, 0]])
         self.assertAllEqual(found["gates"][:2], [[0, 0, 1], [1, 0, 0]])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -55,7 +55,3 @@ class BertOfRunTest(tf.test.TestCase):
         values = parsed("--vocab_file=" + os.path.join(folder, "vocab.txt"))
         recorded = {"bert_hub_module_handle": "https://hub.example/bert/1"}
         self.assertEqual(starting_point._run_bert_flags(values, recorded), {})
-
-
-if __name__ == "__main__":
-    tf.test.main()
