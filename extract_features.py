@@ -5,8 +5,8 @@
 A line of the input is a text, or a pair as in "text ||| text". The output has BERT's format, a JSON
 object per line: {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1,
 "values": [...]}, ...]}, ...]}. --pooling=cls and --pooling=mean write one vector per text and
-layer; an output name that ends in .npy or .npz selects arrays. The functions below are those of
-BERT's extract_features.py.
+layer; an output name that ends in .npy or .npz selects arrays. Its importable functions are those
+of BERT's extract_features.py.
 """
 
 from adapter_bert.common import environment
@@ -146,7 +146,6 @@ def run(values):
         )
         bert = setup.bert.config
         encoder_features.check_layers(config.layers, bert.num_hidden_layers)
-        _check_batches(config, setup.use_tpu)
         if not start.adapter:
             _check_plain(setup.bert.init_checkpoint)
         # `_` keeps the checkpoint alive that the estimator reads.
@@ -176,15 +175,6 @@ def _working_folder(config):
         )
     with tempfile.TemporaryDirectory() as folder:
         yield folder
-
-
-def _check_batches(config, use_tpu):
-    """Raises UserError unless a batch can be split equally over a TPU's cores."""
-    if use_tpu and config.batch_size % config.num_tpu_cores:
-        raise UserError(
-            f"--batch_size={config.batch_size} cannot be split equally over the"
-            f" {config.num_tpu_cores} cores of the TPU; choose a multiple of that."
-        )
 
 
 def _check_plain(init_checkpoint):

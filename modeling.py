@@ -385,11 +385,7 @@ def transformer_model(
     if adapter_fn is feedforward_adapter:
         adapter_fn = adapters.Adapter(feedforward_adapter)
     adapter = adapters.as_adapter(adapter_fn, adapter_layers, num_hidden_layers)
-    can_share = (
-        not recompute_activations
-        and adapter_gates is None
-        and _can_share_layers(forward, adapter, settings)
-    )
+    can_share = adapter_gates is None and _can_share_layers(forward, adapter, settings)
     # A matrix in all layers: on TPUs, reshapes between [B, S, D] and [B * S, D] are not free.
     layer_output = reshape_to_matrix(input_tensor)
     outputs, shared_layers = [], {}
@@ -470,7 +466,11 @@ def transformer_layer(
     width = get_shape_list(layer_input, expected_rank=2)[-1]
     dense = functools.partial(forward.dense, initializer_range=initializer_range)
     attention_adapter, output_adapter = adapters.of_layer(
-        adapter, forward.statistics, gate, forward.parameters, forward.layer_norm
+        adapter,
+        statistics=forward.statistics,
+        gate=gate,
+        parameters=forward.parameters,
+        layer_norm=forward.layer_norm,
     )
     queries = layer_input
     if first_position_only:

@@ -82,32 +82,23 @@ def adam_weight_decay(param, grad, m, v, learning_rate, weight_decay, beta_1, be
     return param - learning_rate * update, m, v
 
 
-def moving_average(average, value, step, momentum: float = 0.99):
+def moving_average(average, value, step):
     """Updates an exponential moving average with a value.
 
-    The momentum is min(momentum, (1 + t) / (10 + t)), as in `tf.train.ExponentialMovingAverage`,
+    The momentum is min(0.99, (1 + t) / (10 + t)), as in `tf.train.ExponentialMovingAverage`,
     so that the initial value is soon forgotten. With 0.99 from the first step, the initial value 1
     of a moving variance would hide the variance of a bottleneck, about 1e-4, for 1,000 steps.
 
     Args:
       average, value: float32 Tensors of one shape.
       step: t, integer Tensor, the number of earlier values.
-      momentum: float, the weight of the old average.
 
     Returns:
       float32 Tensor of that shape.
     """
     step = tf.cast(step, tf.float32)
-    momentum = tf.minimum(momentum, (1.0 + step) / (10.0 + step))
+    momentum = tf.minimum(0.99, (1.0 + step) / (10.0 + step))
     return momentum * average + (1.0 - momentum) * value
-
-
-class TrainStep(NamedTuple):
-    """Holds the op of one training step, and the scalars to log."""
-
-    train_op: tf.Operation
-    learning_rate: tf.Tensor
-    gradient_norm: tf.Tensor
 
 
 def create_optimizer(
@@ -136,36 +127,23 @@ def create_optimizer(
     learning_rate = warmup_then_linear_decay(
         tf.train.get_or_create_global_step(), init_lr, num_train_steps, num_warmup_steps
     )
-    if devices.replica() == 0 and tuning.default_tuning().method == "adapters":
-        warn_of_fine_tuning_rate(init_lr, "BertModel(..., adapter_fn=None)")
     variables = tuning.trained_variables(strict=False)
-    return minimize(loss, variables, learning_rate, use_tpu).train_op
-
-
-def minimize(loss, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:
-    """Returns the `TrainStep` that minimizes a loss, and logs how many parameters train.
-
-    Args:
-      loss: scalar float Tensor, the mean over this replica's batch.
-      variables, learning_rate, use_tpu: as in `take_step`.
-
-    Raises:
-      ValueError: the loss depends on none of the variables.
-    """
     gradients = tf.gradients(loss, variables)
     connected = [v for v, gradient in zip(variables, gradients) if gradient is not None]
     if not connected:
         raise ValueError(f"The loss depends on none of the {len(variables)} variables that train.")
     if devices.replica() == 0:
+        if tuning.default_tuning().method == "adapters":
+            warn_of_fine_tuning_rate(init_lr, "BertModel(..., adapter_fn=None)")
         logging.info(tuning.summary(connected))
         warning = tuning.warning_of_untrained(variables, connected)
         if warning:
             logging.warning("%s", warning)
-    return take_step(gradients, variables, learning_rate, use_tpu)
+    return take_step(gradients, variables, learning_rate, use_tpu)[0]
 
 
-def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:
-    """Returns the `TrainStep` that applies gradients with BERT's optimizer and settings.
+def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = False) -> tuple:
+    """Applies gradients with BERT's optimizer and settings.
 
     It also updates the moving statistics of batch normalization.
 
@@ -177,7 +155,8 @@ def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = F
       use_tpu: bool; average gradients over the TPU's replicas.
 
     Returns:
-      `TrainStep`; its op increments the global step, its gradient norm is that before clipping.
+      (train op, which also increments the global step; global norm of the gradients before
+      clipping).
 
     Raises:
       ValueError: there are batch statistics and several replicas.
@@ -185,12 +164,12 @@ def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = F
     variables = [v for v, gradient in zip(variables, gradients) if gradient is not None]
     gradients = [gradient for gradient in gradients if gradient is not None]
     global_step = tf.train.get_or_create_global_step()
-    gradients, norm = _average_over_replicas(gradients, variables, use_tpu)
+    gradients, norm = _average_over_replicas(gradients, use_tpu)
     gradients, norm = tf.clip_by_global_norm(gradients, clip_norm=1.0, use_norm=norm)
     if not use_tpu:
         # Under a distribution strategy `apply_gradients` sums over the replicas, whose gradients
         # are already averaged and equal.
-        num_replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        num_replicas = _num_replicas(use_tpu)
         gradients = [g / num_replicas for g in gradients] if num_replicas > 1 else gradients
     optimizer = AdamWeightDecayOptimizer(
         learning_rate=learning_rate,
@@ -202,7 +181,7 @@ def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = F
     # Last, because the updates read the global step.
     with tf.control_dependencies(updates + _update_statistics(global_step, use_tpu)):
         train_op = tf.group(global_step.assign_add(1))
-    return TrainStep(train_op, learning_rate, norm)
+    return train_op, norm
 
 
 def _update_statistics(global_step, use_tpu):
@@ -341,68 +320,54 @@ def _divide(total, divisor, original):
     return total / divisor
 
 
-def _average_over_replicas(gradients, variables, use_tpu):
+def _average_over_replicas(gradients, use_tpu):
     """Averages gradients before clipping, so that N replicas of batch B / N match one of batch B.
 
     Args:
-      gradients, variables, use_tpu: as in `take_step`, without None.
+      gradients, use_tpu: as in `take_step`, without None.
 
     Returns:
       (averaged gradients, their global norm).
     """
-    num_replicas, mean = _mean_over_replicas(variables, use_tpu)
+    num_replicas = _num_replicas(use_tpu)
     if num_replicas == 1:
         return gradients, tf.global_norm(gradients)
-    averaged = mean([tf.convert_to_tensor(gradient) for gradient in gradients])
+    averaged = mean_over_replicas([tf.convert_to_tensor(g) for g in gradients], use_tpu)
     # As on one replica, the norm counts each slice. With 1 / N of the rows, each slice is N times
     # as large, and so is the mean of the squares.
     is_sliced = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     squares = [
         tf.reduce_sum(tf.square(g.values)) for g, sliced in zip(gradients, is_sliced) if sliced
     ]
-    norms = [tf.sqrt(square / num_replicas) for square in mean(squares)]
+    norms = [tf.sqrt(square / num_replicas) for square in mean_over_replicas(squares, use_tpu)]
     norms += [tf.norm(g) for g, sliced in zip(averaged, is_sliced) if not sliced]
     return averaged, tf.norm(tf.stack(norms))
 
 
-def mean_over_replicas(value, use_tpu: bool = False):
-    """Returns the mean of a scalar float Tensor over the replicas.
+def mean_over_replicas(tensors: list, use_tpu: bool = False) -> list:
+    """Returns the means of float Tensors over the replicas.
 
     Args:
-      value: this replica's.
+      tensors: list of this replica's Tensors.
       use_tpu: as in `take_step`.
     """
+    num_replicas = _num_replicas(use_tpu)
+    if num_replicas == 1 or not tensors:
+        return tensors
     if use_tpu:
-        (value,) = _mean_over_replicas([], use_tpu)[1]([value])
-        return value
-    context = tf.distribute.get_replica_context()
-    if context.num_replicas_in_sync == 1:
-        return value
-    return context.all_reduce(tf.distribute.ReduceOp.MEAN, value)
+        return [tf.tpu.cross_replica_sum(tensor) / num_replicas for tensor in tensors]
 
-
-def _mean_over_replicas(variables, use_tpu):
-    """Returns the number of replicas, and a function that averages Tensors over them.
-
-    Args:
-      variables: list of variables; the means of the first Tensors are placed on their devices.
-      use_tpu: bool.
-    """
-    if use_tpu:
-        num_replicas = tpu_function.get_tpu_context().number_of_shards or 1  # None outside.
-        return num_replicas, lambda tensors: [
-            tf.tpu.cross_replica_sum(tensor) / num_replicas for tensor in tensors
-        ]
-    context = tf.distribute.get_replica_context()
-
-    def reduce(strategy, tensors):
-        pairs = list(zip(tensors, variables))
+    def reduce(strategy, tensors):  # `all_reduce` would keep the graph alive; see `gradients`.
+        pairs = list(zip(tensors, tensors))
         return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs)
 
-    def mean(tensors):
-        return context.merge_call(reduce, args=(tensors,)) if tensors else []
+    return tf.distribute.get_replica_context().merge_call(reduce, args=(tensors,))
 
-    return context.num_replicas_in_sync, mean
+
+def _num_replicas(use_tpu):
+    if use_tpu:
+        return tpu_function.get_tpu_context().number_of_shards or 1  # None outside.
+    return tf.distribute.get_replica_context().num_replicas_in_sync
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):

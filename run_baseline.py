@@ -3,7 +3,7 @@
     python run_baseline.py --task_name=airline --module=demo/embeddings --trials=100
 
 Houlsby et al. 2019 (arXiv 1902.00751), section 3.3 and appendix A. The script tries settings from
-their Table 5, trains the best ones by the dev score again and tests that model once. The same
+their Table 5, trains a model again with the setting of the best dev score, and tests it. The same
 command resumes a search that was stopped; started several times at once, it shares the search.
 --preset=airline instead trains the settings that the paper's search selected for that task.
 """

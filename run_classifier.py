@@ -3,8 +3,8 @@
     python run_classifier.py --task_name=MRPC --adapter_size=64
 
 trains and evaluates; --do_train, --do_eval and --do_predict select stages. Flags, output files and
-the functions below are those of BERT's run_classifier.py, so code written for it runs. BERT's flags
-keep their defaults unless their help says otherwise.
+importable functions are those of BERT's run_classifier.py. BERT's flags keep their defaults unless
+their help says otherwise.
 """
 
 from adapter_bert.common import environment

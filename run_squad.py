@@ -3,8 +3,8 @@
     python run_squad.py --train_file=train-v1.1.json --predict_file=dev-v1.1.json
 
 trains and evaluates; --do_train, --do_eval and --do_predict select stages. Flags, output files and
-the functions below are those of BERT's run_squad.py, so code written for it runs. BERT's flags keep
-their defaults unless their help says otherwise.
+importable functions are those of BERT's run_squad.py. BERT's flags keep their defaults unless their
+help says otherwise.
 """
 
 from adapter_bert.common import environment

@@ -1,6 +1,6 @@
 """Trains, evaluates and predicts with BERT on a tagging task, by default with adapters.
 
-    python run_tagger.py --data_dir=conll2003 --do_lower_case=False
+    python run_tagger.py --data_dir=conll2003 --learning_rate=1e-3
 
 trains and evaluates; --do_train, --do_eval and --do_predict select stages. It reads named entities,
 chunks or part-of-speech tags from CoNLL's columns or from JSON lines.

@@ -383,7 +383,8 @@ class RefusalsTest(ExtractionTestCase):
         self.write(TEXTS)
         found = mock.patch.object(devices, "find_tpu", lambda *args: (True, None))
         with found:
-            self.refuse(["--batch_size=9", "8 cores"], "--batch_size=9", "--use_tpu")
+            parts = ["--batch_size=9", "8 replicas of --num_tpu_cores=8"]
+            self.refuse(parts, "--batch_size=9", "--use_tpu")
         self.refuse(
             ["--output_file", "cannot read", "gs://"], "--use_tpu", "--tpu_name=grpc://1.2.3.4:1"
         )

@@ -1,10 +1,12 @@
 import functools
+import gc
 import json
 import multiprocessing
 import os
 import sys
 import tempfile
 import unittest
+import weakref
 from unittest import mock
 
 import numpy as np
@@ -127,6 +129,16 @@ class AdamWeightDecayTest(tf.test.TestCase):
         expected = self.numpy_adam(2, lambda w: np.array([0.0, 3.0]), 0.3)
         self.assertAllClose(values["w"], expected, rtol=1e-5)
 
+    def test_variables_of_two_types(self):
+        with tf.Graph().as_default(), self.session() as session:
+            variables = [tf.get_variable(t.name, [2], t) for t in (tf.float32, tf.float64)]
+            optimizer = optimization.AdamWeightDecayOptimizer(0.1, beta_1=0.0, beta_2=0.0)
+            train_op = optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables])
+            session.run(tf.global_variables_initializer())
+            before = session.run(variables)
+            session.run(train_op)
+            self.assertAllClose(session.run(variables), [v - 0.1 for v in before], rtol=1e-4)
+
     def test_slot_names_and_global_step(self):
         values = self.train(5, lambda w: w, ["scope/w"])
         self.assertEqual(
@@ -155,14 +167,20 @@ class MovingAverageTest(tf.test.TestCase):
             self.assertAllClose(session.run(average), 0.99 * 5 + 0.01 * 2)
 
 
-class MinimizeTest(tf.test.TestCase):
+def minimize(loss, variables, learning_rate, use_tpu=False):
+    """Returns (train op, gradient norm)."""
+    gradients = tf.gradients(loss, variables)
+    return optimization.take_step(gradients, variables, learning_rate, use_tpu)
+
+
+class TakeStepTest(tf.test.TestCase):
     def test_clips_by_the_global_norm(self):
         with tf.Graph().as_default(), self.session() as session:
             a = tf.get_variable("a", [], initializer=tf.zeros_initializer())
             b = tf.get_variable("b", [], initializer=tf.zeros_initializer())
-            step = optimization.minimize(30.0 * a + 40.0 * b, [a, b], tf.constant(0.1))
+            train_op, norm = minimize(30.0 * a + 40.0 * b, [a, b], tf.constant(0.1))
             session.run(tf.global_variables_initializer())
-            norm = session.run([step.gradient_norm, step.train_op])[0]
+            norm = session.run([norm, train_op])[0]
             moments = {v.op.name: v.eval(session) for v in tf.global_variables()}
         self.assertAllClose(norm, 50.0)
         self.assertAllClose(moments["a/adam_m"], 0.1 * 0.6)
@@ -170,9 +188,10 @@ class MinimizeTest(tf.test.TestCase):
 
     def test_a_loss_without_gradients_is_an_error(self):
         with tf.Graph().as_default():
-            unused = [tf.get_variable(name, []) for name in "ab"]
+            for name in "ab":
+                tf.get_variable(name, [])
             with self.assertRaisesRegex(ValueError, "none of the 2 variables"):
-                optimization.minimize(tf.constant(1.0), unused, tf.constant(0.1))
+                optimization.create_optimizer(tf.constant(1.0), 1e-3, 10, 0, use_tpu=False)
 
     def test_weight_decay_and_statistics_of_adapter_variants(self):
         """With gradients of 0, a step applies only the weight decay of 0.01."""
@@ -185,11 +204,11 @@ class MinimizeTest(tf.test.TestCase):
                     tf.get_variable(name, [2])
                 variables = tf.trainable_variables()
                 gradients = [tf.zeros_like(variable) for variable in variables]
-                step = optimization.take_step(gradients, variables, tf.constant(0.5))
+                train_op, _ = optimization.take_step(gradients, variables, tf.constant(0.5))
                 session.run(tf.global_variables_initializer())
                 for variable in variables:
                     variable.load(np.ones(variable.shape.as_list()), session)
-                session.run(step.train_op)
+                session.run(train_op)
                 for variable in variables:
                     name = variable.op.name
                     expected = 0.995 if name.split("/")[-1] in decayed else 1.0
@@ -202,7 +221,7 @@ class MinimizeTest(tf.test.TestCase):
             with tpu_function.tpu_shard_context(2), self.assertRaisesRegex(
                 ValueError, "one device"
             ):
-                optimization.minimize(w**2, [w], tf.constant(0.1), use_tpu=True)
+                minimize(w**2, [w], tf.constant(0.1), use_tpu=True)
 
     def test_one_replica_outside_of_a_tpu_program(self):
         with tf.Graph().as_default(), self.session() as session:
@@ -323,8 +342,9 @@ class MinimizeTest(tf.test.TestCase):
         folders = [tempfile.mkdtemp(dir=self.get_temp_dir()) for _ in range(2)]
         # A new process, because TensorFlow splits its CPU into two only before the first use.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            alone, mirrored = pool.apply(train_alone_and_mirrored, folders)
+            alone, mirrored, num_graphs = pool.apply(train_alone_and_mirrored, folders)
         self.assertAllClose(alone, mirrored, rtol=1e-5)
+        self.assertEqual(num_graphs, 0)
 
 
 class MeanGradientsTest(tf.test.TestCase):
@@ -353,11 +373,11 @@ class MeanGradientsTest(tf.test.TestCase):
                 loss, gradients, variables = optimization.mean_gradients(
                     loss_of or self.loss_of, tf.trainable_variables, features, num_parts
                 )
-            step = optimization.take_step(gradients, variables, tf.constant(0.1))
+            train_op, norm = optimization.take_step(gradients, variables, tf.constant(0.1))
             session.run(tf.global_variables_initializer())
             arrays = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
-            actual = session.run([loss, step.gradient_norm] + [a for a in arrays if a is not None])
-            session.run(step.train_op)
+            actual = session.run([loss, norm] + [a for a in arrays if a is not None])
+            session.run(train_op)
             self.assertEqual(session.run(tf.train.get_global_step()), 1)
             return actual, [a is None for a in arrays]
 
@@ -443,9 +463,9 @@ class MeanGradientsTest(tf.test.TestCase):
             with tpu_function.tpu_shard_context(2), mock.patch.object(
                 tf.tpu, "cross_replica_sum", lambda tensor: 2 * tensor
             ):
-                step = optimization.minimize(loss, variables, tf.constant(0.1), use_tpu=True)
+                train_op, norm = minimize(loss, variables, tf.constant(0.1), use_tpu=True)
             session.run(tf.global_variables_initializer())
-            norm = session.run([step.gradient_norm, step.train_op])[0]
+            norm = session.run([norm, train_op])[0]
             moments = {v.op.name: v.eval(session) for v in tf.global_variables()}
         _, expected_norm, d_table, d_w = self.by_hand(times=2)
         self.assertAllClose(norm, expected_norm)
@@ -458,7 +478,7 @@ class MeanGradientsTest(tf.test.TestCase):
         with tf.Graph().as_default(), self.session(), tpu_function.tpu_shard_context(
             2
         ), mock.patch.object(tf.tpu, "cross_replica_sum", lambda tensor: tensor + 6.0):
-            mean = optimization.mean_over_replicas(tf.constant(2.0), use_tpu=True)
+            (mean,) = optimization.mean_over_replicas([tf.constant(2.0)], use_tpu=True)
             self.assertEqual(mean.eval(), 4.0)
 
     def test_statistics_of_the_parts_are_averaged(self):
@@ -478,12 +498,12 @@ class MeanGradientsTest(tf.test.TestCase):
                     _, gradients, variables = optimization.mean_gradients(
                         loss_of, lambda: tf.trainable_variables()[:1], features, 3
                     )
-                step = optimization.take_step(gradients, variables, tf.constant(0.1))
+                train_op, _ = optimization.take_step(gradients, variables, tf.constant(0.1))
                 session.run(tf.global_variables_initializer())
                 expected = 0.0
                 value = np.mean([self.x[i : i + 2].mean() ** 2 for i in (0, 2, 4)])
                 for momentum in (0.1, 2 / 11):
-                    session.run(step.train_op)
+                    session.run(train_op)
                     expected = momentum * expected + (1 - momentum) * value
                     actual = session.run(layers.moving_variables())
                     self.assertAllClose(actual, [expected], rtol=1e-5)
@@ -495,14 +515,21 @@ class MeanGradientsTest(tf.test.TestCase):
 
 
 def train_alone_and_mirrored(*folders):
-    """Compares weights and first moments of a toy model on one CPU and two virtual CPUs."""
+    """Trains a toy model on one CPU and on two virtual CPUs.
+
+    Returns:
+      (weights and first moments on one CPU, those on two, number of graphs still in memory).
+    """
+    graphs = []
     xs = np.array([[3.0, -1.0], [2.0, 5.0], [-4.0, 1.0], [0.5, 0.5]], np.float32)
 
     def model_fn(features, labels, mode):
         w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
         loss = tf.reduce_mean(tf.square(tf.linalg.matvec(features, w)))
-        step = optimization.minimize(loss, [w], tf.constant(0.1))
-        return tf_estimator.EstimatorSpec(mode, loss=loss, train_op=step.train_op)
+        train_op, _ = minimize(loss, [w], tf.constant(0.1))
+        train_op = tf.group(train_op, *optimization.mean_over_replicas([loss]))
+        graphs.append(weakref.ref(tf.get_default_graph()))
+        return tf_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
     def train(folder, strategy, batch_size):
         config = tf_estimator.RunConfig(model_dir=folder, train_distribute=strategy)
@@ -517,7 +544,9 @@ def train_alone_and_mirrored(*folders):
     strategy = tf.distribute.MirroredStrategy(
         ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
-    return train(folders[0], None, 4), train(folders[1], strategy, 2)
+    trained = train(folders[0], None, 4), train(folders[1], strategy, 2)
+    gc.collect()
+    return (*trained, sum(graph() is not None for graph in graphs))
 
 
 def l2(arrays):

@@ -126,7 +126,7 @@ class PageTest(tf.test.TestCase):
                     scores[seed] = 100 * run["scores"]["eval_matthews"]
             self.assertGreaterEqual(len(scores), 3)
             means.append(sum(scores.values()) / len(scores))
-        text = "size 64: {:.1f} becomes {:.1f} in 10 epochs, {:.1f} in 20 with scale 1e-2)"
+        text = "size 64 and 10 epochs: {1:.1f} instead of {0:.1f}; {2:.1f} with 20 epochs"
         self.assertIn(text.format(*means), " ".join(read("../README.md").split()))
 
     def test_the_scripts_know_the_grids_flags(self):

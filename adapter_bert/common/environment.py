@@ -68,11 +68,12 @@ def prepare(packages=None):
     if os.path.exists(_DEMO_PYTHON) and os.path.abspath(sys.executable) != _DEMO_PYTHON:
         print(f"{problem}; continuing with {_DEMO_PYTHON}.", file=sys.stderr, flush=True)
         os.execv(_DEMO_PYTHON, [_DEMO_PYTHON] + sys.argv)
-    requirements = "requirements-serving.txt" if packages == SERVING else "requirements.txt"
-    sys.exit(
-        f"Error: {problem}. Run `make demo`, or `pip install -r {requirements}` with Python"
-        " 3.9 to 3.13."
+    advice = (
+        "`pip install -r requirements-serving.txt` with Python 3.10 to 3.13"
+        if packages == SERVING
+        else "`make demo`, or `pip install -r requirements.txt` with Python 3.9 to 3.13"
     )
+    sys.exit(f"Error: {problem}. Run {advice}.")
 
 
 def load():

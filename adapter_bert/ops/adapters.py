@@ -134,18 +134,12 @@ def as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: 
     return adapter_fn._replace(layers=tuple(adapted_layers))
 
 
-def of_layer(
-    adapter: Optional[Adapter],
-    statistics: Optional[list] = None,
-    gate=None,
-    parameters: Parameters = VARIABLES,
-    layer_norm: Any = None,
-) -> list:
+def of_layer(adapter: Optional[Adapter], **options) -> list:
     """Returns the functions that a layer applies after its attention and feed-forward projections.
 
     Args:
       adapter: `Adapter`, or None for a layer without adapters.
-      statistics, gate, parameters, layer_norm: as in `Adapter.adapt`.
+      **options: keyword arguments of `Adapter.adapt`.
 
     Returns:
       Two functions of a sub-layer's (output, input) that return the adapted output, or the output
@@ -153,13 +147,7 @@ def of_layer(
     """
     if adapter is None:
         return [_leave, _leave]
-    adapt = functools.partial(
-        adapter.adapt,
-        statistics=statistics,
-        gate=gate,
-        parameters=parameters,
-        layer_norm=layer_norm,
-    )
+    adapt = functools.partial(adapter.adapt, **options)
     return [adapt if site in adapter.sites else _leave for site in SITES["both"]]
 
 

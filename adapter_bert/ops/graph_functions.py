@@ -38,7 +38,7 @@ def elementwise(function: Callable, *tensors, **settings) -> list:
         return function(*tensors, **settings)
     inputs = [tf.convert_to_tensor(tensor) for tensor in tensors]
     traced = xla.graph_dict(tf.get_default_graph(), __name__)
-    key = (function, *sorted(settings.items()))
+    key = (function, *sorted(settings.items()), *(tensor.dtype for tensor in inputs))
     if key not in traced:
         specs = [tf.TensorSpec(None, tensor.dtype) for tensor in inputs]
         run = tf.function(functools.partial(function, **settings), autograph=False)

@@ -56,7 +56,8 @@ def _tanh_gelu(x):
 
 
 @xla.fused
-def _tanh_gelu_gradient(x, d_output):
+def gelu_backward(x, d_output):
+    """Returns the gradient of x."""
     u, d = _float32(x, d_output)
     tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
     slope = _GELU_SCALE * (1.0 + 3 * 0.044715 * u * u)
@@ -66,11 +67,6 @@ def _tanh_gelu_gradient(x, d_output):
 def gelu_forward(x):
     """Returns (GELU of x, saved for backward)."""
     return _tanh_gelu(x), x
-
-
-def gelu_backward(x, d_output):
-    """Returns the gradient of x."""
-    return _tanh_gelu_gradient(x, d_output)
 
 
 ACTIVATIONS = {

@@ -59,7 +59,8 @@ def model_fn_builder(
         del is_training, dropout_key
         layers = encoder.get_all_encoder_layers()
         outputs = {f"layer_output_{i}": layers[index] for i, index in enumerate(layer_indexes)}
-        return _predictions({"unique_id": features["unique_ids"], **outputs})
+        predictions = {"unique_id": features["unique_ids"], **outputs}
+        return model_fn.HeadOutput(tf.zeros([]), predictions)  # For prediction only.
 
     settings = model_fn.ModelSettings(
         bert_config=bert_config,
@@ -77,11 +78,6 @@ def model_fn_builder(
         return inner(features, labels, mode, params, config)
 
     return predict
-
-
-def _predictions(predictions):
-    """Returns a `model_fn.HeadOutput` for prediction only, without a loss or metrics."""
-    return model_fn.HeadOutput(tf.zeros([]), predictions, dict, [])
 
 
 def check_layers(layers: Sequence[int], num_layers: int) -> None:
@@ -137,7 +133,7 @@ def _head(layer_indexes, pooling):
             mask = tf.cast(features["input_mask"], tf.float32)[:, :, None]
             count = tf.maximum(tf.reduce_sum(mask, 1), 1.0)  # Padding rows on a TPU have 0 tokens.
             layers = [tf.reduce_sum(mask * layer, 1) / count for layer in layers]
-        return _predictions({"values": tf.stack(layers, -2)})
+        return model_fn.HeadOutput(tf.zeros([]), {"values": tf.stack(layers, -2)})
 
     return head
 

@@ -97,21 +97,9 @@ def classifier_head(num_labels, class_weights=None):
     return head
 
 
-def head_output(predictions, features):
-    """Returns the `model_fn.HeadOutput` of a head whose loss is the mean over rows.
-
-    Args:
-      predictions: dict of Tensors [B, ...]; "loss" [B] has each row's loss.
-      features: dict of Tensors, as given to the head.
-    """
-    per_example_loss = predictions["loss"]
-    weights = tf.cast(features.get("is_real_example", tf.ones_like(per_example_loss)), tf.float32)
-    return model_fn.HeadOutput(
-        loss=tf.reduce_mean(per_example_loss),
-        predictions=predictions,
-        metric_fn=lambda loss, weights: {"eval_loss": tf.metrics.mean(loss, weights=weights)},
-        metric_inputs=[per_example_loss, weights],
-    )
+def head_output(predictions):
+    """Returns the `model_fn.HeadOutput` of predictions with a "loss" [B]; its loss is the mean."""
+    return model_fn.HeadOutput(tf.reduce_mean(predictions["loss"]), predictions)
 
 
 def metric_fn(per_example_loss, label_ids, logits, is_real_example):
@@ -162,9 +150,4 @@ def squad_head(encoder, features, is_training, dropout_key):
             )
         ]
         loss = tf.reduce_mean(tf.add_n(losses) / 2.0)
-    return model_fn.HeadOutput(
-        loss=loss,
-        predictions={"start_logits": start, "end_logits": end},
-        metric_fn=lambda loss: {"eval_loss": tf.metrics.mean(loss)},
-        metric_inputs=[loss],
-    )
+    return model_fn.HeadOutput(loss, {"start_logits": start, "end_logits": end})

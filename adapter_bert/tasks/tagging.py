@@ -196,12 +196,7 @@ def _head(num_labels):
             "tag_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),
             "loss": row_losses,
         }
-        return model_fn.HeadOutput(
-            loss=loss,
-            predictions=predictions,
-            metric_fn=lambda loss: {"eval_loss": tf.metrics.mean(loss)},
-            metric_inputs=[loss],
-        )
+        return model_fn.HeadOutput(loss, predictions)
 
     def num_known(features):
         """Returns each row's number of words with a known tag, float [B]."""

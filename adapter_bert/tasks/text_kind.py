@@ -87,7 +87,7 @@ class TextKind(task_kinds.TaskKind):
         def head(encoder, features, is_training, dropout_key):
             pooled, num_outputs = encoder.get_pooled_output(), self.num_outputs(num_labels)
             logits = heads.pooled_logits(pooled, num_outputs, is_training, dropout_key)
-            return heads.head_output(self.predict(logits, features["label_ids"]), features)
+            return heads.head_output(self.predict(logits, features["label_ids"]))
 
         return head
 

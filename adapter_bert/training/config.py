@@ -51,9 +51,9 @@ class PretrainedConfig(Settings):
     )
     init_checkpoint: Optional[str] = flag(
         None,
-        "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict without --adapter,"
-        " also a run's folder or checkpoint. Default: in $BERT_BASE_DIR, or else the one from `make"
-        " demo`.",
+        "Prefix of the pretrained TensorFlow checkpoint. In run_classifier.py, run_squad.py and"
+        " run_tagger.py without training, also a run's folder or checkpoint. Default: in"
+        " $BERT_BASE_DIR, or else the one from `make demo`.",
         "Pretrained BERT",
     )
     bert_hub_module_handle: Optional[str] = flag(
@@ -173,7 +173,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     learning_rate: Optional[float] = flag(
         None,
         f"Peak learning rate of Adam. Default: {_RATE} for adapters, layer_norm and head, as in"
-        f" adapter-bert's README (at BERT's {_BERT_RATE} they predict only the majority class);"
+        f" adapter-bert's README (at BERT's {_BERT_RATE} they often learn nothing);"
         f" BERT's {_BERT_RATE} for full and top_layers.",
         "Training",
     )
@@ -254,8 +254,8 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     label_descriptions: Optional[str] = flag(
         None,
-        "JSON file {label: text} that describes the labels; stored in the adapter for its page and"
-        " card.",
+        "JSON file {label: text} that describes the labels; stored in the adapter and shown on the"
+        " server's page.",
         "Output",
     )
     layer_norms: Optional[str] = flag(

@@ -73,8 +73,9 @@ def connect(config, output_dir):
         tpu_cluster=tpu_cluster,
         master=(use_tpu and config.master) or None,
     )
-    if "eval_batch_size" in vars(config):  # SQuAD is evaluated with --predict_batch_size.
-        _check_batches(run, use_tpu, ["eval_batch_size"])
+    # SQuAD has neither: it is evaluated with --predict_batch_size.
+    names = [name for name in ("eval_batch_size", "batch_size") if name in vars(config)]
+    _check_batches(config, run, use_tpu, names)
     return run, use_tpu
 
 
@@ -101,7 +102,7 @@ def connect_for_training(config, output_dir):
     )
     # Off a TPU, a single device predicts.
     batch_flags = ["train_batch_size", "predict_batch_size"] if use_tpu else ["train_batch_size"]
-    _check_batches(run, use_tpu, batch_flags)
+    _check_batches(config, run, use_tpu, batch_flags)
     num_replicas, replicas_flag = _replicas(run, use_tpu)
     parts = config.gradient_accumulation_steps
     if run.train_batch_size % (parts * num_replicas):
@@ -141,14 +142,15 @@ def _replicas(run, use_tpu):
     return run.distribution.num_replicas, f"--distribution={run.distribution.kind}"
 
 
-def _check_batches(run, use_tpu, names):
+def _check_batches(config, run, use_tpu, names):
     """Raises UserError unless the batch sizes of these flags are multiples of the replicas."""
     num_replicas, replicas_flag = _replicas(run, use_tpu)
     for name in names:
-        if getattr(run, name) % num_replicas:
+        batch_size = getattr(config, name)
+        if batch_size % num_replicas:
             raise UserError(
-                f"--{name}={getattr(run, name)} cannot be split equally over the {num_replicas}"
-                f" replicas of {replicas_flag}; choose a multiple of {num_replicas}."
+                f"--{name}={batch_size} cannot be split equally over the {num_replicas} replicas of"
+                f" {replicas_flag}; choose a multiple of {num_replicas}."
             )
 
 
@@ -359,7 +361,6 @@ class Estimator:
 
     def _predict_in_batch_order(self, rows, batch_size, checkpoint):
         input_fn, order = self._plan_prediction(as_rows(rows), batch_size)
-        checkpoint = checkpoint or tf.train.latest_checkpoint(self.run.output_dir)
         with self._explain_errors():
             predictions = self._predictor(batch_size).predict(input_fn, checkpoint_path=checkpoint)
             yield from zip(order, predictions)

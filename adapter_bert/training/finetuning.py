@@ -649,7 +649,7 @@ def _report(config, model, output):
         f"Adapter: {output.adapter_folder} ({size})",
     ]
     if config.save_full_checkpoint:
-        adapter = output.load_adapter() if config.keep_best else output.trained_adapter()
+        adapter = output.load_adapter()
         prefix = posixpath.join(output.path, _FULL_CHECKPOINT)
         adapter_checkpoints.to_full_checkpoint(adapter, model.init_checkpoint, prefix)
         report.append(f"Full checkpoint: {prefix} ({files.readable_size(prefix + '.')})")

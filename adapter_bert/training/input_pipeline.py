@@ -127,12 +127,10 @@ def _replicas(tpu_context, input_context) -> Tuple[int, range]:
     return num_replicas, range(index * num_local, (index + 1) * num_local)
 
 
-def evaluation_batches(order: Union[int, np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
-    """Yields the rows of an order, or of range(order), in batches; the last may be smaller."""
-    rows = np.asarray(order)
-    rows = rows if rows.ndim else np.arange(int(rows))
-    for start in range(0, len(rows), batch_size):
-        yield rows[start : start + batch_size]
+def evaluation_batches(order: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
+    """Yields the rows of an order in batches; the last may be smaller."""
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
 
 
 def pad_to_multiple(order: np.ndarray, multiple: int) -> np.ndarray:
@@ -193,7 +191,8 @@ def input_fn_of(
 
         def plan():
             if not is_training:
-                return evaluation_batches(len(rows) if order is None else order, batch_size)
+                in_order = np.arange(len(rows)) if order is None else order
+                return evaluation_batches(in_order, batch_size)
             seed = (config and config.tf_random_seed) or 0
             start_step = checkpoints.last_step(config.model_dir) if config else 0
             global_batch_size = batch_size * num_replicas

@@ -7,7 +7,7 @@ It loads weights, selects the variables to train, optimizes and shows progress.
 """
 
 import dataclasses
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -73,13 +73,14 @@ class HeadOutput(NamedTuple):
     Attributes:
       loss: scalar float Tensor, the mean over the batch.
       predictions: dict of Tensors [B, ...].
-      metric_fn, metric_inputs: `metric_fn(*metric_inputs)` → dict of tf.metrics.
+      metric_fn, metric_inputs: `metric_fn(*metric_inputs)` → dict of tf.metrics, for the mode EVAL
+        of BERT's own code; our scripts compute scores from predictions.
     """
 
     loss: tf.Tensor
     predictions: Dict[str, tf.Tensor]
-    metric_fn: Callable
-    metric_inputs: list
+    metric_fn: Optional[Callable] = None
+    metric_inputs: Sequence = ()
 
 
 # A feature [B] of a batch that is computed in parts: the mean of `row_weights` over all parts.
@@ -107,7 +108,7 @@ def model_fn_builder(settings, head):
             return _training_spec(settings, head, features, params, config)
         output = _forward(settings, head, features, is_training=False)
         trained = tuning.trained_variables(settings.tuning)
-        scaffold_fn = _scaffold_fn(settings, trained, config)
+        scaffold_fn = restore.scaffold_fn(settings, trained, config)
         if mode == tf_estimator.ModeKeys.PREDICT:
             return tf_estimator.tpu.TPUEstimatorSpec(
                 mode, predictions=output.predictions, scaffold_fn=scaffold_fn
@@ -115,7 +116,7 @@ def model_fn_builder(settings, head):
         return tf_estimator.tpu.TPUEstimatorSpec(
             mode,
             loss=output.loss,
-            eval_metrics=(output.metric_fn, output.metric_inputs),
+            eval_metrics=output.metric_fn and (output.metric_fn, output.metric_inputs),
             scaffold_fn=scaffold_fn,
         )
 
@@ -151,7 +152,8 @@ def _training_spec(settings, head, features, params, config):
     is_split = settings.gradient_accumulation_steps > 1 or settings.use_tpu
     if hasattr(head, "row_weights") and (is_split or tf.distribute.has_strategy()):
         weights = head.row_weights(features)
-        mean = optimization.mean_over_replicas(tf.reduce_mean(weights), settings.use_tpu)
+        mean_weight = tf.reduce_mean(weights)
+        (mean,) = optimization.mean_over_replicas([mean_weight], settings.use_tpu)
         features = {**features, MEAN_ROW_WEIGHT: tf.fill(tf.shape(weights), mean)}
     loss, gradients, trained = optimization.mean_gradients(
         lambda part, index: _forward(settings, head, part, True, micro_step=index).loss,
@@ -173,13 +175,9 @@ def _training_spec(settings, head, features, params, config):
         settings.num_train_steps,
         settings.num_warmup_steps,
     )
-    scaffold_fn = _scaffold_fn(settings, trained, config)
-    step = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
-    scalars = {
-        "loss": loss,
-        "learning_rate": step.learning_rate,
-        "gradient_norm": step.gradient_norm,
-    }
+    scaffold_fn = restore.scaffold_fn(settings, trained, config)
+    train_op, norm = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
+    scalars = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": norm}
     host_call = None
     if settings.use_tpu:  # A TPU's tensors cannot be fetched; the host call sends them.
         host_call = progress.store_scalars, {name: scalars[name][tf.newaxis] for name in scalars}
@@ -190,19 +188,8 @@ def _training_spec(settings, head, features, params, config):
     return tf_estimator.tpu.TPUEstimatorSpec(
         tf_estimator.ModeKeys.TRAIN,
         loss=loss,
-        train_op=step.train_op,
+        train_op=train_op,
         host_call=host_call,
         training_hooks=[hook] if is_chief else [],
         scaffold_fn=scaffold_fn,
-    )
-
-
-def _scaffold_fn(settings, trained, config):
-    return restore.scaffold_fn(
-        trained,
-        settings.init_checkpoint,
-        settings.task_checkpoint,
-        settings.use_tpu,
-        config,
-        settings.run_identity,
     )

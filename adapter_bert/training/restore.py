@@ -16,18 +16,14 @@ from adapter_bert.formats import checkpoints
 from adapter_bert.ops.layers import moving_variables, variable_name
 
 
-def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None, run_identity=None):
+def scaffold_fn(settings, trained, config=None):
     """Returns a scaffold_fn, which initializes, restores and saves the default graph's variables.
 
     Args:
+      settings: `model_fn.ModelSettings`.
       trained: list of the variables that train.
-      init_checkpoint: prefix of the pretrained checkpoint, None for random weights.
-      task_checkpoint: prefix of a checkpoint with all variables that train, to start from; None for
-        random weights, or those that the pretrained checkpoint holds.
-      use_tpu: whether the graph runs on a TPU.
       config: `tf_estimator.RunConfig`, which says how many checkpoints to keep; None for its
         defaults.
-      run_identity: str that marks the run's checkpoints, or None.
 
     Returns:
       A function without arguments that returns the Scaffold. On a TPU it also sets the variables'
@@ -38,6 +34,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
         with another shape.
     """
     sources, moving_statistics, initialized_names = [], moving_variables(), {}
+    init_checkpoint, use_tpu = settings.init_checkpoint, settings.use_tpu
     if init_checkpoint:
         variables = tf.trainable_variables()
         assignment, initialized_names = modeling.get_assignment_map_from_checkpoint(
@@ -45,11 +42,11 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
         )
         _check_assignment(variables, initialized_names, init_checkpoint)
         sources.append((init_checkpoint, assignment))
-    if task_checkpoint:
+    if settings.task_checkpoint:
         assignment, _ = modeling.get_assignment_map_from_checkpoint(
-            trained + moving_statistics, task_checkpoint
+            trained + moving_statistics, settings.task_checkpoint
         )
-        sources.append((task_checkpoint, assignment))
+        sources.append((settings.task_checkpoint, assignment))
     # Random weights are in no checkpoint: they must be saved, or they would be lost.
     trained_names = {variable_name(v) for v in trained}
     frozen = [
@@ -68,7 +65,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
     def build_scaffold():
         if use_tpu:
             initialize()
-        saver = _Saver(frozen, config, run_identity)
+        saver = _Saver(frozen, config, settings.run_identity)
         tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
         if is_distributed:
             return tf.train.Scaffold(saver=saver)

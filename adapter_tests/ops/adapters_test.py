@@ -548,7 +548,7 @@ class LayersTest(tf.test.TestCase):
                 with tf.variable_scope("", reuse=tf.AUTO_REUSE):
                     terms = []
                     for index in range(2):
-                        _, adapt_output = adapters.of_layer(adapter, None, gates[:, index])
+                        _, adapt_output = adapters.of_layer(adapter, gate=gates[:, index])
                         terms.append(adapt_output(output, residual))
                 self.assertEqual([len(each) for each in terms], [count] * 2)
                 values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
@@ -561,7 +561,7 @@ class LayersTest(tf.test.TestCase):
         with tf.Graph().as_default():
             output = tf.constant(self.OUTPUT)
             adapter = adapters.as_adapter(modeling.AdapterConfig().build(), None, 2)
-            adapt, _ = adapters.of_layer(adapter, None, tf.constant(self.GATES)[:, 1])
+            adapt, _ = adapters.of_layer(adapter, gate=tf.constant(self.GATES)[:, 1])
             self.assertIs(adapt(output, None)[0], output)
 
 

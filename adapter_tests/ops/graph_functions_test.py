@@ -44,10 +44,10 @@ class SharedLayerTest(tf.test.TestCase):
             loss = tf.reduce_sum(model.get_pooled_output() ** 2)
             variables = tuning.trained_variables()
             gradients = tf.gradients(loss, variables)
-            train = optimization.take_step(gradients, variables, tf.constant(0.1))
+            train_op, gradient_norm = optimization.take_step(gradients, variables, tf.constant(0.1))
             session.run(tf.global_variables_initializer())
             for _ in range(steps):
-                norm, _ = session.run([train.gradient_norm, train.train_op])
+                norm, _ = session.run([gradient_norm, train_op])
             names = [v.op.name for v in tf.global_variables()]
             return calls(graph), list(zip(names, session.run(tf.global_variables()))), norm
 

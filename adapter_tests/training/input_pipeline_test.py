@@ -98,7 +98,7 @@ class PlanTest(tf.test.TestCase):
 
     def test_evaluation_batches(self):
         def batches(num_rows, batch_size):
-            return take(input_pipeline.evaluation_batches(num_rows, batch_size), None)
+            return take(input_pipeline.evaluation_batches(np.arange(num_rows), batch_size), None)
 
         self.assertEqual(batches(5, 2), [[0, 1], [2, 3], [4]])
         self.assertEqual(batches(4, 2), [[0, 1], [2, 3]])

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_bert.training import restore
+from adapter_bert.training import model_fn, restore
 from adapter_tests.support import tiny
 
 pytestmark = pytest.mark.estimator
@@ -47,10 +47,14 @@ class ScaffoldTest(tf.test.TestCase):
             variables = {variable.op.name: variable for variable in tf.trainable_variables()}
             trained = variables[self.trained]
             add = tf.assign_add(trained, tf.ones_like(trained))
-            prefix = self.prefix if pretrained else None
-            build = restore.scaffold_fn(
-                [trained], prefix, task_checkpoint, on_tpu, run_identity=identity
+            settings = model_fn.ModelSettings(
+                tiny.config(),
+                init_checkpoint=self.prefix if pretrained else None,
+                task_checkpoint=task_checkpoint,
+                use_tpu=on_tpu,
+                run_identity=identity,
             )
+            build = restore.scaffold_fn(settings, [trained])
             with tf.train.MonitoredTrainingSession(
                 scaffold=build(), checkpoint_dir=output_dir, save_checkpoint_steps=None
             ) as session:
