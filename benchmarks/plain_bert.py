@@ -23,19 +23,18 @@ def trained_variables():
     return [v for v in tf.trainable_variables() if _TRAINED.search(v.op.name)]
 
 
-def classifier(sizes, features, dropout_rate=0.1, one_hot=False):
+def classifier(sizes, features, dropout_rate=0.1):
     """Builds BERT with adapters, and a classifier over its pooled output.
 
     Args:
       sizes: a value of `workload.MODELS`.
       features: dict of int32 Tensors, as `workload.features` names them.
       dropout_rate: float, 0 for predicting.
-      one_hot: look up words by a product with one-hot vectors, as the original does on TPUs.
 
     Returns:
       (loss [], probabilities [B, labels]).
     """
-    pooled = _encoder(sizes, features, dropout_rate, one_hot)
+    pooled = _encoder(sizes, features, dropout_rate)
     width = sizes["hidden_size"]
     weights = _weights("output_weights", [workload.NUM_LABELS, width])
     logits = tf.matmul(_dropout(pooled, dropout_rate), weights, transpose_b=True)
@@ -69,15 +68,14 @@ def train_op(loss, learning_rate):
     return tf.group(*updates, tf.train.get_or_create_global_step().assign_add(1))
 
 
-def _encoder(sizes, features, dropout_rate, one_hot):
+def _encoder(sizes, features, dropout_rate):
     """Returns the pooled output [B, D]."""
     ids = features["input_ids"]
     batch_size, length = tf.shape(ids)[0], tf.shape(ids)[1]
     width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
     with tf.variable_scope("bert"):
         with tf.variable_scope("embeddings"):
-            words = _words(sizes, ids, one_hot)
-            hidden = _embeddings(sizes, words, features["segment_ids"], dropout_rate)
+            hidden = _embeddings(sizes, ids, features["segment_ids"], dropout_rate)
         visible = tf.ones([batch_size, length, 1]) * tf.cast(
             features["input_mask"][:, tf.newaxis, :], tf.float32
         )  # [B, F, T]
@@ -89,18 +87,10 @@ def _encoder(sizes, features, dropout_rate, one_hot):
         return _dense(first, width, "pooler/dense", tf.tanh)
 
 
-def _words(sizes, ids, one_hot):
-    """Returns the words' embeddings [B, S, D]."""
-    table = _weights("word_embeddings", [sizes["vocab_size"], sizes["hidden_size"]])
-    if not one_hot:
-        return tf.gather(table, ids)
-    words = tf.matmul(tf.one_hot(tf.reshape(ids, [-1]), sizes["vocab_size"]), table)
-    return tf.reshape(words, [*ids.shape, sizes["hidden_size"]])
-
-
-def _embeddings(sizes, words, segments, dropout_rate):
+def _embeddings(sizes, ids, segments, dropout_rate):
     """Returns the normalized sum of words, segments and positions [B, S, D]."""
     width, types = sizes["hidden_size"], sizes["type_vocab_size"]
+    words = tf.gather(_weights("word_embeddings", [sizes["vocab_size"], width]), ids)
     table = _weights("token_type_embeddings", [types, width])
     one_hot = tf.one_hot(tf.reshape(segments, [-1]), types)
     words += tf.reshape(tf.matmul(one_hot, table), tf.shape(words))

@@ -1,16 +1,14 @@
 """Compiles TPUEstimator's program for a TPU v5e without having one; prints the compiler's figures.
 
     python tools/tpu_ahead_of_time.py --bert=base --batch_size=32 --topology=2x2
-    python tools/tpu_ahead_of_time.py --work=plain
     python tools/tpu_ahead_of_time.py --table
 
 A step is that of model_fn.model_fn_builder in bfloat16, with random weights: forward, backward, the
 sum of gradients over replicas, clipping, Adam. The lower bounds of time assume 197 TFLOP/s or 819
 GB/s and no other work. "GB moved" is the compiler's count of bytes that operations read and write,
 including those in the core's own memory; "of memory" counts only what the compiled program moves
-between main memory and the core, and gives the bound. `plain` is the original BERT's arithmetic,
-plain_bert.py, for comparison. Exits with code 1 and a sentence if a step does not compile or has a
-dynamic shape.
+between main memory and the core, and gives the bound. Exits with code 1 and a sentence if a step
+does not compile or has a dynamic shape.
 """
 
 import argparse
@@ -44,7 +42,6 @@ from adapter_bert.training import model_fn
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, main memory.
 _REPLICAS = {"1x1": 1, "2x2": 4}
 _SIZES = {"base": workload.MODELS["bert-base"], "large": workload.LARGE}
-_PLAIN = "plain"
 _TABLE_LENGTHS, _TABLE_BATCHES = (128, 256, 512), (8, 32, 128, 256)
 
 
@@ -58,7 +55,6 @@ class Setting(NamedTuple):
     batch_size: int
     max_seq_length: int
     adapter_size: int
-    one_hot: bool
     recompute_activations: bool = False
 
 
@@ -98,8 +94,6 @@ def compile_step(setting, python):
 def _program(setting, replicas):
     """Returns the `tpu_program.Program` of a setting."""
     shape = setting.batch_size, setting.max_seq_length
-    if setting.work == _PLAIN:
-        return tpu_program.lower_plain(_SIZES[setting.bert], *shape)
     head = heads.classifier_head(workload.NUM_LABELS)
     return tpu_program.lower(_model(setting), head, setting.work, *shape, replicas)
 
@@ -116,7 +110,7 @@ def _model(setting):
         num_train_steps=1000,  # The length of the schedule does not affect the cost.
         num_warmup_steps=100,
         use_tpu=True,
-        use_one_hot_embeddings=setting.one_hot,
+        use_one_hot_embeddings=setting.tuning == "full",  # As in a training of the embeddings.
         random_seed=12345,
         precision="bfloat16",
         pooled_only=True,  # As in the classifier's training.
@@ -197,7 +191,6 @@ def settings(values):
         values.batch_size,
         values.max_seq_length,
         values.adapter_size,
-        values.one_hot,
         values.recompute_activations,
     )
     if not values.table:
@@ -226,13 +219,12 @@ def _parse():
     python = os.path.join(_ROOT, ".venv-tpu", "bin", "python")
     parser.add_argument("--jax_python", default=python, help="Python with requirements-tpu.txt")
     parser.add_argument("--bert", choices=sorted(_SIZES), default="base")
-    parser.add_argument("--work", choices=[*tpu_program.WORKS, "all", _PLAIN], default="train")
+    parser.add_argument("--work", choices=[*tpu_program.WORKS, "all"], default="train")
     parser.add_argument("--tuning", choices=["adapters", "full"], default="adapters")
     parser.add_argument("--topology", choices=sorted(_REPLICAS), default="1x1")
     parser.add_argument("--batch_size", type=int, default=32, help="total over all cores")
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--adapter_size", type=int, default=64)
-    parser.add_argument("--one_hot", action="store_true", help="embeddings by a matrix product")
     parser.add_argument("--recompute_activations", action="store_true")
     parser.add_argument("--table", action="store_true", help="all lengths, batches, Base and Large")
     values = parser.parse_args()
@@ -240,9 +232,6 @@ def _parse():
         parser.error(
             f"--jax_python: there is no {values.jax_python}; run `make .venv-tpu/installed`."
         )
-    plain = parser.get_default("tuning"), parser.get_default("topology"), workload.ADAPTER_SIZE
-    if values.work == _PLAIN and (values.tuning, values.topology, values.adapter_size) != plain:
-        parser.error(f"--work={_PLAIN} has adapters of size {plain[-1]}, on one core.")
     return values
 
 

@@ -20,12 +20,11 @@ from tensorflow.python.tpu import tpu_function
 from adapter_bert.common import tf_estimator
 from adapter_bert.training import model_fn
 
-# The benchmarks have the features, and the plain step to compare with.
+# The benchmarks have the features.
 sys.path.append(
     os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "benchmarks")
 )
 
-import plain_bert
 import workload
 
 WORKS = {
@@ -65,34 +64,8 @@ def lower(model, head, work, batch_size, length, replicas):
     fed = {name: tensor.name for name, tensor in inputs.items()}
     definition = importable(graph, outputs)
     compiled = _in_a_loop(definition, outputs, fed, tensors_for(variables))
-    stacked = {name: np.stack([a] * _STEPS) for name, a in features.items()}
-    return _program(compiled, stacked, trained)
-
-
-def lower_plain(sizes, batch_size, length):
-    """Returns the `Program` of one gradient step of plain_bert.py, without a loop or an update."""
-    features = workload.features(sizes["vocab_size"], batch_size, length)
-    with tf.Graph().as_default() as graph:
-        inputs = {name: tf.placeholder(tf.int32, a.shape) for name, a in features.items()}
-    with graph.as_default(), whole_program(), tf.variable_scope("", use_resource=True):
-        loss, _ = plain_bert.classifier(sizes, inputs, one_hot=True)
-        trained = plain_bert.trained_variables()
-        outputs = [tf.identity(tensor) for tensor in [loss, *tf.gradients(loss, trained)]]
-        variables = tf.global_variables()
-    definition, values = importable(graph, outputs), tensors_for(variables)
-
-    @tf.function(jit_compile=True, autograph=False)
-    def run(features):
-        fed = {inputs[name].name: tensor for name, tensor in features.items()}
-        return imported(definition, outputs, fed, values)
-
-    return _program(run, features, trained)
-
-
-def _program(run, features, trained):
-    """Returns the `Program` of a tf.function of features."""
-    given = {name: tf.constant(array) for name, array in features.items()}
-    program = run.experimental_get_compiler_ir(given)
+    stacked = {name: tf.constant(np.stack([a] * _STEPS)) for name, a in features.items()}
+    program = compiled.experimental_get_compiler_ir(stacked)
     return Program(
         program(stage="hlo_serialized"),
         program(stage="hlo"),

@@ -111,10 +111,11 @@ class TpuTest(tf.test.TestCase):
             # Every replica has a dropout of its own.
             self.assertEqual("replica-id()" in program.text, work == "train")
 
-    def test_the_originals_step_reads_words_by_a_product(self):
-        program = tpu_program.lower_plain({**SIZES, "vocab_size": 37}, 8, 16)
-        self.assertIn("f32[128,37]", program.text)  # One-hot vectors of 8 x 16 words.
-        self.assertNotIn("bf16", program.text)
+    def test_trained_embeddings_are_looked_up_by_a_product_as_in_training(self):
+        setting = tpu_ahead_of_time.Setting("base", "train", "adapters", "1x1", 8, 16, 4)
+        for method, by_product in (("adapters", False), ("full", True)):
+            model = tpu_ahead_of_time._model(setting._replace(tuning=method))
+            self.assertEqual(model.use_one_hot_embeddings, by_product, method)
 
     def test_programs_of_adapters_variants_are_static(self):
         for work, variant in (
@@ -134,6 +135,6 @@ class TpuTest(tf.test.TestCase):
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("--jax_python: there is no /nowhere/python", done.stderr)
-        setting = tpu_ahead_of_time.Setting("base", "train", "full", "2x2", 6, 128, 64, False)
+        setting = tpu_ahead_of_time.Setting("base", "train", "full", "2x2", 6, 128, 64)
         with self.assertRaisesRegex(SystemExit, "--batch_size=6 is no multiple of 4 cores."):
             tpu_ahead_of_time.compile_step(setting, "unused")
