@@ -72,10 +72,6 @@ bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/b
 	.venv/bin/python benchmarks/engines.py --model=bert-base
 	.venv/bin/python benchmarks/engines.py --model=minilm-l6
 	.venv/bin/python benchmarks/first_answer.py
-	.venv/bin/python benchmarks/mixed_tasks.py --model=bert-base
-	.venv/bin/python benchmarks/mixed_tasks.py --model=minilm-l6
-	.venv/bin/python benchmarks/separate_models.py --model=minilm-l6
-	.venv/bin/python benchmarks/many_tasks.py --model=minilm-l6
 	.venv/bin/python benchmarks/serving.py
 	.venv/bin/python benchmarks/precision.py
 	.venv/bin/python benchmarks/choosing_precision.py

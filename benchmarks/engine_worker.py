@@ -23,27 +23,15 @@ SHAPES = ((1, 32), (1, 64), (8, 64), (32, 128))  # Rows and tokens.
 _SECONDS = 0.5  # Per shape, after a first call.
 
 
-def milliseconds(function, clock):
+def milliseconds(function):
     """Returns the median time of a function's calls."""
     function()
-    times, end = [], clock() + _SECONDS
-    while not times or clock() < end:
-        start = clock()
+    times, end = [], time.perf_counter() + _SECONDS
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
         function()
-        times.append(clock() - start)
+        times.append(time.perf_counter() - start)
     return 1000 * float(np.median(times))
-
-
-def use_one_thread():
-    """Makes each session compute in the calling thread."""
-    options = onnxruntime.SessionOptions
-
-    def with_one_thread():
-        result = options()
-        result.intra_op_num_threads = 1
-        return result
-
-    onnxruntime.SessionOptions = with_one_thread
 
 
 def rival(path):
@@ -89,11 +77,7 @@ def main():
     parser.add_argument("path")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--tasks", type=int, default=1)
-    parser.add_argument("--cpu_time", action="store_true", help="of a single thread")
     arguments = parser.parse_args()
-    if arguments.cpu_time:
-        use_one_thread()
-    clock = time.process_time if arguments.cpu_time else time.perf_counter
     if arguments.way == "rival":
         of_batch = rival(arguments.path)
     else:
@@ -104,7 +88,7 @@ def main():
             result.append(None)
             continue
         ids = random.randint(1000, 30000, (count, length)).astype(np.int64)
-        result.append(milliseconds(of_batch(ids), clock))
+        result.append(milliseconds(of_batch(ids)))
     print(json.dumps(result))
 
 

@@ -4,7 +4,6 @@
 
 The rivals are the model without adapters, and the model with adapters merged. Each measurement runs
 in its own process, one at a time, because the threads of several sessions would disturb each other.
-On a busy machine, --cpu_time compares the CPU time of a single thread instead.
 """
 
 import json
@@ -20,7 +19,7 @@ import harness  # First: it makes the project's modules importable.
 # isort: split
 import onnxruntime
 
-import bank_worker
+import random_weights
 import workload
 from adapter_bert.formats import onnx_backbone, task_adapter
 from engine_worker import SHAPES
@@ -43,18 +42,18 @@ def prepare(folder, peers, model):
         options = [f"--model={model}", f"--folder={folder}/{name}"]
         options += ["--adapters"] * (name == "merged")
         subprocess.run([peers, script, *options], check=True, stdout=sys.stderr)
-    config, prefix = bank_worker.write_bert(folder, workload.MODELS[model])
+    config, prefix = random_weights.write_bert(folder, workload.MODELS[model])
     with open(os.path.join(folder, "bert_config.json"), "w") as writer:
         writer.write(config.to_json_string())
     onnx_backbone.write(prefix, config)
     fingerprint = onnx_backbone.load(prefix, config).fingerprint
     backbone = task_adapter.Backbone("bert", fingerprint, config.to_dict())
     for seed in range(_TASKS):
-        adapter = bank_worker.random_adapter(backbone, f"task {seed}", seed=seed)
+        adapter = random_weights.random_adapter(backbone, f"task {seed}", seed=seed)
         task_adapter.save(os.path.join(folder, "tasks", str(seed)), adapter)
 
 
-def measure(folder, repeats, cpu_time):
+def measure(folder, repeats):
     """Returns a dict from (contestant, precision) to the medians of each shape, ms or None."""
     runs = {}
     for turn in range(repeats):
@@ -66,10 +65,7 @@ def measure(folder, repeats, cpu_time):
             for tasks, name in _OURS.items():
                 ways[name] = ["bank", folder, f"--precision={precision}", f"--tasks={tasks}"]
             for name, options in ways.items():
-                if cpu_time:
-                    times = json.loads(subprocess.check_output([*_WORKER, *options, "--cpu_time"]))
-                else:
-                    times = run_undisturbed(options)
+                times = run_undisturbed(options)
                 runs.setdefault((name, precision), []).append(times)
                 harness.log(f"{turn}: {name}, {precision}: {times}")
     return {
@@ -82,25 +78,18 @@ def run_undisturbed(options):
     """Returns a worker's output; repeats the run while other processes compute."""
     results = []
     for _ in range(_MAX_RUNS):
-        start, busy = time.monotonic(), busy_seconds()
+        start, busy = time.monotonic(), harness.busy_seconds()
         process = subprocess.Popen([*_WORKER, *options], stdout=subprocess.PIPE)
         output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         if status:
             raise SystemExit(f"engine_worker.py {' '.join(options)} failed.")
-        others = busy_seconds() - busy - usage.ru_utime - usage.ru_stime
+        others = harness.busy_seconds() - busy - usage.ru_utime - usage.ru_stime
         share = others / (time.monotonic() - start) / os.cpu_count()
         results.append((share, json.loads(output)))
         if share < _MAX_BUSY_SHARE:
             break
     return min(results)[1]
-
-
-def busy_seconds():
-    """Returns the CPU time of all processes of the machine."""
-    with open("/proc/stat", encoding="ascii") as reader:
-        user, nice, system, _, _, *interrupts = map(int, reader.readline().split()[1:8])
-    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 def describe(medians):
@@ -128,22 +117,18 @@ def describe(medians):
 def main():
     parser = harness.arguments(__doc__)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
-    parser.add_argument("--cpu_time", action="store_true", help="of a single thread")
     values = harness.parse(parser)
     with tempfile.TemporaryDirectory() as folder:
         prepare(folder, values.peers, values.model)
-        medians = measure(folder, values.repeats, values.cpu_time)
+        medians = measure(folder, values.repeats)
     title = f"The bank beside one exported model: {values.model}, rows × tokens"
     how = (
         f"Medians of {values.repeats} processes of each, in turns, each the median of half a"
         " second's calls after the first; in brackets the time divided by that of ONNX Runtime"
         " without adapters."
     )
-    if values.cpu_time:
-        title += ", CPU time of one thread"
     versions = ["ONNX Runtime " + onnxruntime.__version__]
-    section = f"engines {values.model}" + " cpu" * values.cpu_time
-    harness.publish(values, section, title, describe(medians), versions, how)
+    harness.publish(values, f"engines {values.model}", title, describe(medians), versions, how)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,12 @@ def run_classifier(name, glue_dir, bert_dir, *options):
     return harness.project_script(name, "traced.py", "run_classifier.py", *flags)
 
 
+def epochs_flag(glue_dir, num_steps):
+    """Returns the flag of run_classifier.py for a training of `num_steps` steps."""
+    num_rows = len(mrpc.read(glue_dir, "train"))
+    return f"--num_train_epochs={(num_steps + 0.5) * workload.BATCH_SIZE / num_rows}"
+
+
 def plain(name, glue_dir, bert_dir, *options):
     """Returns a contestant that trains with plain TensorFlow."""
     paths = ["--glue_dir=" + glue_dir, "--bert_dir=" + bert_dir, "--output_dir={scratch}"]

@@ -16,10 +16,9 @@ import harness  # First: it makes the project's modules importable.
 # isort: split
 import onnxruntime
 
-import bank_worker
-import tokenization
+import random_weights
 from adapter_bert.common import configs
-from adapter_bert.formats import adapter_checkpoints, onnx_backbone, task_adapter
+from adapter_bert.formats import onnx_backbone, task_adapter
 
 _PHASES = (
     ("imports", "the interpreter starts, imports"),
@@ -43,14 +42,10 @@ assert "tensorflow" not in sys.modules
 
 
 def save_adapter(bert_dir, folder):
-    """Saves a task adapter with random weights."""
+    """Saves a task adapter with random weights, and converts the BERT."""
+    task_adapter.save(folder, random_weights.adapter_for(bert_dir, "task"))
     config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
-    prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    backbone = adapter_checkpoints.backbone_of(prefix, config)
-    vocabulary = tokenization.load_vocab(os.path.join(bert_dir, "vocab.txt"))
-    digest = task_adapter.digest(vocabulary)
-    task_adapter.save(folder, bank_worker.random_adapter(backbone, "task", vocabulary=digest))
-    onnx_backbone.load(prefix, config)
+    onnx_backbone.load(os.path.join(bert_dir, "bert_model.ckpt"), config)
 
 
 def conversion(bert_dir):

@@ -115,17 +115,17 @@ def parse(parser):
 
 
 def busy_share(seconds=1.0):
-    """Returns the share of CPU time that processes use during the next `seconds`."""
-
-    def ticks():
-        with open("/proc/stat", encoding="ascii") as reader:
-            fields = [int(field) for field in reader.readline().split()[1:]]
-        return sum(fields), fields[3] + fields[4]  # Total, and idle or waiting for I/O.
-
-    total, idle = ticks()
+    """Returns the share of the cores' time that is used during the next `seconds`."""
+    start, busy = time.monotonic(), busy_seconds()
     time.sleep(seconds)
-    later_total, later_idle = ticks()
-    return 1 - (later_idle - idle) / max(later_total - total, 1)
+    return (busy_seconds() - busy) / (time.monotonic() - start) / os.cpu_count()
+
+
+def busy_seconds():
+    """Returns the CPU time that all processes used, and other virtual machines took."""
+    with open("/proc/stat", encoding="ascii") as reader:
+        user, nice, system, _, _, *others = map(int, reader.readline().split()[1:9])
+    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
 
 
 def project_script(name, script, *options):

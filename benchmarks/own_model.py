@@ -66,29 +66,25 @@ def build(model, work, batch_size=workload.BATCH_SIZE):
     return lambda: session.run(fetches, feed)
 
 
-def build_several(model, work, count):
-    """Builds `count` models like `build`, one for each row of a batch."""
-    runs = []
-    for _ in range(count):
-        with tf.Graph().as_default():
-            runs.append(build(model, work, 1))
-    return lambda: [run() for run in runs]
+def build_for_predicting(model):
+    """Builds a `model_fn.ModelSettings`' graph for predicting; returns an initialized session."""
+    features = {
+        name: tf.constant(values)
+        for name, values in workload.features(model.bert_config.vocab_size, 1, 8).items()
+    }
+    head = heads.classifier_head(workload.NUM_LABELS)
+    mode = tf_estimator.ModeKeys.PREDICT
+    model_fn.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+    return session
 
 
 def main():
-    parser = workload.parser(__doc__)
-    parser.add_argument(
-        "--models",
-        type=int,
-        help="number of models, one row each. Default: one, all rows",
-    )
-    arguments = parser.parse_args()
+    arguments = workload.parser(__doc__).parse_args()
     sizes = workload.MODELS[arguments.model]
     model = settings(sizes, arguments.precision, arguments.first_adapted_layer)
-    if arguments.models:
-        run = build_several(model, arguments.work, arguments.models)
-    else:
-        run = build(model, arguments.work)
+    run = build(model, arguments.work)
     worker.serve(run, facts={"version": "TensorFlow " + tf.__version__})
 
 

@@ -20,10 +20,8 @@ import tensorflow.compat.v1 as tf
 import modeling
 import own_model
 import workload
-from adapter_bert.common import model_variables, tf_estimator
+from adapter_bert.common import model_variables
 from adapter_bert.formats import huggingface
-from adapter_bert.tasks import heads
-from adapter_bert.training import model_fn
 
 
 def write(destination, sizes, vocab_file, init_checkpoint=None):
@@ -54,15 +52,7 @@ def write(destination, sizes, vocab_file, init_checkpoint=None):
 def _write_checkpoint(prefix, sizes, init_checkpoint):
     """Writes encoder, adapters and head; returns dict from names to arrays."""
     settings = own_model.settings(sizes, "float32", init_checkpoint=init_checkpoint)
-    features = {
-        name: tf.constant(values)
-        for name, values in workload.features(sizes["vocab_size"], 1, 8).items()
-    }
-    head = heads.classifier_head(workload.NUM_LABELS)
-    mode = tf_estimator.ModeKeys.PREDICT
-    model_fn.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
+    with own_model.build_for_predicting(settings) as session:
         tf.train.Saver().save(session, prefix, write_meta_graph=False)
         return session.run({v.op.name: v for v in tf.global_variables()})
 

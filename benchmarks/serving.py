@@ -1,6 +1,6 @@
 """Measures serve.py under load, compared with a minimal server of one task.
 
-    python benchmarks/serving.py --glue_dir=... --bert_dir=... [--before=CHECKOUT]
+    python benchmarks/serving.py --glue_dir=... --bert_dir=...
 
 Each of wrk's clients (`apt install wrk`) sends one pair of MRPC's sentences at a time to one of
 several tasks, and waits for the answer. Clients and server share the machine. Without HTTP,
@@ -29,12 +29,12 @@ import time
 import urllib.request
 
 import numpy as np
-import tensorflow.compat.v1 as tf
+import onnxruntime
 
-import bank_worker
-import modeling
+import random_weights
 import serve
-from adapter_bert.formats import adapter_checkpoints, task_adapter
+from adapter_bert.common import configs
+from adapter_bert.formats import task_adapter
 from adapter_bert.serving import bank, request_texts
 from adapter_bert.tasks import glue
 
@@ -46,14 +46,10 @@ _BATCH_SIZE = 16  # For the bank without HTTP.
 
 def save_adapters(root, bert_dir, num_tasks):
     """Saves untrained task adapters as `<root>/<name>`; returns their names."""
-    config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
-    prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    backbone = adapter_checkpoints.backbone_of(prefix, config)
-    vocabulary = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt")).digest
     names = [f"task-{index}" for index in range(num_tasks)]
     for seed, name in enumerate(names):
-        made = bank_worker.random_adapter(backbone, name, seed=seed, vocabulary=vocabulary)
-        task_adapter.save(os.path.join(root, name), made)
+        adapter = random_weights.adapter_for(bert_dir, name, seed=seed)
+        task_adapter.save(os.path.join(root, name), adapter)
     return names
 
 
@@ -65,13 +61,13 @@ def instances_of(glue_dir):
 
 
 @contextlib.contextmanager
-def serving(command, bert_dir, requests, folder=harness.ROOT):
+def serving(command, bert_dir, requests):
     """Yields a server's (address, process id); logs its start-up time and memory."""
     without_token = {n: v for n, v in os.environ.items() if n != serve.TOKEN_VARIABLE}
     start = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *command],
-        cwd=folder,
+        cwd=harness.ROOT,
         env={**without_token, "BERT_BASE_DIR": bert_dir},
         stdout=subprocess.PIPE,
         text=True,
@@ -85,7 +81,7 @@ def serving(command, bert_dir, requests, folder=harness.ROOT):
             ask_once(address.group(), requests)
             seconds = time.perf_counter() - start
             harness.log(
-                f"{folder} {' '.join(command)}: {seconds:.2f} s from start to first answer,"
+                f"{' '.join(command)}: {seconds:.2f} s from start to first answer,"
                 f" {resident_mb(process.pid):.0f} MB"
             )
             yield address.group(), process.pid
@@ -135,7 +131,7 @@ def load(address, pid, clients, requests):
 @contextlib.contextmanager
 def in_batches(root, bert_dir, names, instances, precision):
     """Yields a function that returns such a report for a bank, in batches of similar length."""
-    config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
+    config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
     adapter_bank = bank.AdapterBank(config, prefix, precision=precision)
     tokenizers = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
@@ -188,7 +184,6 @@ def main():
     parser = harness.arguments(__doc__, peers=False)
     harness.data_arguments(parser)
     parser.add_argument("--tasks", type=int, default=8)
-    parser.add_argument("--before", help="another checkout, whose serve.py is measured too")
     values = harness.parse(parser)
     if shutil.which("wrk") is None:
         parser.error("there is no wrk, the load's generator; Debian's package is called wrk.")
@@ -201,18 +196,14 @@ def main():
                 body = json.dumps({"instances": [instance]})
                 writer.write(f"/v1/models/{names[index % len(names)]}:predict\t{body}\n")
         command = ["serve.py", f"--adapter_dir={adapters}", "--port=0"]
-        commands = {
-            name: ([*command, *options], harness.ROOT) for name, options in _SERVERS.items()
-        }
-        if values.before:
-            commands["before"] = command, values.before
+        commands = {name: [*command, *options] for name, options in _SERVERS.items()}
         plain = os.path.join(harness.FOLDER, "plain_server.py")
         vocab_file = os.path.join(values.bert_dir, "vocab.txt")
         model_file = export_onnx(adapters, names[0], values.bert_dir, root)
-        commands["least server, one task"] = [plain, model_file, vocab_file], harness.ROOT
+        commands["minimal server, one task"] = [plain, model_file, vocab_file]
         servers = {
-            name: stack.enter_context(serving(command, values.bert_dir, requests, folder))
-            for name, (command, folder) in commands.items()
+            name: stack.enter_context(serving(command, values.bert_dir, requests))
+            for name, command in commands.items()
         }
         runs = {
             (clients, name): functools.partial(load, *server, clients, requests)
@@ -232,7 +223,7 @@ def main():
     rows = [row_of(*key, own) for key, own in reports.items()]
     header = ["clients", "server", "requests/s", "median", "p99", "CPU a request"]
     title = f"serve.py under load: {values.tasks} tasks, one MRPC pair a request"
-    version = "TensorFlow " + tf.__version__
+    version = "ONNX Runtime " + onnxruntime.__version__
     harness.publish(values, "serving", title, harness.table(header, rows), [version])
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import atexit
-import json
 import os
 import shutil
 import sys
@@ -105,7 +104,7 @@ def main():
         ),
         "memory": worker.peak_memory() - before,
     }
-    worker.serve(run, facts=json.loads(json.dumps(facts)), prepare=prepare)
+    worker.serve(run, facts=facts, prepare=prepare)
 
 
 if __name__ == "__main__":

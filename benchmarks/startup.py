@@ -52,9 +52,8 @@ def main():
     glue_dir, bert_dir = values.glue_dir, values.bert_dir
     with epoch.prepared("--bert_dir=" + bert_dir) as folder:
         steps = f"--max_steps={_STEPS}"
-        # MRPC has 3,668 rows: 0.03 epochs in batches of 32 are 3 steps.
         contestants = [
-            epoch.ours(_OURS, glue_dir, bert_dir, "--num_train_epochs=0.03"),
+            epoch.ours(_OURS, glue_dir, bert_dir, epoch.epochs_flag(glue_dir, _STEPS)),
             epoch.plain("plain TensorFlow, float32, padded to 128", glue_dir, bert_dir, steps),
             epoch.torch(
                 "PyTorch adapters, bfloat16", values.peers, "train", glue_dir, folder, steps

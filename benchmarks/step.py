@@ -8,8 +8,6 @@ separately, each together with ours and the floor, because TensorFlow does not r
 contestants of BERT-Base together would need 28 GB.
 """
 
-import re
-
 import harness
 import workload
 from harness import Target
@@ -84,10 +82,8 @@ def floors_of(timings):
     """
     median = {timing.name: timing.median for timing in timings}
     names = [f"floor, bfloat16, {library}" for library in ("TensorFlow", "PyTorch")]
-    whole = min((median[name] for name in names if name in median), default=None)
-    least = median.get("floor, " + _ONLY_FIRST)
-    if whole is None or least is None:  # --only excluded them.
-        return None
+    whole = min(median[name] for name in names if name in median)
+    least = median["floor, " + _ONLY_FIRST]
     return {
         name: least if name.startswith("ours") or name.endswith(_ONLY_FIRST) else whole
         for name in median
@@ -117,25 +113,17 @@ def main():
     parser = harness.arguments(__doc__)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="bert-base")
     parser.add_argument("--work", choices=["step", "forward"], default="step")
-    parser.add_argument(
-        "--only",
-        default="",
-        help="regular expression of contestants to compare with ours, in a separate section",
-    )
     values = harness.parse(parser)
     targets = _TARGETS[values.model] if values.work == "step" else []
     lines, versions = [], []
     for name, group in _GROUPS.items():
-        ours, *others = group(values.peers, values.model, values.work)
-        others = [other for other in others if re.search(values.only, other.name)]
-        if not others:
-            continue
-        timings = harness.take_turns([ours, *others], values.repeats)
+        contestants = group(values.peers, values.model, values.work)
+        timings = harness.take_turns(contestants, values.repeats)
         lines += [f"### Against {name}", "", *describe(timings, targets)]
         versions += harness.versions_of(timings)
     work = {"step": "training step", "forward": "forward pass"}[values.work]
     title = f"One {work}: {values.model}, batch {workload.BATCH_SIZE}, {workload.LENGTH} tokens"
-    section = f"{values.work} {values.model} {values.only}".rstrip()
+    section = f"{values.work} {values.model}"
     harness.publish(values, section, title, [*lines, _FLOORS], versions)
 
 

@@ -19,54 +19,12 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-import modeling
 import own_model
+import random_weights
 import tuning
 import workload
-from adapter_bert.common import files, tf_estimator
+from adapter_bert.common import files
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import heads
-from adapter_bert.training import model_fn
-
-
-def build(model):
-    """Builds a model for predicting, with random weights.
-
-    Args:
-      model: `model_fn.ModelSettings`.
-
-    Returns:
-      (session, list of the variables that a task trains, list of all variables).
-    """
-    features = {
-        name: tf.constant(values)
-        for name, values in workload.features(model.bert_config.vocab_size, 1, 8).items()
-    }
-    head = heads.classifier_head(workload.NUM_LABELS)
-    mode = tf_estimator.ModeKeys.PREDICT
-    model_fn.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
-    session = tf.Session()
-    session.run(tf.global_variables_initializer())
-    return session, tuning.trained_variables(model.tuning), tf.trainable_variables()
-
-
-def describe(model):
-    """Returns a model's `task_adapter.Description`."""
-    return task_adapter.Description(
-        task="MRPC",
-        kind="classification",
-        labels=tuple(str(i) for i in range(workload.NUM_LABELS)),
-        max_seq_length=128,
-        do_lower_case=True,
-        vocabulary="",
-        backbone=task_adapter.Backbone("random", "", model.bert_config.to_dict()),
-        tuning=model.tuning,
-        adapter=modeling.AdapterConfig(size=workload.ADAPTER_SIZE),
-        global_step=0,
-        training={},
-        scores={},
-        versions=task_adapter.versions(),
-    )
 
 
 def take_turns(runs, repeats):
@@ -86,14 +44,15 @@ def main():
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="bert-base")
     values = harness.parse(parser)
     model = own_model.settings(workload.MODELS[values.model], "float32")
-    session, trained, variables = build(model)
-    saver = tf.train.Saver(variables)
+    session = own_model.build_for_predicting(model)
+    saver = tf.train.Saver(tf.trainable_variables())
+    trained = tuning.trained_variables(model.tuning)
     inputs = [tf.placeholder(v.dtype.base_dtype, v.shape) for v in trained]
     assign = [variable.assign(value).op for variable, value in zip(trained, inputs)]
     with tempfile.TemporaryDirectory() as root:
         folder, prefix = os.path.join(root, "adapter"), os.path.join(root, "model.ckpt")
-        tensors = {v.op.name: value for v, value in zip(trained, session.run(trained))}
-        task_adapter.save(folder, task_adapter.TaskAdapter(describe(model), tensors))
+        backbone = task_adapter.Backbone("random", "", model.bert_config.to_dict())
+        task_adapter.save(folder, random_weights.random_adapter(backbone, "MRPC"))
         saver.save(session, prefix, write_meta_graph=False)
 
         def put_in_place():

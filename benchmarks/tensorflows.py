@@ -42,7 +42,7 @@ def main():
         measure(what, harness.take_turns, harness.project_script("", "own_model.py", *options))
     data = (values.glue_dir, values.bert_dir, "--precision=float32")
     measure("an epoch, data to checkpoint", harness.take_turns_whole, epoch.ours("", *data))
-    short = epoch.ours("", *data, "--num_train_epochs=0.03")
+    short = epoch.ours("", *data, epoch.epochs_flag(values.glue_dir, 3))
     measure("process start to first step", harness.take_turns_whole, short, first_step)
     title = "The newest TensorFlow and 2.15"
     header = ["", _NEWEST, _OLDER, "newest takes"]

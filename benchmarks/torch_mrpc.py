@@ -61,7 +61,7 @@ def train(model, examples, values):
     for step, batch in enumerate(loader):
         if step == values.max_steps:
             break
-        loss = torch_bert.train_step(model, optimizer, trained, batch, values.precision)
+        loss = torch_bert.train_step(model, optimizer, trained, batch, "bfloat16")
         schedule.step()
         worker.mark("step", loss=loss)
     state = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -74,13 +74,12 @@ def predict(model, examples, values):
     model.eval()
     if values.cast_weights:
         model.to(torch.bfloat16)
-        values.precision = "float32"  # Of the autocast, which has nothing left to cast.
     worker.mark("session")
     rows = []
     with torch.inference_mode():
         for batch in torch.utils.data.DataLoader(examples, workload.BATCH_SIZE, collate_fn=collate):
             batch.pop("labels")
-            with torch_bert.autocast(values.precision):
+            with torch_bert.autocast("float32" if values.cast_weights else "bfloat16"):
                 rows += model(**batch).logits.float().softmax(-1).tolist()
             worker.mark("step")
     with open(os.path.join(values.output_dir, "test_results.tsv"), "w") as writer:
@@ -93,7 +92,6 @@ def main():
     parser.add_argument("--glue_dir", required=True)
     parser.add_argument("--bert_dir", required=True, help="HuggingFace's files")
     parser.add_argument("--output_dir", required=True)
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--cast_weights", action="store_true", help="weights in bfloat16 (predict)")
     parser.add_argument("--max_steps", type=int, help="stop before the epoch's end (train)")
     values = parser.parse_args()

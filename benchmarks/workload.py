@@ -31,12 +31,11 @@ LARGE = dict(
 )
 
 
-def parser(description, work=True, precision=True, first_adapted_layer=True):
+def parser(description, precision=True, first_adapted_layer=True):
     """Returns the parser of contestants of a step or pass; False omits the flag of that name."""
     result = argparse.ArgumentParser(description=description)
     result.add_argument("--model", choices=sorted(MODELS), required=True)
-    if work:
-        result.add_argument("--work", choices=["step", "forward"], default="step")
+    result.add_argument("--work", choices=["step", "forward"], default="step")
     if precision:
         result.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     if first_adapted_layer:

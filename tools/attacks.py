@@ -1,9 +1,9 @@
 """Attacks serve.py on this machine, and prints the effect of each attack as a Markdown table.
 
-    python tools/attacks.py --bert_dir=demo/bert [--attacks headers flood] [--project=.]
+    python tools/attacks.py --bert_dir=demo/bert [--attacks headers flood]
 
 Each attack has its own server, with untrained tasks. During an attack, /healthz is called and the
-server's memory is read ten times a second. --project names another checkout.
+server's memory is read ten times a second.
 """
 
 import argparse
@@ -25,13 +25,10 @@ import time
 from concurrent import futures
 
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.append(_PROJECT)
+sys.path += [_PROJECT, os.path.join(_PROJECT, "benchmarks")]
 
-import numpy as np
-
-from adapter_bert.common import configs
-from adapter_bert.formats import adapter_checkpoints, task_adapter
-from adapter_bert.serving import request_texts
+import random_weights
+from adapter_bert.formats import task_adapter
 
 _ATTACKS = {}
 _TEXT = "See you at lunch, or after the film if the trains are late again?"
@@ -44,33 +41,6 @@ def attack(function):
     return function
 
 
-def make_adapter(bert_dir, name, size, seed=0, scale=1.0):
-    """Returns an untrained `task_adapter.TaskAdapter`."""
-    config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
-    tokenizers = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
-    description = task_adapter.Description(
-        task=name,
-        kind="classification",
-        labels=("ham", "spam"),
-        max_seq_length=128,
-        do_lower_case=True,
-        vocabulary=tokenizers.digest,
-        backbone=adapter_checkpoints.backbone_of(os.path.join(bert_dir, "bert_model.ckpt"), config),
-        tuning=configs.Tuning(),
-        adapter=configs.AdapterConfig(size),
-        global_step=0,
-        training={},
-        scores={},
-        versions={},
-    )
-    random = np.random.RandomState(seed)
-    tensors = {
-        tensor: scale * random.normal(tensor.endswith("gamma"), 0.02, shape).astype(np.float32)
-        for tensor, shape in task_adapter.shapes(description).items()
-    }
-    return task_adapter.TaskAdapter(description, tensors)
-
-
 class Server:
     """Runs serve.py in a process, as a context manager.
 
@@ -81,18 +51,17 @@ class Server:
 
     def __init__(self, values, root):
         options = shlex.split(values.options)
-        command = [values.python, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
+        command = [sys.executable, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
         environment = {**os.environ, "BERT_BASE_DIR": os.path.abspath(values.bert_dir)}
-        self.root, start = root, time.perf_counter()
+        self.root = root
         self.process = subprocess.Popen(
-            command, cwd=values.project, env=environment, stdout=subprocess.PIPE, text=True
+            command, cwd=_PROJECT, env=environment, stdout=subprocess.PIPE, text=True
         )
         line = self.process.stdout.readline()
         match = re.search(r"http://([\d.]+):(\d+)", line)
         if match is None:
             raise SystemExit(f"{' '.join(command)} failed: {line}")
         self.address = match.group(1), int(match.group(2))
-        self.start_seconds = time.perf_counter() - start
         self.stalls, self.memory = [0.0], [self.resident_mb()]
         self._done = threading.Event()
         self._watcher = threading.Thread(target=self._watch)
@@ -123,19 +92,17 @@ class Server:
         with open(f"/proc/{self.process.pid}/status") as reader:
             return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
 
-    def call(self, method, path, body=None, headers=(), source="127.0.0.1"):
+    def call(self, method, path, body=None, headers=()):
         """Returns the (status, body) of a response."""
-        connection = http.client.HTTPConnection(
-            *self.address, timeout=120, source_address=(source, 0)
-        )
+        connection = http.client.HTTPConnection(*self.address, timeout=120)
         with contextlib.closing(connection):
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
             return response.status, response.read()
 
-    def predict(self, text, task="sms", source="127.0.0.1"):
+    def predict(self, text, task="sms"):
         body = json.dumps({"instances": [text]})
-        return self.call("POST", f"/v1/models/{task}:predict", body, source=source)
+        return self.call("POST", f"/v1/models/{task}:predict", body)
 
     def send(self, parts):
         """Sends parts of a request; returns the first line of the response."""
@@ -391,16 +358,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bert_dir", required=True)
     parser.add_argument("--attacks", nargs="*", default=[*_ATTACKS, "killed_during_uploads"])
-    parser.add_argument("--project", default=_PROJECT)
-    parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--options", default="", help="options of serve.py: '--precision=int8'")
     values = parser.parse_args()
     print("| attack | effect |\n|---|---|")
     for name in values.attacks:
         with tempfile.TemporaryDirectory() as root:
             for seed, (task, size) in enumerate(_SIZES.items()):
-                scale = 1e30 if task == "huge" else 1.0
-                adapter = make_adapter(values.bert_dir, task, size, seed, scale)
+                adapter = random_weights.adapter_for(values.bert_dir, task, size, seed)
+                if task == "huge":
+                    for tensor in adapter.tensors.values():
+                        tensor *= 1e30
                 task_adapter.save(os.path.join(root, task, "adapter"), adapter)
             if name == "killed_during_uploads":
                 print(
