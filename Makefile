@@ -41,7 +41,7 @@ test-oldest: .venv-oldest/installed
 test-3.%: .venv-3.%/installed
 	.venv-3.$*/bin/python $(PYTEST) $(TESTS)
 
-# What the tests reach of the domain and the leaves; pyproject.toml says what is measured.
+# The tests, and the lines and branches that they miss in the packages of [tool.coverage.run].
 coverage:
 	PYTEST_ADDOPTS="--cov --cov-report=term-missing" $(MAKE) test
 
@@ -90,7 +90,7 @@ NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	@touch $@
 
-.venv/installed-dev: .venv/installed requirements-baseline.txt requirements-serving.txt requirements-hub.txt requirements-dev.txt
+.venv/installed-dev: .venv/installed $(REQUIREMENTS)
 	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
@@ -114,7 +114,7 @@ NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $
 	$(call NEW_VENV,3.9)
 	$(@D)/bin/python $(PIP_INSTALL) uv
 	$(@D)/bin/uv pip compile --quiet --python $(@D)/bin/python --resolution lowest-direct \
-	    --output-file $(@D)/oldest.txt requirements.txt requirements-baseline.txt requirements-serving.txt
+	    --output-file $(@D)/oldest.txt requirements.txt requirements-baseline.txt
 	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt -c $(@D)/oldest.txt
 	@touch $@
 
