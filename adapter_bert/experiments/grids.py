@@ -10,7 +10,7 @@ Each grid, merged with "common", has flags of run_classifier.py, or of the scrip
 trial is one combination of the flags' values.
 """
 
-import collections
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -24,6 +24,7 @@ from typing import NamedTuple, Tuple
 
 from adapter_bert.common import files, task_kinds
 from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import records
 
 # The flags that locate data.
 DATA_FLAGS = ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
@@ -190,8 +191,8 @@ def expand_grids(grids, only=(), source="grid"):
             f"{source}: {count:,} trials; expected at most {_MAX_TRIALS:,} in a sweep. Reduce them"
             " with --set and --only."
         )
-    trials = collections.OrderedDict(
-        (Trial(script, tuple(zip(axes, values))), None)
+    trials = dict.fromkeys(
+        Trial(script, tuple(zip(axes, values)))
         for script, axes in products
         for values in itertools.product(*axes.values())
     )
@@ -201,15 +202,13 @@ def expand_grids(grids, only=(), source="grid"):
 
 
 def _axes(grid, only, source):
-    """Returns (script, ordered dict from each flag to its values that `only` allows)."""
+    """Returns (script, dict from each flag, sorted, to its values that `only` allows)."""
     script, known = grid.get("script", "run_classifier.py"), sorted(scripts())
     if script not in known:
         raise UserError(f"{source}: script {script!r}: expected one of {', '.join(known)}.")
     flags = {"do_train": True, "do_eval": True, **grid}
     flags.pop("script", None)
-    axes = collections.OrderedDict(
-        (name, _read_values(name, flags[name], source)) for name in sorted(flags)
-    )
+    axes = {name: _read_values(name, flags[name], source) for name in sorted(flags)}
     for name, allowed in only:
         values = axes.get(name, ["adapters" if name == "tuning" else None])
         remaining = [value for value in values if value in allowed]
@@ -237,6 +236,9 @@ def read_value(name, value, where):
     """
     if isinstance(value, str) and not name.endswith("_column"):  # A column's name may be a number.
         value = _parse_value(value)
+    if isinstance(value, str) and name in records.NUMBERS:
+        with contextlib.suppress(ValueError):  # The script refuses other texts.
+            value = float(value)  # As flags do: ".001" is not valid JSON.
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{where}: expected texts, numbers, true or false; found {value!r}.")
     if isinstance(value, float) and value.is_integer():

@@ -25,7 +25,11 @@ from adapter_bert.common.errors import UserError
 
 DONE, FAILED = "done", "failed"
 _FILES = "results*.jsonl"
-_NUMBERS = ("adapter_size", "num_top_layers", "learning_rate", "adapter_init_scale")
+# Flags whose values are compared as numbers.
+NUMBERS = (
+    *("adapter_size", "num_top_layers", "adapter_init_scale"),
+    *("learning_rate", "num_train_epochs"),
+)
 
 
 def now():
@@ -191,7 +195,7 @@ def _is_record(value):
             files.require_type(digest, str)
         for name, setting in files.require_type(value["flags"], dict).items():
             # A trial may have failed because of such a flag.
-            must_be_number = name in _NUMBERS and value["status"] == DONE
+            must_be_number = name in NUMBERS and value["status"] == DONE
             is_number = must_be_number or not isinstance(setting, (str, bool))
             files.require_type(setting, float if is_number else type(setting))
         return _VALIDATORS[files.require_type(value["status"], str)](value)

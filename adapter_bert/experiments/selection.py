@@ -70,7 +70,7 @@ class Selected(NamedTuple):
       score: the score's name with its split, such as "test_accuracy".
       value: the score in points; `choose_mean` gives a mean over seeds.
       sem: the standard error of the mean; None for a single seed.
-      seeds: the number of seeds of the mean, or from which the best one was selected, or None.
+      seeds: the number of seeds of the mean, or from which the best one was selected.
       trained: the number of trained parameters; None if unknown.
       share: trained parameters as a share of BERT's; None without BERT.
       setting: flag → value.
@@ -80,7 +80,7 @@ class Selected(NamedTuple):
     score: str
     value: float
     sem: Optional[float]
-    seeds: Optional[int]
+    seeds: int
     trained: Optional[int]
     share: Optional[float]
     setting: Dict[str, Any]
@@ -141,7 +141,11 @@ def flag_of(record, name):
 
 
 def setting(record):
-    """Returns a record's setting, a dict of flags without seed, task and default values."""
+    """Returns a record's setting, a dict of flags without seed, task and default values.
+
+    Learning rate and number of epochs are always in it, also if they are the method's default.
+    """
+    record = {**record, "flags": {**schedule_of(record), **record["flags"]}}
     values = {name: flag_of(record, name) for name in sorted(record["flags"])}
     nondefault = {
         name: value
@@ -363,9 +367,12 @@ def _seed_of(record):
 
 
 def schedule_of(record):
-    """Returns a record's learning rate and number of epochs, also if they are the default's."""
-    rate, epochs = config.default_schedule(_method_name(record))
-    default = {"learning_rate": rate, "num_train_epochs": epochs}
+    """Returns a record's learning rate and number of epochs, given or default; {} without BERT."""
+    method = _method_name(record)
+    if method == NO_BERT.name:
+        return {}
+    rate, epochs = config.default_schedule(method)
+    default = {"learning_rate": rate, "num_train_epochs": int(epochs)}
     return {name: record["flags"].get(name, value) for name, value in default.items()}
 
 

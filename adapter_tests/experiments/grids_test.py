@@ -46,9 +46,15 @@ class TrialsTest(tf.test.TestCase):
 
     def test_settings_are_numbers_truths_or_texts(self):
         self.assertEqual(
-            grids.parse_setting("--learning_rate=3e-4,1,True,CoLA,null", "--set"),
-            ("learning_rate", [3e-4, 1, True, "CoLA", "null"]),
+            grids.parse_setting("--a=3e-4,1,True,CoLA,null", "--set"),
+            ("a", [3e-4, 1, True, "CoLA", "null"]),
         )
+        # Flags accept numbers that are not valid JSON.
+        self.assertEqual(
+            grids.parse_setting("learning_rate=.001,+1e-3,$RATE,1e-4x", "--set"),
+            ("learning_rate", [1e-3, 1e-3, "$RATE", "1e-4x"]),
+        )
+        self.assertEqual(repr(grids.parse_setting("num_train_epochs=3.", "--set")[1]), "[3]")
         for wrong in ("learning_rate", "=3", "learning_rate="):
             with self.assertRaisesRegex(UserError, "^--only=.*: expected a flag and its values"):
                 grids.parse_setting(wrong, "--only")

@@ -100,6 +100,7 @@ class SweepRecordsTest(tf.test.TestCase):
             {"scores": {"eval_accuracy": 10**400}},
             {"flags": {"adapter_size": [8]}},
             {"flags": {"adapter_size": "8"}},
+            {"flags": {"num_train_epochs": "3"}},
             {"backbone": {"name": "b", "fingerprint": ["f"]}},
             {"status": "failed", "reason": None},
             {"data": "a1"},

@@ -464,7 +464,8 @@ class FilesTest(tf.test.TestCase):
             "method level task score points sem seeds trained_parameters setting",
         )
         self.assertEqual(rows[0][:4], ["adapters", "64", "CoLA", "eval_matthews"])
-        self.assertEqual(rows[0][4:], ["25", "5", "2", "200", "adapter_size=64"])
+        setting = "adapter_size=64 learning_rate=0.0003 num_train_epochs=5"
+        self.assertEqual(rows[0][4:], ["25", "5", "2", "200", setting])
         again = reports.render("figure4", REPORTS["figure4"].make(source))
         for name, content in again.items():
             self.assertEqual(content, files[name], name)

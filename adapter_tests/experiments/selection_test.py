@@ -46,7 +46,9 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertAlmostEqual(found.value, 20.0)
         self.assertAlmostEqual(found.sem, 10 / math.sqrt(3))
         self.assertEqual((found.seeds, found.trained, found.share), (3, 7, 7 / 10_000))
-        self.assertEqual(found.setting, {"adapter_size": 64, "learning_rate": 1e-4})
+        self.assertEqual(
+            found.setting, {"adapter_size": 64, "learning_rate": 1e-4, "num_train_epochs": 5}
+        )
 
     def test_of_unequal_numbers_of_seeds_those_in_common_compare(self):
         # Tried with seed 1 first; the better rate then got seeds 2 and 3.
@@ -111,6 +113,17 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertAlmostEqual(found.value, 70.0)
         self.assertAlmostEqual(found.sem, 10.0)
 
+    def test_a_given_default_schedule_makes_no_other_setting(self):
+        for tuning, rate, epochs in (("adapters", 3e-4, 5), ("full", 5e-5, 3)):
+            records = [
+                record("MRPC", 0.9, 1, tuning=tuning),
+                record("MRPC", 0.8, 2, tuning=tuning, learning_rate=rate),
+                record("MRPC", 0.7, 3, tuning=tuning, num_train_epochs=epochs),
+            ]
+            found = selection.choose_mean(records)
+            self.assertEqual(found.seeds, 3)
+            self.assertAlmostEqual(found.value, 80.0)
+
     def test_a_setting_run_twice_with_one_seed_is_one(self):
         records = [record("MRPC", 0.6), record("MRPC", 0.6, adapter_size=64)]
         self.assertEqual(selection.choose_mean(records).seeds, 1)
@@ -139,7 +152,7 @@ class ChooseBestTest(tf.test.TestCase):
         self.assertAlmostEqual(found.value, 40.0)
         self.assertIsNone(found.sem)
         self.assertEqual(found.seeds, 3)
-        self.assertEqual(found.setting, {"adapter_size": 256, "random_seed": 1})
+        self.assertEqual((found.setting["adapter_size"], found.setting["random_seed"]), (256, 1))
         self.assertIsNone(selection.choose_best(records[:0]))
 
 
