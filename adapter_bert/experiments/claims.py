@@ -2,12 +2,14 @@
 
 A difference between two methods is a mean over tasks, at each method's selected settings. Its
 standard error combines those over seeds. A verdict needs two learning rates, two numbers of epochs
-and two seeds for each method and size, and three tasks for a mean over tasks. Only the tasks that
-have these count; without enough of them, the claim is open. An ablation compares a model with
-itself and needs two seeds only. A claim is unclear if its verdict differs within the 95% confidence
-interval; see `estimates`.
+and two seeds for each method and size, and three tasks for a mean over tasks. Two seeds with equal
+scores have no usable error and are not enough. Only the tasks, scales and designs that have these
+count; without enough of them, the claim is open. An ablation compares a model with itself and needs
+two seeds only. A claim is unclear if its verdict differs within the 95% confidence interval; see
+`estimates`.
 """
 
+import itertools
 import operator
 from typing import Dict, List, NamedTuple, Optional
 
@@ -67,6 +69,10 @@ class Side(NamedTuple):
             {task: records for task, records in self.records.items() if is_kept(task)},
             {task: choice for task, choice in self.chosen.items() if is_kept(task)},
         )
+
+    def complete(self):
+        """Returns a `Side` with the tasks whose runs have no `gaps`."""
+        return self.at_tasks(lambda task: not gaps([self], [task]))
 
 
 _value = operator.attrgetter("value")
@@ -134,11 +140,14 @@ def gaps(sides, tasks, min_tasks=1):
     ):
         if not all(_is_swept(group, swept, fixed) for group in groups):
             missing.append(text)
-    if any(one.chosen[task].seeds < 2 for one in sides for task in tasks if task in one.chosen):
-        missing.append("one seed")
+    missing += _error_gaps(one.estimate(t) for one in sides for t in tasks if t in one.chosen)
     if len(tasks) < min_tasks:
         missing.append("one task" if len(tasks) == 1 else f"{len(tasks)} tasks")
     return missing
+
+
+def _error_gaps(scores):
+    return sorted({score.gap for score in scores} - {""})
 
 
 def _by_level(records):
@@ -230,7 +239,7 @@ def _sizes_row(glue):
     if not tasks:
         return None
     means = [estimates.mean(one.estimate(task) for task in tasks) for one in sides]
-    spreads = [one.minus(other) for one in means for other in means if one is not other]
+    spreads = [one.minus(other) for one, other in itertools.permutations(means, 2)]
     texts = [
         f"{size}: {report_tables.format_score(one.value, one.sem)}"
         for size, one in zip(_SIZES, means)
@@ -347,9 +356,10 @@ def _ablation_rows(ablations):
 
 def _ablation_row(claim, expected, by_task, ablations, verdict):
     counts = [len(ablation.full) for ablation in ablations]
+    missing = _error_gaps(by_task.values())
     return Row(
         *(claim, expected, _by_task(by_task), "1 per task", _range(counts)),
-        "open: one seed" if min(counts) < 2 else verdict,
+        f"open: {', '.join(missing)}" if missing else verdict,
     )
 
 
@@ -360,27 +370,31 @@ def _init_scale_rows(records):
         [r for r in adapters if set(selection.design(r)) <= {_INIT_SCALE}], _INIT_SCALE
     )
     by_scale = selection.group_by(adapters, lambda r: selection.flag_of(r, _INIT_SCALE))
-    low, high = (
+    parts = [
         [
             side(f"{scale:g}", group)
             for scale, group in by_scale.items()
             if (scale > 1e-2) == is_high
         ]
         for is_high in (False, True)
-    )
+    ]
 
     def scores(sides, task):
         return [one.estimate(task) for one in sides if task in one.chosen]
 
-    tasks = [
-        task
-        for task in {record["task"] for record in adapters}
-        if len(scores(low, task)) > 1 and scores(high, task)
-    ]
-    if not tasks:
+    # Without the incomplete scales, if the others are enough.
+    complete = [[one.complete() for one in part] for part in parts]
+    for low, high in (complete, parts):
+        tasks = [
+            task
+            for task in {record["task"] for record in adapters}
+            if len(scores(low, task)) > 1 and scores(high, task)
+        ]
+        if tasks:
+            break
+    else:
         return
     sides = [one.at_tasks(tasks.__contains__) for one in (*low, *high)]
-    tasks = carried(sides, tasks)
     best, worst, worst_high = (
         {task: choose(scores(part, task), key=_value) for task in tasks}
         for choose, part in ((max, low), (min, low), (min, high))
@@ -389,11 +403,9 @@ def _init_scale_rows(records):
     margins = [
         estimates.combine((1, one), (-0.5, worst_high[task]), (-0.5, other))
         for task in tasks
-        for one in scores(low, task)
-        for other in scores(low, task)
-        if one is not other
+        for one, other in itertools.permutations(scores(low, task), 2)
     ]
-    verdict = estimates.verdict(lambda end: min(one.moved(end) for one in margins) > 0)
+    verdict = estimates.verdict(lambda end: min(estimates.all_moved(margins, end, 1)) > 0)
     for claim, expected, part in (
         ("up to 1e-2: worst minus best score", "about 0", worst),
         ("above 1e-2: worst score, minus the best up to 1e-2", "below 0", worst_high),
@@ -477,12 +489,15 @@ def _behind_the_best(scores):
 
 
 def _merge(label, sides, tasks):
-    """Returns one `Side` of all records; its choice for a task is the one with the fewest seeds."""
+    """Returns one `Side` of all records; its choice for a task has the fewest seeds and scores."""
     return Side(
         label,
         {task: [r for one in sides for r in one.records.get(task, ())] for task in tasks},
         {
-            task: min((s.chosen[task] for s in sides if task in s.chosen), key=lambda c: c.seeds)
+            task: min(
+                (one.chosen[task] for one in sides if task in one.chosen),
+                key=lambda choice: (choice.seeds, len(set(choice.values))),
+            )
             for task in tasks
         },
     )
@@ -507,6 +522,8 @@ def _variant_rows(glue):
             pairs.append([one.at_tasks(tasks.__contains__) for one in pair])
     if not pairs:
         return
+    # Without the incomplete designs, if there are others.
+    pairs = [pair for pair in pairs if not gaps(pair, pair[0].chosen)] or pairs
     ranked = sorted(
         (
             estimates.mean(one.estimate(task).minus(other.estimate(task)) for task in one.chosen)
@@ -518,7 +535,7 @@ def _variant_rows(glue):
     tasks = {task for one in sides for task in one.chosen}
     yield _row(
         f"{len(pairs)} other adapter designs minus the default: worst to best",
-        "about 0",
+        "no boost",
         f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
         sides,
         tasks,
@@ -531,7 +548,8 @@ def _difference_row(
 ):
     """Returns the `Row` of two sides' difference, or None without a common task.
 
-    `agrees` is called with the mean over tasks, or with each task's difference if `by_task`.
+    `agrees` is called with the mean over tasks. If `by_task`, it is called with each task's
+    difference, and low ones must satisfy it.
     """
     found = difference(first, second, min_tasks)
     if found is None:
@@ -543,7 +561,7 @@ def _difference_row(
         ours += f", {found.share:.2%} trained"
     is_small = max_share is None or (found.share or 0) <= max_share
     verdict = estimates.verdict(
-        lambda end: is_small and agrees(*(one.moved(end) for one in differences))
+        lambda end: is_small and agrees(*estimates.all_moved(differences, end, -1))
     )
     return _row(claim, expected, ours + note, [first, second], tasks, verdict, min_tasks)
 

@@ -29,11 +29,23 @@ class Estimate(NamedTuple):
         """Returns the difference from an independent estimate, an `Estimate`."""
         return combine((1, self), (-1, other))
 
-    def moved(self, end):
-        """Returns an end of the 95% confidence interval: the lower for -1, the upper for 1."""
+    @property
+    def gap(self):
+        """Why a score over seeds has no usable standard error, a text; "" if it has one."""
+        if self.sem is None:
+            return "one seed"
+        return "two equal scores" if self.freedom == 1 and self.sem < 1e-6 else ""
+
+    def moved(self, end, count=1):
+        """Returns an end of the 95% confidence interval: the lower for -1, the upper for 1.
+
+        With Bonferroni's correction for the intervals of `count` estimates.
+        """
         if not self.sem:
             return self.value
-        return self.value + end * self.sem * float(scipy.stats.t.ppf(0.975, self.freedom))
+        return self.value + end * self.sem * float(
+            scipy.stats.t.ppf(1 - 0.025 / count, self.freedom)
+        )
 
 
 NOTHING = Estimate(0.0, 0.0, 0)  # The difference of a score from itself.
@@ -73,14 +85,28 @@ def verdict(agrees):
     return "unclear" if len(answers) > 1 else "agrees" if answers.pop() else "differs"
 
 
+def all_moved(estimates, end, favorable):
+    """Returns all estimates' ends of the confidence intervals, for a claim about each of them.
+
+    One estimate beyond the limit is enough to differ, so Bonferroni's correction applies.
+
+    Args:
+      estimates: collection of `Estimate`.
+      end: see `verdict`.
+      favorable: the end where the claim holds most easily; if it fails there, it differs.
+    """
+    count = len(estimates) if end == favorable else 1
+    return [one.moved(end, count) for one in estimates]
+
+
 def at_most(estimates, limit):
     """Returns the `verdict` that all estimates are at most a limit."""
-    return verdict(lambda end: max(one.moved(end) for one in estimates) <= limit)
+    return verdict(lambda end: max(all_moved(estimates, end, -1)) <= limit)
 
 
 def at_least(estimates, limit):
     """Returns the `verdict` that all estimates are at least a limit."""
-    return verdict(lambda end: min(one.moved(end) for one in estimates) >= limit)
+    return verdict(lambda end: min(all_moved(estimates, end, 1)) >= limit)
 
 
 def joint(*verdicts):

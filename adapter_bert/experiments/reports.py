@@ -85,12 +85,14 @@ def claims(results):
         "Scores are on the validation set unless the claim says test. The number after ± is a"
         " standard error. The percentage trained is the share of BERT's parameters that adapters"
         " train. A verdict needs two learning rates, two numbers of epochs and two seeds for each"
-        " method and size. A verdict on a mean over tasks needs two or three tasks with such runs,"
-        " and the mean is then over those tasks alone. Removing adapters compares a model with"
-        " itself and needs two seeds only. A claim without enough runs is open. A claim is unclear"
-        " if its verdict differs within the 95% confidence interval (Student's t). The second table"
-        " lists the settings tried for each method and task, the seeds of the chosen setting, and"
-        " what leaves the claim open."
+        " method and size; two seeds with equal scores have no usable error and are not enough. A"
+        " mean over tasks needs three tasks with such runs; top layer and LayerNorms, judged per"
+        " task, need two. Only these tasks count. Removing adapters compares a model with itself"
+        " and needs two seeds only. A claim without enough runs is open. A claim is unclear if its"
+        " verdict differs within the 95% confidence interval (Student's t, with Bonferroni's"
+        " correction where one of several differences can refute the claim). The second table lists"
+        " the settings tried for each method and task, the seeds of the chosen setting, and what"
+        " leaves the claim open."
     )
     verdicts = [row.verdict.partition(": ")[::2] for row in rows]
     tables = [

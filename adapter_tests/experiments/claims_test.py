@@ -4,13 +4,17 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.experiments import claims
+from adapter_bert.experiments import claims, estimates
 from adapter_bert.experiments.reports import Results
 from adapter_tests.support.records import ABLATION, record, seeds
 
 
 def swept(task, scores, **flags):
-    """Records of two rates × two numbers of epochs, of which the first has the given scores."""
+    """Records of two rates × two numbers of epochs, of which the first has the given scores.
+
+    Equal scores become three: two would leave a claim open.
+    """
+    scores = scores if len(set(scores)) > 1 else [scores[0]] * 3
     return [
         entry
         for penalty, (rate, epochs) in zip((0, 0.1, 0.1, 0.1), ((1, 3), (1, 9), (2, 3), (2, 9)))
@@ -22,6 +26,10 @@ def swept(task, scores, **flags):
             **flags,
         )
     ]
+
+
+def of_one_seed(records):
+    return [entry for entry in records if entry["flags"]["random_seed"] == 1]
 
 
 def rows(records, ablations=()):
@@ -61,6 +69,16 @@ class DifferenceTest(tf.test.TestCase):
         expected = (4 / 3 + 1 / 16) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 16) ** 2)
         self.assertAlmostEqual(first.minus(second).freedom, expected)
 
+    def test_a_claim_about_several_differences_does_not_differ_by_chance(self):
+        # 1.6 ± 0.51: Student's t of 4 degrees of freedom is 2.78, and 3.50 for two differences.
+        values = [0.2, 0.8, 1.6, 2.4, 3.0]
+        for sign, verdict in ((1, estimates.at_most), (-1, estimates.at_least)):
+            beyond = estimates.over_seeds([sign * value for value in values])
+            self.assertEqual(verdict([beyond], 0), "differs")
+            self.assertEqual(verdict([beyond, estimates.NOTHING], 0), "unclear")
+            # All estimates must agree, so that needs no correction.
+            self.assertEqual(verdict([beyond, estimates.NOTHING], sign * 3.1), "agrees")
+
     def test_one_seed_has_no_error_and_no_common_task_no_difference(self):
         first = claims.side("a", [record("MRPC", 0.7)])
         found = claims.difference(first, claims.side("b", [record("MRPC", 0.6)]))
@@ -87,7 +105,7 @@ class VerdictTest(tf.test.TestCase):
             row.ours, "0.0 ± 0.1 (MRPC, QNLI, RTE), 3.60% trained; only size 64 was run"
         )
         self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 per method and task"))
-        self.assertEqual((row.seeds, row.verdict), ("2", "agrees"))
+        self.assertEqual((row.seeds, row.verdict), ("2 to 3", "agrees"))
 
     def test_too_far_behind_differs(self):
         found = rows(self.records(adapters=(0.80, 0.80)))
@@ -127,6 +145,14 @@ class VerdictTest(tf.test.TestCase):
                 if entry["flags"].get("tuning") == "full" or keep(entry["flags"])
             ]
             self.assertEqual(rows(records)[CHOSEN].verdict, f"open: {lacking}")
+
+    def test_two_equal_scores_leave_it_open(self):
+        records = [
+            entry
+            for entry in self.records()
+            if entry["flags"].get("tuning") != "full" or entry["flags"]["random_seed"] < 3
+        ]
+        self.assertEqual(rows(records)[CHOSEN].verdict, "open: two equal scores")
 
     def test_tasks_that_are_swept_count_alone(self):
         records = [
@@ -169,10 +195,11 @@ class VerdictTest(tf.test.TestCase):
             records = []
             for tuning, accuracies in (
                 ("layer_norm", (0.70 - spread, 0.70 + spread)),
-                ("full", (0.75, 0.75)),
+                ("full", (0.75, 0.75, 0.75)),
             ):
                 for task in ("CoLA", "MRPC"):
-                    for entry in swept(task, [0.3, 0.3], score="matthews", tuning=tuning):
+                    scores = [0.3 + accuracy / 1000 for accuracy in accuracies]
+                    for entry in swept(task, scores, score="matthews", tuning=tuning):
                         seed = entry["flags"]["random_seed"]
                         entry["scores"]["eval_accuracy"] = accuracies[seed - 1]
                         records.append(entry)
@@ -218,6 +245,9 @@ class VerdictTest(tf.test.TestCase):
         row = rows(records)["2 other adapter designs minus the default: worst to best"]
         self.assertEqual(row.ours, "−11.0 ± 0.1 to −2.0 ± 0.1 (MRPC)")
         self.assertEqual(row.verdict, "agrees")
+        # A design with one seed does not count.
+        deep = of_one_seed(swept("MRPC", [0.9], adapter_size=64, adapter_depth=3))
+        self.assertEqual(rows([*records, *deep])[row.claim], row)
         # A design that may be better than the best one makes it unclear.
         records += swept("MRPC", [0.76, 0.80], adapter_size=64, adapter_depth=2)
         row = rows(records)["3 other adapter designs minus the default: worst to best"]
@@ -282,21 +312,23 @@ class VerdictTest(tf.test.TestCase):
         )
         self.assertEqual(found[every].ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
         # A second model of 77 without adapters: 69 and 77 less 68.75 are 0.25 and 8.25.
-        spans = {(0, 0): [74.5, 74.5], (0, 1): [69.0, 77.0], (1, 1): [76.0, 76.0]}
+        spans = {(0, 0): [74.4, 74.6], (0, 1): [69.0, 77.0], (1, 1): [76.0, 76.0]}
         two = ABLATION._replace(full=[75.0, 75.0], none=[69.0, 77.0], spans=spans)
         found = rows([], [two, ABLATION._replace(task="MRPC")])
         self.assertEqual(
             [(found[claim].ours, found[claim].verdict) for claim in (layer, every)],
-            [("−0.5 ± 0.0 (CoLA)", "agrees"), ("+4.2 ± 4.0 (CoLA)", "unclear")],
+            [("−0.5 ± 0.1 (CoLA)", "agrees"), ("+4.2 ± 4.0 (CoLA)", "unclear")],
         )
         # The other layer may cost more than the worst one.
         found = rows([], [two._replace(spans={**spans, (1, 1): [76.0, 75.0]})])
         self.assertEqual(found[layer].verdict, "unclear")
-        found = rows([], [two._replace(none=[31.0, 31.0])])
+        found = rows([], [two._replace(none=[31.0, 31.5])])
         self.assertEqual(found[every].verdict, "differs")
+        found = rows([], [two._replace(none=[31.0, 31.0])])
+        self.assertEqual(found[every].verdict, "open: two equal scores")
         self.assertEqual(rows([], [two._replace(score="spearman")]), {})
 
-    def test_runs_of_another_task_leave_a_verdict(self):
+    def test_runs_of_another_task_or_scale_leave_a_verdict(self):
         def scales(task, sizes=(1e-4, 1e-2, 1), runs=swept):
             return [
                 entry
@@ -308,7 +340,8 @@ class VerdictTest(tf.test.TestCase):
         expected = rows(scales("CoLA"))[name]
         self.assertEqual(expected.verdict, "agrees")
         others = ([1e-4, 1e-2, 1], [1e-3, 2e-3, 0.1])
-        for more in (*(scales("MRPC", other, seeds) for other in others), scales("STS-B", [5e-3])):
+        further = scales("STS-B", [5e-3]), of_one_seed(scales("CoLA", [5e-3]))
+        for more in (*(scales("MRPC", other, seeds) for other in others), *further):
             found = rows([*scales("CoLA"), *more])[name]
             self.assertEqual((found.ours, found.verdict), (expected.ours, expected.verdict))
 
@@ -344,12 +377,21 @@ class VerdictTest(tf.test.TestCase):
             ]
             self.assertEqual((high.ours, high.verdict), (f"−10.0 ± {error} (CoLA)", verdict))
 
+    def test_initial_weights_are_not_compared_with_themselves(self):
+        scores = {
+            1e-4: (0.538, 0.504, 0.506),
+            1e-2: (0.499, 0.504, 0.496),
+            1: (0.438, 0.441, 0.436),
+        }
+        found = rows([r for s in scores for r in swept("CoLA", scores[s], adapter_init_scale=s)])
+        self.assertEqual({row.verdict for row in found.values()}, {"agrees"})
+
     def test_learning_rates(self):
         # Full fine-tuning at 3e-4 is 3 points behind, ± the error.
         for error, seed_count, verdict in (
-            (0.0, 2, "agrees"),
+            (0.001, 2, "agrees"),
             (0.01, 2, "unclear"),
-            (0.0, 1, "open: one seed"),
+            (0.001, 1, "open: one seed"),
         ):
             records = [
                 record("CoLA", score, seed, learning_rate=rate, num_train_epochs=epochs, **flags)
@@ -367,6 +409,14 @@ class VerdictTest(tf.test.TestCase):
             ]
             self.assertEqual(row.ours, "CoLA: adapters 2 of 3, full fine-tuning 1 of 3")
             self.assertEqual(row.verdict, verdict)
+            if seed_count == 2:
+                equal = [
+                    {**entry, "scores": {**entry["scores"], "eval_accuracy": 0.1}}
+                    if entry["flags"]["learning_rate"] == 1e-3
+                    else entry
+                    for entry in records
+                ]
+                self.assertEqual(rows(equal)[row.claim].verdict, "open: two equal scores")
             # A rate out of range, one of a single method, and a task with too few runs.
             records += [
                 record("CoLA", 0.51, seed, learning_rate=rate, num_train_epochs=epochs)
