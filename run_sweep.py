@@ -13,7 +13,6 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
-import collections
 import dataclasses
 import re
 import shlex
@@ -206,7 +205,7 @@ def _shard(text):
 def _table(runner, criterion):
     """Returns the sweep's progress as lines: by task and method, with the best on the dev set."""
     by_key, running = _comparable(runner, criterion), runner.running()
-    groups = collections.OrderedDict()
+    groups = {}
     for key, trial in runner.trials.items():
         groups.setdefault((trial.task, trial.method), []).append(key)
     rows = [("task", "method", "trials", "done", "failed", "running", "best on the dev set")]

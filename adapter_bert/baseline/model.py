@@ -61,7 +61,7 @@ class NetworkConfig:
     Attributes:
       settings: `search_space.Settings`.
       module: `TextModule`.
-      unit: a key of `search_space.UNITS`.
+      unit: see `search_space.Module`.
       kind: of the task; see `glue.Task`.
       num_labels: int; unused for regression.
       random_seed: of initial values, dropout and the order of the data.

@@ -20,18 +20,13 @@ class Module(NamedTuple):
 
     Attributes:
       handle: its address on TensorFlow Hub.
-      unit: the texts that it was made to embed; see `UNITS`.
+      unit: what a convolution over n-grams embeds: "word", each word, so that the convolution spans
+        n embeddings; or "text", each n-gram as a whole.
     """
 
     handle: str
     unit: str = "word"
 
-
-# What a convolution over n-grams applies the module to.
-UNITS = {
-    "word": "each word; the convolution spans the embeddings of n words",
-    "text": "the text of each n-gram, embedded as a whole",
-}
 
 MODULES = {
     "English-small": Module(_HUB + "nnlm-en-dim50-with-normalization/1"),

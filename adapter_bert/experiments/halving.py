@@ -6,7 +6,6 @@ number of epochs, so the records are a subset of the full sweep's. See Jamieson 
 the resource is the number of epochs.
 """
 
-import collections
 import math
 
 from adapter_bert.common.errors import UserError
@@ -31,7 +30,7 @@ def admitted_keys(trials, records):
     Raises:
       UserError: a number of epochs is none; or no setting has two of them in the grid.
     """
-    points = collections.OrderedDict()
+    points = {}
     for key, trial in trials.items():
         flags = dict(trial.flags)
         point = selection.curve_point({"script": trial.script, "flags": flags})
@@ -42,7 +41,7 @@ def admitted_keys(trials, records):
             {name: value for name, value in flags.items() if name not in (_EPOCHS, _SEED)}
         )
         stages = points.setdefault(point, {})
-        stages.setdefault(epochs, collections.OrderedDict()).setdefault(setting, []).append(key)
+        stages.setdefault(epochs, {}).setdefault(setting, []).append(key)
     if all(len(stages) < 2 for stages in points.values()):
         raise UserError(
             "--halving: each setting has one number of epochs; expected several, as in"

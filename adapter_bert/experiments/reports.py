@@ -381,15 +381,14 @@ def _split_glue(records):
     result = []
     compared = {r["task"] for r in selection.filter_by_method(records, FULL)}
     for record in records:
-        if record["task"] in paper.GLUE:
-            result.append(record)
-        elif record["task"] != "MNLI" and paper.is_glue(record["task"]):
-            result += [record] if record["task"] in compared else []
-        elif record["task"] == "MNLI":
+        task = record["task"]
+        if task == "MNLI":
             result.append({**record, "task": "MNLI-m"})
             mismatched = {"eval_accuracy": record["scores"].get("eval_mismatched_accuracy")}
             scores = {**record["scores"], **mismatched}
             result.append({**record, "task": "MNLI-mm", "scores": scores})
+        elif task in paper.GLUE or (paper.is_glue(task) and task in compared):
+            result.append(record)
     return result
 
 

@@ -109,7 +109,7 @@ class Sweep:
         }
         trials = [trial.with_flags(extra_flags) for trial in trials]
         _check_names(trials)
-        self.trials, self._old_keys, self._data = collections.OrderedDict(), {}, {}
+        self.trials, self._old_keys, self._data = {}, {}, {}
         self._digests = data_digests.DataDigests()
         self._add_trials(trials)
         self._commands = {key: self._command(key) for key in self.trials}
