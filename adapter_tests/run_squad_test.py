@@ -108,6 +108,8 @@ class Version1Test(SquadTestCase):
         self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
         self.assertFalse(os.path.exists(os.path.join(elsewhere, "null_odds.json")))
         self.assertFalse(os.path.exists(os.path.join(elsewhere, "eval_results.txt")))
+        os.mkdir(os.path.join(elsewhere, "null_odds.json"))
+        self.refuse(["null_odds.json cannot"], "--do_predict", adapter, output_dir=elsewhere)
 
     def test_the_head_is_trained_and_saved(self):
         adapter = task_adapter.load(os.path.join(self.trained, "adapter"))

@@ -198,19 +198,19 @@ class TrainingTest(TaggerTestCase):
 
     def test_a_test_file_without_tags(self):
         words = [words for words, _ in sentences(30, 2)]
-        plain = "\n".join("".join(word + "\n" for word in each) for each in words)
-        path = write(os.path.join(self.folder, "plain.txt"), plain)
-        output_dir = os.path.join(self.folder, "output")
-        write(os.path.join(output_dir, "test_scores.json"), "{}")
-        write(os.path.join(output_dir, "predictions.jsonl"), "")
-        found = self.predict(path, output_dir)
         expected = tagging_data.read(self.path("predictions.txt"))
         iob2 = [tag_schemes.to_iob2(sentence.tags) for sentence in expected.sentences]
-        self.assertEqual(found, iob2)
-        self.assertEqual(
-            {name for name in os.listdir(output_dir) if "pred" in name or "test" in name},
-            {"predictions.txt", "predictions.json"},
-        )
+        for placeholder in ("", " _"):
+            lines = "\n".join("".join(word + placeholder + "\n" for word in each) for each in words)
+            path = write(os.path.join(self.folder, "plain.txt"), lines)
+            output_dir = os.path.join(self.folder, "output" + placeholder)
+            write(os.path.join(output_dir, "test_scores.json"), "{}")
+            write(os.path.join(output_dir, "predictions.jsonl"), "")
+            self.assertEqual(self.predict(path, output_dir), iob2)
+            self.assertEqual(
+                {name for name in os.listdir(output_dir) if "pred" in name or "test" in name},
+                {"predictions.txt", "predictions.json"},
+            )
 
     def test_windows_leave_no_word_without_a_tag(self):
         long_sentence = [word for words, _ in sentences(60, 5) for word in words]
@@ -280,6 +280,7 @@ class ScriptTest(TaggerTestCase):
         adapter = "--adapter=" + self.path("adapter")
         folder = os.path.join(self.folder, "untagged")
         self.succeed("--do_predict", adapter, "--test_file=" + path, output_dir=folder)
+        self.assertNotIn("test_scores.json", os.listdir(folder))
         results = self.results()
         self.assertEqual((results["task"], results["score"]), ("pos", "eval_accuracy"))
         self.assertNotIn("eval_f1", results)

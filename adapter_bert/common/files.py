@@ -221,6 +221,17 @@ def write_atomically(path: str, content: Union[str, bytes]) -> None:
         writer.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
+def remove_if_exists(path: str) -> None:
+    """Removes a file if it exists.
+
+    Raises:
+      WriteError: the file cannot be removed.
+    """
+    with convert_write_errors(path):
+        if exists(path):
+            remove(path)
+
+
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[Any]:
     """Yields a temporary binary file, which replaces `path` when the block succeeds.

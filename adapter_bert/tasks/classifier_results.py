@@ -168,9 +168,7 @@ def write_test(
     path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
     if labels is None:  # Scores and labels of an earlier run would not match these predictions.
         for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
-            with files.convert_write_errors(old_path):
-                if files.exists(old_path):
-                    files.remove(old_path)
+            files.remove_if_exists(old_path)
     written = write_predictions(folder, task, split, predictions)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
     if labels is None:

@@ -102,12 +102,7 @@ KIND = Span()
 
 def _answer(words, windows, outputs, settings):
     """Returns the best answer in a context's windows and its probability."""
-    results = [
-        squad_answers.RawResult(
-            window.unique_id, output["start_logits"].tolist(), output["end_logits"].tolist()
-        )
-        for window, output in zip(windows, outputs)
-    ]
+    results = map(squad_answers.raw_result, windows, outputs)
     best = squad_answers.choose_answer(words, list(zip(windows, results)), settings)
     if best is squad_answers.NO_CANDIDATE:
         return {"answer": "", "probability": 0.0}

@@ -134,6 +134,12 @@ def write_answers(
         files.write_atomically(path, json.dumps(content, indent=4) + "\n")
 
 
+def raw_result(feature: InputFeatures, prediction: Dict[str, np.ndarray]) -> RawResult:
+    """Returns the logits that the model predicts for a window as a `RawResult`."""
+    start, end = (prediction[name].tolist() for name in ("start_logits", "end_logits"))
+    return RawResult(feature.unique_id, start, end)
+
+
 def choose_answer(
     doc_tokens: List[str],
     windows: Sequence[Tuple[InputFeatures, RawResult]],
@@ -248,7 +254,7 @@ def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) 
         if settings.verbose_logging:
             logging.info("Not found: %r in %r.", joined, original)
         return original
-    char_indices = [place for place, part in enumerate(parts) for _ in part]
+    char_indices = [index for index, part in enumerate(parts) for _ in part]
     return original[char_indices[start] : char_indices[start + len(target) - 1] + 1]
 
 
@@ -256,10 +262,10 @@ def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) 
 def _normalize_char(char: str, do_lower_case: bool) -> str:
     """Returns a character's normalized letters and marks, "" for an invisible one."""
     text = unicodedata.normalize("NFKD", char)
-    kept = [
+    visible = [
         c for c in text if not c.isspace() and unicodedata.category(c) not in _INVISIBLE_CATEGORIES
     ]
-    return "".join(kept).casefold() if do_lower_case else "".join(kept)
+    return "".join(visible).casefold() if do_lower_case else "".join(visible)
 
 
 def get_final_text(
@@ -290,10 +296,10 @@ class _Alignment:
     def __init__(self, text: str, do_lower_case: bool):
         self._text = text
         self._tokenized = " ".join(_basic_tokenizer(do_lower_case).tokenize(text))
-        self._in_original = [place for place, char in enumerate(text) if char != " "]
-        in_tokens = [place for place, char in enumerate(self._tokenized) if char != " "]
+        self._in_original = [index for index, char in enumerate(text) if char != " "]
+        in_tokens = [index for index, char in enumerate(self._tokenized) if char != " "]
         self._is_aligned = len(self._in_original) == len(in_tokens)
-        self._counts = {place: count for count, place in enumerate(in_tokens)}
+        self._counts = {index: count for count, index in enumerate(in_tokens)}
 
     def find(self, pred_text: str, verbose_logging: bool) -> str:
         """Returns the part of the text that predicted tokens cover."""
@@ -321,8 +327,6 @@ def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
 
 def softmax(scores: List[float]) -> List[float]:
     """Returns the softmax of a list of scores."""
-    if not scores:
-        return []
     highest = max(scores)
     odds = [math.exp(score - highest) for score in scores]
     total = sum(odds)

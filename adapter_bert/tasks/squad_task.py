@@ -126,7 +126,7 @@ def windows(config, tokenizer, is_training):
         [squad_data, squad_features, tokenization],
     )
     arrays = feature_cache.load_or_build(config.feature_folder, key, make)
-    if not len(arrays["is_real_example"]):
+    if not len(arrays["a_start"]):
         raise UserError(f"{path}: no paragraph has any words.")
     if "left_out" in arrays:
         logging.warning("%s: %s.", path, arrays.pop("left_out").tobytes().decode())
@@ -201,7 +201,7 @@ class Reader:
                 question, index, unique_id, self._tokenizer, self._limits.max_seq_length
             )
             windows = [
-                (feature, _raw_result(feature, prediction))
+                (feature, squad_answers.raw_result(feature, prediction))
                 for feature, prediction in zip(features, predictions)
             ]
             example = question.example
@@ -227,16 +227,9 @@ class Reader:
         names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
         paths = [posixpath.join(folder, name) for name in names]
         if not self._settings.version_2_with_negative:
-            null_odds = paths.pop()
-            if files.exists(null_odds):  # Of an earlier prediction.
-                files.remove(null_odds)
+            files.remove_if_exists(paths.pop())  # Of an earlier prediction.
         squad_answers.write_answers(answers, *paths)
         return paths
-
-
-def _raw_result(feature, prediction):
-    start, end = (prediction[name].tolist() for name in ("start_logits", "end_logits"))
-    return squad_answers.RawResult(feature.unique_id, start, end)
 
 
 def summary(result):

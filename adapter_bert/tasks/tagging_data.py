@@ -47,8 +47,7 @@ class TaggedFile:
 
     Attributes:
       path: str.
-      sentences: list of `Sentence`, of which at least one has a word.
-      has_tags: bool; either all sentences have tags, or none.
+      sentences: list of `Sentence`; at least one has a word, and all or none have tags.
       extension: "txt" or "jsonl", for a file in this format.
     """
 
@@ -60,7 +59,6 @@ class TaggedFile:
                 f"{path}: found no words, expected a word and its tag per line, or JSON lines."
             )
         self.path, self.sentences = path, sentences
-        self.has_tags = sentences[0].tags is not None
 
     def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
         """Returns the file's content with other tags, one list per sentence."""
@@ -117,13 +115,13 @@ def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
         if given and not files.exists(given):
             raise UserError(f"--{split}_file {given} does not exist.")
         expression = re.compile(f"(?:{pattern}){_EXTENSIONS}")
-        found = [name for name in names if expression.fullmatch(name)]
-        if not given and len(found) > 1:
+        matches = [name for name in names if expression.fullmatch(name)]
+        if not given and len(matches) > 1:
             raise UserError(
-                f"--data_dir={values['data_dir']} has {' and '.join(found[:3])}; choose one by"
+                f"--data_dir={values['data_dir']} has {' and '.join(matches[:3])}; choose one by"
                 f" --{split}_file."
             )
-        result[split] = [given] if given else [f"{values['data_dir']}/{name}" for name in found]
+        result[split] = [given] if given else [f"{values['data_dir']}/{name}" for name in matches]
     return result
 
 
@@ -171,15 +169,11 @@ class _ColumnFile(TaggedFile):
         end = line[len(text) :]
         if column is None:
             return f"{text} {tag}{end}"
-        pattern = re.compile("[^\t]*") if has_tabs else _FIELD
-        # finditer also yields an empty match after each field but the last; only matches at the
-        # start of the line or after a tab are fields.
-        spans = [
-            match.span()
-            for match in pattern.finditer(text)
-            if not has_tabs or match.start() == 0 or text[match.start() - 1] == "\t"
-        ]
-        start, stop = spans[column]
+        if has_tabs:
+            fields = text.split("\t")
+            fields[column] = tag
+            return "\t".join(fields) + end
+        start, stop = list(_FIELD.finditer(text))[column].span()
         return text[:start] + tag + text[stop:] + end
 
 

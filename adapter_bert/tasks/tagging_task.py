@@ -3,7 +3,7 @@
 import dataclasses
 import posixpath
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
@@ -87,7 +87,8 @@ class Split(NamedTuple):
 
     Attributes:
       file: `tagging_data.TaggedFile`.
-      tags: the tags of each sentence, chunk tags in IOB2; None if the file has none.
+      tags: the tags of each sentence, chunk tags in IOB2; None for a test file without tags or
+        with placeholders.
       scheme: the scheme of the file's chunk tags; None for other tags.
     """
 
@@ -106,15 +107,10 @@ class Split(NamedTuple):
         return task_adapter.digest(zip(map(tuple, self.words), map(tuple, tags)))
 
 
-class TaggingData(NamedTuple):
-    """A task and the `Split`s that a run reads, from train, dev and test."""
-
-    task: "finetuning.Task"  # A string, as --help must not import TensorFlow.
-    splits: Dict[str, Split]
-
-
-def load(config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]) -> TaggingData:
-    """Returns the task and the splits that a run needs.
+def load(
+    config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]
+) -> Tuple["finetuning.Task", Dict[str, Split]]:  # A string, as --help must not import TensorFlow.
+    """Returns the task, and the splits that a run needs of train, dev and test.
 
     The labels come from --adapter, or else from the training file.
 
@@ -139,13 +135,13 @@ def load(config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]) -> Tag
         train = tagged_files.get("train") or _read(config, paths, "train")
         labels = _labels_of(train)
     is_chunks = tag_schemes.are_chunk_tags(labels)
-    splits = {split: _as_split(file, is_chunks) for split, file in tagged_files.items()}
+    splits = {name: _as_split(name, file, labels, is_chunks) for name, file in tagged_files.items()}
     for name, split in splits.items():
         _check_tags(name, split, labels)
     if is_chunks and any(splits[name].tags for name in splits if name != "train"):
         _seqeval()  # Fails before the training if it is missing.
     score = "f1" if is_chunks else "accuracy"
-    return TaggingData(finetuning.Task(config.name, tagging.KIND.name, labels, score), splits)
+    return finetuning.Task(config.name, tagging.KIND.name, labels, score), splits
 
 
 _DATA_FLAGS = ("data_dir", "train_file", "dev_file", "test_file")
@@ -185,8 +181,10 @@ def _check_notation(file):
             )
 
 
-def _as_split(file, is_chunks):
-    if not file.has_tags:
+def _as_split(name, file, labels, is_chunks):
+    is_tag = tag_schemes.is_chunk_tag if is_chunks else set(labels).__contains__
+    if name == "test" and not any(is_tag(tag) for _, tag in tagging_data.tags_at(file.sentences)):
+        logging.info("%s: no word has a tag of the task: predictions are not scored.", file.path)
         return Split(file, None, "IOB2" if is_chunks else None)
     tags = [sentence.tags for sentence in file.sentences]
     if not is_chunks:
@@ -200,7 +198,7 @@ def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
     """Raises UserError for an unknown tag in training, or if all of dev are; else warns of one."""
     known = set(labels)
     tags_of_split = {tag for tags in split.tags or () for tag in tags}
-    # The tags of a test file may be placeholders.
+    # A test file may have only chunks of other types.
     if name != "test" and tags_of_split and not tags_of_split & known:
         shown = ", ".join(map(tagging_data.shown, sorted(tags_of_split)[:10]))
         raise UserError(
@@ -276,9 +274,8 @@ class Reader:
 
     def scores(self, predicted: Predicted) -> Dict[str, float]:
         """Returns the scores, named eval_..."""
-        found = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
-        found = {f"eval_{name}": value for name, value in found.items()}
-        return {**found, "eval_loss": predicted.loss}
+        result = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
+        return {**classifier_results.add_prefix("eval", result), "eval_loss": predicted.loss}
 
     def write(self, folder: str, name: str, predicted: Predicted) -> List[str]:
         """Writes the file with the predicted tags, and a JSON file with entities.
@@ -293,15 +290,14 @@ class Reader:
         """
         tags = predicted.tags
         if self._split.scheme:
-            chunks = map(tag_schemes.chunks, tags)
             tags = [
-                tag_schemes.tags_of(each, len(words), self._split.scheme)
-                for each, words in zip(chunks, self._split.words)
+                tag_schemes.tags_of(tag_schemes.chunks(each), len(each), self._split.scheme)
+                for each in tags
             ]
         extension = self._split.file.extension
         for other in _EXTENSIONS:
             if other != extension:
-                _remove(posixpath.join(folder, f"{name}.{other}"))
+                files.remove_if_exists(posixpath.join(folder, f"{name}.{other}"))
         paths = [posixpath.join(folder, f"{name}.{end}") for end in (extension, "json")]
         files.write_atomically(paths[0], self._split.file.with_tags(tags))
         files.write_object(paths[1], {"sentences": self._answers(predicted)})
@@ -311,8 +307,8 @@ class Reader:
         answers = []
         for words, tags in zip(self._split.words, predicted.tags):
             text = " ".join(words)
-            places = tagging.join_words(words)
-            answers.append({"text": text, **tagging.tagged(text, places, tags, self._task.labels)})
+            offsets = tagging.join_words(words)
+            answers.append({"text": text, **tagging.tagged(text, offsets, tags, self._task.labels)})
         return answers
 
     def write_test(self, folder: str, predicted: Predicted) -> List[str]:
@@ -325,12 +321,12 @@ class Reader:
         report = [f"Predictions: {', '.join(paths)} ({len(predicted.tags)} sentences)"]
         path = posixpath.join(folder, "test_scores.json")
         if self._split.tags is None:
-            _remove(path)
+            files.remove_if_exists(path)
             return report
-        found = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
-        found = {f"test_{name}": value for name, value in found.items()}
-        files.write_object(path, {**classifier_results.metadata(self._task, "test"), **found})
-        return [*report, f"{summary(self._task, 'test', found)} ({path})"]
+        result = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
+        result = classifier_results.add_prefix("test", result)
+        files.write_object(path, {**classifier_results.metadata(self._task, "test"), **result})
+        return [*report, f"{summary(self._task, 'test', result)} ({path})"]
 
 
 def scores(
@@ -345,13 +341,13 @@ def scores(
     """
     assert tags is not None
     equal = [a == b for pair in zip(tags, predicted) for a, b in zip(*pair)]
-    found = {"accuracy": float(np.mean(equal))}
+    result = {"accuracy": float(np.mean(equal))}
     if is_chunks:
         precision, recall, f1, _ = _seqeval().precision_recall_fscore_support(
             list(tags), list(predicted), average="micro", zero_division=0
         )
-        found.update(precision=float(precision), recall=float(recall), f1=float(f1))
-    return found
+        result.update(precision=float(precision), recall=float(recall), f1=float(f1))
+    return result
 
 
 def _seqeval():
@@ -372,9 +368,3 @@ def summary(task, stage: str, result: Dict[str, Any]) -> str:
     names = [name for name in ("f1", "precision", "recall", "accuracy", "loss") if name in shown]
     parts = [f"{name} {shown[name]:.4f}" for name in names]
     return f"{task.name} {'dev' if stage == 'eval' else stage}: {', '.join(parts)}"
-
-
-def _remove(path):
-    with files.convert_write_errors(path):
-        if files.exists(path):
-            files.remove(path)

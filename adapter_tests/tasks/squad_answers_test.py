@@ -188,7 +188,6 @@ class ChooseAnswerTest(tf.test.TestCase):
 
     def test_softmax(self):
         self.assertAllClose(squad_answers.softmax([1000.0, 1000.0, 0.0]), [0.5, 0.5, 0.0])
-        self.assertEqual(squad_answers.softmax([]), [])
 
 
 class FinalTextTest(tf.test.TestCase):

@@ -49,7 +49,7 @@ class ColumnsTest(FileTestCase):
                 (["Peter"], ["I-PER"], [8]),
             ],
         )
-        self.assertEqual((file.has_tags, file.extension), (True, "txt"))
+        self.assertEqual(file.extension, "txt")
         same = file.with_tags([["I-ORG", "O", "O"], ["I-PER"]])
         self.assertEqual(same.decode(), CONLL)
         other = file.with_tags([["O", "I-X", "O"], ["B-VERY-LONG"]]).decode()
@@ -109,7 +109,6 @@ class ColumnsTest(FileTestCase):
     def test_words_without_tags(self):
         file = self.read("a\nb\n\nc", requires_tags=False)
         self.assertEqual(file.sentences, [(["a", "b"], None, [1, 2]), (["c"], None, [4])])
-        self.assertFalse(file.has_tags)
         self.assertEqual(file.with_tags([["X", "Y"], ["Z"]]), b"a X\nb Y\n\nc Z")
 
     def test_refused(self):
@@ -162,7 +161,7 @@ class JsonTest(FileTestCase):
         file = self.read(content, "a.jsonl", word_column="w", tag_column="t")
         self.assertEqual(file.sentences, [(["a"], ["X"], [1])])
         file = self.read('{"tokens": ["a", "b"]}', "a.jsonl", requires_tags=False)
-        self.assertEqual((file.has_tags, file.sentences[0].tags), (False, None))
+        self.assertIsNone(file.sentences[0].tags)
         self.assertEqual(
             json.loads(file.with_tags([["X", "Y"]]).decode()),
             {"tokens": ["a", "b"], "tags": ["X", "Y"]},
