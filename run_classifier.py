@@ -161,9 +161,7 @@ def run(values):
     }
     label_ids = rows["train"]["label_ids"] if "train" in rows else None
     weights = classifier_data.class_weights(config.class_weights, task, label_ids)
-    data = classifier_data.data_of(examples, weights)
-    data.settings.update(config.window_settings())
-    data = data._replace(num_examples=len(rows.get("train", ())))
+    data = classifier_data.data_of(examples, rows, weights, config)
     labeled = {split for split in rows if processor.has_labels(split)}
     head = text_kind.get(task.kind).head(len(labels), weights)
     estimator, output = finetuning.begin(setup, task, data, head)

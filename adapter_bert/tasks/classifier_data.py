@@ -198,20 +198,25 @@ def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
     }
 
 
-def data_of(examples: Splits, weights: Optional[List[float]]) -> "finetuning.Data":
+def data_of(
+    examples: Splits, rows: Dict[str, TextRows], weights: Optional[List[float]], config
+) -> "finetuning.Data":
     """Returns what a run records about its data.
 
     Args:
       examples: the result of `read_examples`.
+      rows: the result of `encode_examples` for each split.
       weights: the result of `class_weights`.
+      config: `LongTextConfig`.
     """
     settings: Dict[str, Any] = {"data": digest(examples.get("train", ()))}
     if weights:
         settings["class_weights"] = weights
+    settings.update(config.window_settings())
     dev_sets = [examples[split] for split in examples if split.startswith("dev")]
     has_pairs = any(e.text_b is not None for split in examples.values() for e in split)
     return finetuning.Data(
-        len(examples.get("train", ())),
+        len(rows.get("train", ())),
         settings,
         {"dev_data": digest(*dev_sets)},
         ("text", "text_b") if has_pairs else ("text",),

@@ -5,12 +5,14 @@ Names, positional arguments and results are those of BERT's run_classifier.py.
 Shapes: N examples, S = max_seq_length.
 """
 
+import dataclasses
 import itertools
 from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from absl import logging
 
+from adapter_bert.common import task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_windows
 
@@ -20,6 +22,7 @@ _LOGGED_EXAMPLES = 3
 _PROGRESS_EVERY = 10000
 
 
+@dataclasses.dataclass(eq=False)
 class InputExample:
     """An example: a text or a pair of texts, and its label.
 
@@ -30,11 +33,10 @@ class InputExample:
       label: str, one of the task's labels; any of them if the label is unknown.
     """
 
-    def __init__(self, guid: str, text_a: str, text_b: Optional[str] = None, label: Any = None):
-        self.guid = guid
-        self.text_a = text_a
-        self.text_b = text_b
-        self.label = label
+    guid: str
+    text_a: str
+    text_b: Optional[str] = None
+    label: Any = None
 
 
 class PaddingInputExample:
@@ -45,6 +47,7 @@ Example = Union[InputExample, PaddingInputExample]
 Labels = Collection[str]  # In the order of their ids: a list, an array or the keys of a dict.
 
 
+@dataclasses.dataclass(eq=False)
 class InputFeatures:
     """The encoding of one example, as BERT reads it.
 
@@ -57,23 +60,15 @@ class InputFeatures:
       is_real_example: False for the features of a `PaddingInputExample`.
     """
 
-    def __init__(
-        self,
-        input_ids: List[int],
-        input_mask: List[int],
-        segment_ids: List[int],
-        label_id: Any,
-        is_real_example: bool = True,
-    ):
-        self.input_ids = input_ids
-        self.input_mask = input_mask
-        self.segment_ids = segment_ids
-        self.label_id = label_id
-        self.is_real_example = is_real_example
+    input_ids: List[int]
+    input_mask: List[int]
+    segment_ids: List[int]
+    label_id: Any
+    is_real_example: bool = True
 
 
 def convert_single_example(
-    ex_index: float,
+    ex_index: int,
     example: Example,
     label_list: Optional[Labels],
     max_seq_length: int,
@@ -105,7 +100,7 @@ def _ids_by_label(label_list: Optional[Labels]) -> Dict[str, int]:
 
 
 def _convert(
-    ex_index: float, example: Example, label_ids: Dict[str, int], max_seq_length: int, tokenizer
+    ex_index: int, example: Example, label_ids: Dict[str, int], max_seq_length: int, tokenizer
 ) -> InputFeatures:
     """Implements `convert_single_example` with the labels as a dict to their ids."""
     if isinstance(example, PaddingInputExample):
@@ -114,18 +109,18 @@ def _convert(
 
     ids_a, ids_b, label_id = _encode(ex_index, example, label_ids, max_seq_length, tokenizer)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    segment_a, segment_b = [cls_id, *ids_a, sep_id], [*ids_b, sep_id] if ids_b else []
-    padding = [0] * (max_seq_length - len(segment_a) - len(segment_b))
+    input_ids, segment_ids = task_kinds.pair_ids(ids_a, ids_b, cls_id, sep_id)
+    padding = [0] * (max_seq_length - len(input_ids))
     return InputFeatures(
-        input_ids=segment_a + segment_b + padding,
-        input_mask=[1] * (len(segment_a) + len(segment_b)) + padding,
-        segment_ids=[0] * len(segment_a) + [1] * len(segment_b) + padding,
+        input_ids=input_ids + padding,
+        input_mask=[1] * len(input_ids) + padding,
+        segment_ids=segment_ids + padding,
         label_id=label_id,
     )
 
 
 def _encode(
-    ex_index: float,
+    ex_index: int,
     example: InputExample,
     label_ids: Dict[str, int],
     max_seq_length: int,
@@ -148,15 +143,24 @@ def _encode(
     return (*_pair_ids(tokens_a, tokens_b, tokenizer), label_id)
 
 
-def window_ids(
+def truncated_ids(
     example: InputExample, max_seq_length: int, tokenizer
 ) -> List[Tuple[List[int], List[int]]]:
-    """Returns (ids of text_a, ids of text_b) for each window of an example.
+    """Returns [(ids of text_a, ids of text_b)] of a truncated example.
 
     Args:
       example: `InputExample`.
       max_seq_length, tokenizer: as in `convert_single_example`.
     """
+    tokens_a, tokens_b = _tokens(example, tokenizer)
+    truncate_pair(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
+    return [_pair_ids(tokens_a, tokens_b, tokenizer)]
+
+
+def window_ids(
+    example: InputExample, max_seq_length: int, tokenizer
+) -> List[Tuple[List[int], List[int]]]:
+    """Returns (ids of text_a, ids of text_b) for each window of an example; see `truncated_ids`."""
     tokens_a, tokens_b = _tokens(example, tokenizer)
     windows = text_windows.divide(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
     return [_pair_ids(*window, tokenizer) for window in windows]
@@ -227,7 +231,7 @@ def convert_examples_to_features(
     ]
 
 
-def _with_progress(examples: Sequence[Example]) -> Iterator[Tuple[int, Example]]:
+def _with_progress(examples: Sequence[Any]) -> Iterator[Tuple[int, Any]]:
     """Yields `enumerate(examples)`, and logs the progress."""
     for index, example in enumerate(examples):
         if index and index % _PROGRESS_EVERY == 0:
@@ -245,38 +249,34 @@ def window_arrays(
     """
     ids_of_labels, encoded, is_first = _ids_by_label(label_list), [], []
     for _, example in _with_progress(examples):
-        assert isinstance(example, InputExample)
         label_id = _label_id(example, ids_of_labels)
         windows = window_ids(example, max_seq_length, tokenizer)
         encoded += [(*ids, label_id) for ids in windows]
         is_first += [1] + [0] * (len(windows) - 1)
-    arrays = _arrays_of(encoded, [True] * len(encoded))
-    return {**arrays, "is_first": _column(is_first)}
+    return {**_arrays_of(encoded), "is_first": _column(is_first)}
 
 
 def text_arrays(
-    examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
+    examples: Sequence[InputExample], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> Dict[str, np.ndarray]:
     """Returns the arrays of `rows.TextRows`: `convert_examples_to_features` without the padding.
 
     Returns:
       A dict of arrays: "tokens", all ids in a row; the starts and lengths of each row's texts in
-      it; "label_ids" and "is_real_example" [N].
+      it; "label_ids" [N].
     """
     if not examples:
         raise ValueError("expected at least one example")
-    is_real = [not isinstance(example, PaddingInputExample) for example in examples]
     ids_of_labels = _ids_by_label(label_list)
-    encoded = [
-        ((), (), 0)
-        if isinstance(example, PaddingInputExample)
-        else _encode(index, example, ids_of_labels, max_seq_length, tokenizer)
-        for index, example in _with_progress(examples)
-    ]
-    return _arrays_of(encoded, is_real)
+    return _arrays_of(
+        [
+            _encode(index, example, ids_of_labels, max_seq_length, tokenizer)
+            for index, example in _with_progress(examples)
+        ]
+    )
 
 
-def _arrays_of(encoded, is_real):
+def _arrays_of(encoded):
     """Returns the arrays of rows, each (ids of text_a, ids of text_b, label_id)."""
     ids_a, ids_b, label_ids = zip(*encoded)
     lengths = np.array([(len(a), len(b)) for a, b in zip(ids_a, ids_b)])
@@ -289,7 +289,6 @@ def _arrays_of(encoded, is_real):
         "b_start": starts[:, 1],
         "b_length": lengths[:, 1],
         "label_ids": _column(label_ids),
-        "is_real_example": _column(is_real),
     }
 
 

@@ -7,6 +7,7 @@ Axes: N texts, T tokens, S positions, L requested layers, D hidden size.
 """
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import posixpath
 import re
 import shutil
 import tempfile
+import types
 import zipfile
 from typing import Any, Iterable, Iterator, List, Optional
 
@@ -27,6 +29,7 @@ POOLINGS = ("tokens", "cls", "mean")
 FORMATS = (".npy", ".npz")  # Any other extension means JSON lines.
 
 
+@dataclasses.dataclass(eq=False)
 class InputExample:
     """A text or a pair of texts.
 
@@ -36,12 +39,12 @@ class InputExample:
       text_b: str, or None.
     """
 
-    def __init__(self, unique_id: int, text_a: str, text_b: Optional[str]):
-        self.unique_id = unique_id
-        self.text_a = text_a
-        self.text_b = text_b
+    unique_id: int
+    text_a: str
+    text_b: Optional[str]
 
 
+@dataclasses.dataclass(eq=False)
 class InputFeatures:
     """The encoding of an example, as BERT reads it.
 
@@ -51,19 +54,11 @@ class InputFeatures:
       input_ids, input_mask, input_type_ids: lists of S ints.
     """
 
-    def __init__(
-        self,
-        unique_id: int,
-        tokens: List[str],
-        input_ids: List[int],
-        input_mask: List[int],
-        input_type_ids: List[int],
-    ):
-        self.unique_id = unique_id
-        self.tokens = tokens
-        self.input_ids = input_ids
-        self.input_mask = input_mask
-        self.input_type_ids = input_type_ids
+    unique_id: int
+    tokens: List[str]
+    input_ids: List[int]
+    input_mask: List[int]
+    input_type_ids: List[int]
 
 
 class TextFile:
@@ -218,7 +213,8 @@ class _Archive:
             arrays["starts"] = np.array(self._starts, np.int64)
             arrays["token_ids"] = np.concatenate(self._ids)
             num_rows = self._starts[-1]
-        stream: Any = _Stream(self._writer.write)
+        # Hides `seek`, which remote files lack.
+        stream: Any = types.SimpleNamespace(write=self._writer.write, flush=lambda: None)
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, values in arrays.items():
                 content = io.BytesIO()
@@ -228,16 +224,6 @@ class _Archive:
                 _Array(member, num_rows, self._shape)
                 with open(self._path, "rb") as reader:
                     shutil.copyfileobj(reader, member, 1 << 20)
-
-
-class _Stream:
-    """A file object that can only be written sequentially, as remote files are."""
-
-    def __init__(self, write):
-        self.write = write
-
-    def flush(self):
-        """Does nothing, as the wrapped file flushes when it is closed."""
 
 
 class FeatureWriter:

@@ -61,10 +61,6 @@ class Task(typing.NamedTuple):
     aliases: typing.Dict[str, str] = {}  # Other spellings of labels in the files.
     language: typing.Optional[str] = None
 
-    def splits_of(self, stage: str) -> List[str]:
-        """Returns the names of a stage's splits; stages are "train", "dev" and "test"."""
-        return [name for name in self.splits if name.split("_")[0] == stage]
-
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -95,8 +91,7 @@ TASKS = {
             "CoLA",
             _BINARY,
             {
-                "train": Split("train.tsv", "train", text_a=3, label=1, header=False),
-                "dev": Split("dev.tsv", "dev", text_a=3, label=1, header=False),
+                **_uniform_splits(3, label=1, header=False),
                 "test": Split("test.tsv", "test", text_a=1),
             },
             score="matthews",
@@ -104,11 +99,7 @@ TASKS = {
         _glue(
             "SST-2",
             _BINARY,
-            {
-                "train": Split("train.tsv", "train", text_a=0, label=1),
-                "dev": Split("dev.tsv", "dev", text_a=0, label=1),
-                "test": Split("test.tsv", "test", text_a=1),
-            },
+            {**_uniform_splits(0, label=1), "test": Split("test.tsv", "test", text_a=1)},
         ),
         _glue("MRPC", _BINARY, _uniform_splits(3, 4, label=0), score="f1"),
         _glue("STS-B", (), _uniform_splits(7, 8), kind="regression", score="spearman"),
@@ -116,8 +107,7 @@ TASKS = {
             "QQP",
             _BINARY,
             {
-                "train": Split("train.tsv", "train", 3, 4, label=5, skip_short=True),
-                "dev": Split("dev.tsv", "dev", 3, 4, label=5, skip_short=True),
+                **_uniform_splits(3, 4, label=5, skip_short=True),
                 "test": Split("test.tsv", "test", 1, 2),
             },
             score="f1",
@@ -232,7 +222,8 @@ class TaskProcessor(SplitProcessor):
 
     def splits_of(self, stage: str, data_dir: str) -> List[str]:
         """Returns a stage's splits; a second one, as MNLI has, only if its file exists."""
-        first, *extra_splits = self.task.splits_of(stage) or [stage]
+        names = [name for name in self.task.splits if name.split("_")[0] == stage]
+        first, *extra_splits = names or [stage]
         existing = [
             name
             for name in extra_splits

@@ -1,6 +1,6 @@
-"""How tasks are shown to people: what the labels of GLUE's tasks mean, and an example of any task.
+"""Describes tasks for pages and cards: the meaning of GLUE's labels, and an example for any task.
 
-What stands in a task adapter's own file comes first; see `task_adapter.Presentation`.
+A `Presentation` stored in the task adapter takes precedence.
 """
 
 from typing import Dict, Tuple
@@ -66,28 +66,28 @@ _KNOWN = {
 
 
 def of(description: Description) -> Tuple[Presentation, int]:
-    """Returns how a task is shown, without gaps but for labels that nobody described.
+    """Returns a task's presentation, complete except for missing label descriptions.
 
     Args:
       description: the task's.
 
     Returns:
       A `Presentation`, whose fields are some of those of the task's kind, with an example for each;
-      and how many of these, the first ones, a person must fill in.
+      and the number of leading fields that are required.
     """
     kind = task_kinds.get(description.kind)
-    own = description.presentation
+    stored = description.presentation
     known = _KNOWN.get(description.task.lower(), Presentation())
     if not set(known.label_descriptions) <= set(description.labels):
         known = Presentation()  # Another task of that name.
-    named = own.fields or tuple(own.example) or known.fields
+    named = stored.fields or tuple(stored.example) or known.fields
     required = kind.fields[: kind.num_required]
     fields = tuple(name for name in kind.fields if name in named or name in required)
     if not named:
         fields = kind.fields
-    examples = {**kind.example, **known.example, **own.example}
+    examples = {**kind.example, **known.example, **stored.example}
     presentation = Presentation(
-        own.label_descriptions or known.label_descriptions,
+        stored.label_descriptions or known.label_descriptions,
         fields,
         {name: examples.get(name, "") for name in fields},
     )

@@ -5,6 +5,7 @@ functions read are keyword arguments.
 """
 
 import bisect
+import dataclasses
 import functools
 import json
 import re
@@ -22,6 +23,7 @@ _MAX_DEPTH = 50  # SQuAD's nesting is 9 levels deep.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
+@dataclasses.dataclass(eq=False)
 class SquadExample:
     """A question about a paragraph.
 
@@ -35,23 +37,13 @@ class SquadExample:
       is_impossible: bool, whether the paragraph does not answer the question (SQuAD 2.0).
     """
 
-    def __init__(
-        self,
-        qas_id: str,
-        question_text: str,
-        doc_tokens: List[str],
-        orig_answer_text: Optional[str] = None,
-        start_position: Optional[int] = None,
-        end_position: Optional[int] = None,
-        is_impossible: bool = False,
-    ):
-        self.qas_id = qas_id
-        self.question_text = question_text
-        self.doc_tokens = doc_tokens
-        self.orig_answer_text = orig_answer_text
-        self.start_position = start_position
-        self.end_position = end_position
-        self.is_impossible = is_impossible
+    qas_id: str
+    question_text: str
+    doc_tokens: List[str]
+    orig_answer_text: Optional[str] = None
+    start_position: Optional[int] = None
+    end_position: Optional[int] = None
+    is_impossible: bool = False
 
 
 def read_squad_examples(

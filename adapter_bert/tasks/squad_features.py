@@ -4,6 +4,7 @@ Names, positional arguments and results are those of BERT's run_squad.py. A para
 long for a row is read in overlapping windows, each together with the question.
 """
 
+import dataclasses
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -20,6 +21,7 @@ _MAX_CACHED_WORDS = 100000  # Words whose pieces are cached.
 _TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
+@dataclasses.dataclass(eq=False)
 class InputFeatures:
     """The encoding of a question and one window, a row of S = max_seq_length tokens.
 
@@ -37,33 +39,18 @@ class InputFeatures:
       is_impossible: bool.
     """
 
-    def __init__(
-        self,
-        unique_id: int,
-        example_index: int,
-        doc_span_index: int,
-        tokens: List[str],
-        token_to_orig_map: Dict[int, int],
-        token_is_max_context: Dict[int, bool],
-        input_ids: List[int],
-        input_mask: List[int],
-        segment_ids: List[int],
-        start_position: Optional[int] = None,
-        end_position: Optional[int] = None,
-        is_impossible: Optional[bool] = None,
-    ):
-        self.unique_id = unique_id
-        self.example_index = example_index
-        self.doc_span_index = doc_span_index
-        self.tokens = tokens
-        self.token_to_orig_map = token_to_orig_map
-        self.token_is_max_context = token_is_max_context
-        self.input_ids = input_ids
-        self.input_mask = input_mask
-        self.segment_ids = segment_ids
-        self.start_position = start_position
-        self.end_position = end_position
-        self.is_impossible = is_impossible
+    unique_id: int
+    example_index: int
+    doc_span_index: int
+    tokens: List[str]
+    token_to_orig_map: Dict[int, int]
+    token_is_max_context: Dict[int, bool]
+    input_ids: List[int]
+    input_mask: List[int]
+    segment_ids: List[int]
+    start_position: Optional[int] = None
+    end_position: Optional[int] = None
+    is_impossible: Optional[bool] = None
 
 
 DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64  # BERT's defaults.
@@ -242,7 +229,7 @@ def improve_span_of_pieces(
     target = joined(answer)
     if not target:
         return first, last
-    token_of = [place for place in range(first, last + 1) for _ in joined(tokens[place])]
+    token_of = [index for index in range(first, last + 1) for _ in joined(tokens[index])]
     spans = [
         (token_of[match.start()], token_of[match.start() + len(target) - 1])
         for match in re.finditer(f"(?={re.escape(target)})", joined(tokens[first : last + 1]))
@@ -289,11 +276,11 @@ def max_context(spans: List[Tuple[int, int]]) -> np.ndarray:
       int array [tokens], indices of windows; the first one for a tie.
     """
     num_tokens = max((start + length for start, length in spans), default=0)
-    places = np.arange(num_tokens)
+    positions = np.arange(num_tokens)
     best, best_window = np.full(num_tokens, -np.inf), np.zeros(num_tokens, np.int64)
     for index, (start, length) in enumerate(spans):
         covered = slice(start, start + length)
-        left, right = places[covered] - start, start + length - 1 - places[covered]
+        left, right = positions[covered] - start, start + length - 1 - positions[covered]
         score = np.minimum(left, right) + 0.01 * length
         better = score > best[covered]
         best[covered] = np.where(better, score, best[covered])
@@ -362,7 +349,6 @@ class _Part:
             positions = zip(("start_positions", "end_positions"), columns[-2:])
             arrays.update((name, np.array(values, np.int32)) for name, values in positions)
         arrays["tokens"] = np.array(self.tokens, np.int32)
-        arrays["is_real_example"] = np.ones(len(self._rows), np.int32)
         arrays["num_questions"] = np.array([self.num_questions])
         return arrays
 
@@ -395,7 +381,7 @@ def window_features(
     features = []
     for index, window in enumerate(question.windows):
         covered = slice(window.start, window.start + window.length)
-        places = range(offset, offset + window.length)
+        positions = range(offset, offset + window.length)
         tokens = ["[CLS]", *query, "[SEP]", *paragraph.tokens[covered], "[SEP]"]
         padding = [0] * (max_seq_length - len(tokens))
         features.append(
@@ -404,8 +390,10 @@ def window_features(
                 example_index=example_index,
                 doc_span_index=index,
                 tokens=tokens,
-                token_to_orig_map=dict(zip(places, paragraph.word_of[covered])),
-                token_is_max_context=dict(zip(places, (best_windows[covered] == index).tolist())),
+                token_to_orig_map=dict(zip(positions, paragraph.word_of[covered])),
+                token_is_max_context=dict(
+                    zip(positions, (best_windows[covered] == index).tolist())
+                ),
                 input_ids=list(tokenizer.convert_tokens_to_ids(tokens)) + padding,
                 input_mask=[1] * len(tokens) + padding,
                 segment_ids=[0] * offset + [1] * (window.length + 1) + padding,

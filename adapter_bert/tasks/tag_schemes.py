@@ -42,21 +42,21 @@ def chunks(tags: Sequence[str]) -> List[Chunk]:
     Args:
       tags: chunk tags, in any scheme.
     """
-    found: List[Chunk] = []
+    result: List[Chunk] = []
     label: Optional[str] = None  # Of the open chunk.
     start = 0
     for index, tag in enumerate([*tags, OUTSIDE]):
         letter, tag_label = _split(tag)
         continues = label is not None and tag_label == label and letter in "IEL"
         if label is not None and not continues:
-            found.append(Chunk(label, start, index))
+            result.append(Chunk(label, start, index))
             label = None
         if tag_label is not None and label is None:
             label, start = tag_label, index
         if label is not None and letter in "ESLU":
-            found.append(Chunk(label, start, index + 1))
+            result.append(Chunk(label, start, index + 1))
             label = None
-    return found
+    return result
 
 
 def _split(tag: str) -> Tuple[str, Optional[str]]:

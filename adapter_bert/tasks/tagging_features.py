@@ -18,9 +18,9 @@ IGNORED = 0  # No tag is read at this position.
 UNKNOWN = 1  # A tag is read here, but the true one is unknown or not in the task's labels.
 FIRST_TAG = 2
 
-_KEPT_WORDS = 100000  # Words whose pieces are cached,
-_MAX_KEPT_LENGTH = 200  # if they have at most this many characters.
-_TOKENS_A_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
+_MAX_CACHED_WORDS = 100000  # Words whose pieces are cached,
+_MAX_CACHED_LENGTH = 200  # if they have at most this many characters.
+_TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
 class Window(NamedTuple):
@@ -44,21 +44,21 @@ def windows(lengths: Sequence[int], room: int) -> List[Window]:
     """
     num_words = len(lengths)
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    found: List[Window] = []
+    result: List[Window] = []
     start, first = 0, 0
     while num_words:
         end = int(np.searchsorted(ends, ends[start] + room, "right")) - 1
         if end >= num_words:
-            found.append(Window(start, num_words, first, num_words))
+            result.append(Window(start, num_words, first, num_words))
             break
         # The overlap is at most half of a window, and leaves room for one more word.
         shared = min(room // 2, room - int(lengths[end]))
         next_start = max(start + 1, int(np.searchsorted(ends, ends[end] - shared, "left")))
         middle = (ends[next_start] + ends[end]) / 2
         last = int(np.clip(np.searchsorted(ends, middle, "left"), next_start, end))
-        found.append(Window(start, end, first, last))
+        result.append(Window(start, end, first, last))
         start, first = next_start, last
-    return found
+    return result
 
 
 class WordPieces:
@@ -78,11 +78,11 @@ class WordPieces:
         """Returns a word's ids; [UNK] for one without WordPieces, such as a control character."""
         ids = self._ids.get(word)
         if ids is None:
-            if len(self._ids) >= _KEPT_WORDS:
+            if len(self._ids) >= _MAX_CACHED_WORDS:
                 self._ids.clear()
             tokens = self._tokenizer.tokenize(word)[: self.room] or ["[UNK]"]
             ids = list(self._tokenizer.convert_tokens_to_ids(tokens))
-            if len(word) <= _MAX_KEPT_LENGTH:
+            if len(word) <= _MAX_CACHED_LENGTH:
                 self._ids[word] = ids
         return ids
 
@@ -132,7 +132,7 @@ def add_rows(sentences: Iterable[tuple], pieces: WordPieces, add: Callable) -> N
     lengths: List[int] = []
     offset = 0
 
-    def hand_on():
+    def flush():
         zeros = np.zeros(len(starts), np.int64)
         add(
             {
@@ -142,7 +142,6 @@ def add_rows(sentences: Iterable[tuple], pieces: WordPieces, add: Callable) -> N
                 "a_length": np.array(lengths, np.int64),
                 "b_start": zeros,
                 "b_length": zeros,
-                "is_real_example": np.ones(len(starts), np.int32),
             }
         )
         for values in (ids, labels, starts, lengths):
@@ -154,11 +153,11 @@ def add_rows(sentences: Iterable[tuple], pieces: WordPieces, add: Callable) -> N
             lengths.append(len(row.ids))
             ids += row.ids
             labels += row.labels
-        if len(ids) >= _TOKENS_A_PART:
+        if len(ids) >= _TOKENS_PER_PART:
             offset += len(ids)
-            hand_on()
+            flush()
     if starts:
-        hand_on()
+        flush()
 
 
 class TaggedRows:
@@ -174,7 +173,7 @@ class TaggedRows:
         self, arrays: Dict[str, np.ndarray], cls_id: int, sep_id: int, max_seq_length: int
     ):
         text = {name: values for name, values in arrays.items() if name != "labels"}
-        labels = {name: arrays[name] for name in (*PARTS, "is_real_example")}
+        labels = {name: arrays[name] for name in PARTS}
         labels["tokens"] = arrays["labels"]
         self._text = TextRows(text, cls_id, sep_id, max_seq_length)
         self._labels = TextRows(labels, IGNORED, IGNORED, max_seq_length)

@@ -138,35 +138,25 @@ class TextKind(task_kinds.TaskKind):
             long_texts = text_windows.recorded(description.training)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
+        in_windows = long_texts["long_texts"] == "windows"
+        encode = classifier_features.window_ids if in_windows else classifier_features.truncated_ids
         windows = text_windows.Windows(np.zeros(1, int), long_texts["window_pooling"])
 
-        def read_windows(text, text_b):
+        def read(text, text_b):
             example = classifier_features.InputExample("", text, text_b)
-            ids = classifier_features.window_ids(example, description.max_seq_length, tokenizer)
+            pairs = encode(example, description.max_seq_length, tokenizer)
             cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-            return [task_kinds.pair_ids(*pair, cls_id, sep_id) for pair in ids], answer_windows
+            return [task_kinds.pair_ids(*pair, cls_id, sep_id) for pair in pairs], answer
 
-        def answer_windows(outputs):
+        def answer(outputs):
+            if len(outputs) == 1:  # Pooling would not change it, but take longer.
+                return self.answer(outputs[0], description.labels)
             stacked = {name: np.stack([each[name] for each in outputs]) for name in outputs[0]}
             joined = windows.join(stacked, self.is_single_label)
             output = {name: values[0] for name, values in joined.items()}
             return self.answer(output, description.labels)
 
-        def read(text, text_b):
-            features = classifier_features.convert_single_example(
-                ex_index=np.inf,
-                example=classifier_features.InputExample("", text, text_b, label="0"),
-                label_list=None,
-                max_seq_length=description.max_seq_length,
-                tokenizer=tokenizer,
-            )
-            return [task_kinds.strip_padding(features)], answer
-
-        def answer(outputs):
-            (output,) = outputs
-            return self.answer(output, description.labels)
-
-        return read_windows if long_texts["long_texts"] == "windows" else read
+        return read
 
 
 def get(name: str) -> TextKind:

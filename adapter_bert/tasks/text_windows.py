@@ -31,9 +31,9 @@ def divide(tokens_a: Tokens, tokens_b: Tokens, room: int) -> List[Tuple[Tokens, 
     longer, shorter = (tokens_a, tokens_b) if is_a_longer else (tokens_b, tokens_a)
     shorter = shorter[: room // 2]
     size = room - len(shorter)
-    count = max(-(-len(longer) // size), 1)
+    count = -(-len(longer) // size)
     starts = [index * (len(longer) - size) // max(count - 1, 1) for index in range(count)]
-    parts = [longer[max(start, 0) : max(start, 0) + size] for start in starts]
+    parts = [longer[start : start + size] for start in starts]
     return [(part, shorter) if is_a_longer else (shorter, part) for part in parts]
 
 
@@ -86,14 +86,14 @@ def recorded(training: Dict[str, Any]) -> Dict[str, str]:
     Raises:
       UserError: a value is unknown to this version.
     """
-    found = {
+    settings = {
         "long_texts": training.get("long_texts", "cut"),
         "window_pooling": training.get("window_pooling", POOLINGS[0]),
     }
     for name, known in (("long_texts", LONG_TEXTS), ("window_pooling", POOLINGS)):
-        if found[name] not in tuple(known):  # A file may hold a list, which no dict can look up.
-            raise UserError(f"{name} is {found[name]}; expected one of {', '.join(known)}.")
-    return found
+        if settings[name] not in tuple(known):  # A file may hold a list, which no dict can look up.
+            raise UserError(f"{name} is {settings[name]}; expected one of {', '.join(known)}.")
+    return settings
 
 
 def labels_of(rows) -> np.ndarray:

@@ -24,8 +24,8 @@ class TextRows:
 
     Args:
       arrays: dict of "tokens", int [T]; "a_start", "a_length", "b_start" and "b_length", int [N],
-        the slices of each row; and columns [N, ...], including is_real_example, 0 for a row of
-        padding only.
+        the slices of each row; and columns [N, ...]. The column is_real_example, 0 only for
+        padding, is added.
       cls_id, sep_id: ids of [CLS] and [SEP].
       max_seq_length: S.
     """
@@ -35,11 +35,11 @@ class TextRows:
         if not len(self._parts["tokens"]):
             self._parts["tokens"] = np.zeros(1, np.int32)  # `take` needs a valid index.
         self._columns = {name: values for name, values in arrays.items() if name not in PARTS}
+        self._columns["is_real_example"] = np.ones(len(arrays["a_start"]), np.int32)
         self._cls_id, self._sep_id = cls_id, sep_id
         self.max_seq_length = max_seq_length
         length_b = self._parts["b_length"]
-        specials = np.where(length_b > 0, 3, 2) * (self._columns["is_real_example"] > 0)
-        self.lengths = self._parts["a_length"] + length_b + specials
+        self.lengths = self._parts["a_length"] + length_b + np.where(length_b > 0, 3, 2)
         self.nbytes = self.lengths.nbytes + _nbytes(self._parts) + _nbytes(self._columns)
 
     def __len__(self):

@@ -30,10 +30,13 @@ class WordTokenizer:
 
 
 def taken_rows(examples, label_list, max_seq_length, tokenizer):
-    """Returns all arrays of the rows of `text_arrays`."""
-    arrays = classifier_features.text_arrays(examples, label_list, max_seq_length, tokenizer)
+    """Returns all arrays of the rows of `text_arrays`, with padding for `PaddingInputExample`."""
+    is_real = [isinstance(example, classifier_features.InputExample) for example in examples]
+    real = list(itertools.compress(examples, is_real))
+    arrays = classifier_features.text_arrays(real, label_list, max_seq_length, tokenizer)
     specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return rows.TextRows(arrays, *specials, max_seq_length).take(np.arange(len(examples)))
+    indices = np.where(is_real, np.cumsum(is_real) - 1, -1)
+    return rows.TextRows(arrays, *specials, max_seq_length).take(indices)
 
 
 class ConvertSingleExampleTest(tf.test.TestCase):
@@ -203,11 +206,6 @@ class ConvertExamplesTest(tf.test.TestCase):
             before = tiny.CountedText.comparisons
             self.assertAllEqual(label_ids(), np.arange(200) % 50)
             self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
-
-    def test_arrays_of_padding_alone(self):
-        arrays = taken_rows([classifier_features.PaddingInputExample()], ["0"], 3, WordTokenizer())
-        zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [[0, 0, 0]])
-        self.assert_arrays(arrays, dict(zeros, label_ids=[0], is_real_example=[0]))
 
     def test_arrays_without_features_raise_the_same(self):
         with self.assertRaisesRegex(UserError, "dev-7 .*'2'"):

@@ -518,7 +518,7 @@ class DamagedFilesTest(tf.test.TestCase):
 
             def read(folder, task=task):
                 processor = glue.get_processor(task.name)
-                for stage in filter(task.splits_of, ("train", "dev", "test")):
+                for stage in sorted({name.split("_")[0] for name in task.splits}):
                     for split in processor.splits_of(stage, folder):
                         make_features(processor, split, folder, tokenizer)
 

@@ -159,7 +159,7 @@ class FeaturesTest(FileTestCase):
         self.assertGreater(num_parts, 2)
         self.assertEqual(arrays.pop("num_questions").sum(), 5)
         positions = {"start_positions", "end_positions"}
-        self.assertEqual(set(arrays), {*rows.PARTS, "is_real_example", *positions})
+        self.assertEqual(set(arrays), {*rows.PARTS, *positions})
         # The paragraphs of the five questions are stored once each.
         texts = [CONTEXT, "A cat, " * 9, *("who is it " * i for i in range(1, 5)), "eh"]
         pieces = [LetterTokenizer().tokenize(text) for text in texts]

@@ -114,11 +114,11 @@ class RowsTest(tf.test.TestCase):
     def test_parts(self):
         sentences = [(["the", "dogs"] * 3, [0, 1] * 3)] * 5
         whole = self.rows(sentences)
-        before, features._TOKENS_A_PART = features._TOKENS_A_PART, 10
+        before, features._TOKENS_PER_PART = features._TOKENS_PER_PART, 10
         try:
             parted = self.rows(sentences)
         finally:
-            features._TOKENS_A_PART = before
+            features._TOKENS_PER_PART = before
         every = np.arange(len(whole))
         for name, values in whole.take(every).items():
             self.assertAllEqual(parted.take(every)[name], values)

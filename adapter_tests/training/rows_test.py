@@ -21,11 +21,10 @@ class TextRowsTest(tf.test.TestCase):
     # Start and length of a and of b; the second and third row share their b.
     SLICES = [(0, 3, 3, 0), (3, 2, 10, 4), (5, 1, 10, 4), (7, 0, 8, 1), (0, 0, 0, 0)]
 
-    def rows(self, is_real=(1, 1, 1, 1, 1), seq_length=9):
+    def rows(self):
         arrays = dict(zip(rows.PARTS[1:], np.array(self.SLICES).T), tokens=self.TOKENS)
         arrays["label_ids"] = np.array([[i, i + 10] for i in range(5)], np.float32)
-        arrays["is_real_example"] = np.array(is_real, np.int32)
-        return rows.TextRows(arrays, CLS, SEP, seq_length)
+        return rows.TextRows(arrays, CLS, SEP, 9)
 
     def expected(self, indices, length):
         found = []
@@ -53,8 +52,8 @@ class TextRowsTest(tf.test.TestCase):
 
     def test_rows_without_a_token(self):
         arrays = {name: np.zeros(2, np.int32) for name in rows.PARTS[1:]}
-        arrays.update(tokens=np.zeros(0, np.int32), is_real_example=np.array([1, 0]))
-        taken = rows.TextRows(arrays, CLS, SEP, 4).take([0, 1])
+        arrays["tokens"] = np.zeros(0, np.int32)
+        taken = rows.TextRows(arrays, CLS, SEP, 4).take([0, -1])
         self.assertAllEqual(taken["input_ids"], [[CLS, SEP, 0, 0], [0, 0, 0, 0]])
 
     def test_in_a_graph(self):
@@ -74,13 +73,11 @@ class TextRowsTest(tf.test.TestCase):
                 self.assertAllEqual(found[name], values, name)
 
     def test_rows_of_weight_0(self):
-        for some, indices in ((self.rows(), [1, -1]), (self.rows((1, 1, 1, 1, 0)), [1, 4])):
-            taken = some.take(indices)
-            self.assertAllEqual(taken["input_ids"][0], self.expected([1], 9)[0, 0])
-            for name in ("input_ids", "input_mask", "segment_ids"):
-                self.assertAllEqual(taken[name][1], np.zeros(9), name)
-            self.assertAllEqual(taken["is_real_example"], [1, 0])
-        self.assertAllEqual(self.rows((1, 1, 1, 1, 0)).lengths, [5, 9, 8, 4, 0])
+        taken = self.rows().take([1, -1])
+        self.assertAllEqual(taken["input_ids"][0], self.expected([1], 9)[0, 0])
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            self.assertAllEqual(taken[name][1], np.zeros(9), name)
+        self.assertAllEqual(taken["is_real_example"], [1, 0])
 
 
 class PaddedRowsTest(tf.test.TestCase):
