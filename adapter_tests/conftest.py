@@ -2,15 +2,23 @@
 
 import importlib
 import os
+import tempfile
 from unittest import mock
 
 import pytest
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_cache(tmp_path_factory):
-    """Scripts keep features in the user's cache: tests have one of their own."""
+def own_folders(tmp_path_factory):
+    """Gives tests a cache and temporary folders that pytest removes three runs later."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    folder = tmp_path_factory.mktemp("tmp")
+    # The variable is for processes that tests start.
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    yield
+    for path in list(folder.rglob("*")):
+        if path.is_symlink():  # TensorFlow removes its folder, but fails at a link.
+            path.unlink()
 
 
 @pytest.fixture(autouse=True, scope="class")

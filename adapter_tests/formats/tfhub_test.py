@@ -172,10 +172,11 @@ class HubTest(HubTestCase):
 
     def test_reading_a_folder_imports_neither_hub_nor_estimator(self):
         self.export(tokenization={"do_lower_case": True})
+        modules = {"tensorflow_hub", "adapter_bert.common.tf_estimator"}
         program = (
             "import sys; from adapter_bert.formats import tfhub; tfhub.read_bert(sys.argv[1]);"
+            f" print({modules} & set(sys.modules))"
         )
-        program += " print({'tensorflow_hub', 'tf_estimator'} & set(sys.modules))"
         root = paths.PROJECT
         printed = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
         self.assertEqual(printed.decode().strip(), "set()")

@@ -16,7 +16,7 @@ import tokenization
 from adapter_bert.common.errors import UserError
 from adapter_bert.serving import in_graph_tokenizer
 from adapter_bert.tasks import classifier_features
-from adapter_tests.support import tiny
+from adapter_tests.support import file_cases, tiny
 from adapter_tests.support.script_cases import FOLDER
 
 _LETTERS = "abcdefgnotT .,'-\t\n\u00a0\u00e9\u00c9\u2026\u200b\ufffd\u72d7\u0130\ufb01\u0301$+"
@@ -127,7 +127,7 @@ class EncoderTest(tf.test.TestCase):
         st.lists(st.tuples(*[st.text(st.sampled_from(_LETTERS), max_size=30)] * 2), min_size=1),
         st.booleans(),
     )
-    @hypothesis.settings(max_examples=60, deadline=None)
+    @hypothesis.settings(file_cases.many, max_examples=60)
     def test_ids(self, pairs, lower_case):
         tokenizer, encoded = self.graphs[lower_case]
         found = np.stack(encoded(*map(list, zip(*pairs))), 1)

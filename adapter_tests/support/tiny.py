@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -186,8 +187,9 @@ def _text_module(width, seed):
     return folder
 
 
-# Below the system's ephemeral ports, so nobody takes a port between `free_port` and its use.
-_PORTS = itertools.count(20000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
+# Below the system's ephemeral ports, so nobody takes a port between `free_port` and its use. The
+# first one is random, as tests of several processes and checkouts may run at the same time.
+_PORTS = itertools.count(random.SystemRandom().randrange(20000, 32000))
 
 
 def free_port():

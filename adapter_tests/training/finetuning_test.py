@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import random
 import re
 import resource
 import shutil
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.estimator
 
 # Number of kills per run: the first in the middle of training, more at random moments.
 KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "1"))
+MOMENTS = random.SystemRandom()  # Other generators restart in tf.test.TestCase.setUp.
 
 ADAPTERS = [
     f"bert/encoder/layer_{layer}/{site}/adapters/{part}"
@@ -955,7 +957,7 @@ class ProcessTest(JobsTestCase):
         process = self.start(*flags)
         while process.poll() is None and not checkpoints.last_step(self.output_dir):
             time.sleep(0.02)
-        time.sleep(np.random.uniform(0, 0.5))
+        time.sleep(MOMENTS.uniform(0, 0.5))
         self.assertIsNone(process.poll())
         self.kill(process)
         self.assertBetween(checkpoints.last_step(self.output_dir), 2, 119)
@@ -979,7 +981,7 @@ class ProcessTest(JobsTestCase):
         had_adapter = False
         for _ in range(KILLS - 1):
             process = self.start(*flags)
-            time.sleep(np.random.uniform(0, seconds))
+            time.sleep(MOMENTS.uniform(0, seconds))
             self.kill(process)
             # A finished adapter may be under its temporary name, but is never gone.
             has_adapter = any(
