@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 from unittest import mock
 
 import numpy as np
@@ -25,7 +24,7 @@ class ExportModelTest(tf.test.TestCase):
         super().setUp()
         if tf.__version__.startswith("1."):
             self.skipTest("SavedModels are written by TensorFlow 2 alone.")
-        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.root = self.get_temp_dir()
         self.bert = tiny.write_bert(os.path.join(self.root, "bert"))
         self.export_dir = os.path.join(self.root, "exported")
 

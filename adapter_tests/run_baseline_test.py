@@ -7,9 +7,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 import time
 import unittest
 from unittest import mock
@@ -26,8 +23,6 @@ from adapter_bert.common import devices, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
 from adapter_tests.support import command_lines, tf2_modules, tiny
-
-FOLDER = os.path.dirname(os.path.abspath(run_baseline.__file__))
 
 
 def parsed(*arguments):
@@ -47,7 +42,7 @@ def read_rows(*path):
 class ScriptTestCase(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
         self.module = tiny.write_text_module(os.path.join(self.folder, "module"))
         self.data = os.path.join(self.folder, "data")
         self.out = os.path.join(self.folder, "out")
@@ -438,18 +433,3 @@ class RefusedTest(ScriptTestCase):
             self.run_script("--preset=airline", f"--module={self.module}")
         (line,) = [line for line in logs.output if "at most one" in line]
         self.assertIn("at most one of 100 training examples, too few to learn from: rare (1)", line)
-
-    def test_from_the_command_line(self):
-        task = ["--task_name=custom", "--text_column=text", "--label_column=label"]
-        folders = [f"--data_dir={self.data}", f"--output_dir={self.out}", "--module=nowhere"]
-        script = os.path.join(FOLDER, "run_baseline.py")
-        done = subprocess.run([sys.executable, script, *task, *folders], capture_output=True)
-        self.assertEqual(done.returncode, 1)
-        self.assertTrue(
-            done.stderr.decode().endswith(
-                "Error: TF-Hub module nowhere: cannot be downloaded (nowhere does not exist);"
-                " expected a reachable address, or the folder of a module.\n"
-            ),
-            done.stderr,
-        )
-        self.assertNotIn(b"Traceback", done.stderr)

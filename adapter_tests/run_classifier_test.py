@@ -491,29 +491,15 @@ class BadInputTest(ScriptTestCase):
 
     def test_flags(self):
         for flags, *parts in (
-            ("--task_name=", "--task_name"),
-            ("--task_name=mrpx", "--task_name=mrpx", "MRPC"),
             ("--task_name=what", "--task_name=what", "MRPC", "sms_spam", "custom"),
-            ("--task_name=custom", "--text_column", "--label_column"),
-            ("--label_type=float", "--label_type", "--task_name=custom"),
-            ("--text_column=a", "--text_column", "--task_name=custom"),
             ("--max_seq_length=41", "--max_seq_length=41", "40"),
             ("--max_seq_length=3", "--max_seq_length=3"),
             ("--adapter_size=0", "--adapter_size", "0"),
-            ("--adapter_size=-3", "--adapter_size", "-3"),
             ("--adapter_fn=lora", "--adapter_fn=lora", "feedforward_adapter"),
-            ("--adapter_activation=swosh", "--adapter_activation", "'swosh'", "relu"),
             ("--learning_rate=0", "--learning_rate"),
-            ("--learning_rate=nan", "--learning_rate"),
-            ("--num_train_epochs=0", "--num_train_epochs"),
-            ("--num_train_epochs=inf", "--num_train_epochs"),
             ("--train_batch_size=25", "24", "--train_batch_size"),
             ("--num_train_epochs=0.1", "--num_train_epochs"),
-            ("--warmup_proportion=2", "--warmup_proportion", "2.0"),
-            ("--tuning=top_layers", "--num_top_layers"),
-            ("--num_top_layers=1", "--tuning=top_layers"),
             ("--tuning=top_layers --num_top_layers=3", "--num_top_layers", "2 layers"),
-            ("--do_train=false", "--do_train"),
             ("--use_tpu --tpu_name=grpc://127.0.0.1:1", "--tpu_name=grpc://127"),
             ("--use_tpu --tpu_name=local", "--tpu_name=local"),
         ):
@@ -565,45 +551,22 @@ class BadInputTest(ScriptTestCase):
 class CommandLineTest(ScriptTestCase):
     """The script as a process of its own."""
 
-    def start(self, *arguments):
+    def test_the_report_is_printed_and_the_log_is_quiet(self):
+        script = os.path.join(FOLDER, "run_classifier.py")
+        arguments = ["--output_dir=" + self.output_dir, "--num_train_epochs=0.4", "--tuning=head"]
         # TensorFlow 2.12 sets this variable itself when it is imported.
         environ = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-        return subprocess.Popen(
-            [sys.executable, os.path.join(FOLDER, "run_classifier.py"), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
+        done = subprocess.run(
+            [sys.executable, script, *self.base_flags, *arguments],
+            capture_output=True,
+            text=True,
             env=environ,
         )
-
-    def test_positional_arguments(self):
-        with self.assertRaisesRegex(errors.UserError, "MRPC.*--name=value"):
-            run_classifier.main(["run_classifier.py", "MRPC"])
-
-    def test_mistakes(self):
-        nowhere = os.path.join(self.folder, "nowhere")
-        started = [
-            (self.start(*arguments), part)
-            for arguments, part in (
-                (["--adaptr_size=8"], "Did you mean: adapter_size"),
-                (["--task_name=MRPC", "--data_dir=" + nowhere], nowhere),
-            )
-        ]
-        for process, part in started:
-            stdout, stderr = process.communicate()
-            self.assertEqual((process.returncode, stdout), (1, ""))
-            self.assertRegex(stderr, r"\AError: [^\n]+[.?]\n\Z")
-            self.assertIn(part, stderr)
-
-    def test_the_report_is_printed_and_the_log_is_quiet(self):
-        arguments = ["--output_dir=" + self.output_dir, "--num_train_epochs=0.4", "--tuning=head"]
-        process = self.start(*self.base_flags, *arguments)
-        stdout, stderr = process.communicate()
-        self.assertEqual(process.returncode, 0, stderr)
-        self.assertIn("step 1/1", stdout)
-        self.assertIn("MRPC dev: f1", stdout)
-        self.assertIn("Scores: " + self.path("eval_results.txt"), stdout)
-        for line in stderr.splitlines():
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("step 1/1", done.stdout)
+        self.assertIn("MRPC dev: f1", done.stdout)
+        self.assertIn("Scores: " + self.path("eval_results.txt"), done.stdout)
+        for line in done.stderr.splitlines():
             self.assertRegex(line, r"^\d\d:\d\d:\d\d ")
 
 

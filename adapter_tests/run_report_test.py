@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tempfile
 
 import tensorflow.compat.v1 as tf
 
@@ -16,7 +15,7 @@ from adapter_tests.support.records import ABLATION_FILE, record, seeds
 class RunReportTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
         self.out = os.path.join(self.folder, "out")
         self.write_records(
             [

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from unittest import mock
 
 import pytest
@@ -20,7 +19,7 @@ from adapter_tests.support.records import seeds
 class RunSweepTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.root = self.get_temp_dir()
         self.folder = os.path.join(self.root, "sweep")
         os.environ["BERT_BASE_DIR"] = tiny.write_bert(os.path.join(self.root, "bert"))
         os.environ["GLUE_DIR"] = self.root

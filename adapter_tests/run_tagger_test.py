@@ -305,17 +305,6 @@ class ScriptTest(TaggerTestCase):
             self.assertEqual(adapter.description.labels[:2], ("O", "B-ANIMAL"))
         self.assertLen(set(weights), 1)
 
-    def test_every_tuning_method_trains(self):
-        for method in (["full"], ["top_layers", "--num_top_layers=1"], ["layer_norm"], ["head"]):
-            output_dir = os.path.join(self.folder, method[0])
-            with self.assertLogs("absl", "INFO") as log:
-                report = self.succeed(
-                    "--do_train", "--tuning=" + method[0], *method[1:], output_dir=output_dir
-                )
-            (before,) = [line for line in log.output if "Training " in line]
-            count = before.partition("Training ")[2].split(" of ")[0]
-            self.assertIn(f"Trained: {count} of ", report)
-
     def test_the_best_is_kept(self):
         self.succeed(
             "--keep_best", "--eval_every_steps=10", "--do_train", "--do_eval", "--do_predict"

@@ -39,11 +39,6 @@ class ModelTestCase(tf.test.TestCase):
         cls.folder = tiny.write_text_module(os.path.join(tempfile.mkdtemp(), "module"))
         cls.module = model.open_module(cls.folder)
 
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(os.path.dirname(cls.folder))
-        super().tearDownClass()
-
     def settings(self, unit="word", kind="classification", num_labels=2, **changes):
         space = dataclasses.replace(SPACE, **changes)
         return model.NetworkConfig(space, self.module, unit, kind, num_labels, 1)
@@ -72,6 +67,26 @@ class ModelTestCase(tf.test.TestCase):
                     variable.load(random.uniform(0.5, 1.5, variable.shape.as_list()), session)
             values = {v.op.name: v for v in tf.global_variables()}
             return session.run([outputs, values])
+
+    def stepped(self, config):
+        """(variables before, their gradients, variables after) one step of the model_fn."""
+        rows, strings = self.prepared(config)
+        features = {**rows, "label_ids": np.array([0, 1, 1, 0], np.int32)}
+        with tf.Graph().as_default(), tf.Session() as session:
+            step = tf.train.get_or_create_global_step()
+            model_fn = model.model_fn_builder(config, strings)
+            tensors = {name: tf.constant(values) for name, values in features.items()}
+            spec = model_fn(tensors, None, tf_estimator.ModeKeys.TRAIN, {}, None)
+            trained = {v.op.name: v for v in tf.trainable_variables()}
+            gradients = tf.gradients(spec.loss, list(trained.values()))
+            initialize(session)
+            reached = {name: g for name, g in zip(trained, gradients) if g is not None}
+            dense = {name: tf.convert_to_tensor(g) for name, g in reached.items()}
+            before, found, loss = session.run([trained, dense, spec.loss])
+            session.run(spec.train_op)
+            self.assertEqual(session.run(step), 1)
+            self.assertTrue(np.isfinite(loss))
+            return before, found, session.run(trained)
 
 
 def initialize(session):
@@ -191,16 +206,6 @@ class TowersTest(ModelTestCase):
         )
         self.assertAllClose(outputs, towers(config.settings, values, inputs, pooled), 1e-5, 1e-5)
 
-    def test_a_module_that_trains_begins_as_a_frozen_one(self):
-        for unit, sentences in (("word", TEXTS), ("text", PAIRS)):
-            for use_convolution in (False, True):
-                changes = {"use_convolution": use_convolution}
-                frozen, values = self.computed(self.settings(unit, **changes), sentences)
-                changes["fine_tune_module"] = True
-                trained, others = self.computed(self.settings(unit, **changes), sentences)
-                self.assertAllClose(frozen, trained, 1e-5, 1e-5)
-                self.assertEqual(set(others) - set(values), {"module/table"})
-
     def test_dropout_is_of_training_alone(self):
         config = self.settings(use_convolution=True, conv_dropout=0.4, hidden_dropout=0.5)
         again = self.settings(use_convolution=True)
@@ -212,46 +217,6 @@ class TowersTest(ModelTestCase):
 
 
 class StepTest(ModelTestCase):
-    def stepped(self, config):
-        """(variables before, their gradients, variables after) one step of the model_fn."""
-        rows, strings = self.prepared(config)
-        features = {**rows, "label_ids": np.array([0, 1, 1, 0], np.int32)}
-        with tf.Graph().as_default(), tf.Session() as session:
-            step = tf.train.get_or_create_global_step()
-            model_fn = model.model_fn_builder(config, strings)
-            tensors = {name: tf.constant(values) for name, values in features.items()}
-            spec = model_fn(tensors, None, tf_estimator.ModeKeys.TRAIN, {}, None)
-            trained = {v.op.name: v for v in tf.trainable_variables()}
-            gradients = tf.gradients(spec.loss, list(trained.values()))
-            initialize(session)
-            reached = {name: g for name, g in zip(trained, gradients) if g is not None}
-            dense = {name: tf.convert_to_tensor(g) for name, g in reached.items()}
-            before, found, loss = session.run([trained, dense, spec.loss])
-            session.run(spec.train_op)
-            self.assertEqual(session.run(step), 1)
-            self.assertTrue(np.isfinite(loss))
-            return before, found, session.run(trained)
-
-    def test_each_tower_has_its_rate_and_regularization(self):
-        config = self.settings(
-            fine_tune_module=True,
-            deep_learning_rate=0.5,
-            deep_regularization=0.01,
-            wide_learning_rate=0.005,
-            wide_regularization=0.0,
-        )
-        before, gradients, after = self.stepped(config)
-        self.assertEqual(set(before), set(gradients))
-        for name, gradient in gradients.items():
-            rate, penalty = (0.005, 0.0) if name.startswith("wide/") else (0.5, 0.01)
-            # Duchi et al. 2011: adaptive rates, and the proximal step of the penalty.
-            adapted = rate / np.sqrt(0.1 + gradient**2)
-            expected = (before[name] - adapted * gradient) / (1 + adapted * penalty)
-            if name == "module/table":  # Rows that did not occur are left as they are.
-                occurred = gradient.any(-1, keepdims=True)
-                expected = np.where(occurred, expected, before[name])
-            self.assertAllClose(after[name], expected, 1e-5, 1e-6, msg=name)
-
     def test_moving_statistics_move(self):
         config = self.settings(hidden_layers=1, hidden_normalization="batch")
         rows, strings = self.prepared(config)
@@ -287,9 +252,48 @@ class StepTest(ModelTestCase):
             self.assertIn("deep/output/weights", changed, task)
 
 
+class ModuleTest(ModelTestCase):
+    """Tests what depends on a module's format, here TensorFlow 1's."""
+
+    def test_embeddings(self):
+        strings = ["", *(text for text, _ in TEXTS)]
+        expected = [embedded(text) for text in strings]
+        self.assertAllClose(model.compute_embeddings(self.module, strings), expected)
+
+    def test_a_module_that_trains_begins_as_a_frozen_one(self):
+        for unit, sentences in (("word", TEXTS), ("text", PAIRS)):
+            for use_convolution in (False, True):
+                changes = {"use_convolution": use_convolution}
+                frozen, values = self.computed(self.settings(unit, **changes), sentences)
+                changes["fine_tune_module"] = True
+                trained, others = self.computed(self.settings(unit, **changes), sentences)
+                self.assertAllClose(frozen, trained, 1e-5, 1e-5)
+                self.assertEqual(set(others) - set(values), {"module/table"})
+
+    def test_each_tower_has_its_rate_and_regularization(self):
+        config = self.settings(
+            fine_tune_module=True,
+            deep_learning_rate=0.5,
+            deep_regularization=0.01,
+            wide_learning_rate=0.005,
+            wide_regularization=0.0,
+        )
+        before, gradients, after = self.stepped(config)
+        self.assertEqual(set(before), set(gradients))
+        for name, gradient in gradients.items():
+            rate, penalty = (0.005, 0.0) if name.startswith("wide/") else (0.5, 0.01)
+            # Duchi et al. 2011: adaptive rates, and the proximal step of the penalty.
+            adapted = rate / np.sqrt(0.1 + gradient**2)
+            expected = (before[name] - adapted * gradient) / (1 + adapted * penalty)
+            if name == "module/table":  # Rows that did not occur are left as they are.
+                occurred = gradient.any(-1, keepdims=True)
+                expected = np.where(occurred, expected, before[name])
+            self.assertAllClose(after[name], expected, 1e-5, 1e-6, msg=name)
+
+
 @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
-class TensorFlow2Test(TowersTest, StepTest):
-    """The same of a module that is TensorFlow 2's SavedModel."""
+class TensorFlow2ModuleTest(ModuleTest):
+    """The same for TensorFlow 2's SavedModel."""
 
     @classmethod
     def setUpClass(cls):

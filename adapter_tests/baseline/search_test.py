@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from unittest import mock
 
@@ -46,7 +45,7 @@ def dropout(settings, on_score):
 class SearchTestCase(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
 
     def settings(self, trials=3, **changes):
         journal = os.path.join(self.folder, "search.journal")

@@ -12,7 +12,7 @@ import tempfile
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from adapter_bert.common import cli, paths, settings
+from adapter_bert.common import cli, paths
 from adapter_bert.common.errors import UserError
 
 FOLDER = paths.PROJECT
@@ -36,8 +36,6 @@ def main(argv):
         raise errors.UserError("rows.tsv, line 3: found 2 columns, expected 5")
     if argv[1:] == ["bug"]:
         raise ValueError("a bug")
-    if argv[1:] == ["interrupt"]:
-        raise KeyboardInterrupt()
     print("size", flags.FLAGS.adapter_size)
 
 cli.run(main)
@@ -81,10 +79,6 @@ class RunTest(tf.test.TestCase):
             self.assertRegex(stderr, r"^Error: [^\n]+[.?]\n$")
             for part in expected:
                 self.assertIn(part, stderr)
-
-    def test_ctrl_c(self):
-        result = self.run_script("--verbosity=-1", "interrupt")
-        self.assertEqual(result, (130, "", "Interrupted.\n"))
 
     def test_a_bug_has_a_traceback(self):
         code, _, stderr = self.run_script("bug")
@@ -159,14 +153,3 @@ class FlagSectionsTest(tf.test.TestCase):
             text = cli.help_text(values)
             shown = re.findall(r"^  --(?:\[no\])?(\w+): ", text, re.MULTILINE)
             self.assertEqual(sorted(shown), sorted(values), script)
-
-    def test_help_of_a_script(self):
-        script = os.path.join(paths.PROJECT, "run_classifier.py")
-        done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0)
-        self.assertNotIn("Traceback", done.stderr)
-        self.assertIn("--adapter_size", done.stdout)
-        titles = re.findall(r"^(\w[\w ]+):$", done.stdout, re.MULTILINE)
-        self.assertEqual(titles, [title for title in settings.SECTIONS if title in titles])
-        self.assertIn("Adapters", titles)
-        self.assertIn(cli.help_text(defined("run_classifier"))[:300], done.stdout)

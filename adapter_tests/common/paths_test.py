@@ -1,7 +1,6 @@
 """Tests of paths.py: the order of the search, its log, and its errors."""
 
 import os
-import tempfile
 from unittest import mock
 
 from adapter_bert.common import paths
@@ -13,7 +12,7 @@ class PathsTestCase(RefusalTestCase):
 
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
         without = {k: v for k, v in os.environ.items() if k not in ("GLUE_DIR", "BERT_BASE_DIR")}
         for patch in (
             mock.patch.dict(os.environ, without, clear=True),

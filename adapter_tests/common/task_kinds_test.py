@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -58,7 +57,7 @@ class ToyKindsTest(HeadCase):
         kinds = registered(Ordinal(), Marks())
         kinds.__enter__()
         self.addCleanup(kinds.__exit__, None, None, None)
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
 
     def adapter(self, kind, labels):
         description = task_adapter.Description(

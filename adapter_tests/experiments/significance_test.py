@@ -2,7 +2,6 @@
 
 import fractions
 import os
-import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -37,7 +36,7 @@ class McNemarTest(tf.test.TestCase):
 class CompareTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
         self.labels = self.write(
             "labels.tsv", "index\tlabel\n0\tno\n1\tyes\n2\tyes\n3\tno\n4\tno\n"
         )
@@ -126,7 +125,7 @@ class OwnFilesTest(tf.test.TestCase):
     """The files that `classifier_results` writes."""
 
     def compare(self, task, labels, probabilities):
-        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        folder = self.get_temp_dir()
         predictions = {"probabilities": probabilities, "loss": np.zeros(len(labels))}
         classifier_results.write_answers(folder, task, "dev", labels, predictions)
         path = os.path.join(folder, "dev_predictions.tsv")

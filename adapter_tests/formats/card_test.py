@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -21,7 +20,7 @@ from adapter_tests.support import task_adapters
 class CardTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "adapter")
+        self.folder = os.path.join(self.get_temp_dir(), "adapter")
 
     def save(self, **changes):
         adapter = task_adapters.random_adapter(labels=("no", "yes"))

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
@@ -54,7 +53,7 @@ class AddressTest(RefusalTestCase):
 class HubTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
         self.bert = tiny.write_bert(self.path("bert"))
         self.adapter = self.path("adapter")
         adapter = own_models.build_task_adapter(self.bert, task="MRPC")

@@ -1,7 +1,6 @@
 """Tests of other_files.py: errors of convert_checkpoint.py for files that are not models."""
 
 import os
-import tempfile
 import zipfile
 
 import numpy as np
@@ -15,7 +14,7 @@ from adapter_tests.support.refusals import RefusalTestCase
 class OtherFilesTest(RefusalTestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
 
     def path(self, name):
         return os.path.join(self.folder, name)

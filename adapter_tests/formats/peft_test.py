@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 
 import convert_checkpoint
 from adapter_bert.formats import peft, task_adapter
@@ -12,7 +11,7 @@ from adapter_tests.support.refusals import RefusalTestCase
 
 class PeftTest(RefusalTestCase):
     def test_errors_name_peft(self):
-        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        folder = self.get_temp_dir()
         bert = tiny.write_bert(os.path.join(folder, "bert"))
         self.assertFalse(peft.matches(folder))
         with open(os.path.join(folder, "adapter_config.json"), "w") as writer:

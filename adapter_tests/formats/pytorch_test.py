@@ -9,7 +9,6 @@ import os
 import pickle
 import random
 import struct
-import tempfile
 import zipfile
 
 import numpy as np
@@ -91,7 +90,7 @@ def legacy(content, values=BYTES, length=6):
 class PyTorchTestCase(RefusalTestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
         self.path = os.path.join(self.folder, "pytorch_adapter.bin")
 
     def write(self, content):

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tempfile
 import unittest
 from unittest import mock
 
@@ -50,7 +49,7 @@ def inputs():
 class EncoderTestCase(RefusalTestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
         self.source = os.path.join(self.folder, "source")
 
     def read(self):

@@ -1,7 +1,6 @@
 """Tests of classifier_data.py: the task that flags select, and its rows."""
 
 import os
-import tempfile
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -21,7 +20,7 @@ def parsed(*arguments):
 class FindTaskTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.data = tiny.write_mrpc(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        self.data = tiny.write_mrpc(self.get_temp_dir())
 
     def find(self, *arguments, given=None):
         return classifier_data.find_task(parsed("--data_dir=" + self.data, *arguments), given)
@@ -55,6 +54,7 @@ class FindTaskTest(tf.test.TestCase):
             (["--task_name=nothing_like_it"], "is unknown.* CoLA.* custom"),
             (["--task_name=custom", "--text_column=x"], "requires .* --label_column"),
             (["--task_name=mrpc", "--label_type=float"], "--label_type requires"),
+            (["--task_name=mrpc", "--text_column=x"], "--text_column requires"),
             (["--task_name=mrpc", "--data_dir=/nowhere"], "--data_dir.*/nowhere"),
         ):
             with self.assertRaisesRegex(UserError, expected):
@@ -63,7 +63,7 @@ class FindTaskTest(tf.test.TestCase):
 
 class RowsTest(tf.test.TestCase):
     def test_they_are_the_features_and_are_kept(self):
-        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        folder = self.get_temp_dir()
         vocab_file = os.path.join(tiny.write_bert(folder), "vocab.txt")
         tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)
         examples = [

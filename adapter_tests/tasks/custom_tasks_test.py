@@ -4,8 +4,6 @@ import collections
 import json
 import os
 
-import hypothesis
-import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
@@ -14,9 +12,7 @@ from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import (
     FileTestCase,
     as_tuples,
-    files_of,
     make_features,
-    many,
     tiny_tokenizer,
 )
 from adapter_tests.support.shared import SHARED, needs_shared
@@ -200,27 +196,6 @@ class TableProcessorTest(FileTestCase):
             self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
             path = self.write(split + ".tsv", "one\ttwo\na\tb\n")
             self.assert_refused(["--label_column=kind", path], self.examples, split)
-
-
-class PropertiesTest(FileTestCase):
-    @many
-    @hypothesis.given(
-        st.sampled_from(["classification", "regression", "multilabel"]),
-        st.sampled_from(["train.csv", "train.tsv", "train.jsonl"]),
-        files_of(b"one,kind\n", b"one\tkind\n", b'{"one": "a", "kind": 1}\n', b"a,1\n", b"b,2\n"),
-    )
-    def test_any_bytes_are_read_or_refused(self, kind, name, content):
-        path = self.write(name, content)
-        layout = custom_tasks.Layout("custom", "one", "kind", kind=kind)
-        try:
-            processor = custom_tasks.TableProcessor(layout, self.folder)
-            examples = processor.get_train_examples(self.folder)
-        except UserError as error:
-            self.assert_one_sentence(error, path)
-        else:
-            self.assertTrue(examples)
-        finally:
-            os.remove(path)
 
 
 # A file of each additional task as published (three rows), and its expected examples.

@@ -3,12 +3,8 @@
 import json
 import os
 
-import hypothesis
-import hypothesis.strategies as st
-
-from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import squad_data
-from adapter_tests.support.file_cases import FileTestCase, many
+from adapter_tests.support.file_cases import FileTestCase
 from adapter_tests.support.squad import CONTEXT, question, squad
 
 
@@ -153,56 +149,3 @@ class ReadTest(FileTestCase):
         ):
             path = self.write("squad.json", json.dumps(squad(question("good"), bad)))
             self.assert_refused([path, *parts], squad_data.answer_texts, path, version_2)
-
-    @many
-    @hypothesis.given(
-        st.recursive(
-            st.none() | st.booleans() | st.integers(-2, 40) | st.sampled_from(["cat", "", "q"]),
-            lambda inner: (
-                st.lists(inner, max_size=2)
-                | st.dictionaries(
-                    st.sampled_from(
-                        [
-                            "data",
-                            "paragraphs",
-                            "context",
-                            "qas",
-                            "id",
-                            "question",
-                            "answers",
-                            "text",
-                            "answer_start",
-                        ]
-                    ),
-                    inner,
-                    max_size=4,
-                )
-            ),
-            max_leaves=8,
-        ),
-        st.integers(0, 5),
-        st.booleans(),
-    )
-    @hypothesis.example(5, 5, False)
-    def test_any_json_is_read_or_refused(self, part, depth, is_training):
-        """A valid file in which something is replaced, at any depth."""
-        content = squad(question())
-        paragraph = content["data"][0]["paragraphs"][0]
-        places = [
-            (content, "data"),
-            (content["data"], 0),
-            (content["data"][0]["paragraphs"], 0),
-            (paragraph, "qas"),
-            (paragraph["qas"], 0),
-            (paragraph["qas"][0], "answers"),
-        ]
-        holder, key = places[depth]
-        holder[key] = part
-        try:
-            examples = self.read(content, is_training)
-            squad_data.answer_texts(os.path.join(self.folder, "squad.json"))
-        except UserError as error:
-            self.assert_one_sentence(error, "squad.json")
-        else:
-            for example in examples:
-                self.assertIsInstance(example, squad_data.SquadExample)

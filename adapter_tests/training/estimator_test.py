@@ -218,27 +218,12 @@ class ResumingTest(TrainingTestCase):
         self.assertEqual(signal.getsignal(signal.SIGINT), before)
         self.assertEqual(checkpoints.last_step(folder), 3)
 
-    def test_checkpoints_come_at_multiples_and_at_the_end(self):
-        folder = self.new_dir()
-        self.runner(folder, steps=5, save=2).train(tiny.arrays())
-        left = {name for name in os.listdir(folder) if "tfevents" not in name}
-        parts = (".index", ".data-00000-of-00001")
-        checkpoints_left = {f"partial.ckpt-{step}{part}" for step in (2, 4, 5) for part in parts}
-        self.assertEqual(left, {"checkpoint"} | checkpoints_left)
-
     def test_a_diverged_training_saves_nothing_more(self):
         folder = self.new_dir()
         runner = self.runner(folder, steps=4, save=1, learning_rate=1e38)
         with self.assertRaisesRegex(UserError, "NaN or Inf: --learning_rate=1e"):
             runner.train(tiny.arrays())
         self.assertEqual(checkpoints.last_step(folder), 1)
-
-    def test_finished_training_is_left_alone(self):
-        folder = self.new_dir()
-        self.runner(folder).train(tiny.arrays())
-        files = sorted(os.listdir(folder))
-        self.runner(folder).train(tiny.arrays())
-        self.assertEqual(sorted(os.listdir(folder)), files)
 
 
 def accuracy_and_loss(arrays, predictions):

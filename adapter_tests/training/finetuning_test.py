@@ -876,40 +876,6 @@ class AdapterFlagTest(JobsTestCase):
         # A copy of the folder's adapter counts as the same.
         self.predict(self.output_dir, "--adapter=" + self.adapter)
 
-    def test_every_choice_of_layer_norms_is_answered(self):
-        for index, flags in enumerate(
-            (["--layer_norms=all"], ["--layer_norms=none", "--train_pooler"], [])
-        ):
-            made, used = (os.path.join(self.folder, name + str(index)) for name in "mu")
-            flags = ["--adapter_layers=1", *flags]
-            self.succeed("--do_train", "--num_train_epochs=0.4", *flags, output_dir=made)
-            expected = self.predict(made, *flags)
-            self.assertEqual(self.predict(used, f"--adapter={made}/adapter"), expected)
-
-    def test_every_variant_of_an_adapter_is_answered(self):
-        for index, flags in enumerate(
-            (
-                ["--adapter_normalization=batch", "--adapter_depth=2", "--adapter_sites=attention"],
-                [
-                    "--adapter_normalization=layer",
-                    "--adapter_placement=parallel",
-                    "--adapter_interaction=multiply",
-                    "--adapter_init_scale=0.5",
-                ],
-            )
-        ):
-            made, used = (os.path.join(self.folder, name + str(index)) for name in "mu")
-            self.succeed("--do_train", *flags, output_dir=made)
-            expected = self.predict(made, *flags)
-            self.assertEqual(self.predict(used, f"--adapter={made}/adapter"), expected)
-            self.refuse(
-                ["--adapter_normalization"],
-                "--do_predict",
-                f"--adapter={made}/adapter",
-                "--adapter_normalization=none",
-                output_dir=used,
-            )
-
     def test_a_training_checkpoint_is_no_pretrained_bert(self):
         prefix = os.path.join(self.trained, "partial.ckpt-3")
         self.refuse([prefix, "--adapter"], "--init_checkpoint=" + prefix)

@@ -3,7 +3,6 @@
 import collections
 import itertools
 import os
-import tempfile
 from unittest import mock
 
 import numpy as np
@@ -261,7 +260,7 @@ class InputFnTest(tf.test.TestCase):
         graph = tf.Graph().as_default()
         graph.__enter__()
         self.addCleanup(graph.__exit__, None, None, None)
-        self.model_dir = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.model_dir = self.get_temp_dir()
         # The row's index is its label.
         self.arrays = dict(tiny.arrays(rows=7, seq_length=20), label_ids=np.arange(7))
 
@@ -460,7 +459,7 @@ class InputFnTest(tf.test.TestCase):
 class TfRecordTest(RefusalTestCase):
     def setUp(self):
         super().setUp()
-        self.path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "train.tf_record")
+        self.path = os.path.join(self.get_temp_dir(), "train.tf_record")
 
     def write(self, *rows):
         """Writes rows as BERT's file_based_convert_examples_to_features does."""

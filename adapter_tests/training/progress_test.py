@@ -4,7 +4,6 @@ import glob
 import io
 import os
 import resource
-import tempfile
 import unittest
 from unittest import mock
 
@@ -35,7 +34,7 @@ class ProgressTest(tf.test.TestCase):
 
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = self.get_temp_dir()
         self.clock = Clock()
         patch = mock.patch.object(progress, "time", self.clock)
         patch.start()
@@ -267,7 +266,7 @@ class CountedTest(tf.test.TestCase):
 
 class SettingsTest(tf.test.TestCase):
     def test_they_are_read_back(self):
-        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        folder = self.get_temp_dir()
         progress.write_settings(folder, {"adapter_size": 64, "task_name": "CoLA"})
         (path,) = glob.glob(os.path.join(folder, "*.hparams"))
         data = {
@@ -287,7 +286,7 @@ class SettingsTest(tf.test.TestCase):
 class FullDiskTest(tf.test.TestCase):
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1's writer tells nobody")
     def test_it_gets_a_sentence(self):
-        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        folder = self.get_temp_dir()
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
@@ -297,7 +296,7 @@ class FullDiskTest(tf.test.TestCase):
             progress.write_scalars(folder, 3, {"loss": 1.0})
 
     def test_a_folder_that_cannot_be_made_gets_one_too(self):
-        file = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "file")
+        file = os.path.join(self.get_temp_dir(), "file")
         with open(file, "w"):
             pass
         with self.assertRaisesRegex(UserError, f"^{file}/eval cannot be written "):

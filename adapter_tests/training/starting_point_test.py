@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import tempfile
 
 import tensorflow.compat.v1 as tf
 
@@ -20,7 +19,7 @@ def parsed(*arguments):
 
 class AdapterTest(tf.test.TestCase):
     def test_it_answers_every_flag_of_adapters(self):
-        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        root = self.get_temp_dir()
         adapter = modeling.AdapterConfig(
             3,
             "relu",
@@ -51,7 +50,7 @@ class AdapterTest(tf.test.TestCase):
 
 class BertOfRunTest(tf.test.TestCase):
     def test_a_recorded_address_beside_flags_that_are_given(self):
-        folder = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        folder = tiny.write_bert(self.get_temp_dir())
         values = parsed("--vocab_file=" + os.path.join(folder, "vocab.txt"))
         recorded = {"bert_hub_module_handle": "https://hub.example/bert/1"}
         self.assertEqual(starting_point._run_bert_flags(values, recorded), {})
