@@ -104,5 +104,11 @@ def registered(*kinds):
     for module, kind in zip(modules.values(), kinds):
         module.KIND = kind
     entries = {kind.name: name for name, kind in zip(modules, kinds)}
-    with mock.patch.dict(sys.modules, modules), mock.patch.dict(task_kinds._MODULES, entries):
-        yield
+    # Not `mock.patch.dict`: it would forget what is imported meanwhile, and ONNX cannot be again.
+    sys.modules.update(modules)
+    try:
+        with mock.patch.dict(task_kinds._MODULES, entries):
+            yield
+    finally:
+        for name in modules:
+            del sys.modules[name]
