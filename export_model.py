@@ -110,10 +110,8 @@ def run(values):
     encode_texts = None
     if config.raw_text:
         _check_no_windows(adapters)
-        descriptions = {name: adapter.description for name, adapter in adapters.items()}
-        encode_texts = in_graph_tokenizer.make_encoder(
-            *_tokenizer(config, bert.vocab_file, descriptions)
-        )
+        tokenizer = _tokenizer(config, bert.vocab_file, adapters)
+        encode_texts = in_graph_tokenizer.make_encoder(tokenizer)
     path = saved_model.write(
         str(config.export_dir), bert.config, bert.init_checkpoint, adapters, encode_texts
     )
@@ -125,8 +123,7 @@ def _write_onnx(config, bert, adapters):
     """Writes the ONNX file; returns its path."""
     from adapter_bert.serving import onnx_export  # Not at the top: Python 3.7 has an old ONNX only.
 
-    descriptions = {name: adapter.description for name, adapter in adapters.items()}
-    _check_vocabulary(_read_tokenizer(config, bert.vocab_file, True), bert.vocab_file, descriptions)
+    _check_vocabulary(_read_tokenizer(config, bert.vocab_file, True), bert.vocab_file, adapters)
     backbone = onnx_backbone.load(bert.init_checkpoint, bert.config)
     return onnx_export.write(
         str(config.export_dir),
@@ -161,22 +158,22 @@ def _log_precision(adapters, computed):
             )
 
 
-def _tokenizer(config, vocab_file, descriptions):
-    """Returns the tasks' (tokenizer, whether it lower-cases); UserError if they differ."""
-    kinds = {description.kind for description in descriptions.values()}
+def _tokenizer(config, vocab_file, adapters):
+    """Returns the tasks' tokenizer; UserError if they differ."""
+    descriptions = [adapter.description for adapter in adapters.values()]
+    kinds = {description.kind for description in descriptions}
     if not any(task_kinds.get(kind).has_text_signature for kind in kinds):
         raise UserError(
             f"--raw_text: tasks of {' or '.join(sorted(kinds))} have no signature of texts."
         )
-    casings = {description.do_lower_case for description in descriptions.values()}
+    casings = {description.do_lower_case for description in descriptions}
     if len(casings) > 1:
         raise UserError(
             "--raw_text: some tasks lower-case their texts and some do not; export them separately."
         )
-    lower_case = casings.pop()
-    tokenizer = _read_tokenizer(config, vocab_file, lower_case)
-    _check_vocabulary(tokenizer, vocab_file, descriptions)
-    return tokenizer, lower_case
+    tokenizer = _read_tokenizer(config, vocab_file, casings.pop())
+    _check_vocabulary(tokenizer, vocab_file, adapters)
+    return tokenizer
 
 
 def _read_tokenizer(config, vocab_file, lower_case):
@@ -187,14 +184,14 @@ def _read_tokenizer(config, vocab_file, lower_case):
     return tokenizer
 
 
-def _check_vocabulary(tokenizer, vocab_file, descriptions):
+def _check_vocabulary(tokenizer, vocab_file, adapters):
     """Raises UserError if a task was trained with another vocabulary."""
     digest = task_adapter.digest(tokenizer.vocab)
-    for name, description in descriptions.items():
-        if description.vocabulary != digest:
+    for name, adapter in adapters.items():
+        if adapter.description.vocabulary != digest:
             raise UserError(
                 f"{name} was trained with another vocabulary than {vocab_file}: its digest is"
-                f" {description.vocabulary}, the file's {digest}."
+                f" {adapter.description.vocabulary}, the file's {digest}."
             )
 
 

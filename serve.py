@@ -123,8 +123,8 @@ def run(values):
         missing.
     """
     config = ServerConfig.from_flags(values)
-    http_server, rest_api, serving_metrics = _http_modules()
-    token, metrics = _token(config), serving_metrics.Metrics()
+    http_server, rest_api = _http_modules()
+    token = _token(config)
     allows_changes = token is not None or http_server.is_loopback(config.host)
     if not allows_changes:
         logging.warning(
@@ -137,23 +137,8 @@ def run(values):
         tasks, adapter_bank = _load(config)
         for resource in (adapter_bank, tasks):
             stack.enter_context(contextlib.closing(resource))
-        row_batcher = batcher.Batcher(
-            adapter_bank.predict,
-            lambda row: len(row.input_ids),
-            max_batch_size=config.max_batch_size,
-        )
-        stack.enter_context(contextlib.closing(row_batcher))
-        metrics.watch(tasks_in_memory=lambda: len(adapter_bank.names_in_memory()))
-        api = rest_api.RestApi(
-            tasks,
-            row_batcher,
-            metrics,
-            _limits(config, rest_api),
-            token,
-            allows_changes,
-            config.host,
-            adapter_bank.precision,
-        )
+        limits = _limits(config, rest_api)
+        api = rest_api.RestApi(tasks, adapter_bank, limits, token, allows_changes, config.host)
         stack.enter_context(contextlib.closing(api))
         server = http_server.make_server(
             api.application(),
@@ -175,7 +160,7 @@ def _http_modules():
     try:
         return [
             importlib.import_module("adapter_bert.serving." + name)
-            for name in ("http_server", "rest_api", "prometheus")
+            for name in ("http_server", "rest_api")
         ]
     except ImportError as error:
         raise UserError(
@@ -186,9 +171,11 @@ def _http_modules():
 
 def _token(config):
     """Returns the token that requests must send, or None."""
-    token = os.environ.get(TOKEN_VARIABLE) if config.token is None else config.token
+    name, token = "--token", config.token
+    if token is None:
+        name, token = "$" + TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
     if token is not None and not (token and token.isascii() and token.isprintable()):
-        raise UserError("--token: expected one or more printable ASCII characters.")
+        raise UserError(f"{name}: expected one or more printable ASCII characters.")
     return token
 
 
@@ -198,6 +185,7 @@ def _limits(config, rest_api):
         max_upload_bytes=config.max_upload_mb << 20,
         max_instances=config.max_instances,
         max_queue_rows=config.max_queue_size,
+        max_batch_rows=config.max_batch_size,
         read_seconds=config.read_timeout,
         answer_seconds=config.answer_timeout,
     )

@@ -23,12 +23,11 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 
 # isort: split
 import serve
+from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter
 from adapter_bert.serving import http_server
 from adapter_tests.support import command_lines, own_models, served, tiny
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class ServeTestCase(tf.test.TestCase):
@@ -55,6 +54,11 @@ class FlagsTest(ServeTestCase):
                     arguments = [*arguments, "--port=0"]
                 with self.subTest(arguments), self.assertRaisesRegex(UserError, sentence):
                     serve.run(self.values(*arguments))
+
+    def test_an_empty_token_in_the_environment(self):
+        empty = mock.patch.dict(os.environ, {serve.TOKEN_VARIABLE: ""})
+        with empty, self.assertRaisesRegex(UserError, r"^\$ADAPTER_BERT_TOKEN: expected"):
+            serve.run(self.values("--port=0"))
 
     def test_batches_are_no_larger_than_the_banks(self):
         with self.assertRaisesRegex(flags.IllegalFlagValueError, "max_batch_size=33"):
@@ -115,7 +119,7 @@ class ProgramTest(ServeTestCase):
             writer.write("raise ImportError('There is no TensorFlow.')\n")
         process = subprocess.Popen(
             [sys.executable, "serve.py", f"--adapter_dir={self.root}", *arguments],
-            cwd=ROOT,
+            cwd=paths.PROJECT,
             env={**os.environ, "BERT_BASE_DIR": bert, "PYTHONPATH": without_tensorflow},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

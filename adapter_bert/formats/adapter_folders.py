@@ -14,6 +14,8 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.formats.bert import count_text
 
+TASK_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"  # A regular expression.
+
 
 def matches(path: str) -> bool:
     """Returns whether a path is a task adapter, or the output_dir of a run that has one."""
@@ -72,7 +74,7 @@ def is_task_name(text: str) -> bool:
 
     Names that `files.atomic_folder` gives to temporary folders are not valid.
     """
-    is_match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
+    is_match = re.fullmatch(TASK_NAME, text) is not None
     return is_match and files.final_folder(text) == text
 
 

@@ -39,8 +39,8 @@ class _Call:
     def set_output(self, index: int, output) -> None:
         self.outputs[index] = output
         self.num_missing -= 1
-        if not self.num_missing and not self.future.done():
-            with contextlib.suppress(futures.InvalidStateError):  # The caller has just cancelled.
+        if not self.num_missing:
+            with contextlib.suppress(futures.InvalidStateError):  # The caller has cancelled.
                 self.future.set_result(self.outputs)
 
 

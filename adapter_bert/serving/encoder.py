@@ -133,27 +133,18 @@ class Tables:
     """The tables of all tasks' trained tensors, as variables of the default graph.
 
     Args:
-      config: `configs.BertConfig`.
-      num_rows: dict from each pool to its initial number of rows.
+      shapes: dict from the tables' names, see `table_rows`, to their shapes.
 
     Attributes:
-      variables: dict from the names of a task adapter's tensors to variables, whose first axis can
-        grow. The head's names are those of a classifier.
+      variables: dict from the tables' names to variables.
     """
 
-    def __init__(self, config: configs.BertConfig, num_rows: Dict[str, int]):
-        self.variables = {}
+    def __init__(self, shapes: Dict[str, Tuple[int, ...]]):
         with tf.variable_scope("tables"):
-            for name, shape in compatibility.row_shapes(config).items():
-                zeros = tf.zeros([num_rows[pool_of(name)], *shape])
-                self.variables[name] = tf.Variable(
-                    zeros,
-                    name=name,
-                    shape=tf.TensorShape([None, *shape]),
-                    validate_shape=False,
-                    use_resource=True,
-                    trainable=False,
-                )
+            self.variables = {
+                name: tf.Variable(tf.zeros(shape), name=name, use_resource=True, trainable=False)
+                for name, shape in shapes.items()
+            }
 
     def gather(self, name: str, slots: SlotIndices):
         """Returns the rows of a table for each sequence: [B, ...], [B, m, ...] or [B, L, ...]."""

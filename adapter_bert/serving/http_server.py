@@ -106,7 +106,7 @@ def listen(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", error)
         raise UserError(
             f"--host={host} --port={port}: cannot listen there ({reason}); choose another"
-            " port, or 0 for a free one."
+            " address or port (0 picks a free port)."
         ) from None
     return listener
 

@@ -24,12 +24,11 @@ _SEPARATOR_PATTERN = rf"([\p{{Z}}\p{{P}}{_IDEOGRAPHS}])"
 _LONG_WORD_PATTERN = rf"([0-9A-Za-z\x{{80}}-\x{{10ffff}}]{{{_MAX_WORD_LENGTH + 1},}})"
 
 
-def make_encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Callable:
+def make_encoder(tokenizer: tokenization.FullTokenizer) -> Callable:
     """Returns a function that tokenizes texts into BERT's inputs.
 
     Args:
       tokenizer: `tokenization.FullTokenizer` of a WordPiece vocabulary.
-      do_lower_case: bool; whether the tokenizer lower-cases.
 
     Returns:
       A function of (string [B], the second texts [B] of pairs, int32 [B] the maximum tokens of each
@@ -44,12 +43,12 @@ def make_encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> 
             f"--raw_text needs the tensorflow-text of TensorFlow {release}, which is not installed;"
             f' run `pip install "tensorflow-text=={release}.*"`.'
         )
-    if tokenizer.wordpiece_tokenizer is None:
+    if tokenizer.basic_tokenizer is None:
         raise UserError("Raw text in a SavedModel needs a WordPiece vocabulary, not SentencePiece.")
     return functools.partial(
         _encode,
         vocab=tokenization.tokens_by_id(tokenizer.vocab),
-        do_lower_case=do_lower_case,
+        do_lower_case=tokenizer.basic_tokenizer.do_lower_case,
         cls_id=tokenizer.vocab["[CLS]"],
         sep_id=tokenizer.vocab["[SEP]"],
     )

@@ -4,9 +4,9 @@ from typing import Any, Dict, Optional
 
 from adapter_bert import __version__
 from adapter_bert.common import task_kinds
+from adapter_bert.formats import adapter_folders, task_adapter
 
 _JSON = "application/json"
-_TASK_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 
 def document(max_instances: int) -> Dict[str, Any]:
@@ -24,40 +24,29 @@ def document(max_instances: int) -> Dict[str, Any]:
         ]
     }
     predict_mixed = _request_schema("instances", _list_of(mixed, max_instances))
-    change = {
-        _JSON: {"schema": _object({"adapter": {"type": "string"}}, ["adapter"])},
-        "multipart/form-data": {"schema": _form_schema()},
-    }
-    task = {
-        "name": "task",
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "pattern": f"^{_TASK_NAME}$"},
-    }
-    predicting = (400, 404, 408, 413, 500, 503, 504)
     paths: Dict[str, Any] = {
         "/v1/models": {"get": _operation("Lists all tasks", {200: _MODELS})},
         "/v1/models/{task}": {
-            "parameters": [task],
+            "parameters": [_TASK],
             "get": _operation("Returns a task's state", {200: _STATUS}, (404,)),
             "put": _operation(
                 "Adds or replaces a task",
                 {200: _SUMMARY, 201: _SUMMARY},
                 (400, 408, 413, 507),
-                change,
+                _CHANGE,
             ),
             "delete": _operation("Removes a task", {200: _VERSION}, (404,)),
         },
         "/v1/models/{task}/metadata": {
-            "parameters": [task],
+            "parameters": [_TASK],
             "get": _operation("Returns a task's metadata", {200: _METADATA}, (404,)),
         },
         "/v1/models/{task}:predict": {
-            "parameters": [task],
+            "parameters": [_TASK],
             "post": _operation(
                 "Predicts instances of a task",
                 {200: _ANSWERS},
-                predicting,
+                _PREDICTION_ERRORS,
                 {_JSON: {"schema": prediction}},
             ),
         },
@@ -65,7 +54,7 @@ def document(max_instances: int) -> Dict[str, Any]:
             "post": _operation(
                 "Predicts instances of any tasks",
                 {200: _ANSWERS},
-                predicting,
+                _PREDICTION_ERRORS,
                 {_JSON: {"schema": predict_mixed}},
             )
         },
@@ -129,11 +118,18 @@ def _request_schema(name: str, schema: Dict[str, Any]) -> Dict[str, Any]:
     return _object({name: schema, "signature_name": signature}, [name])
 
 
-def _form_schema() -> Dict[str, Any]:
-    file = {"type": "string", "contentMediaType": "application/octet-stream"}
-    return _object({"adapter_config.json": file, "adapter.safetensors": file})
-
-
+_TASK = {
+    "name": "task",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": f"^{adapter_folders.TASK_NAME}$"},
+}
+_FILE = {"type": "string", "contentMediaType": "application/octet-stream"}
+_CHANGE = {
+    _JSON: {"schema": _object({"adapter": {"type": "string"}})},
+    "multipart/form-data": {"schema": _object(dict.fromkeys(task_adapter.FILES, _FILE))},
+}
+_PREDICTION_ERRORS = (400, 404, 408, 413, 500, 503, 504)
 _ERROR = _object({"error": {"type": "string"}})
 _STATE = _object({"status": {"enum": ["alive", "ready"]}})
 _VERSION = _object({"name": {"type": "string"}, "version": {"type": "string"}})

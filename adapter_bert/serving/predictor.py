@@ -9,7 +9,6 @@ ONNX Runtime computes; TensorFlow is needed only to convert a BERT at its first 
 
 import os
 import posixpath
-import threading
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 from adapter_bert.common import files, paths
@@ -62,7 +61,6 @@ class Predictor:
         self._texts = request_texts.TaskTexts(self.description, encoding, f"Folder {folder}")
         self._bank = bank.AdapterBank(config, self.bert.init_checkpoint, precision=precision)
         self._bank.add(self.description.task, folder, lazy=True)
-        self._lock = threading.Lock()
 
     def __call__(self, *texts: Any, **fields: Any) -> Any:
         """Predicts one instance, or a list of them.
@@ -88,18 +86,20 @@ class Predictor:
         names = self._texts.fields
         if len(texts) > len(names):
             raise UserError(f"found {len(texts)} texts; expected {' and '.join(names)}")
-        return {**dict(zip(names, texts)), **fields}
+        named = dict(zip(names, texts))
+        for name in sorted(set(named) & set(fields)):
+            raise UserError(f"found {name} twice; expected each text once")
+        return {**named, **fields}
 
     def _answer(self, instances: List[Any]) -> List[Any]:
         requests = []
-        with self._lock:
-            for index, instance in enumerate(instances):
-                try:
-                    if isinstance(instance, tuple):
-                        instance = self._instance(instance, {})
-                    requests.append(self._texts.encode(instance))
-                except UserError as error:
-                    raise UserError(f"Instance {index}: {error}.") from None
+        for index, instance in enumerate(instances):
+            try:
+                if isinstance(instance, tuple):
+                    instance = self._instance(instance, {})
+                requests.append(self._texts.encode(instance))
+            except UserError as error:
+                raise UserError(f"Instance {index}: {error}.") from None
         task = self.description.task
         outputs = iter(
             self._bank.predict(bank.Row(task, *ids) for request in requests for ids in request.rows)
@@ -121,7 +121,8 @@ def _find_bert(folder: str, bert: Optional[str]) -> Bert:
 
 def _recorded_bert(folder: str) -> Optional[Bert]:
     """Returns the `Bert` of the run that wrote an adapter, or None if its files are gone."""
-    path = posixpath.join(os.path.dirname(os.path.abspath(folder)), _SETTINGS_FILE)
+    folder = folder if files.is_remote(folder) else os.path.abspath(folder)
+    path = posixpath.join(posixpath.dirname(folder.rstrip("/")), _SETTINGS_FILE)
     try:
         recorded = files.read_object(path).get("pretrained", {})
     except UserError:

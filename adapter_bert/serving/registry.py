@@ -220,9 +220,9 @@ class ServedTasks:
 
     def load(self, tasks: Iterable[ServedTask]) -> None:
         """Reads adapters into memory, without blocking batches."""
-        for task in tasks:
+        for key in dict.fromkeys(task.key for task in tasks):
             with contextlib.suppress(UserError):  # The batch raises it again.
-                self._bank.load(task.key)
+                self._bank.load(key)
 
     @contextlib.contextmanager
     def lease(self) -> "Iterator[Lease]":

@@ -47,15 +47,13 @@ class Tokenizers:
     """
 
     def __init__(self, vocab_file: str, is_sentencepiece: bool = False):
-        self.is_sentencepiece = is_sentencepiece
         model = vocab_file if is_sentencepiece else None
         self._by_case = {
             lower_case: tokenization.FullTokenizer(vocab_file, lower_case, spm_model_file=model)
             for lower_case in (False, True)
         }
         self._by_case[False].check_special_tokens()
-        self.vocab = self._by_case[False].vocab
-        self.digest = task_adapter.digest(self.vocab)
+        self.digest = task_adapter.digest(self._by_case[False].vocab)
 
     def get(self, do_lower_case: bool) -> tokenization.FullTokenizer:
         """Returns the `tokenization.FullTokenizer`."""
@@ -77,7 +75,7 @@ class TextEncoding(NamedTuple):
 
 
 class TaskTexts:
-    """Encodes the instances of a task. Not thread-safe.
+    """Encodes the instances of a task. Any thread may call it.
 
     Args:
       description: `task_adapter.Description`.

@@ -71,12 +71,13 @@ _MAX_CHANGE_BYTES = 64 << 10  # For a change without an upload.
 
 
 class Limits(NamedTuple):
-    """The limits on a request.
+    """The limits on requests.
 
     Attributes:
       max_body_bytes, max_upload_bytes: size of a prediction's body, and of an upload.
       max_instances: instances of a prediction.
       max_queue_rows: waiting rows of all predictions together.
+      max_batch_rows: rows of a batch.
       read_seconds: time from a request's headers to the end of its body.
       answer_seconds: time from then to its answer.
     """
@@ -85,6 +86,7 @@ class Limits(NamedTuple):
     max_upload_bytes: int = 256 << 20
     max_instances: int = 128
     max_queue_rows: int = 1024
+    max_batch_rows: int = batcher.BATCH_SIZE
     read_seconds: float = 10.0
     answer_seconds: float = 30.0
 
@@ -123,40 +125,43 @@ class RestApi:
 
     Args:
       tasks: `registry.ServedTasks`.
-      row_batcher: `batcher.Batcher` of their bank.
-      metrics: `prometheus.Metrics`.
+      adapter_bank: their `bank.AdapterBank`.
       limits: `Limits`.
       token: required in each request as `Authorization: Bearer <token>`, or None. Without a token,
         a request's Host must name this machine, which guards against DNS rebinding.
       allows_changes: whether requests may add and remove tasks.
       address: the address on which the server listens.
-      precision: the bank's, for `metadata`.
     """
 
     def __init__(
         self,
         tasks: registry.ServedTasks,
-        row_batcher: batcher.Batcher,
-        metrics: prometheus.Metrics,
+        adapter_bank: bank.AdapterBank,
         limits: Limits,
         token: Optional[str] = None,
         allows_changes: bool = True,
         address: str = "127.0.0.1",
-        precision: str = "float32",
     ):
-        self._tasks, self._batcher, self._metrics = tasks, row_batcher, metrics
-        self._limits, self._token, self._allows_changes = limits, token, allows_changes
-        self._address, self._precision = address, precision
+        self._tasks, self._limits = tasks, limits
+        self._token, self._allows_changes, self._address = token, allows_changes, address
+        self._precision = adapter_bank.precision
         with open(_PAGE, encoding="utf-8") as reader:
             self._page_text = reader.read()
         self._queue = admission.Queue(limits.max_queue_rows, limits.answer_seconds)
         self._readers = admission.Readers(self._queue.count_work)
-        row_batcher.observe(self._queue.count_work)
-        row_batcher.observe(metrics.count_batch)
-        metrics.watch(
+        self._metrics = prometheus.Metrics()
+        self._metrics.watch(
             queue_rows=lambda: len(self._queue),
             tasks=lambda: len(tasks),
+            tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
         )
+        self._batcher = batcher.Batcher(
+            adapter_bank.predict,
+            lambda row: len(row.input_ids),
+            max_batch_size=limits.max_batch_rows,
+        )
+        self._batcher.observe(self._queue.count_work)
+        self._batcher.observe(self._metrics.count_batch)
 
     def application(self) -> Callable:
         """Returns the ASGI application."""
@@ -186,8 +191,9 @@ class RestApi:
         return self._guarded(application)
 
     def close(self) -> None:
-        """Ends the threads that read texts."""
+        """Ends the threads, once they have read and computed what waits."""
         self._readers.close()
+        self._batcher.close()
 
     def _guarded(self, application):
         """Wraps an application: refuses requests by their headers, counts and times the others."""
@@ -324,7 +330,7 @@ class RestApi:
         parser = formparsers.MultiPartParser(request.headers, chunks, max_files=2, max_fields=0)
         try:
             form = await self._in_time(parser.parse())
-        except (formparsers.MultiPartException, FormParserError) as error:
+        except (formparsers.MultiPartException, FormParserError, UnicodeError) as error:
             raise UserError(f"{error}; expected {expected}") from None
         except OSError as error:
             sentence = f"cannot write the upload to a temporary file ({files.reason(error)})"
@@ -642,7 +648,7 @@ def _make_error_handler(status: int) -> Callable:
 
 async def _handle_http_error(request: Request, error: HTTPException) -> Response:
     return _error_response(
-        error.status_code, f"{error.detail}: {request.scope['path'][:100]}", error.headers
+        error.status_code, f"{error.detail}: {request.scope['path'][:100]!r}", error.headers
     )
 
 

@@ -53,8 +53,7 @@ def write(
         config, encoder.backbone_rows(config, init_checkpoint), adapters
     )
     with tf.Graph().as_default() as graph, xla.portable():
-        sizes = {encoder.pool_of(name): len(value) for name, value in values.items()}
-        tables = encoder.Tables(config, sizes)
+        tables = encoder.Tables({name: value.shape for name, value in values.items()})
         model = _Model(config, architecture, tables, _TaskConstants(adapters, slots))
         signatures, main_op = _signatures(model, encode), tf.tables_initializer()
         with tf.Session(graph=graph, config=devices.session_config()) as session:

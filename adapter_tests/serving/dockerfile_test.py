@@ -18,10 +18,10 @@ import tensorflow.compat.v1 as tf
 pytest.importorskip("onnxruntime", reason="requirements-serving.txt is not installed")
 
 # isort: split
+from adapter_bert.common import paths
 from adapter_bert.formats import onnx_backbone
 from adapter_tests.support import own_models, served, tiny
 
-PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MAX_MB = 300
 
 
@@ -40,7 +40,7 @@ class DockerfileTest(tf.test.TestCase):
 
     def build(self):
         """Runs the Dockerfile; returns its entry point."""
-        with open(os.path.join(PROJECT, "Dockerfile")) as reader:
+        with open(os.path.join(paths.PROJECT, "Dockerfile")) as reader:
             lines = re.sub(r"\\\n", "", reader.read()).splitlines()
         for line in lines:
             step, _, rest = line.partition(" ")
@@ -57,7 +57,7 @@ class DockerfileTest(tf.test.TestCase):
         return self.fail("The Dockerfile has no ENTRYPOINT.")
 
     def copy(self, source, target):
-        path = os.path.join(PROJECT, source)
+        path = os.path.join(paths.PROJECT, source)
         if os.path.isdir(path):
             shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:

@@ -29,28 +29,6 @@ class BatchTest(tf.test.TestCase):
 
 
 class TablesTest(tf.test.TestCase):
-    def test_shapes(self):
-        sizes = {"task": 2, "pooler": 3, "bottleneck": 5, "output": 7}
-        with tf.Graph().as_default():
-            tables = encoder.Tables(tiny.config(), sizes)
-            with self.session() as session:
-                session.run([v.initializer for v in tables.variables.values()])
-                found = {n: v.shape for n, v in session.run(tables.variables).items()}
-        # 5 LayerNorms of 2, 4 adapters of 4, the pooler's 2 and the head's 2; D is 8.
-        self.assertLen(found, 5 * 2 + 4 * 4 + 2 + 2)
-        adapter = "bert/encoder/layer_1/attention/output/adapters/"
-        expected = {
-            "bert/embeddings/LayerNorm/gamma": (2, 8),
-            adapter + "weights1": (5, 8),
-            adapter + "biases1": (5,),
-            adapter + "weights2": (5, 8),
-            adapter + "biases2": (2, 8),
-            "bert/pooler/dense/kernel": (3, 8, 8),
-            "output_weights": (7, 8),
-            "output_bias": (7,),
-        }
-        self.assertEqual({name: found[name] for name in expected}, expected)
-
     def test_rows_of_a_task(self):
         scope = "bert/encoder/layer_0/output/adapters/"
         head = {"cls/squad/output_weights": np.ones([2, 8]), "cls/squad/output_bias": [7, 8]}
@@ -110,8 +88,7 @@ class GraphTest(tf.test.TestCase):
         batch_slots = encoder.batch_slots([slots[int(name)] for name in tasks], 16)
         inputs = engine._pad(rows)
         with tf.Graph().as_default(), self.session() as session:
-            sizes = {encoder.pool_of(name): len(value) for name, value in values.items()}
-            tables = encoder.Tables(config, sizes)
+            tables = encoder.Tables({name: value.shape for name, value in values.items()})
             outputs = encoder.build(
                 config,
                 architecture,

@@ -22,8 +22,8 @@ pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed
 # isort: split
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import batcher, http_server, prometheus, rest_api
-from adapter_tests.support import mutations, served, tiny
+from adapter_bert.serving import http_server, rest_api
+from adapter_tests.support import mutations, served, servers, tiny
 
 LARGE = 64 << 20
 
@@ -47,25 +47,6 @@ async def echo(scope, receive, send):
 
 
 class HttpServerTest(tf.test.TestCase):
-    @contextlib.contextmanager
-    def serving(self, max_connections=100, read_seconds=20.0):
-        """The port of a server of `echo`."""
-        with http_server.listen("127.0.0.1", 0) as bound:
-            server = http_server.make_server(
-                echo,
-                max_connections=max_connections,
-                read_seconds=read_seconds,
-                stop_seconds=5,
-            )
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-            port = bound.getsockname()[1]
-            thread.start()
-            try:
-                yield port
-            finally:
-                server.should_exit = True
-                thread.join()
-
     def ask(self, port, body=b"hello", path="/"):
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, 20)) as connection:
             connection.request("POST", path, body)
@@ -81,7 +62,7 @@ class HttpServerTest(tf.test.TestCase):
     def test_who_says_nothing_or_half_of_a_head_is_not_waited_for(self):
         request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
         whole = (b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\n", request, request * 2)
-        with self.serving(read_seconds=1.0) as port:
+        with servers.serving(echo, read_seconds=1.0) as port:
             for sent, connection in [(sent, self.connect(port, sent)) for sent in whole]:
                 with self.subTest(sent):
                     # Until nothing comes any more: it was closed.
@@ -89,7 +70,7 @@ class HttpServerTest(tf.test.TestCase):
                     self.assertEqual(received.count(b"200 OK"), sent.count(request))
 
     def test_a_slow_body_is_the_applications_to_wait_for(self):
-        with self.serving(read_seconds=1.0) as port:
+        with servers.serving(echo, read_seconds=1.0) as port:
             connection = self.connect(
                 port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
             )
@@ -98,13 +79,13 @@ class HttpServerTest(tf.test.TestCase):
             self.assertIn(b"200 OK", connection.recv(1000))
 
     def test_a_body_that_nobody_reads_does_not_cost_the_answer(self):
-        with self.serving() as port:
+        with servers.serving(echo) as port:
             self.assertEqual(self.ask(port, b"x" * (8 << 20), "/ignore"), (200, b""))
 
     def test_a_head_that_does_not_end(self):
         limit = http_server.MAX_HEAD_BYTES
         first_line, chunked = b"GET / HTTP/1.1\r\n", b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
-        with self.serving() as port:
+        with servers.serving(echo) as port:
             for start, part in (
                 (b"GET /", b"a" * 1000),
                 (first_line + b"a: ", b"a" * 1000),
@@ -147,7 +128,7 @@ class HttpServerTest(tf.test.TestCase):
 
     def test_a_large_body_is_no_large_head(self):
         body = b"x" * (4 * http_server.MAX_HEAD_BYTES)
-        with self.serving() as port:
+        with servers.serving(echo) as port:
             self.assertEqual(self.ask(port, body), (200, body))
             chunks = b"".join(b"1;%s\r\na\r\n" % (b"e" * 1000) for _ in range(200)) + b"0\r\n\r\n"
             head = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked"
@@ -156,7 +137,7 @@ class HttpServerTest(tf.test.TestCase):
             self.assertIn(b"\r\n\r\n" + b"a" * 200, received)
 
     def test_more_connections_than_allowed(self):
-        with self.serving(max_connections=4) as port:
+        with servers.serving(echo, max_connections=4) as port:
             idle = [self.connect(port) for _ in range(4)]
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, 20)) as another:
                 another.request("POST", "/", b"x" * (1 << 20))
@@ -172,12 +153,12 @@ class HttpServerTest(tf.test.TestCase):
             self.assertTrue(all(status == 503 for status in statuses))
 
     def test_one_connection(self):
-        with self.serving(max_connections=1) as port:
+        with servers.serving(echo, max_connections=1) as port:
             self.assertEqual(self.ask(port), (200, b"hello"))
 
     def test_a_request_that_came_with_the_one_before_is_answered(self):
         request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
-        with self.serving(read_seconds=1.0) as port:
+        with servers.serving(echo, read_seconds=1.0) as port:
             connection = self.connect(port, request * 2)
             received = b"".join(iter(lambda: connection.recv(1000), b""))
         self.assertEqual(received.count(b"200 OK"), 2)
@@ -185,7 +166,7 @@ class HttpServerTest(tf.test.TestCase):
     def test_who_takes_no_answer_is_not_waited_for_but_who_takes_it_slowly_is(self):
         last = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         request = last.replace(b"Connection: close\r\n", b"")
-        with self.serving(read_seconds=1.0) as port:
+        with servers.serving(echo, read_seconds=1.0) as port:
             silent = [self.connect(port, sent) for sent in (last, request * 3, request)]
             slow = {self.connect(port, last): LARGE, self.connect(port, request + last): 2 * LARGE}
             time.sleep(0.5)  # Until all buffers are full.
@@ -230,7 +211,7 @@ class HttpServerTest(tf.test.TestCase):
 
     def test_a_thousand_idle_connections(self):
         http_server._raise_file_limit(3000)  # Both ends are this process's here.
-        with self.serving(max_connections=2000) as port:
+        with servers.serving(echo, max_connections=2000) as port:
             for _ in range(1000):
                 self.connect(port)
             self.assertEqual(self.ask(port), (200, b"hello"))
@@ -282,28 +263,23 @@ class DamagedRequestsTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bank = served.make_bank()
-        tasks = served.tasks_of(cls.bank, served.save_all(tempfile.mkdtemp()))
-        request_batcher = batcher.Batcher(
-            cls.bank.predict, lambda row: len(row.input_ids), max_batch_size=32
-        )
         limits = rest_api.Limits(max_body_bytes=1 << 18, read_seconds=0.3)
-        api = rest_api.RestApi(tasks, request_batcher, prometheus.Metrics(), limits)
-        bound = http_server.listen("127.0.0.1", 0)
-        cls.server = http_server.make_server(
-            api.application(), max_connections=64, read_seconds=0.3, stop_seconds=1
-        )
-        cls.thread = threading.Thread(target=cls.server.run, kwargs={"sockets": [bound]})
-        cls.thread.start()
-        cls.port = bound.getsockname()[1]
-        cls.to_close = [api, request_batcher, tasks, cls.bank, bound]
+        with contextlib.ExitStack() as stack:
+
+            def opened(resource):
+                return stack.enter_context(contextlib.closing(resource))
+
+            bank = opened(served.make_bank())
+            tasks = opened(served.tasks_of(bank, served.save_all(tempfile.mkdtemp())))
+            application = opened(rest_api.RestApi(tasks, bank, limits)).application()
+            cls.port = stack.enter_context(
+                servers.serving(application, max_connections=64, read_seconds=0.3, stop_seconds=1)
+            )
+            cls.stack = stack.pop_all()
 
     @classmethod
     def tearDownClass(cls):
-        cls.server.should_exit = True
-        cls.thread.join()
-        for used in cls.to_close:
-            used.close()
+        cls.stack.close()
         super().tearDownClass()
 
     def exchange(self, request):

@@ -116,7 +116,7 @@ class EncoderTest(tf.test.TestCase):
     def graph(cls, lower_case):
         """(tokenizer, function of (first texts, second texts) that returns rows of ids)."""
         tokenizer = tokenization.FullTokenizer(cls.vocab_file, lower_case)
-        encode = in_graph_tokenizer.make_encoder(tokenizer, lower_case)
+        encode = in_graph_tokenizer.make_encoder(tokenizer)
         with tf.Graph().as_default():
             texts = [tf.placeholder(tf.string, [None]) for _ in range(2)]
             rows = encode(*texts, tf.fill(tf.shape(texts[0]), 12))
@@ -158,7 +158,7 @@ class EncoderTest(tf.test.TestCase):
         with open(path, "w", encoding="utf-8") as writer:
             writer.write("\n".join(["dog", *tiny.VOCABULARY]) + "\n")
         tokenizer = tokenization.FullTokenizer(path, True)
-        encode = in_graph_tokenizer.make_encoder(tokenizer, True)
+        encode = in_graph_tokenizer.make_encoder(tokenizer)
         with tf.Graph().as_default(), self.session() as session:
             (row,), _, _ = session.run(encode(tf.constant(["the dog"]), tf.constant([9])))
         names = ("[CLS]", "the", "dog", "[SEP]")
@@ -174,7 +174,7 @@ class EncoderTest(tf.test.TestCase):
                 "tensorflow_text",
                 "--raw_text needs the tensorflow-text of TensorFlow.*" + install,
             ),
-            (tokenizer, "wordpiece_tokenizer", "not SentencePiece"),
+            (tokenizer, "basic_tokenizer", "not SentencePiece"),
         ):
             with mock.patch.object(holder, name, None), self.assertRaisesRegex(UserError, part):
-                in_graph_tokenizer.make_encoder(tokenizer, True)
+                in_graph_tokenizer.make_encoder(tokenizer)

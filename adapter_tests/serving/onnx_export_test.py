@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from unittest import mock
 
@@ -18,7 +16,7 @@ import modeling
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone
 from adapter_bert.serving import onnx_export
-from adapter_tests.support import own_models, tiny
+from adapter_tests.support import alone, own_models, tiny
 
 # Runs a file on the inputs in stdin, as ONNX Runtime does by default, and writes its outputs: JSON.
 _RUN = """
@@ -65,16 +63,7 @@ class OnnxExportTest(tf.test.TestCase):
         inputs["input_ids"] = [row + [0] * (length - len(row)) for row in rows]
         inputs["input_mask"] = mask
         inputs["segment_ids"] = [[int(i > 1 and m) for i, m in enumerate(row)] for row in mask]
-        process = subprocess.run(
-            [sys.executable, "-c", _RUN],
-            input=json.dumps([path, inputs]),
-            capture_output=True,
-            text=True,
-            cwd=tempfile.mkdtemp(dir=tf.test.get_temp_dir()),
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-        )
-        self.assertEqual(process.returncode, 0, process.stderr[-3000:])
-        return json.loads(process.stdout)
+        return alone.call(_RUN, path, inputs)
 
     def own(self, adapter, row):
         return self.models.predictions(adapter, row, [int(i > 1) for i in range(len(row))])

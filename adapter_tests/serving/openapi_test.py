@@ -16,7 +16,7 @@ from schemathesis import checks as openapi_checks
 from schemathesis.specs.openapi import checks
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import batcher, prometheus, rest_api
+from adapter_bert.serving import rest_api
 from adapter_tests.support import served
 
 _EXAMPLES = int(os.environ.get("ADAPTER_BERT_EXAMPLES", 25))
@@ -29,11 +29,8 @@ class OpenApiTest(tf.test.TestCase):
         self.root = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()))
         task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))
         tasks = served.tasks_of(self.bank, self.root)
-        row_batcher = batcher.Batcher(
-            self.bank.predict, lambda row: len(row.input_ids), max_batch_size=32
-        )
-        api = rest_api.RestApi(tasks, row_batcher, prometheus.Metrics(), rest_api.Limits())
-        for used in (self.bank, tasks, row_batcher, api):
+        api = rest_api.RestApi(tasks, self.bank, rest_api.Limits())
+        for used in (self.bank, tasks, api):
             self.addCleanup(used.close)
         self.schema = schemathesis.openapi.from_asgi(
             "/openapi.json", api.application(), headers={"Host": "localhost"}

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ pytest.importorskip("playwright", reason="requirements-dev.txt is not installed"
 from playwright import sync_api
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import batcher, http_server, prometheus, rest_api
-from adapter_tests.support import own_models, served
+from adapter_bert.serving import rest_api
+from adapter_tests.support import own_models, served, servers
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TEXT = "the big dog sees the man"
@@ -49,25 +49,13 @@ class PageTest(tf.test.TestCase):
             task_adapter.save(folder, adapter._replace(description=description))
         self.bank = served.make_bank()
         tasks = served.tasks_of(self.bank, root)
-        row_batcher = batcher.Batcher(
-            self.predict, lambda row: len(row.input_ids), max_batch_size=8
-        )
-        api = rest_api.RestApi(tasks, row_batcher, prometheus.Metrics(), rest_api.Limits())
-        listener = http_server.listen("127.0.0.1", 0)
-        server = http_server.make_server(
-            api.application(), max_connections=20, read_seconds=10, stop_seconds=1
-        )
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        self.url = http_server.url_of(listener)
-
-        def stop():
-            server.should_exit = True
-            thread.join()
-            for used in (api, row_batcher, tasks, self.bank, listener):
-                used.close()
-
-        self.addCleanup(stop)
+        known = mock.Mock(self.bank, predict=self.predict)
+        api = rest_api.RestApi(tasks, known, rest_api.Limits())
+        for used in (self.bank, tasks, api):
+            self.addCleanup(used.close)
+        server = servers.serving(api.application(), stop_seconds=1)
+        self.url = f"http://127.0.0.1:{server.__enter__()}/"
+        self.addCleanup(server.__exit__, None, None, None)
 
     def predict(self, rows):
         """Answers that are the same each time: what the page shows is known."""

@@ -1,6 +1,7 @@
 """Tests of predictor.py."""
 
 import os
+import posixpath
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,8 @@ class PredictorTest(tf.test.TestCase):
         ):
             with self.assertRaisesRegex(UserError, part):
                 sms(*arguments)
+        with self.assertRaisesRegex(UserError, "^found text twice; expected each text once"):
+            sms("a", text="b")
 
     def test_threads(self):
         sms, answers = self.predictor("sms"), []
@@ -136,8 +139,21 @@ class PredictorTest(tf.test.TestCase):
         names = {"init_checkpoint": "bert_model.ckpt", "vocab_file": "vocab.txt"}
         recorded = {flag: os.path.join(converted, name) for flag, name in names.items()}
         files.write_object(os.path.join(run, "settings.json"), {"pretrained": recorded})
-        answer = predictor.Predictor(os.path.join(run, "adapter"))("a dog")
-        self.assertEqual(answer, self.predictor("stars")("a dog"))
+        expected = self.predictor("stars")("a dog")
+        for folder in (run, self.remote_copy(run)):
+            answer = predictor.Predictor(posixpath.join(folder, "adapter"))("a dog")
+            self.assertEqual(answer, expected)
+
+    def remote_copy(self, run):
+        """Returns a folder of TensorFlow's in-memory file system with a run's files."""
+        remote = "ram://predictor_test/run"
+        for folder, _, names in os.walk(run):
+            for name in names:
+                path = os.path.join(folder, name)
+                copy = posixpath.join(remote, os.path.relpath(path, run))
+                tf.io.gfile.makedirs(posixpath.dirname(copy))
+                tf.io.gfile.copy(path, copy, overwrite=True)
+        return remote
 
     def test_the_hub_module_of_its_training(self):
         run = os.path.join(self.root, "topics")

@@ -66,7 +66,10 @@ class ServedTasksTest(tf.test.TestCase):
     def test_what_is_read_before_a_batch_asks_for_it(self):
         tasks = [self.tasks.get(name) for name in ("sms", "stars")]
         self.assertFalse(self.tasks.are_in_memory(tasks))
-        self.tasks.load(tasks)
+        load = self.bank.load
+        with mock.patch.object(self.bank, "load", side_effect=load) as loads:
+            self.tasks.load(tasks * 3)
+        self.assertEqual(loads.call_count, 2)
         self.assertTrue(self.tasks.are_in_memory(tasks))
         self.assertEqual(self.bank.names_in_memory(), [task.key for task in tasks])
 

@@ -23,7 +23,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import batcher, prometheus, request_texts, rest_api
+from adapter_bert.serving import request_texts, rest_api
 from adapter_tests.support import own_models, served, tiny
 
 TEXT = "The dog sees a big bird."
@@ -54,19 +54,11 @@ class RestApiTestCase(tf.test.TestCase):
         for name in self.bank.names():
             self.bank.remove(name)
 
-    def client(self, predict=None, token=None, may_change=True, address="127.0.0.1", **limits):
+    def client(self, bank=None, token=None, may_change=True, address="127.0.0.1", **limits):
         limits = rest_api.Limits(**limits)
-        row_batcher = batcher.Batcher(
-            predict or self.bank.predict,
-            lambda row: len(row.input_ids),
-            max_batch_size=32,
-        )
-        self.addCleanup(row_batcher.close)
-        self.batcher, self.metrics = row_batcher, prometheus.Metrics()
-        api = rest_api.RestApi(
-            self.tasks, row_batcher, self.metrics, limits, token, may_change, address
-        )
+        api = rest_api.RestApi(self.tasks, bank or self.bank, limits, token, may_change, address)
         self.addCleanup(api.close)
+        self.batcher = api._batcher
         return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 
     def own(self, adapter, row=ROW, segments=None):
@@ -77,7 +69,7 @@ class RestApiTestCase(tf.test.TestCase):
         self.assertEqual(response.status_code, status, response.text)
         (error,) = response.json().items()
         self.assertEqual(error[0], "error")
-        self.assertNotIn("\n", error[1])
+        self.assertTrue(error[1].isprintable(), error[1])
         for part in parts:
             self.assertIn(part, error[1])
 
@@ -207,7 +199,7 @@ class PredictionsTest(RestApiTestCase):
             client.delete("/v1/models/nothing"),
         ):
             self.assert_error(response, 404, "'nothing'")
-        self.assert_error(client.get("/v2"), 404, "/v2")
+        self.assert_error(client.get("/v2%0A%1B"), 404, "/v2")
         response = client.get("/v1/models/sms:predict")
         self.assert_error(response, 405)
         self.assertEqual(response.headers["allow"], "POST")
@@ -250,7 +242,10 @@ class OverloadTest(RestApiTestCase):
             go.wait(20)
             return self.bank.predict(rows)
 
-        client, url = self.client(predict, **limits), "/v1/models/stars:predict"
+        client, url = (
+            self.client(mock.Mock(self.bank, predict=predict), **limits),
+            "/v1/models/stars:predict",
+        )
         # As in a server, one event loop has all requests.
         with client, concurrent.futures.ThreadPoolExecutor(4) as pool:
             try:
@@ -313,7 +308,7 @@ class OverloadTest(RestApiTestCase):
         def broken(rows):
             raise ValueError("secret")
 
-        client = self.client(broken)
+        client = self.client(mock.Mock(self.bank, predict=broken))
         response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
         self.assert_error(response, 500)
         self.assertNotIn("secret", response.text)
@@ -321,7 +316,7 @@ class OverloadTest(RestApiTestCase):
     def test_an_adapter_that_is_no_longer_on_disk_fails_its_requests_alone(self):
         with contextlib.closing(served.make_bank(max_in_memory=1)) as bank:
             self.tasks = served.tasks_of(bank, self.root)
-            client, ask = self.client(bank.predict), {"instances": ["a"]}
+            client, ask = self.client(bank), {"instances": ["a"]}
             os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
             response = client.post("/v1/models/sms:predict", json=ask)
             self.assert_error(response, 500, "sms/adapter")
@@ -421,6 +416,7 @@ class DescriptionsTest(RestApiTestCase):
             'adapter_bert_task_seconds_count{task="sms"} 1.0',
             f"adapter_bert_tasks {len(self.tasks)}.0",
             "adapter_bert_queue_rows 0.0",
+            "adapter_bert_tasks_in_memory 1.0",
         ):
             self.assertIn(line, response.text)
         self.assertNotIn("nothing", response.text)
@@ -494,6 +490,10 @@ class ChangesTest(RestApiTestCase):
         for body in (b"no boundary", b"--b\r\nno header\r\n\r\n", b"--b\r\n:\r\n\r\n--b--"):
             response = client.put("/v1/models/up", content=body, headers=broken)
             self.assert_error(response, 400, "expected a form of the two files")
+        broken["content-type"] += "; charset=undefined"
+        body = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n\r\n--b--\r\n'
+        response = client.put("/v1/models/up", content=body, headers=broken)
+        self.assert_error(response, 400, "expected a form of the two files")
         small = self.client(max_upload_bytes=1000)
         self.assert_error(small.put("/v1/models/up", files=files), 413, "1,000 bytes")
         with open(os.path.join(self.root, "taken"), "w"):  # Where the task's folder should be.

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -14,7 +12,7 @@ import tokenization
 from adapter_bert.common.errors import UserError
 from adapter_bert.serving import in_graph_tokenizer, saved_model
 from adapter_bert.tasks import classifier_features
-from adapter_tests.support import own_models, tiny
+from adapter_tests.support import alone, own_models, tiny
 
 # Calls signatures of a SavedModel on what stdin says, and writes what they return: JSON.
 _CALL = """
@@ -66,16 +64,7 @@ def called(path, calls, text=False):
       path: of the SavedModel.
       calls: list of (signature, dict of inputs as lists).
     """
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    process = subprocess.run(
-        [sys.executable, "-c", _CALL],
-        input=json.dumps([path, text, calls]).encode(),
-        capture_output=True,
-        cwd=tempfile.mkdtemp(dir=tf.test.get_temp_dir()),
-        env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    assert process.returncode == 0, process.stderr.decode()[-3000:]
-    return json.loads(process.stdout.decode())
+    return alone.call(_CALL, path, text, calls, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 class SavedModelsTest(tf.test.TestCase):
@@ -158,7 +147,7 @@ class SavedModelsTest(tf.test.TestCase):
             self.skipTest("tensorflow-text is not installed.")
         tokenizer = tokenization.FullTokenizer(os.path.join(self.bert, "vocab.txt"), True)
         adapters = self.adapters({"max_seq_length": 9}, {"max_seq_length": 16})
-        path = self.write(adapters, in_graph_tokenizer.make_encoder(tokenizer, True))
+        path = self.write(adapters, in_graph_tokenizer.make_encoder(tokenizer))
         others = TEXTS[1:] + TEXTS[:1]
         tasks = ["task0", "task1"] * 3
         single, pair = called(
