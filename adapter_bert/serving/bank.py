@@ -23,6 +23,10 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.serving import compatibility
 from adapter_bert.serving.batcher import BATCH_SIZE
 
+# The largest adapter, and the most outputs, of a task that shares a pass with others. A pass copies
+# the tensors of each row's task, padded to the largest: over BERT-base, 0.6 GB for 32 such tasks.
+_MAX_SHARED_SIZE = 128
+
 AdapterSource = Union[str, task_adapter.TaskAdapter]  # A folder, or the adapter itself.
 
 
@@ -65,6 +69,9 @@ class _Entry:
         self.description = description
         self.architecture = compatibility.architecture_of(description.adapter)
         self.kind = task_kinds.get(description.kind)
+        self.num_outputs = self.kind.num_outputs(len(description.labels))
+        size = description.adapter.size if description.adapter else 0
+        self.shares_passes = max(size, self.num_outputs) <= _MAX_SHARED_SIZE
         self.loaded: Any = None  # In memory: `onnx_encoder.TaskArrays`.
         self.reading = threading.Lock()  # Held by the thread that reads the tensors.
         self._source, self._digest, self._label = source, digest, label
@@ -270,7 +277,7 @@ class AdapterBank:
             entries = self._ask_for(row.task for row in rows)
         tasks = {name: self._loaded(name, entry, entries) for name, entry in entries.items()}
         results: List[Any] = [None] * len(rows)
-        for indices in _by_architecture(rows, entries):
+        for indices in _passes(rows, entries):
             group = [rows[index] for index in indices]
             group_entries = [entries[row.task] for row in group]
             outputs = self._engine.run(
@@ -323,12 +330,14 @@ class AdapterBank:
             self._entries[name].loaded = None
 
 
-def _by_architecture(rows: List[Row], entries: Dict[str, _Entry]) -> Iterable[List[int]]:
-    """Returns lists of row indices that one pass can compute: usually one list of all rows."""
-    groups: Dict[compatibility.Architecture, List[int]] = {}
+def _passes(rows: List[Row], entries: Dict[str, _Entry]) -> Iterable[List[int]]:
+    """Returns the row indices of each pass through the encoder: usually one list of all rows."""
+    passes: Dict[Any, List[int]] = {}
     for index, row in enumerate(rows):
-        groups.setdefault(entries[row.task].architecture, []).append(index)
-    return groups.values()
+        entry = entries[row.task]
+        key = entry.architecture, None if entry.shares_passes else row.task
+        passes.setdefault(key, []).append(index)
+    return passes.values()
 
 
 def _digest(source: AdapterSource) -> Optional[str]:
@@ -353,7 +362,7 @@ def _make_prediction(row: Row, entry: _Entry, logits, token_logits) -> Dict[str,
     """Returns a row's prediction, cut to the outputs of its task's head."""
     if entry.kind.reads_tokens:
         logits = token_logits[: len(row.input_ids)]
-    logits = logits[..., : entry.kind.num_outputs(len(entry.description.labels))]
+    logits = logits[..., : entry.num_outputs]
     if not np.isfinite(logits).all():
         raise UserError(f"Task {row.task!r}: its adapter gives NaN or Inf for this text.")
     return entry.kind.decode(logits)

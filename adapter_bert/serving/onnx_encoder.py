@@ -8,10 +8,12 @@ A batch of B rows consists of G groups of equal size, each of one task. Each gro
 a batched product, so a batch of one task (G = 1) needs plain matrix products only.
 
 Axes in shape comments: B batch, G groups, R positions of a group's rows, S positions, F positions
-of the last layer, D hidden size, V vectors, K adapters, 2 in each layer, m adapter size, L outputs.
+of the last layer, D hidden size, V vectors, K adapters, 2 in each layer, m size of an adapter (1
+where a layer has none), L outputs.
 """
 
 import functools
+import math
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -31,21 +33,21 @@ _MAX_SMALL_SIZE = 1024  # Smaller constants, such as shapes, are deduplicated.
 
 
 class TaskArrays(NamedTuple):
-    """A task's parameters in the layout of the graph, float arrays.
+    """A task's parameters in the layout of the graph, float arrays; m differs between adapters.
 
     Attributes:
       vectors: [V, D]: gamma and beta of the embeddings' LayerNorm; for each adapter its second
         biases, and gamma and beta of the LayerNorm after it; the pooler's bias.
-      hidden_biases: [K, m]; 0 where there is no adapter, as in down and up.
-      down, up: [K, D, m] and [K, m, D].
+      hidden_biases: K of [1, m]; 0 where there is no adapter, as in down and up.
+      down, up: K of [D, m] and of [m, D].
       pooler: [D, D].
       head, head_bias: [D, L] and [1, L].
     """
 
     vectors: np.ndarray
-    hidden_biases: np.ndarray
-    down: np.ndarray
-    up: np.ndarray
+    hidden_biases: List[np.ndarray]
+    down: List[np.ndarray]
+    up: List[np.ndarray]
     pooler: np.ndarray
     head: np.ndarray
     head_bias: np.ndarray
@@ -64,16 +66,11 @@ def task_arrays(
     """
     own = {table_name(name): value for name, value in tensors.items()}
     width, scopes = config.hidden_size, _scopes(config)
-    downs = [own.get(f"{scope}/adapters/weights1") for scope in scopes]
-    size = max([1, *(value.shape[1] for value in downs if value is not None)])
-    shapes = {"weights1": (width, size), "biases1": (size,), "weights2": (size, width)}
 
-    def of_adapters(name: str) -> np.ndarray:
-        result = np.zeros((len(scopes), *shapes[name]), dtype)
-        for index, scope in enumerate(scopes):
-            if f"{scope}/adapters/{name}" in own:
-                result[index] = own[f"{scope}/adapters/{name}"]
-        return result
+    def of_adapters(name: str, *shape: int) -> List[np.ndarray]:
+        missing = np.zeros(shape)
+        values = (own.get(f"{scope}/adapters/{name}", missing) for scope in scopes)
+        return [np.array(value, dtype, order="C") for value in values]
 
     def of_layer_norm(scope: str) -> List[np.ndarray]:
         names = [f"{scope}/LayerNorm/{name}" for name in ("gamma", "beta")]
@@ -84,15 +81,14 @@ def task_arrays(
         return own.get(name, backbone[name])
 
     vectors = of_layer_norm("bert/embeddings")
-    for scope in scopes:
-        biases = own.get(f"{scope}/adapters/biases2", np.zeros([1, width]))
-        vectors += [biases[0], *of_layer_norm(scope)]
+    for scope, (bias,) in zip(scopes, of_adapters("biases2", 1, width)):
+        vectors += [bias, *of_layer_norm(scope)]
     weights, bias = (own[name] for name in HEAD)
     return TaskArrays(
         np.stack([*vectors, of_pooler("bias")]).astype(dtype),
-        of_adapters("biases1"),
-        of_adapters("weights1"),
-        of_adapters("weights2"),
+        of_adapters("biases1", 1, 1),
+        of_adapters("weights1", width, 1),
+        of_adapters("weights2", 1, width),
         of_pooler("kernel").astype(dtype, copy=False),
         np.ascontiguousarray(weights.T, dtype),
         bias[np.newaxis].astype(dtype),
@@ -228,22 +224,23 @@ def input_parameters(graph: Graph, config: configs.BertConfig) -> Parameters:
     """Adds `Parameters` as inputs; `feeds` returns their values."""
     num_vectors, num_adapters = _num_arrays(config)
     width = config.hidden_size
-
-    def split(name: str, count: int, size: Any) -> List[str]:
-        tensor = graph.input(name, ["G", count, size])
-        return graph.ops("Split", count, tensor, graph.ints(*[1] * count), axis=1)
-
-    vectors = split("vectors", num_vectors, width)
+    vectors = graph.input("vectors", ["G", num_vectors, width])
+    sizes = [f"m{index}" for index in range(num_adapters)]
     return Parameters(
-        graph.op("Shape", "vectors", start=0, end=1),
-        vectors,
-        split("hidden_biases", num_adapters, "m"),
-        [graph.input(f"down_{index}", ["G", width, "m"]) for index in range(num_adapters)],
-        [graph.input(f"up_{index}", ["G", "m", width]) for index in range(num_adapters)],
+        graph.op("Shape", vectors, start=0, end=1),
+        _split(graph, vectors, num_vectors),
+        [graph.input(f"hidden_biases_{i}", ["G", 1, size]) for i, size in enumerate(sizes)],
+        [graph.input(f"down_{i}", ["G", width, size]) for i, size in enumerate(sizes)],
+        [graph.input(f"up_{i}", ["G", size, width]) for i, size in enumerate(sizes)],
         graph.input("pooler", ["P", width, width]),
         graph.input("head", ["G", width, "L"]),
         graph.input("head_bias", ["G", 1, "L"]),
     )
+
+
+def _split(graph: Graph, vectors: str, count: int) -> List[str]:
+    """Returns the [G, 1, D] of [G, count, D]."""
+    return graph.ops("Split", count, vectors, graph.ints(*[1] * count), axis=1)
 
 
 def feeds(groups: Sequence[TaskArrays]) -> Dict[str, np.ndarray]:
@@ -252,40 +249,34 @@ def feeds(groups: Sequence[TaskArrays]) -> Dict[str, np.ndarray]:
     Args:
       groups: each group's `TaskArrays`, of the same BERT.
     """
-    if len(groups) == 1:
-        arrays = TaskArrays(*(value[np.newaxis] for value in groups[0]))
-        down, up, pooler = groups[0].down[:, np.newaxis], groups[0].up[:, np.newaxis], arrays.pooler
-    else:
-        arrays = TaskArrays(*(_stack(values, 0) for values in zip(*map(_without_matrices, groups))))
-        down, up = (_stack([getattr(each, name) for each in groups], 1) for name in ("down", "up"))
-        poolers = [each.pooler for each in groups]
-        is_shared = all(pooler is poolers[0] for pooler in poolers)
-        pooler = poolers[0][np.newaxis] if is_shared else np.stack(poolers)
-    return {
-        "vectors": arrays.vectors,
-        "hidden_biases": arrays.hidden_biases,
-        **{f"down_{index}": value for index, value in enumerate(down)},
-        **{f"up_{index}": value for index, value in enumerate(up)},
-        "pooler": pooler,
-        "head": arrays.head,
-        "head_bias": arrays.head_bias,
+    poolers = [each.pooler for each in groups]
+    is_shared = all(pooler is poolers[0] for pooler in poolers)
+    columns = {"pooler": poolers[:1] if is_shared else poolers}
+    for name in ("vectors", "head", "head_bias"):
+        columns[name] = [getattr(each, name) for each in groups]
+    for name in ("hidden_biases", "down", "up"):
+        for index, arrays in enumerate(zip(*(getattr(each, name) for each in groups))):
+            columns[f"{name}_{index}"] = list(arrays)
+    return _stack(columns)
+
+
+def _stack(columns: Dict[str, List[np.ndarray]]) -> Dict[str, np.ndarray]:
+    """Stacks each column's arrays, padded with zeros to its largest sizes; one alone is not copied.
+
+    The stacks share a buffer: buffers of their own would cost more page faults.
+    """
+    result = {name: arrays[0][np.newaxis] for name, arrays in columns.items()}
+    shapes = {
+        name: (len(arrays), *map(max, zip(*(array.shape for array in arrays))))
+        for name, arrays in columns.items()
+        if len(arrays) > 1
     }
-
-
-def _without_matrices(arrays: TaskArrays) -> TaskArrays:
-    return arrays._replace(down=np.zeros(0), up=np.zeros(0), pooler=np.zeros(0))
-
-
-def _stack(arrays: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """Stacks arrays, padded with zeros to the largest sizes."""
-    sizes = [max(values) for values in zip(*(array.shape for array in arrays))]
-    is_padded = any(list(array.shape) != sizes for array in arrays)
-    shape = [*sizes[:axis], len(arrays), *sizes[axis:]]
-    result = (np.zeros if is_padded else np.empty)(shape, arrays[0].dtype)
-    for index, array in enumerate(arrays):
-        ends = tuple(map(slice, array.shape))
-        target: Tuple[Any, ...] = (*ends[:axis], index, *ends[axis:])
-        result[target] = array
+    buffer, start = np.zeros(sum(map(math.prod, shapes.values())), result["pooler"].dtype), 0
+    for name, shape in shapes.items():
+        end = start + math.prod(shape)
+        result[name], start = buffer[start:end].reshape(shape), end
+        for row, array in zip(result[name], columns[name]):
+            row[tuple(map(slice, array.shape))] = array
     return result
 
 
@@ -327,16 +318,13 @@ def gathered_parameters(
     def gather(name: str) -> str:
         return graph.op("Gather", graph.constant(inputs[name]), task_ids, axis=0)
 
-    def split(name: str) -> List[str]:
-        count = inputs[name].shape[1]
-        return graph.ops("Split", count, gather(name), graph.ints(*[1] * count), axis=1)
-
-    adapters = range(_num_arrays(config)[1])
+    num_vectors, num_adapters = _num_arrays(config)
+    adapters = range(num_adapters)
     is_shared = len(inputs["pooler"]) == 1
     return Parameters(
         graph.op("Shape", task_ids),
-        split("vectors"),
-        split("hidden_biases"),
+        _split(graph, gather("vectors"), num_vectors),
+        [gather(f"hidden_biases_{index}") for index in adapters],
         [gather(f"down_{index}") for index in adapters],
         [gather(f"up_{index}") for index in adapters],
         graph.constant(inputs["pooler"]) if is_shared else gather("pooler"),

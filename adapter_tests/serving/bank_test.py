@@ -21,7 +21,7 @@ import modeling
 import tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import engine
+from adapter_bert.serving import engine, onnx_encoder
 from adapter_bert.serving.bank import AdapterBank, Row, UnknownTask
 from adapter_tests.support import own_models, tiny
 
@@ -62,6 +62,11 @@ def _prepare():
     return bert, own_models.SingleTaskModels(bert), task_adapters
 
 
+def num_bytes(arrays):
+    """The bytes of arrays and of lists of arrays."""
+    return sum(num_bytes(each) if isinstance(each, list) else each.nbytes for each in arrays)
+
+
 class BankTestCase(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -78,6 +83,9 @@ class BankTestCase(tf.test.TestCase):
         for name in names:
             bank.add(name, self.adapters[name])
         return bank
+
+    def build(self, seed, **changes):
+        return own_models.build_task_adapter(self.bert, seed, **changes)
 
     def saved(self, name, adapter=None):
         folder = os.path.join(self.root, name)
@@ -139,6 +147,34 @@ class PredictTest(BankTestCase):
             rows = self.rows(list(task_adapters)[:count] * (32 // count), seed=count)
             with mock.patch.dict(self.adapters, task_adapters):
                 self.assert_own(rows, bank.predict(rows))
+
+    def test_large_tasks_need_memory_for_themselves_alone(self):
+        one_layer = {"sites": "attention", "layers": (0,)}
+        adapters = {
+            "large": self.build(0, adapter=A(300, **one_layer)),
+            "other_large": self.build(1, adapter=A(300, **one_layer)),
+            "labels": self.build(2, labels=tuple(map(str, range(300)))),
+            **{f"small{seed}": self.build(seed, adapter=A(2)) for seed in (3, 4)},
+        }
+        sizes = {name: num_bytes(adapter.tensors.values()) for name, adapter in adapters.items()}
+        loader = engine.Engine(tiny.config(), os.path.join(self.bert, "bert_model.ckpt"), "float32")
+        for name, adapter in adapters.items():
+            self.assertLess(num_bytes(loader.load(adapter)), 1.5 * sizes[name] + 1000, name)
+        bank, fed = self.bank(), []
+        for name, adapter in adapters.items():
+            bank.add(name, adapter)
+
+        def feeds_and_record(groups, feeds=onnx_encoder.feeds):
+            values = feeds(groups)
+            fed.append(num_bytes(values.values()))
+            return values
+
+        rows = self.rows([*adapters, *["large"] * 14, *["other_large"] * 13])
+        with mock.patch.object(onnx_encoder, "feeds", feeds_and_record):
+            results = bank.predict(rows)
+        with mock.patch.dict(self.adapters, adapters):
+            self.assert_own(rows, results)
+        self.assertLess(max(fed), 2 * max(sizes.values()))
 
     def test_order_and_company_do_not_matter(self):
         bank, rows = self.bank(TASKS), self.rows(list(TASKS) * 3)
