@@ -743,7 +743,7 @@ class SentencePieceTest(TokenizationTestCase):
                 tokenization.FullTokenizer(None, spm_model_file=path)
 
     def test_bad_files(self):
-        for content in (b"", b"[UNK]\n[CLS]\n[SEP]\n", self.model[: len(self.model) // 2]):
+        for content in (b"", b"[UNK]\n[CLS]\n[SEP]\n", self.model[:-1]):
             path = self.write(content, "bad.model")
             with self.assert_says("spm_model_file", path, "not a SentencePiece model"):
                 tokenization.FullTokenizer(None, spm_model_file=path)
