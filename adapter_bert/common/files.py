@@ -410,7 +410,7 @@ def current_folder(folder: str) -> str:
 
 def _linked_folder(folder: str) -> str:
     """Returns the folder to which a symbolic link leads, so that the link stays; others as is."""
-    folder = folder.rstrip("/") or "/"
+    folder = folder.rstrip("/") or folder[:1]
     is_link = not is_remote(folder) and os.path.islink(folder)
     return os.path.realpath(folder) if is_link else folder
 
