@@ -27,8 +27,11 @@ DONE, FAILED = "done", "failed"
 _FILES = "results*.jsonl"
 # Flags whose values are compared as numbers.
 NUMBERS = (
-    *("adapter_size", "num_top_layers", "adapter_init_scale"),
-    *("learning_rate", "num_train_epochs"),
+    "adapter_size",
+    "num_top_layers",
+    "adapter_init_scale",
+    "learning_rate",
+    "num_train_epochs",
 )
 
 
