@@ -227,7 +227,7 @@ def _clear_output_dir(output, search_lock, reads):
 
 def _narrow_space(config):
     """Returns parameter → `Choice` of the values that --module and --setting allow."""
-    narrowed = collections.OrderedDict()
+    narrowed = {}
     for text in config.setting:
         name, parameter_values = search_space.parse_setting(text)
         if name in narrowed:

@@ -87,9 +87,11 @@ def listdir(path: str) -> List[str]:
     return _gfile(path, "listdir") if is_remote(path) else os.listdir(path)
 
 
-def glob(pattern: str) -> List[str]:
-    """Returns the paths that match a pattern."""
-    return _gfile(pattern, "glob") if is_remote(pattern) else local_glob.glob(pattern)
+def glob(pattern: str, folder: str = "") -> List[str]:
+    """Returns the paths that match a pattern, in a folder whose name is no pattern."""
+    if is_remote(folder + pattern):
+        return _gfile(posixpath.join(folder, pattern), "glob")
+    return local_glob.glob(os.path.join(local_glob.escape(folder), pattern))
 
 
 def walk(folder: str) -> Iterator[Tuple[str, List[str], List[str]]]:

@@ -1,6 +1,5 @@
 """Default locations of data and BERT: BERT's environment variables, then `make demo`'s files."""
 
-import glob
 import os
 
 from absl import logging
@@ -88,7 +87,7 @@ def find_bert(flag, value):
         logging.info("--%s: %s (from $BERT_BASE_DIR)", flag, path)
         return path
     path = os.path.join(DEMO_BERT, name)
-    if glob.glob(glob.escape(path) + "*"):
+    if files.glob(name + "*", DEMO_BERT):
         logging.info("--%s: %s (from `make demo`)", flag, path)
         return path
     raise UserError(

@@ -13,7 +13,6 @@ Each process of a sweep writes its shard's file and reads all files. A record:
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
 """
 
-import glob
 import json
 import math
 import os
@@ -71,7 +70,7 @@ class Reader:
 
     def read(self):
         """Returns all records; see the function `read`."""
-        paths = sorted(glob.glob(_file_pattern(self._folder)))
+        paths = sorted(files.glob(_FILES, self._folder))
         all_records = [record for path in paths for record in self._read_records(path)]
         records = {}
         for record in sorted(all_records, key=lambda record: record["finished"]):
@@ -143,10 +142,6 @@ def missing_digests_note(records):
         f"{count} of {len(done)} finished trials have no digest of their data, so a task's trials"
         " may have read different data."
     ]
-
-
-def _file_pattern(folder):
-    return os.path.join(glob.escape(folder), _FILES)
 
 
 def _file_name(shard):

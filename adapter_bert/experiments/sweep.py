@@ -12,7 +12,6 @@ several machines take shards.
 import collections
 import contextlib
 import functools
-import glob
 import os
 import posixpath
 import re
@@ -550,7 +549,7 @@ class TrialFolder:
             with open(self._cleanup_file) as reader:
                 patterns = reader.read().splitlines()
             for pattern in patterns:
-                for path in glob.glob(os.path.join(glob.escape(self._path), pattern)):
+                for path in files.glob(pattern, self._path):
                     shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
             os.remove(self._cleanup_file)
 

@@ -8,7 +8,6 @@ The arrays are memory-mapped, so memory does not grow with them.
 """
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
@@ -111,7 +110,7 @@ def _write(path: str, build: Callable) -> None:
 
 def _remove_abandoned(folder: str) -> None:
     """Removes the temporary folders of killed processes; those of live processes are younger."""
-    for path in glob.glob(os.path.join(glob.escape(folder), _PARTIAL_PATTERN)):
+    for path in files.glob(_PARTIAL_PATTERN, folder):
         with contextlib.suppress(OSError):  # Another process may remove it, too.
             if time.time() - os.path.getmtime(path) > _ABANDONED_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)

@@ -12,7 +12,6 @@ All files are written atomically.
 
 import contextlib
 import dataclasses
-import glob
 import hashlib
 import json
 import math
@@ -533,12 +532,10 @@ def _check_inputs(run_files, inputs, cause):
 
 def _matching(folder, patterns):
     matches = []
-    if not files.is_remote(folder):
-        folder = glob.escape(folder)
     for pattern in patterns:
         # TensorFlow 1 raises it if the folder of a remote pattern does not exist.
         with contextlib.suppress(FileNotFoundError):
-            matches += files.glob(posixpath.join(folder, pattern))
+            matches += files.glob(pattern, folder)
     return list(dict.fromkeys(matches))  # Patterns overlap.
 
 
