@@ -9,6 +9,7 @@ two seeds only. A claim is unclear if its verdict differs within the 95% confide
 `estimates`.
 """
 
+import collections
 import itertools
 import operator
 from typing import Dict, List, NamedTuple, Optional
@@ -27,7 +28,6 @@ from adapter_bert.experiments.selection import (
     VALIDATION,
 )
 
-COLUMNS = ["claim", "paper", "ours", "settings tried", "seeds", "verdict"]
 _RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", selection.INIT_SCALE
 _MIN_TASKS = 3  # A verdict on a mean over tasks needs these.
 _MAX_SHARE = 0.036  # Table 1: the share of parameters that adapters train, size chosen per task.
@@ -35,11 +35,22 @@ _SIZES = (8, 64, 256)  # Section 3.2.
 
 
 class Row(NamedTuple):
-    """A claim, the paper's value and the records' value, as texts; see `COLUMNS`."""
+    """A claim, the paper's value and the records' value, as texts.
+
+    Attributes:
+      claim: what is measured.
+      paper: the paper's value.
+      ours: the records' value.
+      agrees_if: the condition of the verdict "agrees".
+      settings: numbers of settings tried.
+      seeds: numbers of seeds of the chosen settings.
+      verdict: "agrees", "differs", "unclear" or "open: " and what is missing.
+    """
 
     claim: str
     paper: str
     ours: str
+    agrees_if: str
     settings: str
     seeds: str
     verdict: str
@@ -133,13 +144,11 @@ def gaps(sides, tasks, min_tasks=1):
     groups = [
         group for one in tuned for task in tasks for group in _by_level(one.records.get(task, ()))
     ]
-    missing = []
-    for swept, fixed, text in (
-        (_RATE, _EPOCHS, "one learning rate"),
-        (_EPOCHS, _RATE, "one number of epochs"),
-    ):
-        if not all(_is_swept(group, swept, fixed) for group in groups):
-            missing.append(text)
+    missing = [
+        text
+        for flag, text in ((_RATE, "one learning rate"), (_EPOCHS, "one number of epochs"))
+        if not all(_is_swept(group, flag) for group in groups)
+    ]
     missing += _error_gaps(one.estimate(t) for one in sides for t in tasks if t in one.chosen)
     if len(tasks) < min_tasks:
         missing.append("one task" if len(tasks) == 1 else f"{len(tasks)} tasks")
@@ -158,9 +167,9 @@ def _by_level(records):
     return levels.values()
 
 
-def _is_swept(records, flag, fixed):
-    """Returns whether `flag` has two values among records with the same value of `fixed`."""
-    groups = selection.group_by(records, lambda record: selection.schedule_of(record)[fixed])
+def _is_swept(records, flag):
+    """Returns whether `flag` has two values among records whose other settings are equal."""
+    groups = selection.group_by(records, lambda r: selection.settings_without(r, {flag}))
     return any(
         len({selection.schedule_of(r)[flag] for r in group}) > 1 for group in groups.values()
     )
@@ -213,19 +222,30 @@ def _glue_rows(glue):
             ([64], f"GLUE: adapters of size 64{note}", -0.8, "2.1%"),
         ):
             adapters = side(ADAPTERS.label, selection.select_adapters(glue, pooler, sizes))
-            sizes_run = {ADAPTERS.level_of(r) for group in adapters.records.values() for r in group}
-            is_lone_size = len(sizes) > 1 and len(sizes_run) == 1
             yield _difference_row(
                 f"{claim}, minus full fine-tuning",
                 f"{estimates.signed(expected)}, {trained} trained",
                 adapters,
                 full,
-                lambda value, low=expected: value >= low,
+                at_least=expected,
                 max_share=_MAX_SHARE,
-                note="; only size {} was run".format(*sizes_run) if is_lone_size else "",
+                note=_lone_sizes_note(adapters.at_tasks(full.chosen.__contains__))
+                if len(sizes) > 1
+                else "",
                 min_tasks=_MIN_TASKS,
             )
     yield _sizes_row(glue)
+
+
+def _lone_sizes_note(adapters):
+    """Returns a text on the tasks of a `Side` with a single size, "" without such tasks."""
+    tasks = collections.defaultdict(list)
+    for task, records in adapters.records.items():
+        tasks[tuple({ADAPTERS.level_of(record) for record in records})].append(task)
+    notes = [
+        f"; only size {sizes[0]} on {_titles(tasks[sizes])}" for sizes in tasks if len(sizes) == 1
+    ]
+    return "".join(sorted(notes))
 
 
 def _sizes_row(glue):
@@ -250,6 +270,7 @@ def _sizes_row(glue):
         f"size {', '.join(texts)} ({_titles(tasks)})",
         sides,
         tasks,
+        "all sizes within 0.5",
         estimates.at_most(spreads, 0.5),
         _MIN_TASKS,
     )
@@ -258,11 +279,10 @@ def _sizes_row(glue):
 def _parameter_rows(glue):
     top = [r for r in selection.filter_by_method(glue, TOP_LAYERS) if TOP_LAYERS.level_of(r) == 1]
     yield _difference_row(
-        "Top layer alone, minus adapters of size 64",
+        "Top layer alone, minus adapters of size 64, accuracy",
         "−5.9 (MNLI)",
-        side("top layer", top),
-        side(ADAPTERS.label, selection.select_adapters(glue, sizes=[64])),
-        _all_below_zero,
+        side("top layer", _by_accuracy(top)),
+        side(ADAPTERS.label, _by_accuracy(selection.select_adapters(glue, sizes=[64]))),
         by_task=True,
         min_tasks=2,
     )
@@ -273,30 +293,33 @@ def _parameter_rows(glue):
         "−3.5 (CoLA), −4 (MNLI)",
         side(LAYER_NORM.label, _by_accuracy(norms)),
         side(FULL.label, _by_accuracy(full)),
-        _all_below_zero,
         by_task=True,
         min_tasks=2,
     )
 
 
-def _all_below_zero(*values):
-    return max(values) < 0
-
-
 def _squad_rows(records):
     squad = [r for r in records if r["script"] == "run_squad.py" and r["task"] == "SQuAD"]
-    full = side(FULL.label, selection.filter_by_method(squad, FULL))
+    full = selection.filter_by_method(squad, FULL)
     for size, expected, lowest in (
         (64, "−0.3 (90.4 minus 90.7)", -0.5),
         (2, "−0.8 (89.9 minus 90.7)", -1.0),
     ):
+        adapters = selection.select_adapters(squad, sizes=[size])
+        shared = {*map(_epochs_of, adapters)} & {*map(_epochs_of, full)}
         yield _difference_row(
             f"SQuAD: F1 of adapters of size {size}, minus full fine-tuning",
             expected,
-            side(ADAPTERS.label, selection.select_adapters(squad, sizes=[size])),
-            full,
-            lambda value, low=lowest: value >= low,
+            *(
+                side(method.label, [r for r in records if _epochs_of(r) in shared])
+                for method, records in ((ADAPTERS, adapters), (FULL, full))
+            ),
+            at_least=lowest,
         )
+
+
+def _epochs_of(record):
+    return selection.schedule_of(record)[_EPOCHS]
 
 
 def _further_rows(records):
@@ -310,17 +333,17 @@ def _further_rows(records):
     top = selection.filter_by_method(further, TOP_LAYERS)
     varied = {record["task"] for record in top}
     variable = top + [record for record in full_records if record["task"] in varied]
-    for label, method_records, expected, agrees in (
-        ("adapters", selection.select_adapters(further), -0.4, lambda value: value >= -0.4),
-        ("top layers, best number per task", variable, 0.3, lambda value: value >= 0),
-        (NO_BERT.label, selection.filter_by_method(further, NO_BERT), -1.0, _all_below_zero),
+    for label, method_records, expected, lowest in (
+        ("adapters", selection.select_adapters(further), -0.4, -0.4),
+        ("top layers, best number per task", variable, 0.3, 0),
+        (NO_BERT.label, selection.filter_by_method(further, NO_BERT), -1.0, None),
     ):
         yield _difference_row(
             f"Further tasks: {label}, minus full fine-tuning, test accuracy",
             f"{estimates.signed(expected)} (17 tasks)",
             side(label, method_records, TEST),
             full,
-            agrees,
+            at_least=lowest,
             min_tasks=_MIN_TASKS,
         )
 
@@ -342,6 +365,8 @@ def _ablation_rows(ablations):
         "−2 (MNLI, CoLA)",
         {task: min(changes, key=_value) for task, changes in layers.items()},
         ablations,
+        "every layer at least −2",
+        sum(layers.values(), []),
         estimates.at_least(sum(layers.values(), []), -2),
     )
     left = [estimates.over_seeds([s - one.majority for s in one.none]) for one in ablations]
@@ -350,15 +375,17 @@ def _ablation_rows(ablations):
         "0 (MNLI, CoLA)",
         dict(zip(layers, left)),
         ablations,
+        "every task within ±1",
+        left,
         estimates.joint(estimates.at_most(left, 1), estimates.at_least(left, -1)),
     )
 
 
-def _ablation_row(claim, expected, by_task, ablations, verdict):
+def _ablation_row(claim, expected, by_task, ablations, agrees_if, judged, verdict):
     counts = [len(ablation.full) for ablation in ablations]
-    missing = _error_gaps(by_task.values())
+    missing = _error_gaps(judged)
     return Row(
-        *(claim, expected, _by_task(by_task), "1 per task", _range(counts)),
+        *(claim, expected, _by_task(by_task), agrees_if, "1 per task", _range(counts)),
         f"open: {', '.join(missing)}" if missing else verdict,
     )
 
@@ -416,6 +443,7 @@ def _init_scale_rows(records):
             _by_task({task: part[task].minus(best[task]) for task in tasks}),
             sides,
             tasks,
+            "all differences up to 1e-2 less than half of the drop above",
             verdict,
         )
 
@@ -468,6 +496,7 @@ def _learning_rate_row(records):
         ours,
         sides,
         tasks,
+        "more for adapters on each task",
         estimates.verdict(
             lambda end: all(count(ADAPTERS, task, end) > count(FULL, task, -end) for task in tasks)
         ),
@@ -516,7 +545,10 @@ def _variant_rows(glue):
     for key, group in groups.items():
         if key == "{}" or "train_pooler" in key:
             continue
-        pair = side(key, group), side("default", selection.match_settings(default, group))
+        pair = (
+            side(key, selection.match_settings(group, default)),
+            side("default", selection.match_settings(default, group)),
+        )
         tasks = carried(pair, pair[0].chosen.keys() & pair[1].chosen.keys())
         if tasks:
             pairs.append([one.at_tasks(tasks.__contains__) for one in pair])
@@ -539,17 +571,27 @@ def _variant_rows(glue):
         f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
         sides,
         tasks,
+        "every design at most +1",
         estimates.at_most(ranked, 1),
     )
 
 
 def _difference_row(
-    claim, expected, first, second, agrees, *, max_share=None, by_task=False, note="", min_tasks=1
+    claim,
+    expected,
+    first,
+    second,
+    *,
+    at_least=None,
+    max_share=None,
+    by_task=False,
+    note="",
+    min_tasks=1,
 ):
     """Returns the `Row` of two sides' difference, or None without a common task.
 
-    `agrees` is called with the mean over tasks. If `by_task`, it is called with each task's
-    difference, and low ones must satisfy it.
+    The mean over tasks, or each task's difference if `by_task`, must be `at_least` so large, or
+    below 0 if that is None.
     """
     found = difference(first, second, min_tasks)
     if found is None:
@@ -559,15 +601,26 @@ def _difference_row(
     ours = _by_task(found.by_task) if by_task else f"{found.mean} ({_titles(tasks)})"
     if max_share is not None and found.share is not None:
         ours += f", {found.share:.2%} trained"
-    is_small = max_share is None or (found.share or 0) <= max_share
-    verdict = estimates.verdict(
-        lambda end: is_small and agrees(*estimates.all_moved(differences, end, -1))
-    )
-    return _row(claim, expected, ours + note, [first, second], tasks, verdict, min_tasks)
+    if at_least is None:
+        verdict = estimates.below_zero(differences)
+        agrees_if = "below 0"
+    else:
+        verdict = estimates.at_least(differences, at_least)
+        agrees_if = f"at least {estimates.signed(at_least)}"
+    if by_task:
+        agrees_if += " on each task"
+    if max_share is not None:
+        agrees_if += f", at most {max_share:.1%} trained"
+        if (found.share or 0) > max_share:
+            verdict = "differs"
+    return _row(claim, expected, ours + note, [first, second], tasks, agrees_if, verdict, min_tasks)
 
 
-def _row(claim, expected, ours, sides, tasks, verdict, min_tasks=1):
-    missing = gaps(sides, tasks, min_tasks)
+def _row(claim, expected, ours, sides, tasks, agrees_if, verdict, min_tasks=1):
+    missing = [
+        _where(text, [task for task in tasks if text in gaps(sides, [task])], tasks)
+        for text in gaps(sides, tasks, min_tasks)
+    ]
     counts = [
         len({selection.key_of(selection.setting(r)) for r in one.records[task]})
         for one in sides
@@ -576,9 +629,15 @@ def _row(claim, expected, ours, sides, tasks, verdict, min_tasks=1):
     ]
     seeds = [one.chosen[task].seeds for one in sides for task in tasks if task in one.chosen]
     return Row(
-        *(claim, expected, ours, f"{_range(counts)} per method and task", _range(seeds)),
+        *(claim, expected, ours, agrees_if),
+        *(f"{_range(counts)} per method and task", _range(seeds)),
         f"open: {', '.join(missing)}" if missing else verdict,
     )
+
+
+def _where(text, tasks, all_tasks):
+    """Returns the text with the tasks to which it applies, unless these are all or none."""
+    return f"{text} ({_titles(tasks)})" if 0 < len(tasks) < len(all_tasks) else text
 
 
 def _range(counts):

@@ -104,6 +104,11 @@ def at_most(estimates, limit):
     return verdict(lambda end: max(all_moved(estimates, end, -1)) <= limit)
 
 
+def below_zero(estimates):
+    """Returns the `verdict` that all estimates are negative."""
+    return verdict(lambda end: max(all_moved(estimates, end, -1)) < 0)
+
+
 def at_least(estimates, limit):
     """Returns the `verdict` that all estimates are at least a limit."""
     return verdict(lambda end: min(all_moved(estimates, end, 1)) >= limit)

@@ -83,14 +83,16 @@ def claims(results):
     rows = paper_claims.rows(results)
     caption = (
         "Scores are on the validation set unless the claim says test. The number after ± is a"
-        " standard error. The percentage trained is the share of BERT's parameters that adapters"
-        " train. A verdict needs two learning rates, two numbers of epochs and two seeds for each"
-        " method and size; two seeds with equal scores have no usable error and are not enough. A"
-        " mean over tasks needs three tasks with such runs; top layer and LayerNorms, judged per"
-        " task, need two. Only these tasks count. Removing adapters compares a model with itself"
-        " and needs two seeds only. A claim without enough runs is open. A claim is unclear if its"
-        " verdict differs within the 95% confidence interval (Student's t, with Bonferroni's"
-        " correction where one of several differences can refute the claim). The second table lists"
+        " standard error over seeds. It covers neither the choice of the setting nor the size of"
+        " the validation set. The percentage trained is the number of trained parameters, head"
+        " included, divided by BERT's. A verdict needs two learning rates, two numbers of epochs"
+        " and two seeds for each method and size. Two seeds with equal scores are not enough; three"
+        " count as exact. A mean over tasks needs three tasks with such runs; top layer and"
+        " LayerNorms, judged per task, need two. Tasks without such runs are left out if the others"
+        " are enough. Removing adapters compares a model with itself and needs two seeds only. A"
+        " claim without enough runs is open. A claim is unclear if the ends of its 95% confidence"
+        " interval give different verdicts (Student's t, with Bonferroni's correction where one of"
+        " several differences can refute the claim). The second table lists each claim's condition,"
         " the settings tried for each method and task, the seeds of the chosen setting, and what"
         " leaves the claim open."
     )
@@ -103,14 +105,19 @@ def claims(results):
         ),
         Table(
             "What the verdicts rest on",
-            ["claim", "settings tried", "seeds", "open because the runs have only"],
             [
-                [row.claim, row.settings, row.seeds, reasons or report_tables.GAP]
+                *("claim", "agrees if", "settings tried", "seeds"),
+                "open because the runs have only",
+            ],
+            [
+                [row.claim, row.agrees_if, row.settings, row.seeds, reasons or report_tables.GAP]
                 for row, (_, reasons) in zip(rows, verdicts)
             ],
         ),
     ]
-    numbers = [dict(zip(paper_claims.COLUMNS, row)) for row in rows]
+    numbers = [
+        {name.replace("_", " "): text for name, text in row._asdict().items()} for row in rows
+    ]
     return Report("The paper's claims", caption, tables, numbers)
 
 
@@ -283,6 +290,7 @@ def variants(results):
             default, [record for design_records in designs.values() for record in design_records]
         )
         for label, variant_records in {_DEFAULT: default_records, **designs}.items():
+            variant_records = selection.match_settings(variant_records, default) or variant_records
             design_records = cells_of(label, variant_records, VALIDATION, level=size)
             baseline_cells = cells_of(
                 _DEFAULT, selection.match_settings(default, variant_records), VALIDATION
@@ -298,7 +306,7 @@ def variants(results):
     caption = (
         f"Validation scores in points, {_describe_seeds(cells)}. The other settings are each"
         " adapter's best on the validation set. A difference is from the default adapter of the"
-        " same size, at its best among the settings that this adapter was trained"
+        " same size; both are at their best among the settings that both were trained"
         f" with.{_tried_note(drawn)}{_design_note(defaults)}"
     )
     tables = [report_tables.variants_table(cells, differences)]

@@ -102,8 +102,10 @@ class VerdictTest(tf.test.TestCase):
         row = rows(self.records())[CHOSEN]
         # Three standard errors of 0.1, over three tasks.
         self.assertEqual(
-            row.ours, "0.0 ± 0.1 (MRPC, QNLI, RTE), 3.60% trained; only size 64 was run"
+            row.ours,
+            "0.0 ± 0.1 (MRPC, QNLI, RTE), 3.60% trained; only size 64 on MRPC, QNLI, RTE",
         )
+        self.assertEqual(row.agrees_if, "at least −0.4, at most 3.6% trained")
         self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 per method and task"))
         self.assertEqual((row.seeds, row.verdict), ("2 to 3", "agrees"))
 
@@ -165,12 +167,24 @@ class VerdictTest(tf.test.TestCase):
         records = [r for r in records if r["task"] not in ("QNLI", "RTE")]
         row = rows(records)[CHOSEN]
         self.assertEqual(row.ours[:20], "−20.0 (CoLA, MRPC), ")
-        self.assertRegex(row.verdict, "^open: one learning rate, .*one seed, 2 tasks$")
+        self.assertEqual(
+            row.verdict,
+            "open: one learning rate (CoLA), one number of epochs (CoLA), one seed (CoLA), 2 tasks",
+        )
 
     def test_each_size_needs_a_sweep(self):
         records = [*self.records(), record("MRPC", 0.1, adapter_size=8, learning_rate=1e-4)]
-        self.assertRegex(rows(records)[CHOSEN].verdict, "^open: one learning rate")
+        row = rows(records)[CHOSEN]
+        self.assertRegex(row.verdict, "^open: one learning rate")
+        self.assertEndsWith(row.ours, "; only size 64 on QNLI, RTE")
         self.assertEqual(rows(records)[FIXED].verdict, "agrees")
+
+    def test_a_sweep_has_equal_other_settings(self):
+        records = self.records()
+        for entry in records:
+            if entry["flags"]["num_train_epochs"] == 9:
+                entry["flags"]["adapter_init_scale"] = 0.01
+        self.assertEqual(rows(records)[CHOSEN].verdict, "open: one number of epochs")
 
     def test_rates_and_epochs_that_do_not_cross_are_no_sweep(self):
         records = [
@@ -211,13 +225,14 @@ class VerdictTest(tf.test.TestCase):
 
     def test_the_worst_task_decides_where_a_claim_is_of_each(self):
         for top, verdict in ((0.45, "agrees"), (0.55, "differs")):
+            flags = {"tuning": "top_layers", "num_top_layers": 1, "score": "accuracy"}
             records = [
-                *swept("CoLA", [0.1, 0.1], tuning="top_layers", num_top_layers=1),
-                *swept("CoLA", [0.5, 0.5], adapter_size=64),
-                *swept("MRPC", [top, top], tuning="top_layers", num_top_layers=1),
-                *swept("MRPC", [0.5, 0.5], adapter_size=64),
+                *swept("CoLA", [0.1, 0.1], **flags),
+                *swept("CoLA", [0.5, 0.5], adapter_size=64, score="accuracy"),
+                *swept("MRPC", [top, top], **flags),
+                *swept("MRPC", [0.5, 0.5], adapter_size=64, score="accuracy"),
             ]
-            row = rows(records)["Top layer alone, minus adapters of size 64"]
+            row = rows(records)["Top layer alone, minus adapters of size 64, accuracy"]
             self.assertEqual(row.ours[:19], "−40.0 ± 0.0 (CoLA),")
             self.assertEqual(row.verdict, verdict)
 
@@ -245,6 +260,9 @@ class VerdictTest(tf.test.TestCase):
         row = rows(records)["2 other adapter designs minus the default: worst to best"]
         self.assertEqual(row.ours, "−11.0 ± 0.1 to −2.0 ± 0.1 (MRPC)")
         self.assertEqual(row.verdict, "agrees")
+        # Only settings that the default was trained with, too.
+        longer = record("MRPC", 0.9, adapter_size=64, adapter_parallel=True, num_train_epochs=20)
+        self.assertEqual(rows([*records, longer])[row.claim], row)
         # A design with one seed does not count.
         deep = of_one_seed(swept("MRPC", [0.9], adapter_size=64, adapter_depth=3))
         self.assertEqual(rows([*records, *deep])[row.claim], row)
@@ -301,6 +319,9 @@ class VerdictTest(tf.test.TestCase):
         ]
         row = rows(records)["SQuAD: F1 of adapters of size 64, minus full fine-tuning"]
         self.assertEqual((row.ours, row.verdict), ("−1.0 ± 1.0 (SQuAD)", "unclear"))
+        # Only adapters were trained that long.
+        longer = record("SQuAD", 70.0, adapter_size=64, num_train_epochs=30, **squad)
+        self.assertEqual(rows([*records, longer])[row.claim], row)
 
     def test_ablations(self):
         layer = "Removing one layer's adapters: change in accuracy, worst layer"
@@ -312,7 +333,7 @@ class VerdictTest(tf.test.TestCase):
         )
         self.assertEqual(found[every].ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
         # A second model of 77 without adapters: 69 and 77 less 68.75 are 0.25 and 8.25.
-        spans = {(0, 0): [74.4, 74.6], (0, 1): [69.0, 77.0], (1, 1): [76.0, 76.0]}
+        spans = {(0, 0): [74.4, 74.6], (0, 1): [69.0, 77.0], (1, 1): [76.0, 76.2]}
         two = ABLATION._replace(full=[75.0, 75.0], none=[69.0, 77.0], spans=spans)
         found = rows([], [two, ABLATION._replace(task="MRPC")])
         self.assertEqual(
@@ -322,6 +343,11 @@ class VerdictTest(tf.test.TestCase):
         # The other layer may cost more than the worst one.
         found = rows([], [two._replace(spans={**spans, (1, 1): [76.0, 75.0]})])
         self.assertEqual(found[layer].verdict, "unclear")
+        # Equal scores of a layer that is not the worst one.
+        found = rows(
+            [], [two._replace(spans={**spans, (0, 0): [74.5, 74.5], (1, 1): [74.2, 74.3]})]
+        )
+        self.assertEqual(found[layer].verdict, "open: two equal scores")
         found = rows([], [two._replace(none=[31.0, 31.5])])
         self.assertEqual(found[every].verdict, "differs")
         found = rows([], [two._replace(none=[31.0, 31.0])])
