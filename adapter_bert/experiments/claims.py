@@ -306,20 +306,13 @@ def _squad_rows(records):
         (2, "−0.8 (89.9 minus 90.7)", -1.0),
     ):
         adapters = selection.select_adapters(squad, sizes=[size])
-        shared = {*map(_epochs_of, adapters)} & {*map(_epochs_of, full)}
+        by_method = selection.at_equal_epochs({ADAPTERS: adapters, FULL: full})
         yield _difference_row(
             f"SQuAD: F1 of adapters of size {size}, minus full fine-tuning",
             expected,
-            *(
-                side(method.label, [r for r in records if _epochs_of(r) in shared])
-                for method, records in ((ADAPTERS, adapters), (FULL, full))
-            ),
+            *(side(method.label, group) for method, group in by_method.items()),
             at_least=lowest,
         )
-
-
-def _epochs_of(record):
-    return selection.schedule_of(record)[_EPOCHS]
 
 
 def _further_rows(records):

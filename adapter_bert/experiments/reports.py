@@ -256,7 +256,7 @@ def figure7(results):
         )
         for method in (ADAPTERS, FULL)
     }
-    by_method = _at_equal_epochs(by_method)
+    by_method = selection.at_equal_epochs(by_method)
     cells = _select_curves(
         cell
         for method, records in by_method.items()
@@ -457,31 +457,6 @@ def _select_curves(cells):
     return [cell for cell in cells if longest[cell.task] >= 3 and shortest[cell.task] >= 2]
 
 
-def _at_equal_epochs(by_method):
-    """Returns each method's records, limited to comparable numbers of epochs.
-
-    If all methods of a task were trained with several numbers of epochs, all records stay and each
-    method has its best, as in the paper. Otherwise only numbers of epochs that all methods share
-    stay, if there are any.
-
-    Args:
-      by_method: dict from `selection.Method` to records.
-    """
-    tried = collections.defaultdict(list)
-    for records in by_method.values():
-        for task, task_records in selection.group_by(records, lambda r: r["task"]).items():
-            tried[task].append({record["flags"].get(_EPOCHS) for record in task_records})
-    shared = {}
-    for task, epochs in tried.items():
-        in_all = set.intersection(*epochs)
-        is_swept = all(len(method_epochs) > 1 for method_epochs in epochs)
-        shared[task] = in_all if in_all and not is_swept else set.union(*epochs)
-    return {
-        method: [r for r in records if r["flags"].get(_EPOCHS) in shared[r["task"]]]
-        for method, records in by_method.items()
-    }
-
-
 def _epochs_note(by_method, tasks):
     """Returns a caption's sentence on the numbers of epochs of each method."""
     texts = []
@@ -612,7 +587,7 @@ def _parameters_report(records, title):
         method: selection.select_comparable(selection.select_usual(records, method), method.level)
         for method in methods
     }
-    by_method = _at_equal_epochs(by_method)
+    by_method = selection.at_equal_epochs(by_method)
     cells = [
         cell
         for method in methods

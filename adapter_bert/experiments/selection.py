@@ -376,6 +376,35 @@ def schedule_of(record):
     return {name: record["flags"].get(name, value) for name, value in default.items()}
 
 
+def at_equal_epochs(by_method):
+    """Returns each method's records, limited to comparable numbers of epochs.
+
+    If all methods of a task were trained with several numbers of epochs, all records stay and each
+    method has its best, as in the paper. Otherwise only numbers of epochs that all methods share
+    stay, if there are any.
+
+    Args:
+      by_method: dict from `Method` to records.
+    """
+
+    def epochs_of(record):
+        return schedule_of(record).get("num_train_epochs")
+
+    tried = collections.defaultdict(list)
+    for records in by_method.values():
+        for task, task_records in group_by(records, lambda r: r["task"]).items():
+            tried[task].append(set(map(epochs_of, task_records)))
+    shared = {}
+    for task, epochs in tried.items():
+        in_all = set.intersection(*epochs)
+        is_swept = all(len(method_epochs) > 1 for method_epochs in epochs)
+        shared[task] = in_all if in_all and not is_swept else set.union(*epochs)
+    return {
+        method: [record for record in records if epochs_of(record) in shared[record["task"]]]
+        for method, records in by_method.items()
+    }
+
+
 def match_settings(records, reference_records):
     """Returns the records whose settings, except the design, occur among the others."""
     settings = set(map(plain_setting, reference_records))

@@ -280,7 +280,10 @@ class LearningRateTest(tf.test.TestCase):
             record("MRPC", 0.99, learning_rate=3e-4, adapter_size=256),  # Another study's size.
             record("MRPC", 0.99, learning_rate=3e-4, num_train_epochs=10),  # And its epochs.
             record("MRPC", 0.98),  # Its learning rate is not told.
-            *(record("MRPC", 0.8 - 100 * r, learning_rate=r, tuning="full") for r in rates[1:]),
+            *(  # No number of epochs is shared.
+                record("MRPC", 0.8 - 100 * r, learning_rate=r, num_train_epochs=5, tuning="full")
+                for r in rates[1:]
+            ),
             *(record("CoLA", 0.5, learning_rate=r) for r in rates[:2]),  # No curve.
         ]
         report = reports.figure7(Results(records))
