@@ -98,16 +98,16 @@ def _training(description: Any) -> List[Tuple[str, Any]]:
 def _use(description: Any, kind: task_kinds.TaskKind) -> str:
     """Returns the commands that evaluate, serve and convert an adapter."""
     commands = [
-        f"python {kind.script} --adapter=FOLDER --do_eval --output_dir=output/evaluated",
-        "python serve.py --adapters=FOLDER",
-        "python convert_checkpoint.py to_adapterhub FOLDER output/adapterhub",
+        f"python {kind.script} --adapter=FOLDER --do_eval --output_dir=output/evaluated DATA",
+        "python convert_checkpoint.py describe FOLDER",
     ]
-    if kind.adapterhub_head is None or description.adapter is None:
-        commands[2] = "python convert_checkpoint.py describe FOLDER"
+    if description.tuning.method not in ("full", "top_layers"):  # They change BERT itself.
+        commands.append("python serve.py --adapters=FOLDER")
+    if kind.adapterhub_head and description.adapter:
+        commands.append("python convert_checkpoint.py to_adapterhub FOLDER output/adapterhub")
     return (
-        "## Use\n\nSet `$BERT_BASE_DIR` to the BERT's folder and FOLDER to this one:\n\n```bash\n"
-        + "\n".join(commands)
-        + "\n```\n"
+        "## Use\n\nSet `$BERT_BASE_DIR` to the BERT's folder, FOLDER to this one and DATA to the flags"
+        " that name your data:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
     )
 
 

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
 import modeling
+from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_tests.support import task_adapters
@@ -77,6 +78,9 @@ class CardTest(tf.test.TestCase):
             self.assertIn(f"python {script} ", card)
             self.assertIn("It has not been evaluated.", card)
             self.assertNotIn("model-index", self.front_matter(card))
+        self.assertIn("serve.py", card)
+        tuning = configs.Tuning("full")
+        self.assertNotIn("serve.py", self.save(tuning=tuning, adapter=None))
         adapter = modeling.AdapterConfig(4, placement="parallel", scaling=4.0)
         self.assertIn("| scaling | 4.0 |", self.save(adapter=adapter))
 
