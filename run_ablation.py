@@ -149,8 +149,8 @@ def _read_finished(path, sources):
     differing = [name for name in sources if record.get(name, sources[name]) != sources[name]]
     if differing:
         raise UserError(
-            f"{path} is of another {' and another '.join(differing)}; set another --output_dir, or"
-            " --overwrite_output_dir."
+            f"{path} was computed with a different {' and '.join(differing)}; set another"
+            " --output_dir, or --overwrite_output_dir."
         )
     return record
 

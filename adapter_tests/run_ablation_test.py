@@ -313,7 +313,7 @@ class RunsTest(AblationTestCase):
         tiny.write_mrpc(dev, seed=5)
         for arguments, options, expected in (
             ([], {"adapter": other}, "of another adapter;"),
-            (["--data_dir=" + dev], {}, "of another data;"),
+            (["--data_dir=" + dev], {}, "with a different data;"),
             (["--max_seq_length=9"], {"adapter": other}, "another adapter and another max_seq"),
         ):
             code, _, stderr, _ = self.ablate(*arguments, **options)

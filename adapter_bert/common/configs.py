@@ -204,7 +204,7 @@ def check_config(config: BertConfig) -> None:
     stddev = config.initializer_range
     if not _is_number(stddev, 1e30):  # float32 overflows at 3e38.
         raise UserError(
-            f"initializer_range of the BERT config must be a number from 0, but is {stddev!r}."
+            f"initializer_range of the BERT config must be 0 or more, but is {stddev!r}."
         )
     check_activation(config.hidden_act)
 
@@ -377,9 +377,7 @@ class AdapterConfig(Settings):
         if self.size >= SIZE_LIMIT:
             raise UserError(f"--adapter_size={self.size} exceeds TensorFlow's limit of 2^31 - 1.")
         if not 0 <= self.init_scale < math.inf:
-            raise UserError(
-                f"--adapter_init_scale must be a number of 0 or more, but is {self.init_scale}."
-            )
+            raise UserError(f"--adapter_init_scale must be 0 or more, but is {self.init_scale}.")
         try:
             check_activation(self.activation)
         except UserError as error:

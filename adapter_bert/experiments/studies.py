@@ -198,8 +198,8 @@ def read_ablations(paths):
             continue
         if source != sources[model.task]:
             raise UserError(
-                f"--ablations: {path} has another setting, BERT or other data of {model.task} than"
-                " an earlier file."
+                f"--ablations: {path} and an earlier file of {model.task} differ in setting, BERT"
+                " or data."
             )
         models[model.task] = before._replace(
             full=before.full + model.full,

@@ -106,8 +106,8 @@ def _use(description: Any, kind: task_kinds.TaskKind) -> str:
     if kind.adapterhub_head and description.adapter:
         commands.append("python convert_checkpoint.py to_adapterhub FOLDER output/adapterhub")
     return (
-        "## Use\n\nSet `$BERT_BASE_DIR` to the BERT's folder, FOLDER to this one and DATA to the flags"
-        " that name your data:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
+        "## Use\n\nSet `$BERT_BASE_DIR` to the BERT's folder, FOLDER to this one and DATA to the"
+        " flags that name your data:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
     )
 
 

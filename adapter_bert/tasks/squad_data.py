@@ -18,7 +18,7 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
 _NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
-_HINT = "--version_2_with_negative"
+_HINT = "for SQuAD 2.0, set --version_2_with_negative"
 _MAX_DEPTH = 50  # SQuAD's nesting is 9 levels deep.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 

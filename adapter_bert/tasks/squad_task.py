@@ -106,7 +106,7 @@ def windows(config, tokenizer, is_training):
     path = config.train_file if is_training else config.predict_file
     if not path:
         flag = "train_file" if is_training else "predict_file"
-        raise UserError(f"--{flag} is required: a file of SQuAD's JSON.")
+        raise UserError(f"--{flag} is required: a JSON file in SQuAD's format.")
     version_2 = config.version_2_with_negative
 
     def make(add):

@@ -283,7 +283,7 @@ def label_descriptions(path: Optional[str], task: Task) -> Dict[str, str]:
         raise UserError(f"{where}: {task.name} has no labels to describe.")
     if unknown:
         raise UserError(
-            f"{where}: {unknown[0][:100]!r} is no label of the task; expected some of"
+            f"{where}: {unknown[0][:100]!r} is not a label of the task; its labels:"
             f" {', '.join(task.labels[:10])}{', ...' if len(task.labels) > 10 else ''}."
         )
     return descriptions
@@ -727,8 +727,8 @@ def _check_is_trained(output, init_checkpoint):
     untrained = sorted(trained_names - checkpoint_names)
     if untrained:
         raise UserError(
-            f"The model is not trained yet: --output_dir {output.path} holds no checkpoint, and"
-            f" --init_checkpoint {init_checkpoint} no {untrained[-1]}; train first (--do_train)."
+            f"The model is not trained yet: --output_dir {output.path} has no checkpoint, and"
+            f" --init_checkpoint {init_checkpoint} lacks {untrained[-1]}; train first (--do_train)."
         )
     ignored = sorted(name for name in checkpoint_names - trained_names if "/adapters/" in name)
     ignored = [name for name in ignored if not name.endswith(checkpoints.MOMENTS)]

@@ -133,9 +133,9 @@ class AblationResultsTest(tf.test.TestCase):
         first = self.write(ABLATION_FILE)
         for change, problem in (
             ({}, "of the same adapter as an earlier file"),
-            ({"adapter": "b2", "majority": 0.5}, "has another setting, BERT or other data of CoLA"),
-            ({"adapter": "b2", "data": "d4"}, "has another setting, BERT or other data of CoLA"),
-            ({"adapter": "b2", "setting": "s5"}, "has another setting, BERT or other data of CoLA"),
+            ({"adapter": "b2", "majority": 0.5}, "an earlier file of CoLA differ in setting, BERT"),
+            ({"adapter": "b2", "data": "d4"}, "an earlier file of CoLA differ in setting, BERT"),
+            ({"adapter": "b2", "setting": "s5"}, "an earlier file of CoLA differ in setting, BERT"),
         ):
             with self.assertRaisesRegex(UserError, problem):
                 studies.read_ablations([first, self.write({**ABLATION_FILE, **change})])

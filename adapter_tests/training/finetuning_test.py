@@ -687,7 +687,7 @@ class LabelDescriptionsTest(RefusalTestCase):
             ("[]", "expected JSON"),
             ('{"O": 1}', "expected JSON"),
             ('{"O": "a", "O": "b"}', "twice"),
-            ('{"LOC": "a place"}', "'LOC' is no label of the task; expected some of O, B-PER"),
+            ('{"LOC": "a place"}', "'LOC' is not a label of the task; its labels: O, B-PER"),
         ):
             with open(path, "w") as writer:
                 writer.write(content)
