@@ -180,8 +180,8 @@ class ResultsTest(tf.test.TestCase):
         timings = [timing("ours", 2.0), timing("peer", 4.0)]
         targets = [harness.Target("peer", 0.5), harness.Target("peer", 0.4)]
         reached, missed = harness.judge(timings, "ours", targets)
-        self.assertRegex(reached, r"0\.5× was measured: reached")
-        self.assertRegex(missed, r"0\.5× was measured: missed")
+        self.assertRegex(reached, r"measured 0\.5×: reached")
+        self.assertRegex(missed, r"measured 0\.5×: missed")
 
     def test_a_benchmark_replaces_its_own_section_alone(self):
         one = harness.with_section("", "one", "first \\1")

@@ -109,7 +109,7 @@ def describe(medians):
                 if time is not None and time / base > limit:
                     at = " × ".join(map(str, shape))
                     verdicts.append(
-                        f"- {name}, {precision}, {at}: {time / base:.2f}×, over {limit}×."
+                        f"- {name}, {precision}, {at}: {time / base:.2f}×; target {limit}×: missed."
                     )
     return [*harness.table(header, rows), "", *(verdicts or ["All targets are reached."])]
 

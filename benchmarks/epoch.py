@@ -92,7 +92,7 @@ def main():
         ]
         timings = harness.take_turns_whole(contestants, values.repeats)
     lines = harness.compare(timings, _OURS)
-    lines += ["", "Of which the steps took, without what comes before and after:", ""]
+    lines += ["", "The training steps alone:", ""]
     lines += [f"- {timing.name}: {steps_alone(timing).median:.3g} s" for timing in timings]
     lines += ["", *harness.judge(timings, _OURS, _TARGETS)]
     title = "One epoch of MRPC, data to checkpoint"

@@ -332,8 +332,8 @@ def judge(timings, ours, targets):
         share = median[ours] / median[target.peer]
         verdict = "reached" if share <= target.share else "missed"
         lines.append(
-            f"- {ours}: at most {target.share:.3g}× the time of {target.peer} is the target,"
-            f" {share:.3g}× was measured: {verdict}."
+            f"- {ours} should take at most {target.share:.3g}× the time of {target.peer}; measured"
+            f" {share:.3g}×: {verdict}."
         )
     return lines
 

@@ -62,7 +62,7 @@ def main():
         timings = harness.take_turns_whole(contestants, values.repeats)
     name = values.model or os.path.basename(os.path.abspath(values.bert_dir))
     lines = describe(timings, len(mrpc.read(glue_dir, "test")))
-    title = f"Predicting MRPC's test set: {name}"
+    title = f"Predicting MRPC's test set: {values.model or values.bert_dir}"
     versions = harness.versions_of(timings)
     harness.publish(values, "predicting " + name, title, lines, versions)
 

@@ -102,10 +102,9 @@ def describe(timings, targets):
 
 
 _FLOORS = (
-    "A floor is the matrix products of the work, of the same shapes and type and with nothing"
-    " between them. [CLS] only: the last layer's products that are left if nothing is computed that"
-    " only other positions' outputs need, as in ours; a peer computes them all. The share is that"
-    " of the table's fastest bfloat16 floor for what the contestant computes."
+    "A floor is the time of the matrix products alone, of the same shapes and type. '[CLS] only'"
+    " omits the last layer's products for other positions, as this project does; peers compute"
+    " them. The share is of the fastest bfloat16 floor for the same products."
 )
 
 

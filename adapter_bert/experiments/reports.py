@@ -529,7 +529,7 @@ def _percentiles_report(records, split, title):
     panel = figures.Panel(
         f"{title}: percentiles of tasks",
         _PARAMETERS,
-        f"{name.capitalize()} score − full's (points)",
+        "Score minus full fine-tuning's (points)",
         series,
         has_zero_line=True,
     )

@@ -30,13 +30,13 @@ COLUMNS = {
 CENTRE, SIDE = 176, 348  # Of the columns; where arrows pass by that lead over several rows.
 # The way of a row of text: file → what leaves it.
 WAY = (
-    ("tasks/glue.py", "a line of a file: InputExample"),
+    ("tasks/glue.py", "an InputExample per line"),
     ("tokenization.py", "WordPieces"),
     ("tasks/classifier_features.py", "token ids"),
     ("training/rows.py", "all rows, as arrays"),
     ("training/input_pipeline.py", "a padded batch"),
     ("training/model_fn.py", "model_fn: a step"),
-    ("modeling.py", "transformer_layer: its output"),
+    ("modeling.py", "output of transformer_layer"),
     ("modeling.py", "feedforward_adapter: output + change"),
 )
 WAY_X, WAY_TOP, WAY_STEP = 640, 56, 66
@@ -143,7 +143,7 @@ def way():
 def svg():
     """Returns the picture as SVG."""
     legend = [rectangle(14, HEIGHT - 18, 18, 12, *TRAINED)]
-    words = "files at the top; the other packages are folders of adapter_bert/"
+    words = "files at the top level; the other packages are folders of adapter_bert/"
     legend += [text(38, HEIGHT - 12, words, size=12.5, anchor="start")]
     return "\n".join([*start(WIDTH, HEIGHT), *packages(), *way(), *legend, "</svg>", ""])
 
