@@ -529,7 +529,7 @@ def _percentiles_report(records, split, title):
     panel = figures.Panel(
         f"{title}: percentiles of tasks",
         _PARAMETERS,
-        "Score minus full fine-tuning's (points)",
+        f"{name.capitalize()} score, difference (points)",
         series,
         has_zero_line=True,
     )
