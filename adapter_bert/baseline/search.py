@@ -3,12 +3,13 @@
 The paper searched with single-task Neural AutoML, a controller trained by reinforcement learning
 (Wong et al. 2018, arXiv 1803.02780): 10,000 models per task, on 30 machines for a week. This module
 uses Optuna instead (Akiba et al. 2019, arXiv 1907.10902). Any number of processes and machines
-share a study in a storage; trials that a kill interrupts are retried.
+share a study in a storage; in a database, trials that a kill interrupts are retried.
 """
 
 import contextlib
 import dataclasses
 import importlib
+import json
 import os
 import posixpath
 import time
@@ -40,6 +41,8 @@ _OPENINGS = 3  # Attempts, a second apart.
 _LOCK = "search.lock"
 _PRESENT = "search.present"
 _JOURNAL_START = b'{"op_code":'
+# What Optuna raises for a damaged line.
+_JOURNAL_ERRORS = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
 class SearchSettings(NamedTuple):
@@ -251,9 +254,17 @@ class Search:
         """Returns a database with heartbeats, which detect killed trials, or a journal file."""
         storages, path_or_url = self._optuna.storages, self.settings.storage
         if not files.is_remote(path_or_url):
+            journal = storages.journal
             with files.convert_write_errors(f"--storage={path_or_url}"):
-                _check_journal(path_or_url)
-                return storages.JournalStorage(storages.journal.JournalFileBackend(path_or_url))
+                _repair_journal(path_or_url, journal.JournalFileSymlinkLock(path_or_url))
+                try:
+                    return storages.JournalStorage(journal.JournalFileBackend(path_or_url))
+                except _JOURNAL_ERRORS as error:
+                    raise UserError(
+                        f"--storage={path_or_url}: the search's journal is damaged"
+                        f" ({type(error).__name__}: {error}); restore it, or give another"
+                        " --storage."
+                    ) from error
         return storages.RDBStorage(
             path_or_url,
             engine_kwargs={"connect_args": {"timeout": 60}} if "sqlite" in path_or_url else None,
@@ -318,13 +329,38 @@ def suggested(trial, name, domain):
     return suggest(name, domain.low, domain.high)
 
 
-def _check_journal(path):
-    """Raises UserError for a file that is not a journal, as Optuna would append to it."""
-    if os.path.exists(path):
-        with open(path, "rb") as reader:
-            is_journal = _JOURNAL_START.startswith(reader.read(len(_JOURNAL_START)))
-        if not is_journal:
-            raise UserError(f"--storage={path}: expected a search's journal, found another file.")
+def _repair_journal(path, lock):
+    """Removes a journal's truncated last line, to which Optuna would append.
+
+    Args:
+      path: of the file, which need not exist.
+      lock: its lock, which each process holds while it writes.
+
+    Raises:
+      UserError: the file is not a journal, or a line is damaged.
+    """
+    if not os.path.exists(path):
+        return
+    with open(path, "rb") as reader:
+        content = reader.read()
+    if not _JOURNAL_START.startswith(content[: len(_JOURNAL_START)]):
+        raise UserError(f"--storage={path}: expected a search's journal, found another file.")
+    if not content.endswith(b"\n"):
+        lock.acquire()
+        try:
+            with open(path, "rb+") as journal:
+                content = journal.read()
+                journal.truncate(content.rfind(b"\n") + 1)
+        finally:
+            lock.release()
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        try:
+            json.loads(line)
+        except ValueError as error:
+            raise UserError(
+                f"--storage={path}, line {number}: expected JSON of a search's journal; restore the"
+                " file, or give another --storage."
+            ) from error
 
 
 def best_of(trials):

@@ -210,6 +210,21 @@ class RefusedTest(SearchTestCase):
             with open(path, "rb") as reader:
                 self.assertEqual(reader.read(), content)
 
+    def test_a_damaged_journal(self):
+        self.run_search(trials=2)
+        path = self.settings().storage
+        with open(path, "rb") as reader:
+            lines = reader.read().splitlines(keepends=True)
+        for line, where in (
+            (b'{"op_code":4,"stu\n', ", line 3: expected JSON"),
+            (b"{}\n", ": the search's journal is damaged .KeyError"),
+            (b"[]\n", ": the search's journal is damaged .TypeError"),
+            (b'{"op_code":99}\n', ": the search's journal is damaged"),
+        ):
+            with open(path, "wb") as writer:
+                writer.writelines([*lines[:2], line, *lines[3:]])
+            self.assert_refused(f"^--storage={path}{where}")
+
     def test_optuna_is_missing(self):
         with mock.patch.dict(sys.modules, {"optuna": None}):
             self.assert_refused("^The search needs Optuna, .* `pip install -r [a-z-]*.txt`.$")
@@ -249,6 +264,18 @@ class SharedTest(SearchTestCase):
         self.assertEqual([t for t in trials if t.number in {k.number for k in kept}], kept)
         self.assertBetween(len(trials), 12, 13)  # One may begin while the other ends the last.
         self.assertLen({trial.settings for trial in trials}, len(trials))
+
+    def test_a_line_of_a_journal_that_a_kill_truncated_is_removed(self):
+        path = self.settings().storage
+        (first, _) = self.run_search(trials=2)
+        with open(path, "rb") as reader:
+            content = reader.read()
+        for length in (1, 20):
+            with open(path, "wb") as writer:
+                writer.write(content[:-length])
+            self.assertEqual(self.run_search(trials=2)[0], first)
+            trials = self.run_search(trials=3)  # What was appended is readable.
+            self.assertEqual((trials[0], len(trials)), (first, 3))
 
     def test_a_trial_that_a_kill_interrupted_is_tried_again(self):
         settings = self.settings(trials=3, storage=self.sqlite())
