@@ -52,7 +52,7 @@ def read(folder):
       List of dicts.
 
     Raises:
-      UserError: a file cannot be read, or a line is not a record.
+      UserError: the folder is remote, a file cannot be read, or a line is not a record.
     """
     return Reader(folder).read()
 
@@ -65,6 +65,8 @@ class Reader:
     """
 
     def __init__(self, folder):
+        if files.is_remote(folder):
+            raise UserError(f"{folder}: records need a local folder.")
         self._folder = folder
         self._parsed = {"": None}  # From a line to its record; None if the line has none.
 
@@ -111,7 +113,7 @@ def append(folder, shard, record):
 
 
 def check_scores(record, where):
-    """Raises UserError if a finished trial's score or number of parameters is NaN or Inf.
+    """Raises UserError if a finished trial's score or number of parameters is out of range.
 
     Args:
       record: dict; a failed trial is not checked.
@@ -120,9 +122,20 @@ def check_scores(record, where):
     if record["status"] != DONE:
         return
     for name, value in record["scores"].items():
-        is_compared = name == record.get("score") or name.endswith("_parameters")
-        if is_compared and not math.isfinite(value):
+        if name == record.get("score") and not math.isfinite(value):
             raise UserError(f"{where}: {name} is {value}; expected a finite number.")
+        if name.endswith("_parameters") and not 0 <= value < math.inf:
+            raise UserError(f"{where}: {name} is {value}; expected a finite number of 0 or more.")
+
+
+def _check_flags(record, where):
+    """Raises UserError if a flag of a finished trial has a number that no training accepts."""
+    if record["status"] != DONE:
+        return
+    for name in set(NUMBERS) & set(record["flags"]):
+        value = record["flags"][name]
+        if not (0 < value < math.inf or name == "adapter_init_scale" and value == 0):
+            raise UserError(f"{where}: --{name} is {value}; expected a finite number above 0.")
 
 
 def missing_digests_note(records):
@@ -170,6 +183,7 @@ def _parse_record(line, where):
         raise UserError(f"{where}: {error}; expected the record of a trial.") from error
     if _is_record(record):
         check_scores(record, where)
+        _check_flags(record, where)
         return record
     if not _is_truncated(line):
         raise UserError(f"{where}: expected the record of a trial.")

@@ -1,6 +1,7 @@
 """Reads the results of baseline searches and of ablations, and builds their tables and panels."""
 
 import dataclasses
+import math
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -47,13 +48,13 @@ def _parse_trial(record):
     types: Dict[str, Any] = {
         field.name: field.type for field in dataclasses.fields(search_space.Settings)
     }
-    settings = {name: files.require_type(recorded_settings[name], types[name]) for name in SPACE}
+    settings = {name: _require_type(recorded_settings[name], types[name]) for name in SPACE}
     return {
         **{
-            name: files.require_type(record[name], expected_type)
+            name: _require_type(record[name], expected_type)
             for name, expected_type in _TYPES.items()
         },
-        "points": None if score is None else 100 * files.require_type(score, float),
+        "points": None if score is None else _points(score),
         "settings": settings,
     }
 
@@ -233,7 +234,14 @@ def _ablation_in_points(record):
 
 
 def _points(value):
-    return 100 * files.require_type(value, float)
+    return 100 * _require_type(value, float)
+
+
+def _require_type(value, kind):
+    """Returns a JSON value after checking its type, and that it is not NaN or Inf."""
+    if kind is float and not math.isfinite(files.require_type(value, kind)):
+        raise ValueError(f"expected a finite number, found {value}")
+    return files.require_type(value, kind)
 
 
 def _source(record, ablation):

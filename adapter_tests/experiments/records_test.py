@@ -120,13 +120,28 @@ class SweepRecordsTest(tf.test.TestCase):
             records.read(self.folder)
 
     def test_scores_that_are_no_numbers_are_refused_by_name(self):
-        for name in ("eval_accuracy", "trained_parameters"):
-            for value in (float("nan"), float("inf")):
+        for name, values in (
+            ("eval_accuracy", (math.nan, math.inf)),
+            ("trained_parameters", (math.nan, math.inf, -5)),
+        ):
+            for value in values:
                 scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), name: value}
                 valid_records = (record("a"), record("b", scores=scores))
                 self.write("".join(json.dumps(each) + "\n" for each in valid_records))
                 with self.assertRaisesRegex(UserError, f"line 2: {name} is {value}; "):
                     records.read(self.folder)
+
+    def test_flags_that_no_training_accepts_are_refused_by_name(self):
+        self.write(json.dumps(record("a", flags={"adapter_init_scale": 0})) + "\n")
+        self.assertEqual(self.keys(), ["a"])
+        for name, value in (
+            *(("learning_rate", rate) for rate in (0, -1, math.inf, math.nan)),
+            ("adapter_size", 0),
+            ("adapter_init_scale", -1),
+        ):
+            self.write(json.dumps(record("a", flags={name: value})) + "\n")
+            with self.assertRaisesRegex(UserError, f"line 1: --{name} is {value}; expected"):
+                records.read(self.folder)
 
     def test_scores_of_a_failed_trial_are_not_read(self):
         for scores in (5, "a text", None, {"eval_accuracy": "a text"}, {"eval_accuracy": math.nan}):
@@ -147,6 +162,10 @@ class SweepRecordsTest(tf.test.TestCase):
     def test_a_folder_that_is_not_there_cannot_be_written(self):
         with self.assertRaisesRegex(UserError, "cannot be written"):
             records.append(os.path.join(self.folder, "missing"), (0, 1), record("a"))
+
+    def test_a_remote_folder_is_refused(self):
+        with self.assertRaisesRegex(UserError, "^gs://bucket/sweep: records need a local folder"):
+            records.read("gs://bucket/sweep")
 
     def test_those_of_earlier_versions(self):
         """Those of results/ were written over months, the last before the modules moved."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import tempfile
 
@@ -90,6 +91,9 @@ class SearchResultsTest(tf.test.TestCase):
         for change in (
             {"score": "0.5"},
             {"score": 10**400},
+            {"score": math.nan},
+            {"seconds": math.inf},
+            {"settings": {**TRIALS[0]["settings"], "conv_dropout": math.nan}},
             {"number": "0"},
             {"seconds": None},
             {"pruned": 0},
@@ -157,7 +161,7 @@ class AblationResultsTest(tf.test.TestCase):
         changes += [{"spans": others}, {"spans": 5}]
         changes += [{"all": "x"}, {"all": []}, {"none": None}, {"majority": "x"}, {"task": ["a"]}]
         changes += [{"num_layers": 10**9}, {"num_layers": None}, {"score": 1}]
-        changes += [{"num_layers": 0, "spans": []}]
+        changes += [{"num_layers": 0, "spans": []}, {"all": math.nan}, {"none": math.inf}]
         for broken in ({"task": "CoLA"}, *({**ABLATION_FILE, **change} for change in changes)):
             with self.assertRaisesRegex(UserError, "is no ablation.json"):
                 studies.read_ablations([self.write(broken)])
