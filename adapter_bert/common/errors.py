@@ -4,6 +4,7 @@ Every module raises `UserError` for what the user can fix: a path, a flag, a row
 other exceptions are bugs and keep their traceback. Only the scripts end a run, by `exit_code`.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -40,24 +41,28 @@ def exit_code(main, *arguments):
 
     1 after a `UserError`, whose sentence goes to stderr; so does the path of a PermissionError or
     NotADirectoryError, and a text that is not UTF-8. 130 after Ctrl-C, SIGTERM or SIGHUP, which all
-    raise KeyboardInterrupt during the call. 141 if stdout was closed, as in `--help | head`.
+    raise KeyboardInterrupt during the call. 141 if stdout was closed, as in `--help | head`; 1 if
+    its disk is full.
     """
     try:
         with interrupts.handle_signals(signal.default_int_handler):
             try:
                 return main(*arguments)
             finally:
-                sys.stdout.flush()
-    except BrokenPipeError:
-        if not _is_stdout_closed():
-            raise
-        return 141
+                if sys.stdout:  # None if the shell started the script with >&-.
+                    sys.stdout.flush()
     except UserError as error:
         return _report(error)
     except (PermissionError, NotADirectoryError) as error:
         if error.filename is None:
             raise
         return _report(UserError(f"{error.filename}: {error.strerror}"))
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC) or not _is_stdout_broken():
+            raise
+        if isinstance(error, BrokenPipeError):
+            return 141
+        return _report(UserError(f"The output cannot be written ({error.strerror})"))
     except UnicodeEncodeError as error:  # Linux allows any bytes in names, TensorFlow only UTF-8.
         text = error.object[max(0, error.start - 100) : error.end + 100]
         return _report(UserError(f"{text!r} is not UTF-8; expected names in UTF-8"))
@@ -82,11 +87,11 @@ def unreadable_scheme(message):
     return UserError(f"{message}: this TensorFlow cannot read such paths.")
 
 
-def _is_stdout_closed():
-    """Returns whether stdout is a closed pipe; if so, discards the rest of the output."""
+def _is_stdout_broken():
+    """Returns whether stdout cannot be written; if so, discards the rest of the output."""
     try:
         print(flush=True)
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
     return False

@@ -98,6 +98,18 @@ class ExitCodeTest(tf.test.TestCase):
         with self.assertRaises(BrokenPipeError):  # From another pipe or a socket.
             self.call(raising, BrokenPipeError())
 
+    def test_stdout_that_is_closed_from_the_start_or_full(self):
+        program = "import sys; from adapter_bert.common import errors; "
+        program += "sys.exit(errors.exit_code(lambda: print('x')))"
+        full = "Error: The output cannot be written (No space left on device).\n"
+        for target, code, said in ((">&-", 0, ""), (">/dev/full", 1, full)):
+            process = subprocess.run(
+                ["sh", "-c", f'"$0" -c "$1" {target}', sys.executable, program],
+                cwd=paths.PROJECT,
+                stderr=subprocess.PIPE,
+            )
+            self.assertEqual((process.returncode, process.stderr.decode()), (code, said))
+
     def test_a_place_of_no_file_system_is_a_users_error(self):
         code, said = self.call(tf.io.gfile.exists, "nothing://bucket/folder")
         self.assertEqual(code, 1)
