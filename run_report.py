@@ -102,7 +102,7 @@ def run(values):
     results = _read_results(config)
     by_name = {name: reports.REPORTS[name].make(results) for name in names}
     available_reports = {name: report for name, report in by_name.items() if report.numbers}
-    if not available_reports or (len(available_reports) < len(names) and config.report != ("all",)):
+    if not available_reports or (len(available_reports) < len(names) and not _is_all(config)):
         missing = [name for name in names if name not in available_reports]
         needs = "; ".join(f"{name}: {reports.REPORTS[name].needs}" for name in missing)
         raise UserError(f"--report={','.join(config.report)}: missing {needs}.")
@@ -117,9 +117,14 @@ def run(values):
     return [*records.missing_digests_note(trials), *(f"Written: {path}" for path in written)]
 
 
+def _is_all(config):
+    """Returns whether the flags ask for all reports that the records allow."""
+    return config.report in ((), ("all",))
+
+
 def _names(config):
     """Returns the names of the requested reports; raises UserError if one is unknown."""
-    names = list(reports.REPORTS if config.report == ("all",) else dict.fromkeys(config.report))
+    names = list(reports.REPORTS if _is_all(config) else dict.fromkeys(config.report))
     for name in names:
         if name not in reports.REPORTS:
             raise UserError(
@@ -171,12 +176,11 @@ def _check_backbones(trainings):
 
 
 def _check_data(trainings):
-    """Raises UserError if a task's runs read different data from files of the same names."""
+    """Raises UserError if a task's runs read different data."""
     digests = {}
     for record in trainings:
-        data_flags = [record["flags"].get(name) for name in grids.DATA_FLAGS]
         for split, digest in record.get("data", {}).items():
-            key = (record["script"], record["task"], split, *data_flags)
+            key = (record["script"], record["task"], split)
             if digests.setdefault(key, digest) != digest:
                 raise UserError(
                     f"--records: found runs of {record['task']} on different data (digests"

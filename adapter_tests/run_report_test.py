@@ -49,6 +49,7 @@ class RunReportTest(tf.test.TestCase):
         names = ["table1.md", "table1.tsv", *(f"figure4.{e}" for e in ("md", "tsv", "png", "svg"))]
         self.assertEqual(lines, [f"Written: {os.path.join(self.out, name)}" for name in names])
         self.assertEqual(sorted(os.listdir(self.out)), sorted(names))
+        self.assertEqual(self.run_report("--report="), [undated, *lines])
         # The failed one's 90.0 is not there.
         self.assertIn("| adapters 64 | 30.0 | 80.0 | 55.0 |", self.read("table1.md"))
 
@@ -59,12 +60,14 @@ class RunReportTest(tf.test.TestCase):
         cola = record("CoLA", 0.2, score="matthews")
         same = on({"dev": "b2"}, *seeds("MRPC", [0.7, 0.8]))
         tested = on({"dev": "b2", "test": "c3"}, record("MRPC", 0.9, do_predict=True))
-        elsewhere = on({"dev": "d4"}, record("MRPC", 0.9, data_dir="/there/MRPC"))
-        self.write_records([cola, *same, *tested, *elsewhere])
+        copied = on({"dev": "b2"}, record("MRPC", 0.9, data_dir="/there/MRPC"))
+        self.write_records([cola, *same, *tested, *copied])
         self.assertRegex(self.run_report()[0], "^1 of 5 finished trials have no digest")
         shutil.rmtree(self.out)
-        self.write_records([*same, *on({"dev": "f6"}, record("MRPC", 0.9)), *on({}, cola)])
-        self.assert_refused("of MRPC on different data .*b2 and f6 of the dev split")
+        for flags in ({}, {"data_dir": "/there/MRPC"}):
+            others = on({"dev": "f6"}, record("MRPC", 0.9, **flags))
+            self.write_records([*same, *others, *on({}, cola)])
+            self.assert_refused("of MRPC on different data .*b2 and f6 of the dev split")
         self.assertNotIn("digest", self.run_report("--tasks=CoLA")[0])
 
     def test_by_default_the_tables_of_the_repository_stay(self):
