@@ -119,8 +119,8 @@ _RUN_FILES = (
     cluster.FOLDER,
     task_adapter.FOLDER,
     *("full_model.ckpt.*", "task_*.ckpt.*"),
-    *("test_results*.tsv", "test_scores*.json", "predictions*.tsv", "labels*.tsv"),
-    *("dev_predictions*.tsv", "dev_labels*.tsv", "submission"),
+    *("labels.tsv", "labels_mismatched.tsv", "dev_labels.tsv", "dev_labels_mismatched.tsv"),
+    "submission",
 )
 
 # Training settings that depend on --num_train_epochs.
@@ -222,6 +222,15 @@ def _describe_by_name(differences):
     return [describe_difference(*setting) for setting in differences]
 
 
+def check_path(path):
+    """Raises UserError if TensorFlow would take an output_dir for a pattern."""
+    if set(path) & set("*?[\\"):
+        raise UserError(
+            f"--output_dir={path}: TensorFlow cannot find checkpoints in a path with *, ?, [ or a"
+            " backslash."
+        )
+
+
 class OutputDir:
     """The folder of a run.
 
@@ -248,11 +257,7 @@ class OutputDir:
 
     def create(self):
         """Creates the folder if necessary; raises UserError if it is not writable."""
-        if set(self.path) & set("*?[\\"):
-            raise UserError(
-                f"--output_dir={self.path}: TensorFlow cannot find checkpoints in a path with"
-                " *, ?, [ or a backslash."
-            )
+        check_path(self.path)
         probe = posixpath.join(self.path, ".writable")
         with files.convert_write_errors(f"--output_dir={self.path}"):
             files.makedirs(self.path)

@@ -434,8 +434,13 @@ class OverwriteTest(RunDirectoryTestCase):
         "test_results.tsv",
         "ablation.json",
         "ablation.txt",
+        "test_scores_mismatched.json",
+        "labels.tsv",
+        "dev_labels_mismatched.tsv",
     )
     USERS = ("notes.txt", "train.log", "bert_config.json", "plots/eval_results.txt", "my.ckpt-5")
+    USERS += ("labels_gold.tsv", "predictions_of_colleague.tsv", "test_results_2019.tsv")
+    USERS += ("dev_labels_mine.tsv", "dev_predictions_old.tsv", "test_scores_2019.json")
 
     def files(self):
         return {
@@ -537,7 +542,7 @@ class OverwritingRunTest(ScriptTestCase):
         config = os.path.join(self.bert, "bert_config.json")
         config = write(self.path("submission/bert_config.json"), read(config))
         vocabulary = os.path.join(self.bert, "vocab.txt")
-        vocabulary = write(self.path("predictions_vocab.tsv"), read(vocabulary))
+        vocabulary = write(self.path("labels.tsv"), read(vocabulary))
         given = shutil.copytree(self.path("adapter"), self.path("eval/given"))
         link = os.path.join(self.folder, "link")
         os.symlink(self.output_dir, link)
