@@ -10,7 +10,6 @@ Each grid, merged with "common", has flags of run_classifier.py, or of the scrip
 trial is one combination of the flags' values.
 """
 
-import contextlib
 import functools
 import hashlib
 import itertools
@@ -77,13 +76,13 @@ class Trial(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def command(self, output_dir):
-        """Returns script and flags as a list, with environment variables expanded.
+        """Returns script and flags as a list, with environment variables in its flags expanded.
 
         Raises:
           UserError: an environment variable is not set.
         """
-        flags = {**dict(self.flags), "output_dir": output_dir}
-        return [self.script, *(f"--{name}={expand_variables(name, flags[name])}" for name in flags)]
+        flags = [f"--{name}={expand_variables(name, value)}" for name, value in self.flags]
+        return [self.script, *flags, f"--output_dir={output_dir}"]
 
 
 def task_label(name, data_dir):
@@ -234,11 +233,14 @@ def read_value(name, value, where):
     Raises:
       UserError: the value is invalid, or the sweep itself sets the flag.
     """
-    if isinstance(value, str) and not name.endswith("_column"):  # A column's name may be a number.
+    # The name of a column, folder or file may look like a number.
+    if isinstance(value, str) and not name.endswith(("_column", "_dir", "_file")):
         value = _parse_value(value)
-    if isinstance(value, str) and name in records.NUMBERS:
-        with contextlib.suppress(ValueError):  # The script refuses other texts.
+    if isinstance(value, str) and name in records.NUMBERS and "$" not in value:
+        try:
             value = float(value)  # As flags do: ".001" is not valid JSON.
+        except ValueError as error:
+            raise UserError(f"{where}: expected a number; found {value}.") from error
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{where}: expected texts, numbers, true or false; found {value!r}.")
     if isinstance(value, float) and value.is_integer():

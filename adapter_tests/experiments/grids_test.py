@@ -51,13 +51,17 @@ class TrialsTest(tf.test.TestCase):
         )
         # Flags accept numbers that are not valid JSON.
         self.assertEqual(
-            grids.parse_setting("learning_rate=.001,+1e-3,$RATE,1e-4x", "--set"),
-            ("learning_rate", [1e-3, 1e-3, "$RATE", "1e-4x"]),
+            grids.parse_setting("learning_rate=.001,+1e-3,$RATE", "--set"),
+            ("learning_rate", [1e-3, 1e-3, "$RATE"]),
         )
         self.assertEqual(repr(grids.parse_setting("num_train_epochs=3.", "--set")[1]), "[3]")
         for wrong in ("learning_rate", "=3", "learning_rate="):
             with self.assertRaisesRegex(UserError, "^--only=.*: expected a flag and its values"):
                 grids.parse_setting(wrong, "--only")
+        # Absl would accept 0x40, and no reader of the trial's record.
+        for wrong in ("adapter_size=0x40", "learning_rate=1e-4x", "num_train_epochs=ten"):
+            with self.assertRaisesRegex(UserError, "^--set=.*: expected a number; found"):
+                grids.parse_setting(wrong, "--set")
         with self.assertRaisesRegex(UserError, "^--set=output_dir=here: the sweep sets"):
             grids.parse_setting("output_dir=here", "--set")
 
@@ -105,10 +109,11 @@ class TrialsTest(tf.test.TestCase):
         self.assertLen({one.key("a"), one.key("a", data), one.key("a", {**data, "dev": "b"})}, 3)
         self.assertEqual(one.key("a", data), one.key("a", dict(reversed(list(data.items())))))
 
-    def test_a_column_s_name_is_a_text(self):
-        (trial,) = grids.expand_grids([{"label_column": "1.0", "text_column": "true"}])
-        command = trial.command("out")
-        self.assertContainsSubset(("--label_column=1.0", "--text_column=true"), command)
+    def test_the_name_of_a_column_folder_or_file_is_a_text(self):
+        names = {"label_column": "1.0", "text_column": "true", "data_dir": "1e3", "dev_file": "2.0"}
+        (trial,) = grids.expand_grids([names])
+        given = [f"--{name}={value}" for name, value in names.items()]
+        self.assertContainsSubset(given, trial.command("out"))
 
     def test_a_trial_is_about_its_task(self):
         for axes, task in (
@@ -128,10 +133,10 @@ class TrialsTest(tf.test.TestCase):
             trial.command("out")
         os.environ["HERE_DIR"] = "/data"
         self.addCleanup(os.environ.pop, "HERE_DIR")
-        command = trial.command("out")
+        command = trial.command("out$HERE_DIR")
         self.assertEqual(command[0], "run_classifier.py")
         self.assertIn("--train_file=/data/train.json", command)
-        self.assertIn("--output_dir=out", command)
+        self.assertIn("--output_dir=out$HERE_DIR", command)  # Which the sweep creates and reads.
 
 
 class FileTest(tf.test.TestCase):

@@ -37,8 +37,8 @@ flags = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if "=" in a
 if "--only_check_args" in sys.argv:
     if "adaptr_size" in flags:
         sys.exit("Error: Unknown command line flag 'adaptr_size'.")
-    if "--num_train_epochs=ten" in sys.argv:  # As absl reads each of several values.
-        sys.exit("Error: --num_train_epochs=ten: expected a number.")
+    if "--train_batch_size=ten" in sys.argv:  # As absl reads each of several values.
+        sys.exit("Error: --train_batch_size=ten: expected a number.")
     sys.exit()
 def interrupted(*_):
     open(os.path.join(flags["output_dir"], "saved"), "w").close()
