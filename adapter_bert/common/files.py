@@ -551,6 +551,18 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
+def file_digests(folder: str) -> List[Tuple[str, str]]:
+    """Returns (path, SHA-256) of each file below a folder, sorted; [] if there is no such folder.
+
+    Raises:
+      UserError: a file cannot be read.
+    """
+    if not isdir(folder):
+        return []
+    paths = [posixpath.join(parent, name) for parent, _, names in walk(folder) for name in names]
+    return [(path, sha256(path)) for path in sorted(paths)]
+
+
 @contextlib.contextmanager
 def convert_write_errors(path: str) -> Iterator[None]:
     """Converts file system errors to a `WriteError` that names the path, while entered.

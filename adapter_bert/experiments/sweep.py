@@ -190,7 +190,7 @@ class Sweep:
         """Adds trials by their keys; reads files of data and BERT once for all trials."""
         backbones, data, bert_files = {}, {}, {}
         for trial in trials:
-            flags = {**dict(trial.flags), **self._location_flags}
+            flags = self._expanded_locations(trial)
             bert = (
                 flags.get("bert_hub_module_handle"),
                 flags.get("init_checkpoint"),
@@ -203,16 +203,28 @@ class Sweep:
             names = tuple(map(flags.get, ("bert_hub_module_handle", *_BERT_FILES)))
             if names not in bert_files:
                 bert_files[names] = _bert_files_digest(*names)
-            identified = _expand_flags(trial) if data[source] else trial
-            # Earlier versions' keys, without digests of the BERT's other files or of data.
+            expanded, backbone = _expand_flags(trial), backbones[bert]
+            if bert_files[names]:
+                backbone = [backbone, bert_files[names]]
+            identified = expanded if data[source] else trial
+            key = identified.key(backbone, data[source])
+            # Without digests of data, or of the BERT's other files, as in earlier versions.
             old_keys = [
+                trial.key(backbone),
                 identified.key(backbones[bert], data[source]),
                 trial.key(backbones[bert]),
             ]
-            key = old_keys[0]
-            if bert_files[names]:
-                key = identified.key([backbones[bert], bert_files[names]], data[source])
             self.trials[key], self._old_keys[key], self._data[key] = trial, old_keys, data[source]
+
+    def _expanded_locations(self, trial):
+        """Returns a trial's flags, a dict, with environment variables in locations expanded."""
+        flags = {**dict(trial.flags), **self._location_flags}
+        locations = {
+            name: grids.expand_variables(name, flags[name])
+            for name in _LOCATION_FLAGS
+            if name in flags
+        }
+        return {**flags, **locations}
 
     def _digest(self, source, task):
         """Returns the digests of a `data_digests.DataSource`, or None if it cannot be read."""
@@ -318,7 +330,7 @@ class Sweep:
 
         An interrupted trial resumes with its precision.
         """
-        flags = {**dict(self.trials[key].flags), **self._location_flags}
+        flags = self._expanded_locations(self.trials[key])
         has_begun = os.path.exists(os.path.join(self._folder(key), output_dir.SETTINGS_FILE))
         if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or has_begun:
             return []
@@ -404,17 +416,15 @@ def _bert_config(handle, config_file):
     """Returns the `configs.BertConfig` that a trial's flags name."""
     if handle:
         return tfhub.read_bert(handle).config
-    name = "bert_config_file"
-    value = config_file and grids.expand_variables(name, config_file)
-    return configs.BertConfig.from_json_file(paths.find_bert(name, value))
+    return configs.BertConfig.from_json_file(paths.find_bert("bert_config_file", config_file))
 
 
 def _backbone_fingerprint(handle, init_checkpoint):
     """Returns what identifies a BERT, without reading its tensors."""
     if handle:
-        return handle
-    checkpoint_path = init_checkpoint and grids.expand_variables("init_checkpoint", init_checkpoint)
-    prefix = paths.find_bert("init_checkpoint", checkpoint_path)
+        digests = [digest for _, digest in files.file_digests(handle)]  # None of an address.
+        return task_adapter.digest(digests) if digests else handle
+    prefix = paths.find_bert("init_checkpoint", init_checkpoint)
     return files.sha256(prefix + ".index")  # The index has a checksum of each tensor.
 
 
@@ -428,8 +438,7 @@ def _bert_files_digest(handle, *given):
         names = {"bert_config_file": config_file, "spm_model_file": spm_model_file}
     try:
         return task_adapter.digest(
-            files.sha256(paths.find_bert(name, value and grids.expand_variables(name, value)))
-            for name, value in names.items()
+            files.sha256(paths.find_bert(name, value)) for name, value in names.items()
         )
     except (UserError, OSError):  # A trial that needs the file reports it.
         return None

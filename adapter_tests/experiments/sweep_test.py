@@ -206,6 +206,24 @@ class SweepsTest(SweepsTestCase):
         half = ["bfloat16"]
         self.assertEqual(given, {8: half, 64: half, 4: ["float32"], 2: half, 16: []})
 
+    def test_another_tf_hub_module_in_the_folder_makes_other_trials(self):
+        self.go()
+        module = os.path.join(self.scripts, "module")
+        os.makedirs(module)
+        flags = {"bert_hub_module_handle": "$MODULE_DIR/module"}
+        bert = mock.Mock(config=tiny.config())
+        variables = mock.patch.dict(os.environ, {"MODULE_DIR": self.scripts})
+        read_bert = mock.patch.object(sweep.tfhub, "read_bert", return_value=bert)
+        with variables, read_bert as read:
+            for content in ("first", "second"):
+                with open(os.path.join(module, "saved_model.pb"), "w") as writer:
+                    writer.write(content)
+                self.assertLen(self.sweep([8], flags).commands(), 1)
+                self.sweep([8], flags).run()
+                self.assertEqual(self.sweep([8], flags).commands(), [])
+        read.assert_called_with(module)
+        self.assertEqual(self.starts(), [8, 8])
+
     def test_custom_data_are_recorded_by_the_name_of_their_folder(self):
         self.go()
         runner = self.sweep([8], {"task_name": "custom", "data_dir": "/data/reviews"})
@@ -417,6 +435,13 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(self.sweep([8], flags).commands(), [])
         self.write_mrpc("glue")
         self.assertLen(self.sweep([8], flags).commands(), 1)
+
+    def test_a_result_without_data_counts_once_they_are_there(self):
+        self.go()
+        os.environ["GLUE_DIR"] = os.path.join(self.scripts, "missing")
+        self.sweep([8], {"task_name": "MRPC"}).run()
+        self.write_mrpc("glue")
+        self.assertEqual(self.sweep([8], {"task_name": "MRPC"}).commands(), [])
 
     def test_files_of_data_are_read_once_for_all_trials(self):
         self.go()
