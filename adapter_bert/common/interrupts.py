@@ -1,9 +1,10 @@
 """Signals that ask a process to end: Ctrl-C, SIGTERM and SIGHUP."""
 
 import contextlib
+import os
 import signal
 import threading
-from typing import Callable, Iterator
+from typing import Callable, Iterator, List
 
 # SIGTERM comes from schedulers, containers and preempted machines; SIGHUP from a closed terminal or
 # a lost connection.
@@ -26,6 +27,18 @@ def handle_signals(handler: Callable) -> Iterator[None]:
     finally:
         for signum in signums:
             signal.signal(signum, previous[signum])
+
+
+@contextlib.contextmanager
+def postpone_signals() -> Iterator[None]:
+    """Postpones these signals until the block ends."""
+    received: List[int] = []
+    try:
+        with handle_signals(lambda signum, frame: received.append(signum)):
+            yield
+    finally:
+        for signum in received:
+            os.kill(os.getpid(), signum)
 
 
 def restore_handlers() -> None:

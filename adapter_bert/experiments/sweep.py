@@ -15,6 +15,7 @@ import functools
 import os
 import posixpath
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from typing import BinaryIO, NamedTuple, Tuple
 from absl import logging
 from tqdm import tqdm
 
-from adapter_bert.common import configs, devices, files, metrics, paths
+from adapter_bert.common import configs, devices, files, interrupts, metrics, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import data_digests, grids, records
 from adapter_bert.experiments.records import DONE, FAILED
@@ -89,13 +90,14 @@ class Sweep:
     Raises:
       UserError: a trial needs an environment variable that is not set, or a missing BERT; a flag is
         given twice, or is one that the sweep sets; two custom tasks have folders of the same name;
-        or the folder is not local.
+        or the folder is not local, or has a name that TensorFlow takes for a pattern.
     """
 
     def __init__(self, trials, settings):
         self._settings = settings
         if files.is_remote(settings.folder):
             raise UserError(f"--output_dir={settings.folder}: a sweep needs a local folder.")
+        output_dir.check_path(settings.folder)
         extra_flags = dict(_parse_flag(flag) for flag in settings.extra_flags)
         for trial in trials:
             duplicates = sorted(extra_flags.keys() & dict(trial.flags))
@@ -154,11 +156,12 @@ class Sweep:
                 key = "--output_dir" if flag.startswith("--output_dir=") else flag
                 flags_by_script.setdefault(script, {}).setdefault(key, flag)
         for script, command_flags in flags_by_script.items():
-            process = subprocess.run(
-                [sys.executable, script, *command_flags.values(), "--only_check_args"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+            with _convert_start_errors(script):
+                process = subprocess.run(
+                    [sys.executable, script, *command_flags.values(), "--only_check_args"],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
             if process.returncode:
                 reason = failure_reason(process.stdout.decode(errors="replace"))
                 name = os.path.basename(script)
@@ -246,9 +249,7 @@ class Sweep:
                 del running[slot]
                 self._finish(run, len(queue) + len(running))
         for slot in set(range(self._settings.jobs)) - set(running):
-            started = self._start_next(queue, slot)
-            if started:
-                running[slot] = started
+            self._start_next(queue, running, slot)
 
     def _remaining_keys(self, known_records, keys=None):
         """Returns the keys of this shard's trials that are left to run."""
@@ -264,8 +265,8 @@ class Sweep:
             known_records[key]["status"] == DONE or not self._settings.retry_failed
         )
 
-    def _start_next(self, queue, slot):
-        """Starts the first waiting trial that no other sweeper runs; None if there is none."""
+    def _start_next(self, queue, running, slot):
+        """Starts the first waiting trial that no other sweeper runs, and adds it to `running`."""
         for _ in range(len(queue)):
             key = queue.popleft()
             log = self._trial_folder(key).lock_log()
@@ -277,9 +278,10 @@ class Sweep:
                 logging.info("Running %s", self.name(key))
                 cores = _assigned_cores(slot, self._settings.jobs)
                 command = [*self._commands[key], *self._precision_flags(key)]
-                process = self._trial_folder(key).start(command, log, cores)
-                return _Running(key, process, log, time.monotonic())
-        return None
+                with interrupts.postpone_signals():  # Else Ctrl-C would leave it running.
+                    process = self._trial_folder(key).start(command, log, cores)
+                    running[slot] = _Running(key, process, log, time.monotonic())
+                return
 
     def _finish(self, run, num_remaining):
         """Records a trial whose process has ended."""
@@ -336,10 +338,13 @@ class Sweep:
             return []
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
         width, path = (config.hidden_size, config.intermediate_size), self._precisions
-        precisions = files.read_object(path) if os.path.exists(path) else {}
-        if str(width) not in precisions:
-            precisions[str(width)] = devices.choose_precision("auto", False, width)
-            files.write_object(path, precisions)
+        with open(path + ".lock", "ab") as lock:
+            while not files.lock(lock.fileno()):
+                time.sleep(_POLL_SECONDS)  # Another sweeper measures it.
+            precisions = files.read_object(path) if os.path.exists(path) else {}
+            if str(width) not in precisions:
+                precisions[str(width)] = devices.choose_precision("auto", False, width)
+                files.write_object(path, precisions)
         return [f"--precision={precisions[str(width)]}"]
 
     def _folder(self, key):
@@ -490,8 +495,9 @@ class TrialFolder:
           cores: indices of the CPU cores that it may use; None for all.
         """
         with files.convert_write_errors(self._log):
-            log.write((_COMMAND_PREFIX + " ".join(command) + "\n").encode())
+            log.write((_COMMAND_PREFIX + " ".join(map(shlex.quote, command)) + "\n").encode())
             log.flush()
+        with _convert_start_errors(command[1]):
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -565,6 +571,15 @@ class TrialFolder:
     def _read_log(self):
         with open(self._log, "rb") as log:
             return log.read().decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _convert_start_errors(script):
+    """Converts an OSError to a `UserError` that names the script, while entered."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{script} cannot be started ({files.reason(error)}).") from error
 
 
 def _isolate_signals():

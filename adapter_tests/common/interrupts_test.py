@@ -37,6 +37,14 @@ class InterruptsTest(tf.test.TestCase):
             os.kill(os.getpid(), signal.SIGTERM)
         self.assertEqual(came, ["inner", "outer"])
 
+    def test_signals_come_after_the_block_that_postpones_them(self):
+        came = []
+        outer = interrupts.handle_signals(lambda *_: came.append("outer"))
+        with outer, interrupts.postpone_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            came.append("block")
+        self.assertEqual(came, ["block", "outer"])
+
     def test_nohup_is_heeded(self):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with interrupts.handle_signals(self.fail):

@@ -1,5 +1,6 @@
 """Tests of sweep.py with a script in the place of a training."""
 
+import concurrent.futures
 import contextlib
 import errno
 import fcntl
@@ -7,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -205,6 +207,29 @@ class SweepsTest(SweepsTestCase):
         }
         half = ["bfloat16"]
         self.assertEqual(given, {8: half, 64: half, 4: ["float32"], 2: half, 16: []})
+
+    def test_precision_is_measured_once_by_two_sweepers(self):
+        runner, measured = self.sweep([8, 64]), itertools.cycle(["float32", "bfloat16"])
+        os.makedirs(self.folder)
+
+        def choose_precision(*_):
+            time.sleep(0.5)
+            return next(measured)
+
+        measuring = mock.patch.object(devices, "choose_precision", choose_precision)
+        with measuring, concurrent.futures.ThreadPoolExecutor() as pool:
+            flags = list(pool.map(runner._precision_flags, runner.trials))
+        self.assertEqual(flags, [["--precision=float32"]] * 2)
+
+    def test_any_name_of_a_folder(self):
+        self.go()
+        self.folder += " $HOME"
+        runner = self.sweep([8], {"precision": "float32"})
+        (command,) = runner.commands()
+        runner.run()
+        self.assertEqual(self.scores(), {8: 0.08})
+        dollar, *logged = shlex.split(self.log(8, runner).split("\n")[1])
+        self.assertEqual((dollar, logged), ("$", command))
 
     def test_another_tf_hub_module_in_the_folder_makes_other_trials(self):
         self.go()
@@ -512,6 +537,23 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(runner.running(), {})
         self.assertEqual(records.read(self.folder), [])
 
+    def test_ctrl_c_while_a_trial_starts_ends_it(self):
+        tiny.enable_signals(self)
+        started, popen = [], subprocess.Popen
+
+        def start(*args, **kwargs):
+            started.append(popen(*args, **kwargs))
+            os.kill(os.getpid(), signal.SIGINT)
+            return started[0]
+
+        runner = self.sweep([8], {"precision": "float32"})
+        popen_patch = mock.patch.object(subprocess, "Popen", start)
+        with popen_patch, self.assertRaises(KeyboardInterrupt):
+            runner.run()
+        (process,) = started
+        self.addCleanup(process.kill)
+        self.assertIsNotNone(process.poll())
+
     def test_two_folders_of_one_name_would_be_one_task(self):
         def sweep_over(*folders):
             return self.sweep([8], {"task_name": "custom", "data_dir": list(folders)})
@@ -536,11 +578,19 @@ class SweepsTest(SweepsTestCase):
     def test_mistakes_are_refused_before_the_first_trial(self):
         with self.assertRaisesRegex(UserError, "run_classifier.py does not accept .*adaptr_size"):
             self.sweep([1], {"adaptr_size": 2}).check_flags()
-        with self.assertRaisesRegex(UserError, "--num_train_epochs=ten: expected"):
-            self.sweep([1], {"num_train_epochs": [3, "ten"]}).check_flags()
+        with self.assertRaisesRegex(UserError, "--train_batch_size=ten: expected"):
+            self.sweep([1], {"train_batch_size": [3, "ten"]}).check_flags()
         self.sweep([1]).check_flags()
+        many = mock.patch.object(subprocess, "run", side_effect=OSError(errno.E2BIG, "Too long"))
+        with many, self.assertRaisesRegex(UserError, r"classifier.py cannot be started \(Too long"):
+            self.sweep([1]).check_flags()
+        with mock.patch.dict(os.environ, {"RATE": "1e-4x"}), self.assertRaisesRegex(
+            UserError, "^--learning_rate: expected a number; found 1e-4x"
+        ):
+            self.sweep([1], {"learning_rate": "$RATE"})
         for settings, complaint in (
             ({"folder": "gs://bucket/sweep"}, "needs a local folder"),
+            ({"folder": self.folder + "[1]"}, "TensorFlow cannot find checkpoints"),
             ({"extra_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the grid"),
             ({"extra_flags": ("precision",)}, "precision: expected a flag"),
             ({"extra_flags": ("--output_dir=x",)}, "output_dir: the sweep sets"),
@@ -595,6 +645,13 @@ class TrialFolderTest(tf.test.TestCase):
         log.close()
         self.assertEqual(process.wait(), 0)
         self.assertEqual(trial.last_line(), "True")
+
+    def test_one_that_cannot_be_started(self):
+        trial = sweep.TrialFolder(os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial"))
+        with trial.lock_log() as log, self.assertRaisesRegex(
+            UserError, r"^run.py cannot be started \(No such file"
+        ):
+            trial.start(["no/such/python", "run.py"], log)
 
     def test_the_reason_is_the_last_error_else_the_last_line(self):
         for said, reason in (
