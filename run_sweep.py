@@ -102,6 +102,9 @@ def run(values, extra_flags=()):
 
     Returns:
       The report that ends the run: a list of lines.
+
+    Raises:
+      UserError: a flag is invalid, or a trial of the sweep failed.
     """
     config = SweepConfig.from_flags(values)
     if config.halving and _shard(config.shard) != (0, 1):
@@ -132,6 +135,13 @@ def run(values, extra_flags=()):
     if config.halving:
         admitted = len(_admitted_keys(runner, config, criterion))
         lines.append(f"halving: {admitted} of {len(runner.trials)} trials remain")
+    failed = sum(record["status"] != DONE for record in runner.records().values())
+    if failed and not config.status:
+        print("\n".join(lines))
+        raise UserError(
+            f"{failed} of {len(runner.trials)} trials failed for the reasons above; add"
+            " --retry_failed to run them again."
+        )
     return lines
 
 
@@ -195,7 +205,7 @@ def _chosen_grids(config):
 
 def _shard(text):
     """Returns (i modulo n, n) of the text i/n."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     index, count = map(int, match.groups()) if match else (0, 0)
     if not index <= count or not count:
         raise UserError(f"--shard={text}: expected i/n, as in 1/2 and 2/2.")

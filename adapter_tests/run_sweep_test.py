@@ -1,5 +1,7 @@
 """Tests of run_sweep.py: real trainings of a tiny model."""
 
+import contextlib
+import io
 import json
 import os
 from unittest import mock
@@ -45,11 +47,11 @@ class RunSweepTest(tf.test.TestCase):
 
     def test_a_sweep_from_its_grid_to_its_table(self):
         grid = self.grid(num_train_epochs=2, train_batch_size=8)
-        table = self.run_sweep(grid, "--only=num_top_layers=99", "--set=random_seed=7")
+        table = self.run_failing(grid, "--only=num_top_layers=99", "--set=random_seed=7")
         self.assertRegex(table[1], r"^MRPC  top_layers  1 +0 +1 +0$")
         self.assertRegex(table[2], r"^failed: MRPC-top_layers-\w+: .*the encoder has 2 layers")
         with mock.patch.object(sweep.Sweep, "check_flags"):  # Seconds, and done above.
-            table = self.run_sweep(grid, "--set=random_seed=7")
+            table = self.run_failing(grid, "--set=random_seed=7")
         self.assertRegex(table[1], r"^MRPC  adapters +2 +2 +0 +0 +eval_f1 \d\.\d+ adapter_size=\d$")
         self.assertRegex(table[2], r"^MRPC  top_layers  2 +1 +1 +0 +eval_f1 ")
         self.assertEqual(self.run_sweep(grid, "--set=random_seed=7", "--status"), table)
@@ -58,6 +60,15 @@ class RunSweepTest(tf.test.TestCase):
             if record["flags"].get("adapter_size"):
                 self.check_counts(record)
         self.check_old_records(grid, table)
+
+    def run_failing(self, *arguments):
+        """Runs a sweep of which one trial fails; returns the table that it prints at its end."""
+        with contextlib.redirect_stdout(io.StringIO()) as stdout, self.assertRaisesRegex(
+            UserError, "^1 of [14] trials failed for the reasons above; add --retry_failed"
+        ):
+            self.run_sweep(*arguments)
+        _, header, rows = stdout.getvalue().rpartition("task ")
+        return (header + rows).splitlines()
 
     def check_old_records(self, grid, table):
         """Records without a digest, under the keys of flags and BERT alone, count if done.
@@ -94,7 +105,7 @@ class RunSweepTest(tf.test.TestCase):
     def test_shards_count_from_0_or_1(self):
         self.assertEqual([run_sweep._shard(text) for text in ("1/2", "2/2")], [(1, 2), (0, 2)])
         self.assertEqual([run_sweep._shard(text) for text in ("0/2", "1/1")], [(0, 2), (0, 1)])
-        for wrong in ("3/2", "1", "1/0", "-1/2", "a/b", "0/0"):
+        for wrong in ("3/2", "1", "1/0", "-1/2", "a/b", "0/0", "1/" + "9" * 5000):
             with self.assertRaisesRegex(UserError, "expected i/n"):
                 run_sweep._shard(wrong)
 
