@@ -178,6 +178,10 @@ def run(values):
     processor, data_dir = classifier_data.find_task(config, None)
     task_folder = str(config.task_name).lower() + "-baseline"
     output = output_dir.OutputDir(config.output_dir or os.path.join("output", task_folder))
+    if files.is_remote(output.path):
+        raise UserError(f"--output_dir={output.path}: a baseline needs a local folder.")
+    if config.records_dir or not config.overwrite_output_dir:
+        records.read(config.records_dir or output.path)  # Fails early if a record is damaged.
     output.create()
     if config.records_dir:
         with files.convert_write_errors(f"--records_dir={config.records_dir}"):
@@ -373,7 +377,7 @@ def _train_and_test(setup, settings, search_settings=None):
       search_settings: `search.SearchSettings` of the search that selected them; None for a preset.
     """
     start, task, model = time.monotonic(), setup.data.task, _model(setup, settings)
-    trained, is_new = _train_if_needed(setup, model, _settings(setup, settings, search_settings))
+    trained = _train_if_needed(setup, model, _settings(setup, settings, search_settings))
     scores, report = {}, []
     for split in setup.data.texts:
         if not split.startswith("train"):
@@ -386,7 +390,7 @@ def _train_and_test(setup, settings, search_settings=None):
     record = _record(setup, settings, {**scores, **trained})
     folder = setup.config.records_dir or setup.output.path
     existing = {known["key"]: known for known in records.read(folder)}.get(record["key"])
-    if is_new or not existing or record["scores"].keys() - existing["scores"].keys():
+    if not existing or {**existing["scores"], **record["scores"]} != existing["scores"]:
         record["seconds"] = time.monotonic() - start
         records.append(folder, (1, 1), record)
     return [
@@ -405,11 +409,7 @@ def _model(setup, settings):
 
 
 def _train_if_needed(setup, model, settings):
-    """Trains unless the model is already trained; returns its parameter count and step in a dict.
-
-    Returns:
-      (the dict, whether it had to train).
-    """
+    """Trains unless the model is trained already; returns its parameter count and step, a dict."""
     # A search that resumes may find a better model than the one in the folder.
     recorded = _recorded(setup)
     replaces = "search" in settings and recorded not in (None, settings)
@@ -417,12 +417,16 @@ def _train_if_needed(setup, model, settings):
     path = posixpath.join(setup.output.path, "eval_results.json")
     if files.exists(path):
         if checkpoints.latest(setup.output.path):
-            results = files.read_object(path)
-            return {name: results[name] for name in ("trained_parameters", "global_step")}, False
+            return files.read_as(path, "--output_dir", "eval_results.json", _trained)
         files.remove(path)  # Scores of weights that are gone must not stay next to new ones.
     result = model.train(setup.output.path, setup.config.early_stopping_patience)
     step = result.samples // training.BATCH_SIZE
-    return {"trained_parameters": result.trained_parameters, "global_step": step}, True
+    return {"trained_parameters": result.trained_parameters, "global_step": step}
+
+
+def _trained(results):
+    names = "trained_parameters", "global_step"
+    return {name: files.require_type(results[name], int) for name in names}
 
 
 def _evaluate(setup, model, split):
@@ -458,7 +462,9 @@ def _conditions(setup, modules):
         "precision": setup.precision,
         "early_stopping_patience": setup.config.early_stopping_patience,
         "data": task_adapter.digest(rows),
-        "module_files": task_adapter.digest(map(training.module_file_digests, modules)),
+        "module_files": task_adapter.digest(
+            files.file_digests(search_space.find_module(name).handle) for name in modules
+        ),
     }
 
 

@@ -193,7 +193,8 @@ class SearchTest(ScriptTestCase):
         self.run_script(*preset)  # Trains nothing.
         with open(os.path.join(self.folder, "new", "records", "results.jsonl")) as reader:
             keys = [json.loads(line)["key"] for line in reader]
-        self.assertEqual([keys.index(key) for key in keys], [0, 1, 2, 1])
+        self.assertEqual([keys.index(key) for key in keys][:3], [0, 1, 2])
+        self.assertLen(set(keys), 3)
 
     def test_other_data_or_another_module_is_another_search(self):
         self.search("--search_only")
@@ -315,6 +316,7 @@ class RecordsTest(ScriptTestCase):
         super().setUp()
         self.records = os.path.join(self.folder, "records")
         self.trained = []
+        self.probabilities = [0.25, 0.75]  # Of "no" and "yes".
 
     def train(self, folder, patience):
         with tf.Graph().as_default(), tf.Session() as session:
@@ -325,7 +327,7 @@ class RecordsTest(ScriptTestCase):
         return training.Result(0.5, 100, 10)
 
     def predict(self, split, folder):
-        return {"loss": np.zeros(100), "probabilities": np.tile([0.25, 0.75], [100, 1])}
+        return {"loss": np.zeros(100), "probabilities": np.tile(self.probabilities, [100, 1])}
 
     def run_preset(self, *arguments):
         """All records, after one more run."""
@@ -368,6 +370,23 @@ class RecordsTest(ScriptTestCase):
         self.assertLen(self.trained, 1)
         with open(os.path.join(self.records, "results.jsonl")) as reader:
             self.assertLen(reader.readlines(), 2)
+
+    def test_scores_that_could_not_be_recorded_are_recorded_later(self):
+        self.run_preset()
+        self.probabilities = [0.75, 0.25]
+        full = mock.patch.object(records, "append", side_effect=UserError("The disk is full."))
+        with full, self.assertRaisesRegex(UserError, "full"):
+            self.run_preset("--overwrite_output_dir")
+        (record,) = self.run_preset()
+        right = np.mean([label == "no" for _, label in read_rows(self.data, "dev.tsv")[1:]])
+        self.assertAlmostEqual(record["scores"]["eval_accuracy"], right)
+
+    def test_damaged_scores_are_refused(self):
+        self.run_preset()
+        with open(os.path.join(self.out, "eval_results.json"), "w") as writer:
+            writer.write("{}")
+        with self.assertRaisesRegex(UserError, "eval_results.json is no eval_results.json .KeyErr"):
+            self.run_preset()
 
     def test_scores_without_their_weights_do_not_count(self):
         self.run_preset()
@@ -416,6 +435,20 @@ class RefusedTest(ScriptTestCase):
         self.assert_refused("TF-Hub module .*missing: cannot be downloaded", both)
         with mock.patch.object(files, "walk", side_effect=AssertionError("A large folder.")):
             self.assert_refused("expected a module in TensorFlow 1's", f"--module={self.data}")
+
+    def test_folders_before_the_training(self):
+        damaged = os.path.join(self.folder, "damaged")
+        os.makedirs(damaged)
+        with open(os.path.join(damaged, "results.jsonl"), "w") as writer:
+            writer.write("[]\n")
+        for pattern, argument in (
+            ("results.jsonl, line 1: expected the record", f"--records_dir={damaged}"),
+            ("results.jsonl, line 1: expected the record", f"--output_dir={damaged}"),
+            ("ram://folder: records need a local folder", "--records_dir=ram://folder"),
+            ("--output_dir=ram://folder: a baseline needs a local", "--output_dir=ram://folder"),
+        ):
+            with mock.patch.object(Baseline, "train", side_effect=AssertionError):
+                self.assert_refused(pattern, f"--module={self.module}", argument)
 
     def test_texts_without_a_word(self):
         with open(os.path.join(self.data, "train.tsv"), "w") as writer:

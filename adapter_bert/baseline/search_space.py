@@ -284,7 +284,7 @@ def _parse_value(name, text):
     domain = SPACE[name]
     try:
         value = json.loads(text.lower())
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     if isinstance(domain, Choice):
         match = domain.find(value)

@@ -17,7 +17,7 @@ from absl import logging
 from adapter_bert.baseline import model, search_space, texts
 from adapter_bert.baseline.model import BATCH_SIZE, NetworkConfig
 from adapter_bert.baseline.search_space import EVALUATE_EVERY
-from adapter_bert.common import devices, files, tf_estimator
+from adapter_bert.common import devices, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.tasks import classifier_results
@@ -125,23 +125,6 @@ def _num_bytes(entry):
     by_split, _, embeddings = entry
     arrays = [array for columns in by_split.values() for array in columns.values()]
     return sum(array.nbytes for array in [*arrays, *embeddings.values()])
-
-
-def module_file_digests(name):
-    """Returns the (path, digest) of each file in a module's folder; [] for an address.
-
-    Args:
-      name: see `search_space.find_module`.
-    """
-    folder = search_space.find_module(name).handle
-    if not files.isdir(folder):
-        return []
-    paths = [
-        posixpath.join(parent, file_name)
-        for parent, _, file_names in files.walk(folder)
-        for file_name in file_names
-    ]
-    return [(path, files.sha256(path)) for path in sorted(paths)]
 
 
 class Baseline:

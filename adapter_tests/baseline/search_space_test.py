@@ -134,6 +134,7 @@ class ParseTest(tf.test.TestCase):
             ("hidden_layers=true", "expected one of 0, 1, 2, 3, 5"),
             ("conv_dropout=a", "expected a number from 0.0 to 0.4"),
             ("conv_filters=60.5", "expected a whole number from 50 to 200"),
+            ("hidden_layers=" + "[" * 100_000, "expected one of 0, 1, 2, 3, 5"),
         ):
             with self.assertRaisesRegex(UserError, expected):
                 search_space.parse_setting(text)
