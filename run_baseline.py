@@ -35,6 +35,7 @@ from adapter_bert.training import output_dir
 from adapter_bert.training.config import MAX_SEED
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
+_BETTER = "better_model"  # Folder of a training whose model will replace the one in output_dir.
 _WIDTH = 512, 128  # Typical sizes of a convolution's products: embedding and filters.
 
 # Flags that are recorded if they differ from the default.
@@ -343,13 +344,13 @@ def _search(setup, study):
 
 def _check_output_dir(setup, search_settings):
     """Raises UserError if the model in output_dir comes from another search or from none."""
-    recorded = _recorded(setup)
+    recorded = _recorded(setup.output)
     if not recorded:
         return
     recorded_search = recorded.get("search")
     if recorded_search is None or search_settings.differences(recorded_search):
         raise UserError(
-            f"{_settings_file(setup)}: the model there is not of this search;"
+            f"{_settings_file(setup.output)}: the model there is not of this search;"
             " give another --output_dir, or --overwrite_output_dir."
         )
 
@@ -410,18 +411,33 @@ def _model(setup, settings):
 
 def _train_if_needed(setup, model, settings):
     """Trains unless the model is trained already; returns its parameter count and step, a dict."""
-    # A search that resumes may find a better model than the one in the folder.
-    recorded = _recorded(setup)
-    replaces = "search" in settings and recorded not in (None, settings)
-    setup.output.claim(settings, is_training=True, overwrite=replaces)
-    path = posixpath.join(setup.output.path, "eval_results.json")
+    output = setup.output
+    # A search that resumes may find a better setting. Its model replaces the one in the folder only
+    # when it is trained.
+    replaces = "search" in settings and _recorded(output) not in (None, settings)
+    if replaces:
+        output = output_dir.OutputDir(posixpath.join(output.path, _BETTER))
+    is_other = replaces and _recorded(output) != settings
+    output.claim(settings, is_training=True, overwrite=is_other)
+    path = posixpath.join(output.path, "eval_results.json")
     if files.exists(path):
-        if checkpoints.latest(setup.output.path):
+        if checkpoints.latest(output.path):
             return files.read_as(path, "--output_dir", "eval_results.json", _trained)
         files.remove(path)  # Scores of weights that are gone must not stay next to new ones.
-    result = model.train(setup.output.path, setup.config.early_stopping_patience)
+    result = model.train(output.path, setup.config.early_stopping_patience)
+    if replaces:
+        _replace_model(setup.output, output.path)
     step = result.samples // training.BATCH_SIZE
     return {"trained_parameters": result.trained_parameters, "global_step": step}
+
+
+def _replace_model(output, folder):
+    """Replaces the model in an `OutputDir` by the one in a folder, which is then removed."""
+    output.clear()
+    # After a kill, the record of the checkpoint must not name missing files.
+    for name in sorted(os.listdir(folder), key=lambda name: name == "checkpoint"):
+        files.rename(os.path.join(folder, name), os.path.join(output.path, name), overwrite=True)
+    os.rmdir(folder)
 
 
 def _trained(results):
@@ -478,13 +494,13 @@ def _settings(setup, settings, search_settings):
     }
 
 
-def _settings_file(setup):
-    return posixpath.join(setup.output.path, output_dir.SETTINGS_FILE)
+def _settings_file(output):
+    return posixpath.join(output.path, output_dir.SETTINGS_FILE)
 
 
-def _recorded(setup):
-    """Returns the content of settings.json in output_dir; None without one."""
-    path = _settings_file(setup)
+def _recorded(output):
+    """Returns the content of settings.json in an `OutputDir`; None without one."""
+    path = _settings_file(output)
     return files.read_object(path) if files.exists(path) else None
 
 

@@ -138,26 +138,34 @@ class SearchTest(ScriptTestCase):
 
     def test_more_trials_may_find_another_best(self):
         scores = iter([0.5, 0.6, 0.9, 0.7, 0.9, 0.9])
-        trained = []
+        trained, changed = [], {"search.db", "search.json"}  # By an interrupted training.
 
         def train(model, folder=None, patience=0, on_score=None):
             if folder is None:
                 return training.Result(next(scores), 100, 10)
             trained.append(model._network_config.settings)
+            if len(trained) == 2:
+                raise InterruptedError
             return real(model, folder, patience, on_score)
 
         real = Baseline.train
         with mock.patch.object(Baseline, "train", train):
             self.search("--trials=2", "--pruner=none")
+            before = self.contents()
+            with self.assertRaises(InterruptedError):
+                self.search("--trials=3", "--pruner=none")
+            after = self.contents()
+            self.assertEqual({name for name in before if before[name] != after.get(name)}, changed)
             self.search("--trials=3", "--pruner=none")
             report = self.search("--trials=4", "--pruner=none")
-        self.assertLen(trained, 2)
+        self.assertLen(trained, 3)
+        self.assertNotIn("better_model", os.listdir(self.out))
         # What the earlier best came to stays recorded.
         recorded = list(map(json.loads, self.read("results.jsonl").splitlines()))
         self.assertEqual([record["flags"]["trials"] for record in recorded], [2, 3, 4])
         self.assertIn("the best is trial 2 with accuracy 0.9000", report[0])
         found = read_json(self.out, "search.json")["trials"]
-        self.assertEqual(found[2]["settings"]["conv_dropout"], trained[1].conv_dropout)
+        self.assertEqual(found[2]["settings"]["conv_dropout"], trained[2].conv_dropout)
 
     def test_what_another_run_left_is_kept(self):
         self.run_script("--preset=airline", f"--module={self.module}")
@@ -180,8 +188,9 @@ class SearchTest(ScriptTestCase):
         """Name → bytes of the files in output_dir."""
         found = {}
         for name in os.listdir(self.out):
-            with open(os.path.join(self.out, name), "rb") as reader:
-                found[name] = reader.read()
+            if os.path.isfile(os.path.join(self.out, name)):
+                with open(os.path.join(self.out, name), "rb") as reader:
+                    found[name] = reader.read()
         return found
 
     def test_each_training_has_its_own_record(self):
