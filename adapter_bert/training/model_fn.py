@@ -177,6 +177,8 @@ def _training_spec(settings, head, features, params, config):
     )
     scaffold_fn = restore.scaffold_fn(settings, trained, config)
     train_op, norm = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
+    # That of the whole batch, as on one device; `store_scalars` averages those of TPU replicas.
+    (loss,) = optimization.mean_over_replicas([loss])
     scalars = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": norm}
     host_call = None
     if settings.use_tpu:  # A TPU's tensors cannot be fetched; the host call sends them.

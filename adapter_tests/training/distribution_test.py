@@ -132,6 +132,17 @@ class TrainingTest(tf.test.TestCase):
             said, _ = process.communicate(timeout=550)
             assert process.returncode == 0, said.decode()[-5000:]
 
+    @staticmethod
+    def shown_losses(folder):
+        """Returns a list of the (step, loss) that TensorBoard shows."""
+        (path,) = tf.io.gfile.glob(os.path.join(folder, "events.out.tfevents.*"))
+        return [
+            (event.step, value.simple_value)
+            for event in tf.train.summary_iterator(path)
+            for value in event.summary.value
+            if value.tag == "loss"
+        ]
+
     def check(self, kind, replicas):
         cases = ALL_CASES if self.tries_all() else CASES[:1] if replicas == 2 else CASES[1:]
         folder = self.run_all(kind, replicas, cases)
@@ -149,7 +160,14 @@ class TrainingTest(tf.test.TestCase):
                 for v in shapes
                 if "adam" not in v and not (case.endswith("span") and v in FLAT)
             )
-            self.assertLess(furthest, 1e-5 if case.startswith("adapters") else 1e-4, case)
+            tolerance = 1e-5 if case.startswith("adapters") else 1e-4
+            self.assertLess(furthest, tolerance, case)
+            expected, shown = (
+                self.shown_losses(os.path.join(parent, name))
+                for parent in (os.path.join(self.folder, "none1"), folder)
+            )
+            self.assertEqual([step for step, _ in expected], [10, 20])
+            self.assertAllClose(shown, expected, rtol=0, atol=tolerance)
 
     def test_two_devices(self):
         self.check("mirrored", 2)
