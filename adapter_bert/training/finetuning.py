@@ -196,19 +196,17 @@ def _recorded_precision(config, start, folder, bert):
 
     For a run's checkpoint, such as full_model.ckpt, the settings in the same folder record it.
     """
-    is_training = "train" in config.stages
-    if start.adapter and not is_training:
-        return _precision_of(start.adapter)
-    if is_training and config.overwrite_output_dir:
-        return None
     output = OutputDir(folder)
-    precision = output.recorded("training").get("precision")
-    if precision or is_training:
-        return precision
-    if output.has_adapter():  # Its run's settings may be gone.
+    if "train" in config.stages:
+        resumes = output.has_checkpoints() and not config.overwrite_output_dir
+        return output.recorded("training").get("precision") if resumes else None
+    if start.adapter:
+        return _precision_of(start.adapter)
+    if output.has_adapter():
         return output.describe_adapter().training.get("precision")
-    run = OutputDir(posixpath.dirname(bert.init_checkpoint))
-    return run.recorded("training").get("precision")
+    if not output.has_checkpoints():
+        output = OutputDir(posixpath.dirname(bert.init_checkpoint))
+    return output.recorded("training").get("precision")
 
 
 def _check_evaluations(config, run):

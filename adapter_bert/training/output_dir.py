@@ -316,7 +316,7 @@ class OutputDir:
                 f"{self.adapter_folder} is a finished task adapter whose checkpoints are gone, so"
                 " its training cannot resume; give another --output_dir, or --overwrite_output_dir."
             )
-        elif not is_training:
+        elif not is_training and self.has_adapter():
             _compare(self._settings_file, settings, (), 0, describe)
         if is_training:
             _remove_leftovers(self.path, checkpoint)
@@ -361,6 +361,10 @@ class OutputDir:
         files.write_atomically(path, "".join(f"{name} = {result[name]}\n" for name in names))
         files.write_object(posixpath.join(self.path, "eval_results.json"), {**metadata, **result})
         return path
+
+    def has_checkpoints(self):
+        """Returns whether a training has saved a checkpoint here, even if none can be read."""
+        return bool(_matching(self.path, checkpoints.TRAINING_FILES))
 
     def has_adapter(self):
         """Returns whether the folder has a task adapter, possibly where a kill left it."""
@@ -553,8 +557,25 @@ def _compare(path, settings, sections, step, describe):
                 " from them; give another --output_dir, or --overwrite_output_dir."
             )
         return
+    is_training = "training" in sections
     before, now = (record.get("training", {}) for record in (recorded, settings))
-    if "training" in sections and _is_longer(before, now, step):
+    is_longer = is_training and _is_longer(before, now, step)
+    differences = [
+        setting
+        for section in sections
+        for setting in _differences(recorded.get(section, {}), settings[section])
+        if not (is_longer and section == "training")
+    ]
+    if not is_training and before:
+        differences += [
+            setting for setting in _differences(before, now) if setting[0] in _READING_SETTINGS
+        ]
+    if differences:
+        raise UserError(
+            "{} belongs to a run with other settings: {}; give those, another --output_dir, or"
+            " {}.".format(path, "; ".join(describe(differences)), _overwrite_flags(is_training))
+        )
+    if is_longer:
         logging.warning(
             "%s: the finished training of %d steps continues to step %d. Its learning rate had"
             " decayed to 0 and rises again, so the weights will differ from those of a single"
@@ -563,23 +584,6 @@ def _compare(path, settings, sections, step, describe):
             step,
             now["num_train_steps"],
             now["num_train_steps"],
-        )
-        sections = ("model",)
-    differences = [
-        setting
-        for section in sections
-        for setting in _differences(recorded.get(section, {}), settings[section])
-    ]
-    if "training" not in sections and before:
-        differences += [
-            setting for setting in _differences(before, now) if setting[0] in _READING_SETTINGS
-        ]
-    if differences:
-        raise UserError(
-            "{} belongs to a run with other settings: {}; give those, another --output_dir, or"
-            " {}.".format(
-                path, "; ".join(describe(differences)), _overwrite_flags("training" in sections)
-            )
         )
 
 

@@ -429,6 +429,13 @@ class PrecisionTest(JobsTestCase):
             said = self.succeed_where(2.0 if recorded == "float32" else 0.5, *flags)
             self.assertEqual(said, f"{recorded}, as recorded (--precision=auto).")
 
+    def test_a_run_that_died_before_its_first_checkpoint_does_not_set_it(self):
+        settings = json.loads(read(os.path.join(self.trained, "settings.json")))
+        settings["training"]["precision"] = "bfloat16"
+        write(self.path("settings.json"), json.dumps(settings))
+        said = self.succeed_where(0.5, "--do_train", "--do_eval")
+        self.assertStartsWith(said, "float32 (--precision=auto): ")
+
     def test_an_adapter_is_used_in_its_precision(self):
         recorded = task_adapter.describe(self.adapter).training["precision"]
         measured = "bfloat16" if recorded == "float32" else "float32"

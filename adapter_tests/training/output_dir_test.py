@@ -277,6 +277,10 @@ class ClaimTest(RunDirectoryTestCase):
             (changed("training", num_warmup_steps=4), "num_warmup_steps was not set, is now 4"),
         ):
             self.assert_refused(part, settings=settings)
+        other_model = {**longer, "model": changed("model", task="CoLA")["model"]}
+        with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
+            message = self.assert_refused("task was", settings=other_model)
+        self.assertNotIn("--do_train", message)
         with self.assertLogs("absl", "WARNING") as log:
             self.claim(longer)
         (line,) = log.output
@@ -297,6 +301,7 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_a_run_that_died_before_its_first_checkpoint_binds_no_one(self):
         self.claim()
+        self.claim(changed("training", max_seq_length=20), is_training=False)
         self.claim(changed("model", task="CoLA"))
         self.assertEqual(self.recorded()["model"]["task"], "CoLA")
 
