@@ -108,16 +108,15 @@ def run(values):
     setup = finetuning.set_up(config, start, config.folder_of("squad"), min_length=5)
     task = finetuning.Task("SQuAD", "span", (), score="f1")
     finetuning.check(setup, task)
-    train = predict = None
     data = finetuning.Data(settings=config.settings_of(None))
-    if "train" in setup.stages:
-        train, num_questions, digest = squad_task.windows(config, setup.tokenizer, True)
-        data = data._replace(num_examples=num_questions, settings=config.settings_of(digest))
-    reader = None
-    if {"eval", "predict"} & set(setup.stages):
+    train = predict = reader = None
+    if {"eval", "predict"} & set(setup.stages):  # First: the training set takes longer to read.
         predict, _, digest = squad_task.windows(config, setup.tokenizer, False)
         data = data._replace(dev_settings=config.dev_settings_of(digest))
         reader = squad_task.Reader(config, setup.tokenizer, digest, "eval" in setup.stages)
+    if "train" in setup.stages:
+        train, num_questions, digest = squad_task.windows(config, setup.tokenizer, True)
+        data = data._replace(num_examples=num_questions, settings=config.settings_of(digest))
     estimator, output = finetuning.begin(setup, task, data, heads.squad_head)
     return _run_stages(setup.stages, config, estimator, output, train, predict, reader)
 

@@ -194,7 +194,9 @@ class Version1Test(SquadTestCase):
         self.refuse(
             ["unlabelled.json", "q0"],
             "--predict_file=" + self.write_unlabelled(),
+            "--train_file=none.json",
         )
+        self.refuse(["--predict_file is required"], "--predict_file=", "--vocab_file=none.txt")
         self.assertFalse(os.path.exists(self.output_dir))
 
     def test_refused(self):
@@ -348,6 +350,7 @@ class DamagedFilesTest(tf.test.TestCase):
         def read_folder(folder):
             values = command_lines.parsed(
                 run_squad.define_flags,
+                "--do_" + stage,
                 f"--{stage}_file=" + os.path.join(folder, "squad.json"),
                 f"--version_2_with_negative={version_2}",
                 "--feature_cache_dir=none",

@@ -61,6 +61,10 @@ class SquadConfig(FinetuningConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        for stage in self.stages:
+            name = "train_file" if stage == "train" else "predict_file"
+            if not getattr(self, name):
+                raise UserError(f"--{name} is required: a JSON file in SQuAD's format.")
         squad_features.check_limits(self.limits)
         if self.null_score_diff_threshold and not self.version_2_with_negative:
             raise UserError("--null_score_diff_threshold requires --version_2_with_negative.")
@@ -102,11 +106,12 @@ def windows(config, tokenizer, is_training):
 
     Returns:
       (`TextRows`, number of questions, digest of the file).
+
+    Raises:
+      UserError: the file is missing, or is not SQuAD's JSON with the version's answers, or no
+        paragraph has any words.
     """
     path = config.train_file if is_training else config.predict_file
-    if not path:
-        flag = "train_file" if is_training else "predict_file"
-        raise UserError(f"--{flag} is required: a JSON file in SQuAD's format.")
     version_2 = config.version_2_with_negative
 
     def make(add):

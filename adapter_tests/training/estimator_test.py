@@ -701,7 +701,8 @@ class ConnectTest(RefusalTestCase):
         ):
             self.assert_refused(parts, settings, *arguments, **options)
         # The error names a flag that the script has.
-        values = command_lines.parsed(run_squad.define_flags, "--predict_batch_size=6")
+        files = ["--train_file=train.json", "--predict_file=dev.json"]
+        values = command_lines.parsed(run_squad.define_flags, "--predict_batch_size=6", *files)
         config = squad_task.SquadConfig.from_flags(values)
         with mock.patch.object(devices, "find_tpu", return_value=(True, None)):
             parts = ["--predict_batch_size=6", "8"]
