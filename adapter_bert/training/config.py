@@ -107,9 +107,9 @@ class DeviceConfig(Settings):
     )
     precision: str = flag(
         "auto",
-        "Precision of activations and matrix products; variables and loss stay float32. auto: the"
-        " precision of the resumed run or adapter, else bfloat16 on a TPU or if it measures faster,"
-        " else float32.",
+        "Precision of activations and matrix products; variables and loss stay float32. On a GPU,"
+        " float32 is never TF32. auto: the precision of the resumed run or adapter, else bfloat16"
+        " on a TPU or if it measures faster, else float32.",
         "Devices",
         choices=configs.PRECISIONS,
     )

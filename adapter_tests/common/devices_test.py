@@ -151,6 +151,10 @@ class SessionConfigTest(tf.test.TestCase):
             with self.assertLogs("absl", "WARNING") as logs:
                 self.assertEqual(self.choose("bfloat16", native=False), "bfloat16")
             self.assertRegex(logs.output[0], "--precision=bfloat16: .* may be slow")
+            gpu = mock.patch.object(devices, "has_gpu", return_value=True)
+            with gpu, self.assertLogs("absl") as logs:
+                self.assertEqual(self.choose("bfloat16", native=False), "bfloat16")
+            self.assertLen(logs.output, 1)
         with mock.patch.object(tf, "__version__", "1.15.5"):
             self.assertEqual(self.choose("bfloat16", native=False, use_tpu=True), "bfloat16")
             with self.assertRaisesRegex(UserError, "--precision=bfloat16"):
@@ -213,6 +217,15 @@ class SessionConfigTest(tf.test.TestCase):
             self.assertEqual(config.use_per_session_threads, threads == 1)
             self.assertEqual(config.intra_op_parallelism_threads, 0)
             self.assertTrue(config.allow_soft_placement)
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no TF32")
+    def test_no_tf32_on_a_gpu(self):
+        enable = tf.config.experimental.enable_tensor_float_32_execution
+        enable(True)
+        self.addCleanup(enable, True)
+        with mock.patch.object(devices, "has_gpu", return_value=True):
+            devices.session_config()
+        self.assertFalse(tf.config.experimental.tensor_float_32_execution_enabled())
 
     def test_one_operation_at_a_time_whatever_session_came_first(self):
         """A process's first session decides the number of threads of all later ones."""
