@@ -112,7 +112,10 @@ def model_fn_builder(
 
 
 def input_fn_builder(features, seq_length, is_training, drop_remainder):
-    """Returns an input_fn over a list of `InputFeatures`; BERT's function of this name."""
+    """Returns an input_fn over a list of `InputFeatures`; BERT's function of this name.
+
+    Its dataset calls Python, which the host of a remote TPU cannot.
+    """
     del seq_length  # The features have this length.
     arrays = classifier_features.features_to_arrays(features)
     return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
@@ -127,7 +130,10 @@ def file_based_convert_examples_to_features(
 
 
 def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remainder):
-    """Returns an input_fn over a file from `file_based_convert_examples_to_features`."""
+    """Returns an input_fn over a file from `file_based_convert_examples_to_features`.
+
+    Its dataset calls Python, which the host of a remote TPU cannot.
+    """
     arrays = input_pipeline.read_tfrecord(input_file, seq_length)
     return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
 

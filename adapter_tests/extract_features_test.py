@@ -403,6 +403,16 @@ class TextsTest(ExtractionTestCase):
 
 
 class BertFunctionsTest(ExtractionTestCase):
+    def test_a_length_without_room_for_special_tokens(self):
+        for text_b, length in ((None, 2), ("the cat sees", 3)):
+            example = extract_features.InputExample(0, "the dog hears", text_b)
+            convert = extract_features.convert_examples_to_features
+            (features,) = convert([example], length, self.tokenizer)
+            self.assertLen(features.input_ids, length)
+            message = f"={length - 1} is too small; expected at least {length}"
+            with self.assertRaisesRegex(errors.UserError, message):
+                convert([example], length - 1, self.tokenizer)
+
     def test_a_program_written_for_bert(self):
         path = self.write(TEXTS)
         examples = extract_features.read_examples(input_file=path)

@@ -128,8 +128,7 @@ def _encode(
 ) -> Tuple[List[int], List[int], Any]:
     """Returns an example's unpadded encoding: (ids of text_a, ids of text_b, label_id)."""
     label_id = _label_id(example, label_ids)
-    tokens_a, tokens_b = _tokens(example, tokenizer)
-    truncate_pair(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
+    tokens_a, tokens_b = truncated_tokens(example, max_seq_length, tokenizer)
     if ex_index < _LOGGED_EXAMPLES:
         logging.vlog(
             1,
@@ -143,6 +142,21 @@ def _encode(
     return (*_pair_ids(tokens_a, tokens_b, tokenizer), label_id)
 
 
+def truncated_tokens(example, max_seq_length: int, tokenizer) -> Tuple[List[str], List[str]]:
+    """Returns (tokens of text_a, tokens of text_b) of a truncated example.
+
+    Args:
+      example: has text_a, and text_b or None.
+      max_seq_length, tokenizer: as in `convert_single_example`.
+
+    Raises:
+      UserError: S is too small for the special tokens.
+    """
+    tokens_a, tokens_b = _tokens(example, tokenizer)
+    truncate_pair(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
+    return tokens_a, tokens_b
+
+
 def truncated_ids(
     example: InputExample, max_seq_length: int, tokenizer
 ) -> List[Tuple[List[int], List[int]]]:
@@ -152,9 +166,7 @@ def truncated_ids(
       example: `InputExample`.
       max_seq_length, tokenizer: as in `convert_single_example`.
     """
-    tokens_a, tokens_b = _tokens(example, tokenizer)
-    truncate_pair(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
-    return [_pair_ids(tokens_a, tokens_b, tokenizer)]
+    return [_pair_ids(*truncated_tokens(example, max_seq_length, tokenizer), tokenizer)]
 
 
 def window_ids(
@@ -264,6 +276,10 @@ def text_arrays(
     Returns:
       A dict of arrays: "tokens", all ids in a row; the starts and lengths of each row's texts in
       it; "label_ids" [N].
+
+    Raises:
+      UserError: as in `convert_single_example`.
+      ValueError: there are no examples.
     """
     if not examples:
         raise ValueError("expected at least one example")
@@ -301,6 +317,9 @@ def features_to_arrays(features: Sequence[InputFeatures]) -> Dict[str, np.ndarra
     Returns:
       A dict: "input_ids", "input_mask" and "segment_ids" [N, S]; "label_ids" and
       "is_real_example" [N]. label_ids are float32 for regression.
+
+    Raises:
+      ValueError: there are no features.
     """
     if not features:
         raise ValueError("expected at least one InputFeatures")

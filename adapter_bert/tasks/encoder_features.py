@@ -52,7 +52,7 @@ def model_fn_builder(
 ) -> Callable:
     """Returns a model_fn that predicts unique_id and layer_output_0, layer_output_1 and so on.
 
-    BERT's function of this name.
+    BERT's function of this name. The model_fn raises ValueError in other modes than PREDICT.
     """
 
     def head(encoder, features, is_training, dropout_key):

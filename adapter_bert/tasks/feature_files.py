@@ -122,15 +122,15 @@ def convert_examples_to_features(
       examples: `InputExample`s.
       seq_length: S; longer texts are truncated.
       tokenizer: has `tokenize(text)` and `convert_tokens_to_ids(tokens)`.
+
+    Raises:
+      UserError: S is too small for the special tokens.
     """
     return [_features_of(example, seq_length, tokenizer) for example in examples]
 
 
 def _features_of(example, seq_length, tokenizer):
-    # Copies, as they are truncated in place and the tokenizer may cache its lists.
-    tokens_a = list(tokenizer.tokenize(example.text_a))
-    tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
-    classifier_features.truncate_pair(tokens_a, tokens_b, seq_length - (3 if tokens_b else 2))
+    tokens_a, tokens_b = classifier_features.truncated_tokens(example, seq_length, tokenizer)
     first, second = ["[CLS]", *tokens_a, "[SEP]"], [*tokens_b, "[SEP]"] if tokens_b else []
     tokens = first + second
     padding = [0] * (seq_length - len(tokens))
