@@ -48,7 +48,6 @@ from adapter_bert.formats import (
 )
 from adapter_bert.formats import card as cards
 from adapter_bert.formats.bert import count_text
-from adapter_bert.tasks import classifier_features
 
 # The formats that `describe` knows; the first one that matches says what a path is.
 _FORMATS = (
@@ -289,9 +288,9 @@ def describe(path):
 
 
 def _partial_description(bert, max_seq_length, cased):
-    """A `task_adapter.Description` of what other formats do not say; the rest is to be filled."""
+    """Returns a `task_adapter.Description` of what other formats do not say, otherwise empty."""
     config, _ = google.open_folder(bert, "BERT_DIR")
-    min_length, max_length = classifier_features.MIN_SEQ_LENGTH, config.max_position_embeddings
+    min_length, max_length = configs.MIN_SEQ_LENGTH, config.max_position_embeddings
     if not min_length <= max_seq_length <= max_length:
         raise UserError(
             f"--max_seq_length={max_seq_length}: expected {min_length} to {max_length}, the"

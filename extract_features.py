@@ -26,7 +26,7 @@ from adapter_bert.common import cli, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import checkpoints
-from adapter_bert.tasks import classifier_features, encoder_features, feature_files
+from adapter_bert.tasks import encoder_features, feature_files
 from adapter_bert.tasks.feature_files import (  # noqa: F401  BERT's users import these here.
     InputExample,
     InputFeatures,
@@ -141,9 +141,7 @@ def run(values):
     config = ExtractionConfig.from_flags(values, start.supplied)
     texts = feature_files.TextFile(config.input_file)
     with _working_folder(config) as folder:
-        setup = finetuning.set_up_evaluation(
-            config, start, folder, classifier_features.MIN_SEQ_LENGTH
-        )
+        setup = finetuning.set_up_evaluation(config, start, folder)
         bert = setup.bert.config
         encoder_features.check_layers(config.layers, bert.num_hidden_layers)
         if not start.adapter:

@@ -38,7 +38,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_data, classifier_features, text_kind, text_windows
+from adapter_bert.tasks import classifier_data, text_kind, text_windows
 from adapter_bert.tasks.classifier_data import LongTextConfig, TaskConfig
 from adapter_bert.training import (
     finetuning,
@@ -91,7 +91,7 @@ def run(values):
     processor, data_dir = classifier_data.find_task(config, adapter)
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
     folder = config.output_dir or os.path.join("output", str(config.task_name).lower())
-    setup = finetuning.set_up_evaluation(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
+    setup = finetuning.set_up_evaluation(config, start, folder)
     sources = {
         "adapter": task_adapter.tensors_digest(adapter),
         "backbone": adapter.description.backbone.fingerprint,

@@ -157,7 +157,7 @@ def run(values):
     processor, data_dir = classifier_data.find_task(config, start.adapter)
     task, labels = processor.task, processor.get_labels()
     folder = config.folder_of(str(config.task_name).lower())
-    setup = finetuning.set_up(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
+    setup = finetuning.set_up(config, start, folder)
     finetuning.check(setup, task)
     classifier_data.class_weights(config.class_weights, task, None)  # Fails before the encoding.
     examples = classifier_data.read_examples(processor, setup.stages, data_dir)

@@ -105,7 +105,7 @@ def run(values):
     """
     start = starting_point.find(values, "squad", squad_features.trained_settings)
     config = SquadConfig.from_flags(values, start.supplied)
-    setup = finetuning.set_up(config, start, config.folder_of("squad"), min_length=5)
+    setup = finetuning.set_up(config, start, config.folder_of("squad"))
     task = finetuning.Task("SQuAD", "span", (), score="f1")
     finetuning.check(setup, task)
     data = finetuning.Data(settings=config.settings_of(None))

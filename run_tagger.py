@@ -14,9 +14,10 @@ if __name__ == "__main__":
 from absl import flags
 
 from adapter_bert.common import cli
-from adapter_bert.tasks import classifier_features, classifier_results, tagging, tagging_task
+from adapter_bert.tasks import classifier_results, tagging, tagging_task
 from adapter_bert.tasks.tagging_task import TaggerConfig
 from adapter_bert.training import finetuning, starting_point
+from adapter_bert.training.config import SPLITS
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -37,9 +38,9 @@ def run(values):
     config = TaggerConfig.from_flags(values, start.supplied)
     task, splits = tagging_task.load(config, start.adapter)
     folder = config.folder_of(config.name.lower())
-    setup = finetuning.set_up(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
+    setup = finetuning.set_up(config, start, folder)
     finetuning.check(setup, task)
-    splits = {name: splits[name] for name in (tagging_task.SPLITS[stage] for stage in setup.stages)}
+    splits = {name: splits[name] for name in (SPLITS[stage] for stage in setup.stages)}
     rows = {
         name: tagging_task.encode(split, task.labels, config, setup.tokenizer)
         for name, split in splits.items()

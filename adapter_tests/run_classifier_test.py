@@ -49,6 +49,12 @@ class ClassWeightsTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "--class_weights=.*a, b, c"):
                 self.weights(text, labels, rows)
 
+    def test_one_label_a_row(self):
+        for kind in ("multilabel", "regression"):
+            task = glue.Task("T", ("a", "b"), {}, kind=kind)
+            with self.assertRaisesRegex(UserError, "--class_weights requires"):
+                classifier_data.class_weights("1,2", task, None)
+
 
 class ScriptTest(ScriptTestCase):
     def test_trains_and_evaluates_by_default_then_predicts(self):

@@ -23,6 +23,7 @@ DISTRIBUTIONS = {
     "mirrored": "all GPUs of this machine",
     "multi_worker": "all machines of TF_CONFIG's cluster",
 }
+MIN_SEQ_LENGTH = 4  # The special tokens of a pair, and one other token.
 SIZE_LIMIT = 1 << 31  # TensorFlow's shapes are int32.
 _MAX_LAYERS = 1000  # So that no file can fill the memory with the names of its tensors.
 ACTIVATIONS = (  # The keys of `layers.ACTIVATIONS`.

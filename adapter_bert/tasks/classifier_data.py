@@ -14,11 +14,10 @@ from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, finetuning
-from adapter_bert.training.config import EvaluationConfig, FinetuningConfig
+from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import TextRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
-_SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # Stage → the split it reads.
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
 Splits = Dict[str, List["classifier_features.InputExample"]]  # By name of the split.
@@ -194,7 +193,7 @@ def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
     return {
         split: processor.get_examples(split, data_dir)
         for stage in stages
-        for split in processor.splits_of(_SPLITS[stage], data_dir)
+        for split in processor.splits_of(SPLITS[stage], data_dir)
     }
 
 

@@ -21,10 +21,9 @@ from adapter_bert.tasks import (
     tagging_features,
 )
 from adapter_bert.training import feature_cache, finetuning
-from adapter_bert.training.config import EvaluationConfig, FinetuningConfig
+from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
 
 NAME = "tagging"  # The default of --task_name.
-SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # Stage → the split it reads.
 _EXTENSIONS = ("txt", "jsonl")
 
 

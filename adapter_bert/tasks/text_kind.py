@@ -73,15 +73,9 @@ class TextKind(task_kinds.TaskKind):
 
         Args:
           num_labels: of the task.
-          class_weights: list with a factor of the training loss per label, or None.
-
-        Raises:
-          UserError: there are class weights, but rows do not have exactly one label each.
+          class_weights: list with a factor of the training loss per label, or None; always None
+            unless `is_single_label`.
         """
-        if class_weights is not None:
-            raise UserError(
-                "--class_weights requires labels that are classes (--label_type=class)."
-            )
         from adapter_bert.tasks import heads
 
         def head(encoder, features, is_training, dropout_key):

@@ -16,6 +16,7 @@ from adapter_bert.common.configs import AdapterConfig, Tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, Supplied, flag
 
+SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # Stage → the split it reads.
 MAX_SEED = 2**32 - 1  # NumPy's limit.
 
 # (learning rate, epochs). At BERT's default rate, adapters predict only the majority class of CoLA;

@@ -1,6 +1,6 @@
 """The steps of a run that all scripts share, from the settings to the saved task adapter.
 
-    setup = set_up(config, start, folder, min_length)   loads the BERT, connects to the devices
+    setup = set_up(config, start, folder)               loads the BERT, connects to the devices
     check(setup, task)                                  before texts are tokenized
     estimator, output = begin(setup, task, data, head)  claims --output_dir
     train_and_evaluate(config, estimator, train_rows, dev_sets, output, ...)
@@ -130,20 +130,19 @@ class Setup(NamedTuple):
     stages: List[str]
 
 
-def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_length: int) -> Setup:
+def set_up(config: FinetuningConfig, start: StartingPoint, folder: str) -> Setup:
     """Loads the BERT, connects to the devices, chooses the precision, and returns a `Setup`.
 
     Args:
       config: `FinetuningConfig`.
       start: `StartingPoint`.
       folder: output_dir.
-      min_length: the smallest valid --max_seq_length.
 
     Raises:
       UserError: something that a flag names is missing, broken or incompatible.
     """
     bert, tokenizer = pretrained.load(config)
-    pretrained.check_sequence_length(config.max_seq_length, bert.config, min_length)
+    pretrained.check_sequence_length(config.max_seq_length, bert.config)
     config.tuning.check_num_top_layers(bert.config.num_hidden_layers)
     if config.adapter:
         config.adapter.check_layers(bert.config.num_hidden_layers)
@@ -163,15 +162,15 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_leng
     return Setup(config, start, bert, tokenizer, backbone, run, use_tpu, precision, stages)
 
 
-def set_up_evaluation(config, start: StartingPoint, folder: str, min_length: int) -> Setup:
+def set_up_evaluation(config, start: StartingPoint, folder: str) -> Setup:
     """Returns a `Setup` to evaluate the task adapter of `start`, or plain BERT without one.
 
     Args:
       config: `TextConfig` and `DeviceConfig`, with an eval_batch_size.
-      start, folder, min_length: as in `set_up`.
+      start, folder: as in `set_up`.
     """
     bert, tokenizer = pretrained.load(config)
-    pretrained.check_sequence_length(config.max_seq_length, bert.config, min_length)
+    pretrained.check_sequence_length(config.max_seq_length, bert.config)
     run, use_tpu = estimators.connect(config, folder)
     if use_tpu:
         estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)

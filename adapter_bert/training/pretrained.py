@@ -114,18 +114,19 @@ def _absolute(path):
     return path if files.is_remote(path) else os.path.abspath(path)
 
 
-def check_sequence_length(length: int, config: configs.BertConfig, min_length: int) -> None:
+def check_sequence_length(length: int, config: configs.BertConfig) -> None:
     """Raises UserError if --max_seq_length is too short for a text or too long for the model.
 
     Args:
       length: --max_seq_length.
       config: `configs.BertConfig`.
-      min_length: the smallest valid length.
     """
     if length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length={length} exceeds the {config.max_position_embeddings} positions"
             " that the BERT was trained with (max_position_embeddings)."
         )
-    if length < min_length:
-        raise UserError(f"--max_seq_length={length} is too short; expected at least {min_length}.")
+    if length < configs.MIN_SEQ_LENGTH:
+        raise UserError(
+            f"--max_seq_length={length} is too short; expected at least {configs.MIN_SEQ_LENGTH}."
+        )

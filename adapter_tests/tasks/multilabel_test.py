@@ -17,10 +17,6 @@ class MultilabelTest(HeadCase):
         self.assertAllClose(predictions["loss"], losses, atol=1e-5)
         self.assertAllClose(loss, losses.mean(), atol=1e-5)
 
-    def test_class_weights_are_refused(self):
-        with self.assertRaisesRegex(UserError, "--class_weights requires"):
-            KIND.head(2, [1.0, 2.0])
-
     def test_loss_and_predictions(self):
         logits = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, 0.0]], np.float32)
         labels = np.array([[1, 0, 1], [0, 0, 1]], np.int32)

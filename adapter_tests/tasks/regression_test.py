@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from adapter_bert.common.errors import UserError
 from adapter_bert.tasks.regression import KIND
 from adapter_tests.support.head_case import HeadCase
 
@@ -15,10 +14,6 @@ class RegressionTest(HeadCase):
         self.assertAllClose(predictions["prediction"], expected, atol=1e-5)
         self.assertAllClose(predictions["loss"], (expected - labels) ** 2, atol=1e-5)
         self.assertAllClose(loss, np.mean((expected - labels) ** 2), atol=1e-5)
-
-    def test_class_weights_are_refused(self):
-        with self.assertRaisesRegex(UserError, "--class_weights requires"):
-            KIND.head(0, [1.0])
 
     def test_loss_and_predictions(self):
         logits = np.array([[1.0], [0.0]], np.float32)

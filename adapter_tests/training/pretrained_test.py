@@ -63,7 +63,7 @@ class CheckSequenceLengthTest(tf.test.TestCase):
     def test_room_for_a_text_and_within_the_position_table(self):
         config = tiny.config(max_position_embeddings=40)
         for length in (4, 40):
-            pretrained.check_sequence_length(length, config, min_length=4)
+            pretrained.check_sequence_length(length, config)
         for length, part in ((41, "40 positions"), (3, "at least 4"), (0, "short"), (-1, "short")):
             with self.assertRaisesRegex(UserError, f"--max_seq_length={length} .*{part}"):
-                pretrained.check_sequence_length(length, config, min_length=4)
+                pretrained.check_sequence_length(length, config)
