@@ -59,9 +59,9 @@ class BertModel:
       use_one_hot_embeddings: bool; look up embeddings by a matrix product, for TPUs.
       scope: name of the variable scope, "bert" by default.
       adapter_fn: None for plain BERT; a name that `get_adapter` accepts; the `Adapter` that
-        `AdapterConfig.build` returns; or a function from [B * S, D] to [B * S, D] that registers
-        its variables in the collection `adapters`. Its Tensors have the dtype below. If it returns
-        several, their sum is the output.
+        `AdapterConfig.build` returns; or a function from [rows, D] to [rows, D] that registers its
+        variables in the collection `adapters`; rows is B in the last layer if `pooled_only`, else
+        B * S. Its Tensors have the dtype below. If it returns several, their sum is the output.
       dropout_key: `DropoutKey` for reproducible masks; None for TensorFlow's own dropout.
       adapter_layers: indices of the layers with adapters; None for those that the `AdapterConfig`
         names, by default all.
@@ -405,7 +405,8 @@ def transformer_model(
         elif can_share and not is_short:
             layer = shared_layers.setdefault(is_adapted, SharedLayer(layer, forward))
         if is_short:  # XLA would take longer to compile it than it saves on so few rows.
-            layer = xla.portable()(layer)
+            without_fusion = xla.portable()
+            layer = without_fusion(layer)
         with tf.variable_scope(f"layer_{index}"):
             layer_output = layer(layer_output)
         outputs.append(layer_output)
@@ -417,14 +418,16 @@ def transformer_model(
 def _can_share_layers(forward: "ForwardPass", adapter: adapters.Adapter, settings) -> bool:
     """Returns whether layers can share a graph function: only their parameters may differ."""
     function: Any = adapter.function
-    is_own_adapter = not adapter.layers or (
+    # Of the adapters, only `feedforward_adapter` without batch statistics is known to read nothing
+    # but its input and its parameters; another function may capture Tensors of one layer.
+    is_pure = not adapter.layers or (
         getattr(function, "func", function) is feedforward_adapter
         and getattr(function, "keywords", {}).get("normalization") != "batch"
         and not adapter.is_normalized
     )
     dropout_probs = settings["hidden_dropout_prob"], settings["attention_probs_dropout_prob"]
     return (
-        is_own_adapter
+        is_pure
         and forward.is_training
         and (forward.dropout_key is not None or not any(dropout_probs))
         and settings["intermediate_act_fn"] in layers.ACTIVATIONS.values()

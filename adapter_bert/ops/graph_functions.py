@@ -75,13 +75,15 @@ class SharedLayer:
             answers = [request.answer for request in self._source.requests]
         else:
             answers = [request.repeat() for request in self._source.requests]
+        # This layer's weights and sites replace those of the traced one; what else the function
+        # captures, such as the attention mask, all layers share.
         by_request = {id(r.answer): a for r, a in zip(self._source.requests, answers)}
         captured = [by_request.get(id(t), t) for t in self._forward.captured_inputs]
         output, *saved = _call(self._forward, [hidden, *captured])
 
         def gradients(d_output):
-            found = iter(_call(self._backward, [d_output, *saved]))
-            return [next(found) if exists else None for exists in self._has_gradient]
+            d_inputs = iter(_call(self._backward, [d_output, *saved]))
+            return [next(d_inputs) if exists else None for exists in self._has_gradient]
 
         return with_gradients(output, [hidden, *answers], gradients)
 

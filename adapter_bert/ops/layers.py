@@ -131,15 +131,9 @@ def layer_norm(
       float Tensor [..., D].
     """
     with tf.variable_scope(name, default_name="LayerNorm"):
-        beta, gamma = (
-            tf.convert_to_tensor(
-                parameters.get_for_rows(name, input_tensor, initializer, collections=collections)
-            )
-            for name, initializer in (
-                ("beta", tf.zeros_initializer()),
-                ("gamma", tf.ones_initializer()),
-            )
-        )
+        get = functools.partial(parameters.get_for_rows, rows=input_tensor, collections=collections)
+        beta = tf.convert_to_tensor(get("beta", initializer=tf.zeros_initializer()))
+        gamma = tf.convert_to_tensor(get("gamma", initializer=tf.ones_initializer()))
         dtype = tf.as_dtype(dtype or input_tensor.dtype)
         inputs = [gamma, beta, input_tensor, *tf.nest.flatten(plus)]
         if training:

@@ -129,12 +129,11 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
     Returns:
       The paths, test_results.tsv first.
     """
-    suffix = split[len("test") :] + ".tsv"
     kind = text_kind.get(task.kind)
     texts = kind.texts(kind.answers(predictions), task.labels)
     values = predictions[kind.prediction]
     tables = {
-        "test_results" + suffix: [list(map(str, np.atleast_1d(row))) for row in values],
+        _file_name("test_results", split): [list(map(str, np.atleast_1d(row))) for row in values],
         _file_name("predictions", split): _prediction_rows(task, texts, predictions),
     }
     if split in task.submission:
@@ -165,7 +164,7 @@ def write_test(
     Returns:
       (the report's lines, the scores, named test_...).
     """
-    path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
+    path = posixpath.join(folder, _file_name("test_scores", split, ".json"))
     if labels is None:  # Scores and labels of an earlier run would not match these predictions.
         for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
             files.remove_if_exists(old_path)
@@ -206,10 +205,10 @@ def write_answers(
         _write_rows(folder, _file_name("predictions", split), rows)
 
 
-def _file_name(name: str, split: str) -> str:
+def _file_name(name: str, split: str, extension: str = ".tsv") -> str:
     """Returns predictions.tsv for "test", dev_predictions_mismatched.tsv for "dev_mismatched"."""
     stage, _, suffix = split.partition("_")
-    return ("dev_" if stage == "dev" else "") + name + (f"_{suffix}" if suffix else "") + ".tsv"
+    return ("dev_" if stage == "dev" else "") + name + (f"_{suffix}" if suffix else "") + extension
 
 
 def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:

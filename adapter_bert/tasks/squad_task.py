@@ -45,7 +45,10 @@ class SquadConfig(FinetuningConfig):
         False, "SQuAD 2.0: questions may have no answer.", "Task and data"
     )
     n_best_size: int = flag(
-        20, "Answers per question in nbest_predictions.json.", "Evaluation and prediction", lower=1
+        20,
+        "Answers per question in nbest_predictions.json; starts and ends considered per window.",
+        "Evaluation and prediction",
+        lower=1,
     )
     max_answer_length: int = flag(
         30, "Longest answer in tokens.", "Evaluation and prediction", lower=1

@@ -190,8 +190,8 @@ def _head(num_labels):
             )
             is_known = tf.cast(tag_ids >= 0, tf.float32)
             row_losses = tf.reduce_sum(losses * is_known, axis=-1)
-            weights = features.get(model_fn.MEAN_ROW_WEIGHT, is_known)
-            loss = tf.math.divide_no_nan(tf.reduce_sum(row_losses), tf.reduce_sum(weights))
+            num_words = features.get(model_fn.MEAN_ROW_WEIGHT, is_known)
+            loss = tf.math.divide_no_nan(tf.reduce_sum(row_losses), tf.reduce_sum(num_words))
         predictions = {
             "tag_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),
             "loss": row_losses,

@@ -3,10 +3,11 @@
     estimator = Estimator(ModelSettings(...), RunSettings(...), head)
     estimator.train(rows), estimator.evaluate(rows, score_fn), estimator.predict(rows)
 
-In this module, `rows` is `rows.TextRows` or a dict of NumPy arrays with an example per row:
-input_ids, input_mask and segment_ids [rows, S], is_real_example [rows], what the head reads, and
-optionally adapter_gates [rows, L] as in `modeling.BertModel`. Arrays [rows, S] are taken to be per
-token and are truncated with the tokens; `rows.PaddedRows` can name exceptions.
+In this module, `rows` is an object with the interface of `training.rows`, or a dict of NumPy arrays
+with an example per row: input_ids, input_mask and segment_ids [rows, S], is_real_example [rows],
+what the head reads, and optionally adapter_gates [rows, L] as in `modeling.BertModel`. Arrays
+[rows, S] are taken to be per token and are truncated with the tokens; `rows.PaddedRows` can name
+exceptions.
 """
 
 import contextlib
@@ -30,7 +31,10 @@ from adapter_bert.training.rows import as_rows
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-    """The devices and batch sizes of a run; only train_batch_size affects the weights."""
+    """The devices and batch sizes of a run.
+
+    Only train_batch_size and, by rounding and dropout, the number of replicas affect the weights.
+    """
 
     output_dir: str
     train_batch_size: int = 32

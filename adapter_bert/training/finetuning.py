@@ -108,7 +108,7 @@ class Setup(NamedTuple):
     """The state of a run before it reads data.
 
     Attributes:
-      config: `FinetuningConfig`; without training, a `TextConfig` and `DeviceConfig`.
+      config: `FinetuningConfig`; without training, the config of `set_up_evaluation`.
       start: `StartingPoint`.
       bert: `configs.PretrainedBert`.
       tokenizer: `tokenization.FullTokenizer`.
@@ -166,7 +166,7 @@ def set_up_evaluation(config, start: StartingPoint, folder: str) -> Setup:
     """Returns a `Setup` to evaluate the task adapter of `start`, or plain BERT without one.
 
     Args:
-      config: `TextConfig` and `DeviceConfig`, with an eval_batch_size.
+      config: `TokenizerConfig` and `DeviceConfig`, with max_seq_length and eval_batch_size.
       start, folder: as in `set_up`.
     """
     bert, tokenizer = pretrained.load(config)
@@ -543,11 +543,11 @@ def finetune(config, estimator, train_rows, dev_sets, output):
     workers = estimator.run.distribution.workers
     # A chief that restarts after the last step may find that the other workers have ended.
     needs_all = not workers.is_chief or estimator.last_step() < estimator.model.num_train_steps
-    current = {"estimator": estimator}
 
     def shared_settings(decided):
-        current["estimator"] = _with_precision(config, estimator, output, decided.get("precision"))
-        return _shared_settings(current["estimator"], output)
+        nonlocal estimator
+        estimator = _with_precision(config, estimator, output, decided.get("precision"))
+        return _shared_settings(estimator, output)
 
     with cluster.rendezvous(
         workers,
@@ -558,14 +558,17 @@ def finetune(config, estimator, train_rows, dev_sets, output):
         needs_all,
         output.remove_scratch,
     ):
-        scores = _train_to_last_step(config, current["estimator"], train_rows, dev_sets, output)
+        scores = _train_to_last_step(config, estimator, train_rows, dev_sets, output)
     if not workers.is_chief:
         return [f"Worker {workers.index} is done; the chief has the results."], None
     adapter = output.load_adapter() if config.keep_best else output.trained_adapter()
     presentation = output.description.presentation
     description = dataclasses.replace(adapter.description, presentation=presentation)
     output.save_adapter(adapter._replace(description=description))
-    return _report(config, estimator.model, output), scores
+    report = _report(estimator.model, output)
+    if config.save_full_checkpoint:
+        report += _write_full_checkpoint(estimator.model, output)
+    return report, scores
 
 
 def _train_to_last_step(config, estimator, train_rows, dev_sets, output):
@@ -636,22 +639,26 @@ def _shared_settings(estimator, output):
     }
 
 
-def _report(config, model, output):
-    """Returns the report's lines about the training; writes the full checkpoint."""
+def _report(model, output):
+    """Returns the report's lines about the trained parameters and their adapter."""
     counts = parameter_counts(output.description, model.bert_config)
     trained, total = counts["trained_parameters"], counts["total_parameters"]
     size = files.readable_size(output.adapter_folder + "/")
-    report = [
+    return [
         f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
         f"Adapter: {output.adapter_folder} ({size})",
     ]
-    if config.save_full_checkpoint:
-        adapter = output.load_adapter()
-        prefix = posixpath.join(output.path, _FULL_CHECKPOINT)
-        adapter_checkpoints.to_full_checkpoint(adapter, model.init_checkpoint, prefix)
-        report.append(f"Full checkpoint: {prefix} ({files.readable_size(prefix + '.')})")
-        report.append(adapter_checkpoints.full_checkpoint_use(adapter.description))
-    return report
+
+
+def _write_full_checkpoint(model, output):
+    """Writes BERT and adapter as one checkpoint; returns the report's lines about it."""
+    adapter = output.load_adapter()
+    prefix = posixpath.join(output.path, _FULL_CHECKPOINT)
+    adapter_checkpoints.to_full_checkpoint(adapter, model.init_checkpoint, prefix)
+    return [
+        f"Full checkpoint: {prefix} ({files.readable_size(prefix + '.')})",
+        adapter_checkpoints.full_checkpoint_use(adapter.description),
+    ]
 
 
 def evaluate(config, estimator, dev_sets, output, scores=None):

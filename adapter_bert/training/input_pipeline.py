@@ -20,7 +20,8 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.training.rows import Arrays, Rows, as_rows
 
-_INT_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids", "is_real_example")
+_TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+_INT_FEATURES = (*_TOKEN_FEATURES, "label_ids", "is_real_example")
 
 # The lengths that batches are truncated to. Each padding token costs compute in every step; each
 # length costs one compilation of kernels per process. Steps of 1/16 to 1/3 of the length keep both
@@ -168,7 +169,7 @@ def input_fn_of(
     """Returns an Estimator's input_fn over rows.
 
     Args:
-      arrays: `rows.TextRows`, or a dict of NumPy arrays as in `rows.PaddedRows`.
+      arrays: `rows.TextRows` or another class of that module, or a dict as in `rows.PaddedRows`.
       is_training: bool; if true, rows are shuffled and repeat endlessly; otherwise they come once
         and in order.
       drop_remainder: bool; whether to drop a smaller last batch, for fixed shapes.
@@ -193,16 +194,7 @@ def input_fn_of(
             if not is_training:
                 in_order = np.arange(len(rows)) if order is None else order
                 return evaluation_batches(in_order, batch_size)
-            seed = (config and config.tf_random_seed) or 0
-            start_step = checkpoints.last_step(config.model_dir) if config else 0
-            global_batch_size = batch_size * num_replicas
-            if fixed_length:
-                batches = training_batches(len(rows), global_batch_size, seed, start_step)
-            else:
-                batches = training_batches_by_length(
-                    rows.lengths, global_batch_size, seed, start_step
-                )
-            return shares(batches, num_replicas, replicas)
+            return _training_plan(rows, fixed_length, batch_size, config, num_replicas, replicas)
 
         def gather():
             for indices in plan():
@@ -224,6 +216,18 @@ def input_fn_of(
     return input_fn
 
 
+def _training_plan(rows, fixed_length, batch_size, config, num_replicas, replicas):
+    """Returns the `shares` of the steps after the last checkpoint; batch_size is per replica."""
+    seed = (config and config.tf_random_seed) or 0
+    start_step = checkpoints.last_step(config.model_dir) if config else 0
+    global_batch_size = batch_size * num_replicas
+    if fixed_length:
+        batches = training_batches(len(rows), global_batch_size, seed, start_step)
+    else:
+        batches = training_batches_by_length(rows.lengths, global_batch_size, seed, start_step)
+    return shares(batches, num_replicas, replicas)
+
+
 def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
     """Returns an Estimator's input_fn over a stream of batches, for prediction.
 
@@ -234,13 +238,12 @@ def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
     Returns:
       input_fn(params) → Dataset of these dicts.
     """
-    names = _INT_FEATURES[:3]
+    types = dict.fromkeys(_TOKEN_FEATURES, tf.int32)
+    shapes = dict.fromkeys(_TOKEN_FEATURES, (None, None))
 
     def input_fn(params):
         del params  # Its batch_size does not apply.
-        dataset = tf.data.Dataset.from_generator(
-            read, dict.fromkeys(names, tf.int32), dict.fromkeys(names, (None, None))
-        )
+        dataset = tf.data.Dataset.from_generator(read, types, shapes)
         return _disable_autotune(dataset.prefetch(2))
 
     return input_fn
@@ -273,10 +276,10 @@ def input_fn_for_tpu(
         if last_step is not None:
             num_replicas, replicas = _replicas(params.get("context"), None)
             num_hosts = num_replicas // len(replicas)
-            start_step, seed = checkpoints.last_step(config.model_dir), config.tf_random_seed or 0
-            batches = training_batches(len(rows), batch_size * num_replicas, seed, start_step)
-            batches = itertools.islice(batches, last_step - start_step)
-            indices = np.concatenate(list(shares(batches, num_replicas, replicas)))
+            start_step = checkpoints.last_step(config.model_dir)
+            plan = _training_plan(rows, True, batch_size, config, num_replicas, replicas)
+            num_shares = len(replicas) * (last_step - start_step)
+            indices = np.concatenate(list(itertools.islice(plan, num_shares)))
         indices = np.array(indices, np.int32)
         nbytes = num_hosts * (rows.nbytes + indices.nbytes)
         if nbytes > _MAX_GRAPH_BYTES:
@@ -336,7 +339,7 @@ def read_tfrecord(input_file: str, seq_length: int) -> Arrays:
     Raises:
       UserError: the file is missing, is not a TFRecord file of such features, or has no rows.
     """
-    lengths = dict.fromkeys(_INT_FEATURES[:3], [seq_length])
+    lengths = dict.fromkeys(_TOKEN_FEATURES, [seq_length])
     with tf.Graph().as_default(), tf.Session() as session:
         dataset = _disable_autotune(tf.data.TFRecordDataset(input_file).batch(1024))
         batch = tf.parse_example(

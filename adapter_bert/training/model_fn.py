@@ -149,12 +149,7 @@ def _forward(settings, head, features, is_training, micro_step=0):
 
 def _training_spec(settings, head, features, params, config):
     """Returns the TPUEstimatorSpec of a training step, with its optimizer and progress."""
-    is_split = settings.gradient_accumulation_steps > 1 or settings.use_tpu
-    if hasattr(head, "row_weights") and (is_split or tf.distribute.has_strategy()):
-        weights = head.row_weights(features)
-        mean_weight = tf.reduce_mean(weights)
-        (mean,) = optimization.mean_over_replicas([mean_weight], settings.use_tpu)
-        features = {**features, MEAN_ROW_WEIGHT: tf.fill(tf.shape(weights), mean)}
+    features = _with_mean_row_weight(settings, head, features)
     loss, gradients, trained = optimization.mean_gradients(
         lambda part, index: _forward(settings, head, part, True, micro_step=index).loss,
         lambda: tuning.trained_variables(settings.tuning),
@@ -180,13 +175,7 @@ def _training_spec(settings, head, features, params, config):
     # That of the whole batch, as on one device; `store_scalars` averages those of TPU replicas.
     (loss,) = optimization.mean_over_replicas([loss])
     scalars = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": norm}
-    host_call = None
-    if settings.use_tpu:  # A TPU's tensors cannot be fetched; the host call sends them.
-        host_call = progress.store_scalars, {name: scalars[name][tf.newaxis] for name in scalars}
-    output_dir = config and config.model_dir
-    batch_size = params.get("train_batch_size", params["batch_size"])
-    fetched_scalars = None if host_call else scalars
-    hook = progress.ProgressHook(settings.num_train_steps, batch_size, fetched_scalars, output_dir)
+    hook, host_call = _progress(settings, scalars, params, config)
     return tf_estimator.tpu.TPUEstimatorSpec(
         tf_estimator.ModeKeys.TRAIN,
         loss=loss,
@@ -195,3 +184,26 @@ def _training_spec(settings, head, features, params, config):
         training_hooks=[hook] if is_chief else [],
         scaffold_fn=scaffold_fn,
     )
+
+
+def _with_mean_row_weight(settings, head, features):
+    """Returns the features, with `MEAN_ROW_WEIGHT` if the head needs it: see `model_fn_builder`."""
+    is_split = settings.gradient_accumulation_steps > 1 or settings.use_tpu
+    if not hasattr(head, "row_weights") or not (is_split or tf.distribute.has_strategy()):
+        return features
+    weights = head.row_weights(features)
+    mean_weight = tf.reduce_mean(weights)
+    (mean,) = optimization.mean_over_replicas([mean_weight], settings.use_tpu)
+    return {**features, MEAN_ROW_WEIGHT: tf.fill(tf.shape(weights), mean)}
+
+
+def _progress(settings, scalars, params, config):
+    """Returns (the hook that shows the scalars, the host_call that sends them from a TPU)."""
+    host_call = None
+    if settings.use_tpu:  # A TPU's tensors cannot be fetched.
+        host_call = progress.store_scalars, {name: scalars[name][tf.newaxis] for name in scalars}
+    output_dir = config and config.model_dir
+    batch_size = params.get("train_batch_size", params["batch_size"])
+    fetched_scalars = None if host_call else scalars
+    hook = progress.ProgressHook(settings.num_train_steps, batch_size, fetched_scalars, output_dir)
+    return hook, host_call
