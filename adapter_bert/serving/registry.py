@@ -197,6 +197,7 @@ class ServedTasks:
             for file in task_adapter.FILES:
                 with files.open_file(posixpath.join(partial, file), "wb") as writer:
                     shutil.copyfileobj(contents[file], writer)
+            files.write_atomically(posixpath.join(partial, _marker(folder)), "")
             # Checked before the folder has its number: a server that restarts serves numbered ones.
             self._bank.remove(self._add_to_bank(name, partial).key)
         try:
@@ -278,25 +279,20 @@ class ServedTasks:
             self._remover.submit(self._forget, key)
 
     def _forget(self, key: str) -> None:
-        """Removes a version from the bank, and old uploads from disk."""
+        """Removes a version from the bank."""
         self._bank.remove(key)
         del self._folders[key]
-        self._remove_old_uploads(key.rpartition("@")[0])
 
     def _remove_old_uploads(self, name: str) -> None:
         """Removes a task's uploads from disk, except the last `keep_versions` and those in use."""
-        if self._root is None:
-            return
         with self._change_lock:
-            task_folder = posixpath.join(self._root, name)
+            task_folder = posixpath.join(self._require_root(), name)
             numbers = sorted(adapter_folders.version_numbers(task_folder))
-            for number in numbers[: -self._keep_versions]:
-                folder = f"{task_folder}/{number}"
+            uploads = list(filter(_is_upload, (f"{task_folder}/{number}" for number in numbers)))
+            for folder in uploads[: -self._keep_versions]:
                 if folder in self._folders.values():
                     continue
                 try:
-                    if not _is_upload(folder):
-                        continue
                     # The config first: if the process is killed now, the rest is no valid adapter.
                     with contextlib.suppress(FileNotFoundError):
                         files.remove(f"{folder}/{task_adapter.CONFIG_FILE}")
@@ -339,10 +335,19 @@ class Lease:
                 self._release(task.key)
 
 
+def _marker(folder: str) -> str:
+    """Returns the name of a file that only the upload to this folder has, and no copy elsewhere."""
+    task_folder, number = posixpath.split(folder)
+    return f"{posixpath.basename(task_folder)}-{number}.upload"
+
+
 def _is_upload(folder: str) -> bool:
-    """Returns whether a path is a folder, no link, with no other files than an upload's."""
-    is_folder = not os.path.islink(folder) and files.isdir(folder)
-    return is_folder and set(files.listdir(folder)) <= set(task_adapter.FILES)
+    """Returns whether a path is a folder, no link, with an upload's files and no others."""
+    try:
+        names = set() if os.path.islink(folder) else set(files.listdir(folder))
+    except OSError:  # It is a file, or not readable.
+        return False
+    return _marker(folder) in names and names <= {_marker(folder), *task_adapter.FILES}
 
 
 def _remove_if_empty(folder: str) -> None:

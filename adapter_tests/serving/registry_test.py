@@ -282,8 +282,26 @@ class ServedTasksTest(tf.test.TestCase):
             self.assertEqual(sorted(os.listdir(folder)), ["1", "2", "3.partial", "4", "5"])
             self.predicted(held)
         self.tasks.remove("other")
+        self.tasks.upload("fresh", self.contents(served.other("topics", 6)))
         self.tasks.close()
-        self.assertEqual(sorted(os.listdir(folder)), ["1", "3.partial", "4", "5"])
+        self.assertEqual(sorted(os.listdir(folder)), ["3.partial", "5", "6"])
+
+    def test_only_uploads_are_removed_from_disk(self):
+        folder = os.path.join(self.root, "fresh")
+        for number in (1, 2):
+            self.tasks.upload("fresh", self.contents(served.other("topics", number)))
+        for copy in ("fresh/3", "fresh/4", "copied/2"):
+            shutil.copytree(os.path.join(folder, "2"), os.path.join(self.root, copy))
+        self.tasks.put_below_root("fresh", "fresh/4")
+        self.tasks.remove("fresh")
+        self.tasks._remover.submit(int).result(10)
+        self.assertEqual(sorted(os.listdir(folder)), list("1234"))
+        for name in ("fresh", "copied"):
+            for number in range(5, 8):
+                self.tasks.upload(name, self.contents(served.other("topics", number)))
+        self.tasks.close()
+        self.assertEqual(sorted(os.listdir(folder)), list("3467"))
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "copied"))), list("245"))
 
     def test_numbers_go_on_where_the_old_ones_were_removed(self):
         for number in range(1, 5):
