@@ -152,6 +152,17 @@ def put_json(server):
 
 
 @attack
+def upload_json(server):
+    """an upload whose adapter_config.json is 48 MB of [[],[],…"""
+    folder = os.path.join(server.root, "bomb")
+    os.mkdir(folder)
+    for name in task_adapter.FILES:
+        with open(os.path.join(folder, name), "wb") as writer:
+            writer.write(b"[" + b"[]," * 16000000 + b"[]]")
+    return server.call("PUT", "/v1/models/sms", *_form(folder))[0]
+
+
+@attack
 def predict_json(server):
     """20 clients that POST 1 MB of [[],[],…"""
     body = b"[" + b"[]," * 340000 + b"[]]"

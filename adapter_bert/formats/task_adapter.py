@@ -36,6 +36,8 @@ CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors
 
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
+# Of the description and of the tensors' header. Parsed JSON can take 30 times its memory.
+_MAX_JSON_BYTES = 4 << 20
 Difference = Tuple[str, Any, Any]  # Name of a setting, its actual value, its expected value.
 
 
@@ -200,6 +202,9 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
             " differs)."
         )
+    _check_json_size(
+        int.from_bytes(content[:8], "little"), f"{where}: the header of {TENSORS_FILE}"
+    )
     try:
         entries = safetensors.deserialize(content)
         metadata = _header(content)["__metadata__"]["adapter_config"]
@@ -447,6 +452,7 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
         hint = f"; there is one in {subfolder}" if has_adapter else ""
         raise UserError(f"{where} is not a task adapter: there is no {path}{hint}.")
     where = f"{where}: {CONFIG_FILE}"
+    _check_json_size(files.size(path), where)
     record = files.read_object(path, where, f'"format": "{FORMAT}"')
     if record.get("format") != FORMAT:
         peft.check_other(folder, where)
@@ -467,6 +473,11 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
         if name not in ("format", "format_version", "sha256")
     }
     return _from_json(Description, fields, where), record
+
+
+def _check_json_size(size: int, where: str) -> None:
+    if size > _MAX_JSON_BYTES:
+        raise UserError(f"{where} has {size:,} bytes; expected at most {_MAX_JSON_BYTES:,}.")
 
 
 def _header(content: bytes):

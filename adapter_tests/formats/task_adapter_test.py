@@ -308,6 +308,16 @@ class RefusedTest(TaskAdaptersTestCase):
             self.write(self.config_file, content)
             self.assert_refused("adapter_config.json")
 
+    def test_json_that_would_fill_the_memory(self):
+        self.save()
+        record, empty = self.record(), {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+        self.write(self.config_file, b"[" + b"[]," * 1_400_000 + b"[]]")
+        self.assert_refused("adapter_config.json has 4,200,004 bytes; expected at most 4,194,304")
+        content = with_header({f"{number:08}": empty for number in range(64_000)}, b"")
+        self.write(self.tensors_file, content)
+        self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
+        self.assert_refused("the header of adapter.safetensors has", "at most 4,194,304")
+
     def test_hostile_headers(self):
         self.save()
         record, (header, data) = self.record(), self.header_and_data()
