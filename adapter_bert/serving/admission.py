@@ -32,11 +32,14 @@ class Ticket:
     Attributes:
       tag: float; requests with lower ones go first.
       rows: int, its number of rows.
+      num_bytes: int, the length of its body, as far as it is known.
+      weight: int, by which each byte raises the tag.
       refused: `asyncio.Future`, done when the queue refuses the request.
     """
 
-    def __init__(self, tag: float, rows: int):
-        self.tag, self.rows = tag, rows
+    def __init__(self, tag: float, weight: int):
+        self.tag, self.weight = tag, weight
+        self.rows = self.num_bytes = 0
         self.refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -69,17 +72,17 @@ class Queue:
 
         Args:
           client: its name, such as an address.
-          num_bytes: length of the request's body.
+          num_bytes: length of the request's body; 0 if it is unknown, see `grow`.
 
         Raises:
           Overloaded: too many rows wait, and this request's tag is the highest.
         """
         self._requests_of[client] += 1
-        cost = (_BASE_COST + num_bytes) * self._requests_of[client]
-        ticket = Ticket(self._virtual_time + cost, 0)
+        weight = self._requests_of[client]
+        ticket = Ticket(self._virtual_time + _BASE_COST * weight, weight)
         self._tickets.add(ticket)
         try:
-            self.resize(ticket, 1 + num_bytes // _BYTES_PER_ROW)
+            self.grow(ticket, num_bytes)
             yield ticket
             self._virtual_time = max(self._virtual_time, ticket.tag)
         finally:
@@ -87,6 +90,13 @@ class Queue:
             self._requests_of[client] -= 1
             if not self._requests_of[client]:
                 del self._requests_of[client]
+
+    def grow(self, ticket: Ticket, num_bytes: int) -> None:
+        """Sets the length of a request's body if it was lower; raises as `resize` does."""
+        if num_bytes >= ticket.num_bytes:
+            ticket.tag += ticket.weight * (num_bytes - ticket.num_bytes)
+            ticket.num_bytes = num_bytes
+            self.resize(ticket, 1 + num_bytes // _BYTES_PER_ROW)
 
     def resize(self, ticket: Ticket, rows: int) -> None:
         """Sets a request's number of rows, and refuses requests if too many rows wait.

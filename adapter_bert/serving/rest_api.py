@@ -361,7 +361,7 @@ class RestApi:
         client = request.client.host if request.client else ""
         try:
             with self._queue.enter(client, num_bytes) as ticket, self._tasks.lease() as lease:
-                body = self._read_body(request, self._limits.max_body_bytes)
+                body = self._read_body(request, self._limits.max_body_bytes, ticket)
                 body = await _while_queued(ticket, body, None)
                 start = time.perf_counter()
                 answer = self._answer(body, name, lease, ticket)
@@ -426,19 +426,26 @@ class RestApi:
         return _Prediction(requests, tasks, is_columnar)
 
     def _check_length(self, request: Request, max_bytes: int) -> int:
-        """Returns a body's declared length, or else `max_bytes`; raises `Refused` if it is over."""
+        """Returns a body's declared length, or else 0; raises `Refused` if it is over."""
         declared = request.headers.get("content-length", "")
         if not declared.isdigit():
-            return max_bytes
+            return 0
         if int(declared) > max_bytes:
             raise _too_large_error(max_bytes)
         return int(declared)
 
-    async def _read_body(self, request: Request, max_bytes: int) -> bytes:
-        """Returns the bytes of a request's body."""
+    async def _read_body(
+        self, request: Request, max_bytes: int, ticket: Optional[admission.Ticket] = None
+    ) -> bytes:
+        """Returns the bytes of a request's body; counts them for the request's ticket."""
 
         async def read():
-            return b"".join([chunk async for chunk in self._body_chunks(request, max_bytes)])
+            body = bytearray()
+            async for chunk in self._body_chunks(request, max_bytes):
+                body += chunk
+                if ticket:
+                    self._queue.grow(ticket, len(body))
+            return bytes(body)
 
         return await self._in_time(read())
 

@@ -42,6 +42,12 @@ class QueueTest(tf.test.TestCase):
             other = stack.enter_context(queue.enter("b", 1000)).tag
             self.assertEqual(tags, [3000.0, 6000.0, 9000.0, 12000.0])
             self.assertEqual(other, 3000.0)
+            undeclared = stack.enter_context(queue.enter("b", 0))
+            queue.grow(undeclared, 500)
+            queue.grow(undeclared, 1000)
+            self.assertEqual((undeclared.tag, undeclared.rows), (6000.0, 1))
+            with self.assertRaises(admission.Overloaded):
+                queue.grow(undeclared, 8192 * 6)
 
         self.run_in_loop(check)
 

@@ -267,6 +267,18 @@ class OverloadTest(RestApiTestCase):
             three = {"instances": ["a", "the", "dog"]}
             self.assert_error(client.post(url, json=three), 413, "over 2 windows")
 
+    def test_a_body_without_a_declared_length_counts_as_what_it_has(self):
+        pool = concurrent.futures.ThreadPoolExecutor(2)
+        with pool, self.blocked(max_queue_rows=3) as (client, url, first, go):
+            body = b'{"instances": ["a"]}'
+            short = [pool.submit(client.post, url, content=iter([body])) for _ in range(2)]
+            while len(self.batcher) < 2 and not any(one.done() for one in short):
+                time.sleep(0.01)
+            long = client.post(url, content=(b"a" * 9000 for _ in range(9)))
+            self.assert_error(long, 503, "too many rows")
+            go.set()
+            self.assertEqual([one.result().status_code for one in short], [200, 200])
+
     def test_a_long_request_that_waits_makes_room_for_a_short_one(self):
         with self.blocked(max_queue_rows=3) as (client, url, first, go):
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
