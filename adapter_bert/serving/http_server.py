@@ -186,6 +186,8 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
         if not self.flow.write_paused:
             self._cancel_timer()
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # The parser reads nothing after these headers.
+            self.cycle.keep_alive = False
 
     def on_body(self, body):
         self._pending_bytes = 0

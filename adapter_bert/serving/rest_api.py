@@ -228,6 +228,9 @@ class RestApi:
             sentence = f"the headers are over {http_server.MAX_HEAD_BYTES:,} bytes"
             return _error_response(431, sentence, {"connection": "close"})
         headers = dict(scope["headers"])
+        if _offers_upgrade(headers) and {b"content-length", b"transfer-encoding"} & set(headers):
+            sentence = "the server speaks HTTP/1.1 only: send no header Upgrade with a body"
+            return _error_response(400, sentence, {"connection": "close"})
         if self._token is None:
             host = headers.get(b"host", b"").decode("latin-1")
             if not http_server.is_own_host(host, self._address):
@@ -468,6 +471,11 @@ class RestApi:
         except asyncio.TimeoutError:
             sentence = f"the body did not arrive within {self._limits.read_seconds:g} seconds"
             raise Refused(408, sentence, closes_connection=True) from None
+
+
+def _offers_upgrade(headers: Mapping[bytes, bytes]) -> bool:
+    """Returns whether a client offers another protocol, so that uvicorn's parser drops the body."""
+    return b"upgrade" in headers and b"upgrade" in headers.get(b"connection", b"").lower()
 
 
 async def _while_queued(

@@ -69,6 +69,13 @@ class HttpServerTest(tf.test.TestCase):
                     received = b"".join(iter(lambda c=connection: c.recv(1000), b""))
                     self.assertEqual(received.count(b"200 OK"), sent.count(request))
 
+    def test_an_offer_of_another_protocol_ends_the_connection(self):
+        offer = b"GET /ignore HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+        with servers.serving(echo, read_seconds=60.0) as port:
+            connection = self.connect(port, offer)  # Which fails after 20 seconds of silence.
+            received = b"".join(iter(lambda: connection.recv(1000), b""))
+            self.assertIn(b"200 OK", received)
+
     def test_a_slow_body_is_the_applications_to_wait_for(self):
         with servers.serving(echo, read_seconds=1.0) as port:
             connection = self.connect(

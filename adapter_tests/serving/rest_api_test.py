@@ -213,6 +213,13 @@ class PredictionsTest(RestApiTestCase):
         parts = (b"x" * 50 for _ in range(3))
         self.assert_error(client.post(url, content=parts), 413, "100 bytes")
 
+    def test_an_offer_of_another_protocol(self):
+        client = self.client()
+        headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}
+        response = client.post("/v1/models/sms:predict", content=b"", headers=headers)
+        self.assert_error(response, 400, "HTTP/1.1", "Upgrade")
+        self.assertEqual(client.get("/healthz", headers=headers).status_code, 200)
+
     def test_many_requests_at_once(self):
         client, texts = self.client(), [" ".join(tiny.WORDS[:n]) for n in range(1, 12)]
         url = "/v1/models/topics:predict"
