@@ -68,6 +68,7 @@ _PAGE_HEADERS = {
 _OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")
 _UNEXPECTED = "internal error; see the server's log"
 _MAX_CHANGE_BYTES = 64 << 10  # For a change without an upload.
+_MAX_LABELS = 100_000  # Of all instances of a request together: an answer of about 3 MB.
 
 
 class Limits(NamedTuple):
@@ -410,7 +411,7 @@ class RestApi:
             raise UserError(
                 f"found {len(instances)} instances; expected 1 to {self._limits.max_instances}"
             )
-        requests, tasks, num_rows = [], [], 0
+        requests, tasks, num_rows, num_labels = [], [], 0, 0
         for index, instance in enumerate(instances):
             yield
             try:
@@ -423,6 +424,9 @@ class RestApi:
                 raise
             except UserError as error:
                 raise UserError(f"instances[{index}]: {error}") from None
+            num_labels += len(tasks[-1].description.labels)
+            if num_labels > _MAX_LABELS:
+                raise Refused(413, f"the answer has over {_MAX_LABELS:,} labels")
             num_rows += len(requests[-1].rows)
             if num_rows > self._queue.max_rows:
                 raise Refused(413, f"the texts have over {self._queue.max_rows} windows")

@@ -213,6 +213,14 @@ class PredictionsTest(RestApiTestCase):
         parts = (b"x" * 50 for _ in range(3))
         self.assert_error(client.post(url, content=parts), 413, "100 bytes")
 
+    def test_a_large_answer_is_refused(self):
+        client, instances = self.client(), {"instances": ["a", "the"]}
+        with mock.patch.object(rest_api, "_MAX_LABELS", 5):
+            response = client.post("/v1/models/topics:predict", json=instances)
+            self.assert_error(response, 413, "over 5 labels")
+            response = client.post("/v1/models/sms:predict", json=instances)
+        self.assertEqual(response.status_code, 200)
+
     def test_an_offer_of_another_protocol(self):
         client = self.client()
         headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}
