@@ -87,18 +87,20 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
       The path, next to the checkpoint or in the cache folder.
 
     Raises:
-      UserError: the checkpoint is missing, damaged, or does not match the config; or neither folder
-        is writable.
+      UserError: the checkpoint is missing, damaged, does not match the config, or changes meanwhile;
+        or neither folder is writable.
     """
     from adapter_bert.formats import checkpoints
 
+    digest = _checkpoint_digest(init_checkpoint)
     checkpoints.check_encoder(init_checkpoint, config, flag)
     reader, where = checkpoints.open_checkpoint(init_checkpoint, flag), f"{flag} {init_checkpoint}"
     tensors = {
         name: checkpoints.read_tensor(reader, name, where)
         for name in model_variables.encoder_shapes(config)
     }
-    digest = _checkpoint_digest(init_checkpoint)
+    if _checkpoint_digest(init_checkpoint) != digest:
+        raise UserError(f"{where} changed while it was converted to ONNX; try again.")
     content = _to_bytes(tensors, config, digest or "", where)
     failure: Exception = AssertionError()
     for path in _paths(init_checkpoint, digest):

@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 # isort: split
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_checkpoints, onnx_backbone
+from adapter_bert.formats import adapter_checkpoints, checkpoints, onnx_backbone
 from adapter_tests.support import mutations, tiny
 
 # Loads a BERT, and prints whether this imported TensorFlow.
@@ -74,6 +74,24 @@ class OnnxBackboneTest(tf.test.TestCase):
         new, printed = self.load()
         self.assertIn("Converted", printed)
         self.assertNotEqual(new.fingerprint, old.fingerprint)
+
+    def test_a_checkpoint_that_is_replaced_while_it_is_read(self):
+        other = tiny.write_bert(os.path.join(self.get_temp_dir(), "next"), initializer_range=0.3)
+        read_tensor = checkpoints.read_tensor
+
+        def read_and_replace(reader, name, where):
+            value = read_tensor(reader, name, where)
+            if name == "bert/pooler/dense/kernel":
+                for file in os.listdir(other):
+                    shutil.copy(os.path.join(other, file), self.bert)
+            return value
+
+        replaced = mock.patch.object(checkpoints, "read_tensor", read_and_replace)
+        with replaced, self.assertRaisesRegex(UserError, "changed while it was .* try again"):
+            self.load()
+        new = tf.train.NewCheckpointReader(self.prefix)
+        for name, value in self.load()[0].tensors.items():
+            self.assertAllEqual(value, new.get_tensor(name))
 
     def test_a_damaged_file_is_converted_again(self):
         expected, _ = self.load()
