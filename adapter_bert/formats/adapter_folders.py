@@ -118,7 +118,8 @@ def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
 def find_all(root: str) -> Dict[str, List[str]]:
     """Returns a dict from task names to `candidates`, for the subfolders of --adapter_dir.
 
-    Logs a warning for each subfolder that cannot be read or whose name is not a valid task name.
+    Logs a warning for each subfolder that cannot be read, whose name is not a valid task name, or
+    which has such a name but no task adapter.
 
     Raises:
       UserError: `root` is not a folder, or cannot be read.
@@ -132,6 +133,8 @@ def find_all(root: str) -> Dict[str, List[str]]:
             if folders:
                 check_task_name(name)
                 adapters[name] = folders
+            elif is_task_name(name) and files.isdir(posixpath.join(root, name)):
+                logging.warning("Not served: %s: there is no task adapter in it.", name)
         except UserError as error:
             logging.warning("Not served: %s: %s", name, error)
     return adapters
@@ -189,7 +192,7 @@ def version_numbers(folder: str) -> List[int]:
     if not files.isdir(folder):
         return []
     names = _list_names(folder)
-    return [int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name)]
+    return [int(name) for name in names if re.fullmatch("[1-9][0-9]{0,17}", name)]
 
 
 def _expand(pattern: str) -> List[str]:

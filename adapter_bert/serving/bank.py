@@ -213,8 +213,9 @@ class AdapterBank:
         """
         with self._lock:
             entries = self._ask_for([name])
-        self._loaded(name, entries[name], entries)
+        # The session first: batches wait for the session of a task that is in memory.
         self._engine.session(entries[name].architecture)
+        self._loaded(name, entries[name], entries)
 
     def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
         """Returns a prediction for each row, as its task's own model computes it.

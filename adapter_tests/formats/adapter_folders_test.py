@@ -73,8 +73,11 @@ class FoldersTest(tf.test.TestCase):
         served.save_all(self.root, ["sms", "stars"])
         os.makedirs(os.path.join(self.root, "empty", "adapter"))
         os.makedirs(os.path.join(self.root, ".hidden"))
-        actual = adapter_folders.find_all(self.root)
+        with self.assertLogs("absl", "WARNING") as logs:
+            actual = adapter_folders.find_all(self.root)
         self.assertEqual(sorted(actual), ["sms", "stars"])
+        self.assertLen(logs.output, 1)
+        self.assertIn("Not served: empty: there is no task adapter in it", logs.output[0])
         with self.assertRaisesRegex(UserError, "--adapter_dir=.* is not a folder"):
             adapter_folders.find_all(os.path.join(self.root, "nothing"))
 
@@ -91,12 +94,12 @@ class FoldersTest(tf.test.TestCase):
 
     def test_candidates_with_the_highest_number_come_first(self):
         folder = os.path.join(self.root, "sms")
-        for name in ("2", "adapter", "10", ".", "x3", "03"):
+        for name in ("2", "adapter", "1700000000", ".", "x3", "03"):
             path = os.path.join(folder, name)
             os.makedirs(path, exist_ok=True)
             with open(os.path.join(path, task_adapter.CONFIG_FILE), "w"):
                 pass
-        expected = [os.path.join(folder, name) for name in ("10", "2", "", "adapter")]
+        expected = [os.path.join(folder, name) for name in ("1700000000", "2", "", "adapter")]
         expected[2] = folder
         self.assertEqual(adapter_folders.candidates(folder), expected)
         self.assertEqual(adapter_folders.resolve(folder), expected[0])

@@ -374,6 +374,7 @@ class TasksTest(BankTestCase):
             builder = threading.Thread(target=bank.load, args=("relu",))
             builder.start()
             self.assertTrue(is_building.wait(30))
+            is_in_memory = bank.is_in_memory("relu")
             others = threading.Thread(target=lambda: self.assert_own(rows, bank.predict(rows)))
             others.start()
             others.join(20)
@@ -382,6 +383,7 @@ class TasksTest(BankTestCase):
             builder.join()
             others.join()
         self.assertFalse(was_stopped)
+        self.assertFalse(is_in_memory)  # The server would let it join a batch, which then waits.
 
     def test_a_bert_that_changed_on_disk(self):
         folder = os.path.join(self.root, "bert")
