@@ -19,7 +19,7 @@ UNKNOWN = 1  # A tag is read here, but the true one is unknown or not in the tas
 FIRST_TAG = 2
 
 _MAX_CACHED_WORDS = 100000  # Words whose pieces are cached,
-_MAX_CACHED_LENGTH = 200  # if they have at most this many characters.
+_MAX_CACHED_LENGTH = 30  # if they have at most this many characters.
 _TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 

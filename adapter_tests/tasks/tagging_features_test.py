@@ -68,6 +68,8 @@ class RowsTest(tf.test.TestCase):
         tracemalloc.start()
         for number in range(20):
             self.assertEqual(pieces.ids("d" * (100000 + number)), self.ids("[UNK]"))
+        for number in range(5000):
+            pieces.ids(f"{number:031}")
         size, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         self.assertLess(size, 1000000)
