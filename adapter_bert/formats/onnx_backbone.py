@@ -87,7 +87,7 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
       The path, next to the checkpoint or in the cache folder.
 
     Raises:
-      UserError: the checkpoint is missing, damaged, does not match the config, or changes meanwhile;
+      UserError: the checkpoint is missing, damaged, changes meanwhile or does not match the config;
         or neither folder is writable.
     """
     from adapter_bert.formats import checkpoints

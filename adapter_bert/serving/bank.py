@@ -11,6 +11,7 @@ its folder when a batch needs it, and the least recently used one is evicted. ON
 """
 
 import collections
+import itertools
 import os
 import threading
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
@@ -67,10 +68,12 @@ class _Entry:
         label: str,
     ):
         self.description = description
-        self.architecture = compatibility.architecture_of(description.adapter)
+        adapter = description.adapter
+        # None without adapters: every session computes such a task.
+        self.architecture = compatibility.architecture_of(adapter) if adapter else None
         self.kind = task_kinds.get(description.kind)
         self.num_outputs = self.kind.num_outputs(len(description.labels))
-        size = description.adapter.size if description.adapter else 0
+        size = adapter.size if adapter else 0
         self.shares_passes = max(size, self.num_outputs) <= _MAX_SHARED_SIZE
         self.loaded: Any = None  # In memory: `onnx_encoder.TaskArrays`.
         self.reading = threading.Lock()  # Held by the thread that reads the tensors.
@@ -171,13 +174,11 @@ class AdapterBank:
             _check_tensors(adapter, label, where)
         entry = _Entry(adapter, description, digest, label)
         with self._lock:
-            is_replaced = name in self._entries
-            if is_replaced and not replace:
+            if name in self._entries and not replace:
                 raise UserError(f"The bank has a task {name!r} already.")
             self._unload(name)
             self._entries = {**self._entries, name: entry}
-        if is_replaced:
-            self._free_sessions()
+        self._free_sessions()
         return description
 
     def remove(self, name: str) -> None:
@@ -214,7 +215,7 @@ class AdapterBank:
         with self._lock:
             entries = self._ask_for([name])
         # The session first: batches wait for the session of a task that is in memory.
-        self._engine.session(entries[name].architecture)
+        self._engine.session(entries[name].architecture or self._any_architecture(entries))
         self._loaded(name, entries[name], entries)
 
     def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
@@ -278,11 +279,12 @@ class AdapterBank:
             entries = self._ask_for(row.task for row in rows)
         tasks = {name: self._loaded(name, entry, entries) for name, entry in entries.items()}
         results: List[Any] = [None] * len(rows)
-        for indices in _passes(rows, entries):
+        any_architecture = self._any_architecture(entries)
+        for (architecture, _), indices in _passes(rows, entries, any_architecture).items():
             group = [rows[index] for index in indices]
             group_entries = [entries[row.task] for row in group]
             outputs = self._engine.run(
-                group_entries[0].architecture,
+                architecture,
                 [(row.input_ids, row.segment_ids) for row in group],
                 [tasks[row.task] for row in group],
                 any(entry.kind.reads_tokens for entry in group_entries),
@@ -319,11 +321,18 @@ class AdapterBank:
             for name in evictable[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
                 self._unload(name)
 
+    def _any_architecture(self, entries: Dict[str, _Entry]) -> compatibility.Architecture:
+        """Returns an `Architecture` for tasks without adapters, if possible one of entries."""
+        every = itertools.chain(entries.values(), self._entries.values())
+        needed = (entry.architecture for entry in every if entry.architecture)
+        return next(needed, compatibility.Architecture())
+
     def _free_sessions(self) -> None:
         """Frees the sessions that no task needs; an empty bank keeps all for its next task."""
-        architectures = {entry.architecture for entry in self._entries.values()}
-        if architectures:
-            self._engine.keep_only(architectures)
+        entries = self._entries
+        if entries:
+            any_architecture = self._any_architecture(entries)
+            self._engine.keep_only({e.architecture or any_architecture for e in entries.values()})
 
     def _unload(self, name: str) -> None:
         """Drops a task's adapter from memory; running batches keep their reference."""
@@ -331,14 +340,26 @@ class AdapterBank:
             self._entries[name].loaded = None
 
 
-def _passes(rows: List[Row], entries: Dict[str, _Entry]) -> Iterable[List[int]]:
-    """Returns the row indices of each pass through the encoder: usually one list of all rows."""
+def _passes(
+    rows: List[Row], entries: Dict[str, _Entry], any_architecture: compatibility.Architecture
+) -> Dict[Any, List[int]]:
+    """Returns the row indices of each pass through the encoder: usually one list of all rows.
+
+    Args:
+      rows: list of `Row`.
+      entries: dict from their tasks to `_Entry`s.
+      any_architecture: `Architecture` of tasks without adapters.
+
+    Returns:
+      A dict from (`Architecture`, task with a pass of its own or None) to lists of indices.
+    """
     passes: Dict[Any, List[int]] = {}
     for index, row in enumerate(rows):
         entry = entries[row.task]
-        key = entry.architecture, None if entry.shares_passes else row.task
+        architecture = entry.architecture or any_architecture
+        key = architecture, None if entry.shares_passes else row.task
         passes.setdefault(key, []).append(index)
-    return passes.values()
+    return passes
 
 
 def _digest(source: AdapterSource) -> Optional[str]:

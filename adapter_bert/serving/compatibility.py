@@ -3,7 +3,7 @@
 Each task may have its own adapters, LayerNorms, pooler and head. All else belongs to the backbone.
 """
 
-from typing import Any, Dict, Iterable, NamedTuple, Optional
+from typing import Any, Dict, Iterable, NamedTuple
 
 from adapter_bert.common import configs, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
@@ -20,10 +20,8 @@ class Architecture(NamedTuple):
     interaction: str = "add"
 
 
-def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
-    """Returns the `Architecture` of a `configs.AdapterConfig`; for None, the default."""
-    if adapter is None:
-        return Architecture()
+def architecture_of(adapter: configs.AdapterConfig) -> Architecture:
+    """Returns the `Architecture` of a `configs.AdapterConfig`."""
     activation = adapter.activation.lower() or "linear"  # As in `modeling.get_activation`.
     return Architecture(activation, adapter.placement, adapter.interaction)
 

@@ -305,6 +305,18 @@ class TasksTest(BankTestCase):
             bank.remove(name)
         self.assertEqual(num_alive(), 1)  # For the next task.
 
+    def test_a_task_without_adapters_needs_no_bert_of_its_own(self):
+        for other in ("relu", "sigmoid", "parallel", "multiply"):
+            bank, rows = self.bank(["head"]), self.rows(["head", other, "layer_norm"])
+            bank.load("head")
+            with mock.patch.object(bank, "_engine", wraps=bank._engine) as used:
+                for name in (other, "layer_norm"):
+                    bank.add(name, self.adapters[name])
+                self.assert_own(rows, bank.predict(rows))
+                used.run.assert_called_once()
+            bank.load("head")
+            self.assertLen(bank._engine._sessions, 1)
+
     def test_an_adapter_that_changed_on_disk(self):
         bank = self.bank(max_in_memory=1)
         folder = self.saved("plain")
