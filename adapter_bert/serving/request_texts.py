@@ -12,7 +12,7 @@ import tokenization
 from adapter_bert.common import configs, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features
+from adapter_bert.tasks import classifier_features, presentations
 
 Outputs = List[Dict[str, Any]]  # One per row, as `bank.AdapterBank.predict` returns them.
 
@@ -83,7 +83,7 @@ class TaskTexts:
       where: begins error messages.
 
     Attributes:
-      fields: the names of the task's texts.
+      fields: the names of the task's texts; those of its kind if the adapter does not record them.
 
     Raises:
       UserError: the task has another vocabulary, or an invalid max_seq_length.
@@ -99,7 +99,10 @@ class TaskTexts:
         kind = self._kind = task_kinds.get(description.kind)
         self._labels = description.labels
         self._config, self._max_text_length = encoding.config, encoding.max_text_length
-        self.fields = kind.fields
+        self.fields, self._num_required = kind.fields, kind.num_required
+        if description.presentation.fields:
+            presentation, self._num_required = presentations.of(description)
+            self.fields = presentation.fields
         length, max_length = description.max_seq_length, self._config.max_position_embeddings
         min_length = classifier_features.MIN_SEQ_LENGTH
         if not min_length <= length <= max_length:
@@ -111,7 +114,7 @@ class TaskTexts:
 
     def encode(self, instance: Any) -> EncodedRequest:
         """Returns the `EncodedRequest` of an instance; raises UserError if it is invalid."""
-        num_required = self._kind.num_required
+        num_required = self._num_required
         if isinstance(instance, str) and num_required == 1:
             instance = {self.fields[0]: instance}
         if not isinstance(instance, dict):
@@ -127,14 +130,13 @@ class TaskTexts:
         if unknown_fields or not set(self.fields[:num_required]) <= set(instance):
             present = ", ".join(sorted(instance)) or "nothing"
             raise UserError(f"found {present[:100]}; expected {self._expected_fields()}")
-        texts: List[Any] = [instance.get(name) for name in self.fields]
-        for name, text in zip(self.fields, texts):
-            if name in instance:
-                self._check_text(name, text)
+        for name, text in instance.items():
+            self._check_text(name, text)
+        texts: List[Any] = [instance.get(name) for name in self._kind.fields]
         return EncodedRequest(*self._read_texts(*texts))
 
     def _expected_fields(self) -> str:
-        num_required = self._kind.num_required
+        num_required = self._num_required
         texts = " and ".join(self.fields[:num_required])
         if self.fields[num_required:]:
             texts += f" (and {' and '.join(self.fields[num_required:])})"

@@ -26,7 +26,12 @@ class Span(task_kinds.TaskKind):
     script = "run_squad.py"
     pipeline_tag = "question-answering"
     adapterhub_head = "question_answering"
-    answer_types = {"answer": "DT_STRING", "probability": "DT_FLOAT"}
+    answer_types = {
+        "answer": "DT_STRING",
+        "probability": "DT_FLOAT",
+        "start": "DT_INT32",
+        "end": "DT_INT32",
+    }
 
     def num_outputs(self, num_labels):
         """Returns 2, for the start and the end."""
@@ -55,7 +60,7 @@ class Span(task_kinds.TaskKind):
         limits, settings = _trained_settings(description, tokenizer, where)
 
         def read(question, context):
-            _, words = squad_data.words_of(context)
+            starts, words = squad_data.words_of(context)
             example = squad_data.SquadExample("", question, words)
             (tokenized,) = squad_features.tokenize_questions([example], tokenizer, limits, False)
             if len(tokenized.windows) > _MAX_WINDOWS:
@@ -70,7 +75,7 @@ class Span(task_kinds.TaskKind):
                 raise UserError("context has no words")
 
             def answer(outputs):
-                return _answer(words, windows, outputs, settings)
+                return _answer(starts, words, windows, outputs, settings)
 
             return list(map(task_kinds.strip_padding, windows)), answer
 
@@ -100,15 +105,32 @@ class Span(task_kinds.TaskKind):
 KIND = Span()
 
 
-def _answer(words, windows, outputs, settings):
-    """Returns the best answer in a context's windows and its probability."""
+def _answer(starts, words, windows, outputs, settings):
+    """Returns the best answer in a context's windows, its probability and its characters."""
     results = map(squad_answers.raw_result, windows, outputs)
     best = squad_answers.choose_answer(words, list(zip(windows, results)), settings)
     if best is squad_answers.NO_CANDIDATE:
-        return {"answer": "", "probability": 0.0}
+        return {"answer": "", "probability": 0.0, "start": 0, "end": 0}
     odds = {entry["text"]: entry["probability"] for entry in best.nbest}
     probability = task_kinds.round_float(odds.get(best.text, 0.0))
-    return {"answer": best.text, "probability": probability}
+    start, end = _characters(best, starts, words)
+    return {"answer": best.text, "probability": probability, "start": start, "end": end}
+
+
+def _characters(answer, starts, words):
+    """Returns the characters [start, end) of an answer in its context; (0, 0) for no answer."""
+    if not answer.text:
+        return 0, 0
+    first, last = answer.words
+    # In the answer's words, joined by spaces, as in `answer`: each character's place.
+    joined = " ".join(words[first : last + 1])
+    places = [
+        starts[index] + offset
+        for index in range(first, last + 1)
+        for offset in range(len(words[index]) + 1)
+    ]
+    start = joined.find(answer.text)
+    return places[start], places[start + len(answer.text) - 1] + 1
 
 
 def _trained_settings(description, tokenizer, where):

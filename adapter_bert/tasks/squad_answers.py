@@ -47,11 +47,13 @@ class Answer(NamedTuple):
       text: str, "" for no answer.
       nbest: list of dicts with text, probability, start_logit and end_logit, the best first.
       null_odds: float, the score of "no answer" minus that of the best span; None for SQuAD 1.1.
+      words: indices of the first and the last word that contain the text; None for no answer.
     """
 
     text: str
     nbest: list
     null_odds: Optional[float]
+    words: Optional[Tuple[int, int]] = None
 
 
 # BERT's script writes this word if there is no candidate span.
@@ -174,13 +176,23 @@ def choose_answer(
         for (text, span), probability in zip(nbest, softmax([span.score for _, span in nbest]))
     ]
     if not null_span:
-        return Answer(nbest[0][0], entries, None)
+        text, span = nbest[0]
+        return Answer(text, entries, None, _words_of(span))
     best = next(((text, span) for text, span in nbest if text), None)
     if best is None:
         return Answer("", entries, _NO_CANDIDATE_ODDS)
     text, span = best
     odds = null_span.score - span.start_logit - span.end_logit
-    return Answer("" if odds > settings.null_score_diff_threshold else text, entries, odds)
+    if odds > settings.null_score_diff_threshold:
+        return Answer("", entries, odds)
+    return Answer(text, entries, odds, _words_of(span))
+
+
+def _words_of(span: _Span) -> Tuple[int, int]:
+    """Returns the indices of a `_Span`'s first and last word."""
+    assert span.feature is not None
+    words = span.feature.token_to_orig_map
+    return words[span.first], words[span.last]
 
 
 def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSettings) -> List[_Span]:
@@ -231,8 +243,8 @@ def _text_of(
     """Returns a `_Span`'s text in the paragraph; `align` returns an `_Alignment`."""
     if span.feature is None:
         return ""
-    words = span.feature.token_to_orig_map
-    original = " ".join(doc_tokens[words[span.first] : words[span.last] + 1])
+    first, last = _words_of(span)
+    original = " ".join(doc_tokens[first : last + 1])
     tokens = span.feature.tokens[span.first : span.last + 1]
     if settings.sentencepiece:
         return _text_of_pieces(tokens, original, settings)

@@ -27,7 +27,7 @@ PRESENTATIONS = {
     "sms": task_adapter.Presentation({"spam": "advertising"}, ("text",), {"text": TEXT}),
     "stars": task_adapter.Presentation({}, ("text", "text_b"), {"text": TEXT, "text_b": "a cat"}),
     "squad": task_adapter.Presentation(
-        example={"question": "who", "context": "\U0001f600 " + TEXT + "."}
+        example={"question": "who", "context": "\U0001f600 man " + TEXT + "."}
     ),
     "names": task_adapter.Presentation({"PER": "a person"}, (), {"text": TEXT}),
 }
@@ -117,3 +117,8 @@ class PageTest(tf.test.TestCase):
                         if name in ("squad", "names"):
                             marked = page.locator("mark").first.inner_text()
                             self.assertStartsWith(marked, parts[0])
+                        if name == "squad":  # The last "man", not the first.
+                            before = "document.querySelector('mark').previousSibling.textContent"
+                            self.assertEndsWith(page.evaluate(before), "sees the ")
+                none = "described('constructor', {label_descriptions: {}})"
+                self.assertEqual(page.evaluate(none), "constructor")

@@ -51,6 +51,20 @@ class TaskTextsTest(tf.test.TestCase):
         expected = [CLS, *ids("the dog"), SEP, *ids("a cat ."), SEP], [0] * 4 + [1] * 4
         self.assertEqual(pair, [expected])
 
+    def test_the_recorded_fields_of_a_task(self):
+        both, one = ("text", "text_b"), ("text",)
+        for fields, instances in (
+            (both, ("a dog", {"text": "a dog"}, {"text_b": "a dog"})),
+            (one, ({"text": "a dog", "text_b": "a cat"}, {"text_b": "a dog"})),
+        ):
+            texts = self.texts(presentation=task_adapter.Presentation(fields=fields))
+            self.assertEqual(texts.fields, fields)
+            texts.encode(dict.fromkeys(fields, "a dog"))
+            for instance in instances:
+                expected = f"expected .*{' and '.join(fields)}, or input_ids"
+                with self.subTest(instance), self.assertRaisesRegex(UserError, expected):
+                    texts.encode(instance)
+
     def test_long_texts_are_cut_as_in_training(self):
         texts = self.texts(max_seq_length=6)
         (row,) = texts.encode("a dog sees a cat and a bird").rows
@@ -96,6 +110,7 @@ class TaskTextsTest(tf.test.TestCase):
         ]
         answer = asked.decode(outputs)
         self.assertEqual(answer["answer"], "a Bird")
+        self.assertEqual((answer["start"], answer["end"]), (23, 29))
         self.assertGreater(answer["probability"], 0.9)
 
     def test_windows_are_those_of_a_training(self):
@@ -111,13 +126,28 @@ class TaskTextsTest(tf.test.TestCase):
             [ids + [0] * (12 - len(ids)) for ids, _ in found], [f.input_ids for f in features]
         )
 
+    def test_the_place_of_an_answer(self):
+        context = " the cat,\U0001f600 the\ndog  sees . the cat."
+        asked = self.span(24).encode({"question": "who", "context": context})
+        ((row, _),) = asked.rows
+        tokens = [tiny.VOCABULARY[token] for token in row]
+        logits = np.zeros([2, len(row)], np.float32)
+        the, cat = (max(i for i, t in enumerate(tokens) if t == word) for word in ("the", "cat"))
+        for first, expected in ((the, "the cat"), (the - 4, "the\ndog  sees . the cat")):
+            logits[:] = 0
+            logits[0, first] = logits[1, cat] = 9
+            answer = asked.decode([{"start_logits": logits[0], "end_logits": logits[1]}])
+            self.assertEqual(answer["answer"], " ".join(expected.split()))
+            self.assertEqual(context[answer["start"] : answer["end"]], expected)
+            self.assertEqual(answer["start"], context.rindex(expected))
+
     def test_no_answer_where_the_task_knows_of_it(self):
         asked = self.span(version_2_with_negative=True).encode(
             {"question": "a", "context": "the dog"}
         )
         logits = np.array([9, 0, 0, 0, 0, 0], np.float32)
         found = asked.decode([{"start_logits": logits, "end_logits": logits}])
-        self.assertEqual(found["answer"], "")
+        self.assertEqual((found["answer"], found["start"], found["end"]), ("", 0, 0))
         self.assertGreater(found["probability"], 0.9)
 
     def test_no_answer_where_no_span_starts_before_it_ends(self):
@@ -125,7 +155,7 @@ class TaskTextsTest(tf.test.TestCase):
         ((row, _),) = asked.rows
         rising = np.arange(len(row), dtype=np.float32)
         found = asked.decode([{"start_logits": rising, "end_logits": -rising}])
-        self.assertEqual(found, {"answer": "", "probability": 0.0})
+        self.assertEqual(found, {"answer": "", "probability": 0.0, "start": 0, "end": 0})
 
     def test_a_context_of_too_many_windows(self):
         texts = self.span(doc_stride=1)
