@@ -113,6 +113,9 @@ def _lower_case_of(folder: str) -> Optional[bool]:
             f"{path}: strip_accents is {strip_accents} and do_lower_case {lower_case}; BERT removes"
             " accents if and only if it lower-cases."
         )
+    for name in ("do_basic_tokenize", "tokenize_chinese_chars"):
+        if fields.get(name) is False:
+            raise UserError(f"{path}: {name} is false, but the tokenizer here always does it.")
     return fields.get("do_lower_case") if isinstance(lower_case, bool) else None
 
 

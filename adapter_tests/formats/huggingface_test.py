@@ -260,6 +260,7 @@ class FilesTest(HuggingFaceTestCase):
             ({}, None),
             ({"do_lower_case": True, "strip_accents": None}, True),
             ({"do_lower_case": False, "tokenizer_class": "BertTokenizer"}, False),
+            ({"do_basic_tokenize": True, "tokenize_chinese_chars": True}, None),
             ({"strip_accents": True}, None),  # The tokenizer lower-cases by default.
         ):
             with open(path, "w") as writer:
@@ -268,6 +269,8 @@ class FilesTest(HuggingFaceTestCase):
         for fields, part in (
             ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer is not"),
             ({"do_lower_case": True, "strip_accents": False}, "strip_accents is False"),
+            ({"do_basic_tokenize": False}, "do_basic_tokenize is false"),
+            ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false"),
         ):
             with open(path, "w") as writer:
                 json.dump(fields, writer)
