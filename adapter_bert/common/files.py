@@ -446,15 +446,21 @@ def write_object(path: str, content: Dict[str, Any]) -> None:
     write_atomically(path, text)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, parse_constant: Optional[Callable[[str], Any]] = None) -> Any:
     """Returns parsed JSON, in which every object has each key once.
+
+    Args:
+      text: the JSON.
+      parse_constant: function of NaN, Infinity or -Infinity; by default they are floats.
 
     Raises:
       DuplicateKeyError: an object has a key twice.
       ValueError: the text is not JSON.
       RecursionError: the JSON is nested too deep.
     """
-    return json.loads(text, object_pairs_hook=_object_without_duplicates)
+    return json.loads(
+        text, object_pairs_hook=_object_without_duplicates, parse_constant=parse_constant
+    )
 
 
 def _object_without_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:

@@ -233,9 +233,13 @@ class RestApi:
             sentence = "the server speaks HTTP/1.1 only: send no header Upgrade with a body"
             return _error_response(400, sentence, {"connection": "close"})
         if self._token is None:
-            host = headers.get(b"host", b"").decode("latin-1")
-            if not http_server.is_own_host(host, self._address):
-                sentence = f"Host: {host[:100]} is not this server's; set --token to allow any"
+            host = headers.get(b"host")  # Every browser sends it.
+            name = "" if host is None else host.decode("latin-1")
+            if host is not None and not http_server.is_own_host(name, self._address):
+                sentence = (
+                    f"Host {name[:100]!r} does not name this server; a server with --token accepts"
+                    " any Host"
+                )
                 return _error_response(403, sentence)
         elif scope["path"] not in _OPEN_PATHS:
             given = headers.get(b"authorization", b"")
@@ -512,7 +516,7 @@ def _too_large_error(max_bytes: int) -> Refused:
 def _parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
     """Returns the JSON object in a body; raises UserError if it has other names."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
+        value = files.parse_json(body.decode("utf-8"), _reject_constant)
     except (ValueError, RecursionError) as error:
         raise UserError(f"the body is not valid JSON ({error})") from None
     if not isinstance(value, dict) or set(value) - names:
@@ -551,7 +555,7 @@ def _parse_instances(body: bytes) -> Tuple[list, bool]:
 def _split_task(instance) -> Tuple[str, Dict[str, Any]]:
     """Returns (task's name, instance without it), for a request that mixes tasks."""
     if not isinstance(instance, dict) or not isinstance(instance.get("task"), str):
-        raise UserError('expected an object with the name of its "task"')
+        raise UserError('expected an object with "task", a task name')
     return instance["task"], {name: v for name, v in instance.items() if name != "task"}
 
 

@@ -344,6 +344,10 @@ class DamagedRequestsTest(tf.test.TestCase):
 
         self.check({"request": request.encode()}, send)
 
+    def test_a_request_without_a_host(self):
+        self.assertIn(b" 200 OK", self.exchange(b"GET /healthz HTTP/1.0\r\n\r\n"))
+        self.assertIn(b" 403 ", self.exchange(b"GET /healthz HTTP/1.0\r\nHost: a.b\r\n\r\n"))
+
     def test_damaged_json(self):
         pair, ids = {"text": "the dog", "text_b": "a cat"}, [2, 5, 3]
         row = {"input_ids": ids, "segment_ids": [0, 0, 0], "input_mask": [1, 1, 1]}

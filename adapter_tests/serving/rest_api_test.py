@@ -157,6 +157,7 @@ class PredictionsTest(RestApiTestCase):
         deep = b"[" * 1999
         for bodies, part in (
             ((b"{", b"", b"\xff\xfe", deep, b'{"instances": [NaN]}'), "JSON"),
+            ((b'{"instances": ["a"], "instances": ["b"]}',), '"instances" twice'),
             ((b"[]", b"{}", b'{"instances": [], "inputs": []}'), '"inputs"'),
             ((b'{"instances": ["a"], "signature": "x"}',), '"inputs"'),
             ((b'{"instances": ["a"], "signature_name": "x"}',), "serving_default"),
