@@ -22,7 +22,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.formats.bert import Bert, count_text, describe_encoder
 
-_CONFIG, _VOCABULARY, _CHECKPOINT = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+_CONFIG, _VOCABULARY, _CHECKPOINT = paths.BERT_FILES.values()
 _SAVED_MODEL = "saved_model.pb"
 _LOWER_CASE_KEY = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 

@@ -3,7 +3,7 @@
 Each task may have its own adapters, LayerNorms, pooler and head. All else belongs to the backbone.
 """
 
-from typing import Any, Dict, Iterable, NamedTuple
+from typing import Any, Dict, Iterable, List, NamedTuple
 
 from adapter_bert.common import configs, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
@@ -61,12 +61,9 @@ def check_compatible(
         )
     if not task_kinds.get(description.kind).num_outputs(len(description.labels)):
         raise UserError(f"{where} has no labels, so that it cannot answer.")
-    settings = description.adapter
-    if settings and not _is_supported(settings):
-        unsupported = [
-            "adapters with normalization, scaling, several layers, the placement normalized or"
-            " another function"
-        ]
+    variants = _unsupported_variants(description.adapter) if description.adapter else []
+    if variants:
+        unsupported = [f"adapters with {', '.join(variants)}"]
     else:
         try:
             trained = set(map(table_name, task_adapter.shapes(description)))
@@ -80,11 +77,14 @@ def check_compatible(
         )
 
 
-def _is_supported(settings: configs.AdapterConfig) -> bool:
-    """Returns whether both mixed encoders compute such adapters, whatever their size."""
-    is_known = settings.fn.lower() == "feedforward_adapter" and settings.placement != "normalized"
-    # `Architecture` covers the other variants, and the tables' names cover sites.
-    return is_known and set(settings.variant()) <= {"sites", *Architecture._fields}
+def _unsupported_variants(settings: configs.AdapterConfig) -> List[str]:
+    """Returns those settings that the mixed encoders do not compute, as texts."""
+    variants = [] if settings.fn.lower() == "feedforward_adapter" else [f"fn {settings.fn}"]
+    for name, value in settings.variant().items():
+        # `Architecture` covers these variants, and the tables' names cover sites.
+        if name not in ("sites", *Architecture._fields) or value == "normalized":
+            variants.append(f"{name} {value}")
+    return variants
 
 
 def _backbone_identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:

@@ -520,10 +520,10 @@ class TasksTest(BankTestCase):
             ({"method": "full"}, "--tuning=full.* trained bert/"),
             ({"labels": ()}, "has no labels, so that it cannot answer"),
             ({"labels": (), "kind": "tagging"}, "has no labels, so that it cannot answer"),
-            ({"adapter": A(4, depth=2)}, "may only train plain adapters"),
-            ({"adapter": A(4, normalization="layer")}, "may only train plain adapters"),
-            ({"adapter": A(4, placement="normalized")}, "may only train plain adapters"),
-            ({"adapter": A(4, placement="parallel", scaling=4.0)}, "may only train plain adapters"),
+            ({"adapter": A(4, depth=2)}, "with depth 2; .* may only train plain adapters"),
+            ({"adapter": A(4, normalization="layer")}, "adapters with normalization layer; "),
+            ({"adapter": A(4, placement="normalized")}, "adapters with placement normalized; "),
+            ({"adapter": A(4, placement="parallel", scaling=4.0)}, "adapters with scaling 4.0; "),
         ):
             other = own_models.build_task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):
@@ -533,7 +533,7 @@ class TasksTest(BankTestCase):
             other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
             # A server must not import TensorFlow for the shapes of another function.
             unused = mock.patch.object(task_adapter, "shapes", side_effect=AssertionError)
-            refused = "another function.* may only train plain adapters"
+            refused = "adapters with fn mine; .* may only train plain adapters"
             with unused, self.assertRaisesRegex(UserError, refused):
                 bank.add("other", other)
         with self.assertRaisesRegex(UserError, "^Folder missing is not a task adapter"):
