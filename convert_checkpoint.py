@@ -29,7 +29,7 @@ import sys
 
 import tokenization
 import tuning
-from adapter_bert.common import configs, errors, files
+from adapter_bert.common import configs, errors, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import (
     adapter_checkpoints,
@@ -48,6 +48,7 @@ from adapter_bert.formats import (
 )
 from adapter_bert.formats import card as cards
 from adapter_bert.formats.bert import count_text
+from adapter_bert.tasks import squad_features
 
 # The formats that `describe` knows; the first one that matches says what a path is.
 _FORMATS = (
@@ -215,10 +216,21 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
     print(adapterhub.LOADING.format(folder=destination, hidden_act=hidden_act))
 
 
-def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, overwrite=False):
+def from_adapterhub(
+    source,
+    bert,
+    adapter,
+    *,
+    max_seq_length=128,
+    cased=False,
+    doc_stride=None,
+    max_query_length=None,
+    version_2_with_negative=None,
+    overwrite=False,
+):
     """Converts a task adapter from AdapterHub's format.
 
-    The format lacks maximum length and casing; the arguments give them.
+    The format lacks how texts were read in training; the arguments give it.
 
     Args:
       source: folder; see `adapterhub`.
@@ -226,13 +238,23 @@ def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, o
       adapter: folder to make.
       max_seq_length: as in `task_adapter.Description`.
       cased: bool; texts were not lower-cased.
+      doc_stride, max_query_length, version_2_with_negative: flags of run_squad.py, for an adapter
+        that answers questions; None for their defaults.
       overwrite: whether to replace a task adapter.
 
     Raises:
-      UserError: see `adapterhub.read`; or the destination is in use.
+      UserError: see `adapterhub.read`; the destination is in use; or a flag does not fit.
     """
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
-    converted = adapterhub.read(source, _partial_description(bert, max_seq_length, cased))
+    flags = {
+        "doc_stride": doc_stride,
+        "max_query_length": max_query_length,
+        "version_2_with_negative": version_2_with_negative,
+    }
+    training = {name: value for name, value in flags.items() if value is not None}
+    description = _partial_description(bert, max_seq_length, cased)
+    converted = adapterhub.read(source, dataclasses.replace(description, training=training))
+    _check_question_settings(converted.description)
     task_adapter.save(adapter, converted)
     print(f"{adapter}: wrote {count_text(converted.tensors)}.")
 
@@ -322,6 +344,20 @@ def _partial_description(bert, max_seq_length, cased):
     )
 
 
+def _check_question_settings(description):
+    """Checks the settings of reading questions, as a training does; raises UserError."""
+    kind = task_kinds.get(description.kind)
+    if "question" in kind.fields:
+        settings = squad_features.trained_settings(description.training)
+        del settings["version_2_with_negative"]
+        squad_features.check_limits(squad_features.Limits(description.max_seq_length, **settings))
+    elif description.training:
+        raise UserError(
+            f"--{min(description.training)} requires an adapter that answers questions, but this"
+            f" one is for {kind.name}."
+        )
+
+
 def _check_destination(destination, overwrite, expected_files, argument="DESTINATION_DIR"):
     """Raises UserError unless the destination is free, or holds what may be replaced."""
     where = f"{argument} {destination}"
@@ -379,6 +415,21 @@ _TEXT_FLAGS = {
     },
     "--cased": {"action": "store_true", "help": "the training texts were not lower-cased"},
 }
+_QUESTION_FLAGS = {
+    "--doc_stride": {
+        "type": int,
+        "help": f"questions: stride of the windows (default: {squad_features.DOC_STRIDE})",
+    },
+    "--max_query_length": {
+        "type": int,
+        "help": f"questions: maximum tokens (default: {squad_features.MAX_QUERY_LENGTH})",
+    },
+    "--version_2_with_negative": {
+        "action": "store_true",
+        "default": None,
+        "help": "questions may have no answer, as in SQuAD 2.0",
+    },
+}
 _CHECKPOINT_ARGUMENT = {"checkpoint": {"metavar": "CHECKPOINT", "help": "prefix of a checkpoint"}}
 
 _COMMANDS = {
@@ -423,6 +474,7 @@ _COMMANDS = {
         **_BERT_ARGUMENT,
         **_ADAPTER_ARGUMENT,
         **_TEXT_FLAGS,
+        **_QUESTION_FLAGS,
         **_OVERWRITE_FLAG,
     },
     card: {**_ADAPTER_ARGUMENT, **_OVERWRITE_FLAG},

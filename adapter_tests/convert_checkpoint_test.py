@@ -326,6 +326,27 @@ class OtherFormatsTest(AdapterTestCase):
         self.assert_same_tensors(found.tensors)
         task_adapter.check_fits(found.description, self.made.description, "back")
 
+    def test_questions_from_adapterhub(self):
+        made = own_models.build_task_adapter(self.bert, kind="span", labels=())
+        task_adapter.save(self.path("questions"), made)
+        for name in ("questions", "adapter"):
+            self.output("to_adapterhub", self.path(name), self.path(name + "_hub"))
+        flags = ("--max_seq_length=16", "--max_query_length=5", "--doc_stride=3")
+        flags += ("--version_2_with_negative",)
+        for name, given, part in (
+            ("questions", flags[:1], "--max_seq_length=16 leaves no room"),
+            ("questions", (*flags, "--doc_stride=0"), "--doc_stride=0: expected at least 1"),
+            ("questions", (*flags, "--max_query_length=0"), "max_query_length is 0"),
+            ("adapter", flags, "--doc_stride requires .* but this one is for classification"),
+        ):
+            arguments = ("from_adapterhub", self.path(name + "_hub"), self.bert, self.path("back"))
+            with self.subTest(given), self.assertRaisesRegex(UserError, part):
+                self.output(*arguments, *given)
+        hub = self.path("questions_hub")
+        self.output("from_adapterhub", hub, self.bert, self.path("back"), *flags)
+        expected = {"max_query_length": 5, "doc_stride": 3, "version_2_with_negative": True}
+        self.assertEqual(task_adapter.describe(self.path("back")).training, expected)
+
     def test_a_task_adapter_is_no_conversion_to_replace(self):
         before = task_adapter.load(self.adapter)
         with self.assertRaisesRegex(UserError, "is no conversion of this kind"):
