@@ -16,7 +16,7 @@ from absl import flags
 
 import modeling
 from adapter_bert.common import cli
-from adapter_bert.tasks import heads, squad_features, squad_task
+from adapter_bert.tasks import heads, squad_task
 from adapter_bert.tasks.squad_answers import (  # noqa: F401  BERT's users import these here.
     RawResult,
     get_final_text,
@@ -103,12 +103,12 @@ def run(values):
     Returns:
       The report, a list of lines.
     """
-    start = starting_point.find(values, "squad", squad_features.trained_settings)
+    start = starting_point.find(values, "squad", squad_task.trained_settings)
     config = SquadConfig.from_flags(values, start.supplied)
     setup = finetuning.set_up(config, start, config.folder_of("squad"))
     task = finetuning.Task("SQuAD", "span", (), score="f1")
     finetuning.check(setup, task)
-    data = finetuning.Data(settings=config.settings_of(None))
+    data = finetuning.Data(settings=config.settings_of(None), answers=config.answers)
     train = predict = reader = None
     if {"eval", "predict"} & set(setup.stages):  # First: the training set takes longer to read.
         predict, _, digest = squad_task.windows(config, setup.tokenizer, False)

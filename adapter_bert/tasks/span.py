@@ -140,11 +140,13 @@ def _trained_settings(description, tokenizer, where):
         version_2 = trained.pop("version_2_with_negative")
         limits = squad_features.Limits(max_seq_length=description.max_seq_length, **trained)
         squad_features.check_limits(limits)
+        answers = squad_answers.trained_settings(description.training)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     settings = squad_answers.AnswerSettings(
         do_lower_case=description.do_lower_case,
         version_2_with_negative=version_2,
         sentencepiece=tokenizer.wordpiece_tokenizer is None,
+        **answers,
     )
     return limits, settings

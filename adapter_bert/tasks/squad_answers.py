@@ -9,13 +9,14 @@ import functools
 import json
 import math
 import unicodedata
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
 
 import tokenization
 from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
 from adapter_bert.tasks.squad_features import InputFeatures
 
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
@@ -38,6 +39,29 @@ class AnswerSettings(NamedTuple):
     null_score_diff_threshold: float = 0.0
     verbose_logging: bool = False
     sentencepiece: bool = False
+
+
+def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns how the answers of a trained task are chosen, named as run_squad.py's flags.
+
+    `n_best_size` is not among them: that of an untrusted adapter could fill a server's memory.
+
+    Args:
+      training: of a `task_adapter.Description`; missing values have the flags' defaults.
+
+    Raises:
+      UserError: a value is invalid for its flag.
+    """
+    recorded = training.get("answers", {})
+    settings: Dict[str, Any] = {"max_answer_length": 30, "null_score_diff_threshold": 0.0}
+    for name, default in settings.items():
+        value: Any = recorded.get(name, default) if isinstance(recorded, dict) else None
+        if type(value) is not type(default) or (name == "max_answer_length" and value < 1):
+            raise UserError(
+                f"training.answers.{name} is {value!r}, which --{name} does not accept."
+            )
+        settings[name] = value
+    return settings
 
 
 class Answer(NamedTuple):

@@ -93,10 +93,25 @@ class SquadConfig(FinetuningConfig):
         names = ("doc_stride", "max_query_length", "version_2_with_negative")
         return {"data": digest, **{name: getattr(self, name) for name in names}}
 
+    @property
+    def answers(self) -> Dict[str, Any]:
+        """How answers are chosen, where it differs from the defaults; see `trained_settings`."""
+        defaults = squad_answers.trained_settings({})
+        named = {name: getattr(self, name) for name in defaults}
+        return {name: value for name, value in named.items() if value != defaults[name]}
+
     def dev_settings_of(self, digest: str) -> Dict[str, Any]:
         """Returns the settings that decide the dev scores: the file and how answers are chosen."""
         names = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
         return {"dev_data": digest, **{name: getattr(self, name) for name in names}}
+
+
+def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns the flags of run_squad.py that a task adapter supplies, from its `training`."""
+    return {
+        **squad_features.trained_settings(training),
+        **squad_answers.trained_settings(training),
+    }
 
 
 def windows(config, tokenizer, is_training):

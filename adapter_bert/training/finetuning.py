@@ -40,6 +40,7 @@ from adapter_bert.training.rows import as_rows
 from adapter_bert.training.starting_point import StartingPoint
 
 _FULL_CHECKPOINT = "full_model.ckpt"
+_ANSWERS = "answers"  # The key of `Data.answers` in a description's `training`.
 _MAX_STEPS = 2**31 - 1  # More than any training takes; an int32 holds it.
 
 # Settings that name a run's inputs; each script has some of them.
@@ -69,12 +70,14 @@ class Data(NamedTuple):
       settings: JSON values by name that affect the weights, such as the data's digest.
       dev_settings: those that affect the dev scores; they matter if scores choose the weights.
       fields: those of the kind's `fields` that an example of this task has.
+      answers: how answers are chosen from the outputs; recorded, and free to change on resumption.
     """
 
     num_examples: int = 0
     settings: Dict[str, Any] = {}
     dev_settings: Dict[str, Any] = {}
     fields: Tuple[str, ...] = ()
+    answers: Dict[str, Any] = {}
 
 
 class DevSet:
@@ -410,8 +413,12 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
             inputs=_input_paths(config),
             describe=describe_by_flags,
         )
-    presentation = _presentation(setup, output, data)
-    output.description = dataclasses.replace(output.description, presentation=presentation)
+    recorded = {_ANSWERS: data.answers} if data.answers else {}
+    output.description = dataclasses.replace(
+        output.description,
+        presentation=_presentation(setup, output, data),
+        training={**output.description.training, **recorded},
+    )
     model = _model_settings(
         setup,
         output,
@@ -501,7 +508,7 @@ def _settings(description):
             "max_seq_length": description.max_seq_length,
             "bert_config": description.backbone.config,
             "adapter_init_scale": description.adapter and description.adapter.init_scale,
-            **description.training,
+            **{name: v for name, v in description.training.items() if name != _ANSWERS},
         },
     }
 

@@ -150,6 +150,21 @@ class TaskTextsTest(tf.test.TestCase):
         self.assertEqual((found["answer"], found["start"], found["end"]), ("", 0, 0))
         self.assertGreater(found["probability"], 0.9)
 
+    def test_answers_are_chosen_as_in_training(self):
+        start, end = np.array([[9, 0, 0, 2, 1, 0], [9, 0, 0, 1, 2, 0]], np.float32)
+        for answers, expected in (
+            ({}, ""),
+            ({"null_score_diff_threshold": 16.5}, "the dog"),
+            ({"null_score_diff_threshold": 16.5, "max_answer_length": 1}, "the"),
+        ):
+            texts = self.span(version_2_with_negative=True, answers=answers)
+            asked = texts.encode({"question": "a", "context": "the dog"})
+            found = asked.decode([{"start_logits": start, "end_logits": end}])
+            self.assertEqual(found["answer"], expected)
+        for answers in ([], {"max_answer_length": 0}, {"null_score_diff_threshold": "1"}):
+            with self.assertRaisesRegex(UserError, "^Task mine: training.answers"):
+                self.span(answers=answers)
+
     def test_no_answer_where_no_span_starts_before_it_ends(self):
         asked = self.span(40).encode({"question": "a", "context": "dog " * 36})
         ((row, _),) = asked.rows
