@@ -100,12 +100,13 @@ class ServedTasks:
         except KeyError:
             raise TaskNotServed(f"There is no task {name[:100]!r} here.") from None
 
-    def put(self, name: str, folder: str) -> ServedTask:
+    def put(self, name: str, folder: str, *, lazy: bool = False) -> ServedTask:
         """Adds or replaces a task.
 
         Args:
           name: letters, digits, ".", "_" and "-".
           folder: the task adapter's, which must not change afterwards.
+          lazy: bool; its tensors are known to be valid and are read when they are needed.
 
         Returns:
           Its `ServedTask`.
@@ -115,7 +116,7 @@ class ServedTasks:
         """
         adapter_folders.check_task_name(name)
         with self._change_lock:
-            task = self._add_to_bank(name, folder)
+            task = self._add_to_bank(name, folder, lazy)
             self._versions[name], self._folders[task.key] = task.version, folder
             with self._lock:
                 old = self._tasks.get(name)
@@ -201,7 +202,7 @@ class ServedTasks:
             # Checked before the folder has its number: a server that restarts serves numbered ones.
             self._bank.remove(self._add_to_bank(name, partial).key)
         try:
-            return self.put(name, folder)
+            return self.put(name, folder, lazy=True)
         except BaseException:
             files.rmtree(folder)
             raise
@@ -238,14 +239,14 @@ class ServedTasks:
         """Waits until all removed versions have left the bank."""
         self._remover.shutdown()
 
-    def _add_to_bank(self, name: str, folder: str) -> ServedTask:
+    def _add_to_bank(self, name: str, folder: str, lazy: bool = False) -> ServedTask:
         """Adds a task adapter to the bank as the next version of a task."""
         version = self._versions[name] + 1
         parent, number = posixpath.split(folder)
         if number.isdigit() and parent == posixpath.join(self._root or "", name):
             version = max(version, int(number))
         key, where = f"{name}@{version}", f"Task {name}:"
-        description = self._bank.add(key, folder, label=where)
+        description = self._bank.add(key, folder, lazy=lazy, label=where)
         try:
             texts = request_texts.TaskTexts(description, self._encoding, f"{where} {folder}")
         except BaseException:

@@ -154,8 +154,10 @@ class ServedTasksTest(tf.test.TestCase):
 
     def test_an_upload_is_there_after_a_restart(self):
         for number in (1, 2):
-            adapter = served.other("topics", number)
-            task = self.tasks.upload("fresh", self.contents(adapter))
+            contents = self.contents(served.other("topics", number))
+            with mock.patch.object(task_adapter, "load", wraps=task_adapter.load) as loads:
+                task = self.tasks.upload("fresh", contents)
+            loads.assert_called_once()  # It is checked before its folder has a number.
             self.assertEqual(task.version, number)
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), ["1", "2"])
         found = adapter_folders.find_all(self.root)
