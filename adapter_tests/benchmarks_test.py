@@ -24,12 +24,12 @@ import modeling
 import run_classifier
 import tokenization
 from adapter_bert.common import files
+from adapter_bert.common.paths import PROJECT
 from adapter_bert.tasks import heads
 from adapter_bert.training import finetuning
 from adapter_tests.support import tiny
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOLDER = os.path.join(ROOT, "benchmarks")
+FOLDER = os.path.join(PROJECT, "benchmarks")
 sys.path.append(FOLDER)  # Its scripts import each other so.
 
 if tf.__version__.startswith("1."):
@@ -64,12 +64,12 @@ def program(folder, name, text):
 
 class StartTest(tf.test.TestCase):
     def test_what_make_bench_runs_starts_anywhere(self):
-        with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as reader:
+        with open(os.path.join(PROJECT, "Makefile"), encoding="utf-8") as reader:
             scripts = sorted(set(re.findall(r"benchmarks/\w+\.py", reader.read())))
         self.assertIn("benchmarks/precision.py", scripts)
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         for script in scripts:
-            command = [sys.executable, os.path.join(ROOT, script), "--help"]
+            command = [sys.executable, os.path.join(PROJECT, script), "--help"]
             helped = subprocess.run(
                 command, cwd=tempfile.gettempdir(), env=environ, stdout=subprocess.PIPE, check=True
             )

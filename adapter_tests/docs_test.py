@@ -28,14 +28,16 @@ from absl import flags
 from tensorboard import program
 
 import convert_checkpoint
+from adapter_bert.common.paths import PROJECT
 from adapter_tests.support import records, tf2_modules, tiny
 from adapter_tests.support.tensorflows import SERVES
 
 pytestmark = pytest.mark.without_xla
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["README.md", "SCALE.md", "CONTRIBUTING.md", "results/README.md"]
-PAGES += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "docs/*.md")))
+PAGES += sorted(
+    os.path.relpath(path, PROJECT) for path in glob.glob(os.path.join(PROJECT, "docs/*.md"))
+)
 
 # Page → what those of its commands begin with that are run; in text blocks, not in sentences.
 RUN = {
@@ -88,7 +90,7 @@ class Block(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def read(page):
-    with open(os.path.join(ROOT, page), encoding="utf-8") as reader:
+    with open(os.path.join(PROJECT, page), encoding="utf-8") as reader:
         return reader.read()
 
 
@@ -205,8 +207,10 @@ def parse_python(script, *arguments):
         return
     if script.startswith("benchmarks/") and not SERVES:
         return  # Some benchmarks measure what serves.
-    with mock.patch.object(sys, "path", [os.path.dirname(os.path.join(ROOT, script)), *sys.path]):
-        names = runpy.run_path(os.path.join(ROOT, script))
+    with mock.patch.object(
+        sys, "path", [os.path.dirname(os.path.join(PROJECT, script)), *sys.path]
+    ):
+        names = runpy.run_path(os.path.join(PROJECT, script))
     if "define_flags" in names:
         _, rest = parsed(names["define_flags"], script, arguments)
         assert not rest or "--" in arguments, f"{rest}: expected flags only"
@@ -218,7 +222,7 @@ def parse_python(script, *arguments):
 def scripts_of_make(*targets):
     """The scripts that make would run for its targets, each with its arguments."""
     said = subprocess.check_output(
-        ["make", "--dry-run", "--always-make", *targets], cwd=ROOT, universal_newlines=True
+        ["make", "--dry-run", "--always-make", *targets], cwd=PROJECT, universal_newlines=True
     )
     for line in said.replace("\\\n", " ").splitlines():
         words = shlex.split(line)
@@ -239,7 +243,7 @@ def parse_pip(*words):
         words = words[:-1]
     package, is_one, _ = words[-1].partition("==")
     line = f"{package}>=" if is_one else " ".join(words[1:]) + "\n"
-    with open(os.path.join(ROOT, "requirements-dev.txt")) as reader:
+    with open(os.path.join(PROJECT, "requirements-dev.txt")) as reader:
         assert f"\n{line}" in "\n" + reader.read(), line
 
 
@@ -301,7 +305,7 @@ class PagesTest(DocsTestCase):
     def test_every_command_is_parsed_by_what_it_calls(self):
         names = "BERT_BASE_DIR", "GLUE_DIR", "SQUAD_DIR", "SQUAD_FILES"
         self.enter(mock.patch.dict(os.environ, dict.fromkeys(names, "/given")))
-        modules = [path for path in sorted(os.listdir(ROOT)) if path.endswith(".py")]
+        modules = [path for path in sorted(os.listdir(PROJECT)) if path.endswith(".py")]
         scripts = [
             path for path in modules if re.search('^if __name__ == "__main__"', read(path), re.M)
         ]
@@ -309,7 +313,7 @@ class PagesTest(DocsTestCase):
         found += [c for script in scripts for c in commands_of_docstring(script)]
         self.assertEqual({c.page for c in found}, {*PAGES, *scripts} - {"docs/architecture.md"})
         for command in {command.text: command for command in found}.values():
-            program_name, *arguments = words_of(command.text, ROOT)
+            program_name, *arguments = words_of(command.text, PROJECT)
             with self.subTest(command.place):
                 self.assertIn(program_name, PARSERS)
                 # zsh refuses a pattern that no file matches, as none matches with the flag's name.
@@ -326,19 +330,19 @@ class PagesTest(DocsTestCase):
                     continue
                 path, _, anchor = target.partition("#")
                 path = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
-                self.assertTrue(os.path.exists(os.path.join(ROOT, path)), f"{page}: {target}")
+                self.assertTrue(os.path.exists(os.path.join(PROJECT, path)), f"{page}: {target}")
                 if anchor:
                     self.assertIn(anchor, anchors(path), f"{page}: {target}")
 
     def test_the_pictures_are_what_their_scripts_draw(self):
         for name in ("adapter", "architecture"):
-            folder = os.path.join(ROOT, "docs", "figures")
+            folder = os.path.join(PROJECT, "docs", "figures")
             with mock.patch.object(sys, "path", [folder, *sys.path]):
                 script = runpy.run_path(os.path.join(folder, name + ".py"))
             self.assertEqual(script["svg"](), read(f"docs/figures/{name}.svg"))
 
     def test_pictures_are_shown(self):
-        for path in glob.glob(os.path.join(ROOT, "results", "*.png")):
+        for path in glob.glob(os.path.join(PROJECT, "results", "*.png")):
             self.assertIn(f"]({os.path.basename(path)})", read("results/README.md"))
 
 
@@ -443,7 +447,7 @@ class SessionTestCase(DocsTestCase):
 class ResultsTest(SessionTestCase):
     def test_the_tables_are_what_the_commands_make_of_the_records(self):
         for name in ("records", "ablations", "searches"):
-            source = os.path.join(ROOT, "results", name)
+            source = os.path.join(PROJECT, "results", name)
             shutil.copytree(source, self.path("results", name))
         self.run_page("results/README.md")
         found = [name for name in os.listdir("results") if name.endswith((".md", ".tsv"))]
@@ -456,7 +460,7 @@ class ResultsTest(SessionTestCase):
 @pytest.mark.slow
 class RunTest(SessionTestCase):
     def test_readme_and_the_pages_behind_it(self):
-        shutil.copytree(os.path.join(ROOT, "results", "grids"), "results/grids")
+        shutil.copytree(os.path.join(PROJECT, "results", "grids"), "results/grids")
         os.makedirs("output/sizes")
         with open("output/sizes/results.jsonl", "w") as writer:
             for entry in (*records.seeds("MRPC", [0.7, 0.8]), *records.seeds("CoLA", [0.2, 0.3])):
@@ -493,7 +497,7 @@ class RunTest(SessionTestCase):
         """(the lines that a server says at its start, its port)."""
         port = tiny.free_port()
         process = subprocess.Popen(
-            [sys.executable, os.path.join(ROOT, "serve.py"), *arguments, f"--port={port}"],
+            [sys.executable, os.path.join(PROJECT, "serve.py"), *arguments, f"--port={port}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             universal_newlines=True,

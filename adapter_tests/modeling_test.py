@@ -21,11 +21,6 @@ TINY = modeling.BertConfig(
     max_position_embeddings=10,
     type_vocab_size=2,
 )
-BERT_BASE = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
-
-
-def parameters(variables):
-    return sum(int(np.prod(variable.shape.as_list())) for variable in variables)
 
 
 class BertModelTest(tf.test.TestCase):
@@ -91,20 +86,6 @@ class BertModelTest(tf.test.TestCase):
             self.assertLen({v.name for v in tf.get_collection("adapters")}, 24)
             self.assertLen({v.name for v in tf.get_collection("layer_norm")}, 14)
             self.assertLen(tf.trainable_variables(), 5 + 3 * 16 + 2 + 24)
-
-    def test_bert_base_counts(self):
-        """24 adapters have 2mD + m + D parameters each (Houlsby et al. 2019, section 2.1)."""
-        with tf.Graph().as_default():
-            ids = tf.zeros([2, 4], tf.int32)
-            modeling.BertModel(BERT_BASE, False, ids, adapter_fn=None, scope="plain")
-            self.assertEqual(parameters(tf.trainable_variables()), 109482240)
-        with tf.Graph().as_default():
-            modeling.BertModel(BERT_BASE, False, tf.zeros([2, 4], tf.int32))
-            adapters = tf.get_collection("adapters")
-            self.assertEqual(parameters(adapters), 2379264)
-            self.assertEqual(parameters(adapters[:4]), 2 * 64 * 768 + 64 + 768)
-            self.assertEqual(parameters(tf.get_collection("layer_norm")), 38400)
-            self.assertEqual(parameters(tf.trainable_variables()), 109482240 + 2379264)
 
     def test_shapes_are_checked_before_variables_are_created(self):
         ids = tf.zeros([2, 4], tf.int32)

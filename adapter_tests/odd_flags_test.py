@@ -20,11 +20,11 @@ from absl import flags
 import convert_checkpoint
 from adapter_bert.common import cli, errors
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.paths import PROJECT
 from adapter_bert.formats import task_adapter
 from adapter_bert.training import finetuning
 from adapter_tests.support import mutations, own_models, tf2_modules, tiny
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ODD_VALUES = (
     *(text for text in mutations.ODD_TEXTS if "\0" not in text and len(text) < 1000),
     "x" * 300,  # No file may be called so.
@@ -212,7 +212,7 @@ class OddFlagsTest(tf.test.TestCase):
     def test_run_report(self):
         from adapter_bert.experiments import reports
 
-        given = {"records": os.path.join(ROOT, "results/records"), "report": "table1"}
+        given = {"records": os.path.join(PROJECT, "results/records"), "report": "table1"}
         self.check("run_report", {**given, "report_dir": "out"}, (reports, "render"))
 
     @unittest.skipIf(tf2_modules.IS_TF1, "needs TensorFlow 2")

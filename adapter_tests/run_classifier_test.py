@@ -372,11 +372,6 @@ class BadInputTest(ScriptTestCase):
         assert code is None, stderr
         cls.prefix = os.path.join(cls.bert, "bert_model.ckpt")
 
-    def copy_data(self, split="train"):
-        """Copies the data into the test's folder; returns the path of a split."""
-        data = shutil.copytree(self.data, os.path.join(tempfile.mkdtemp(dir=self.folder), "data"))
-        return os.path.join(data, split + ".tsv")
-
     def copy_bert(self):
         """Copies the BERT into the test's folder; returns its checkpoint's prefix."""
         folder = shutil.copytree(self.bert, os.path.join(tempfile.mkdtemp(dir=self.folder), "bert"))
@@ -434,32 +429,8 @@ class BadInputTest(ScriptTestCase):
         self.refuse_all(cases)
 
     def test_checkpoints(self):
-        truncated, index_only, flipped = (self.copy_bert() for _ in range(3))
-        data = ".data-00000-of-00001"
-        write(truncated + data, read(truncated + data, "rb")[:-1], "wb")
-        os.remove(index_only + data)
-        write(flipped + ".index", b"\xff" * 500, "wb")
         bigger = os.path.join(tiny.write_bert(self.folder, hidden_size=16), "bert_model.ckpt")
-        other = os.path.join(self.folder, "other.ckpt")
-        with tf.Graph().as_default(), tf.Session() as session:
-            tf.get_variable("weights", [2])
-            session.run(tf.global_variables_initializer())
-            tf.train.Saver().save(session, other)
-        self.refuse_all(
-            [
-                (["--init_checkpoint=" + prefix], [prefix, *parts])
-                for prefix, parts in (
-                    (self.bert, [self.prefix]),
-                    (self.prefix + "-1000", []),
-                    (self.prefix + ".index", []),
-                    (truncated, []),
-                    (index_only, [index_only + data]),
-                    (flipped, []),
-                    (bigger, ["[23, 16]", "[23, 8]"]),
-                    (other, ["weights"]),
-                )
-            ]
-        )
+        self.refuse_all([(["--init_checkpoint=" + bigger], [bigger, "[23, 16]", "[23, 8]"])])
 
     def test_vocabularies(self):
         longer, cased = (
@@ -477,23 +448,10 @@ class BadInputTest(ScriptTestCase):
         )
 
     def test_rows(self):
-        cases = []
-        for change, parts in (
-            (lambda lines: lines[:3] + [b"1\t2\t3"] + lines[3:], ["line 4", "3 columns", "5"]),
-            (lambda lines: lines[:4] + [b""] + lines[4:], ["line 5"]),
-            (lambda lines: lines + [b"yes\t1\t2\ta\tb"], ["line 26", "'yes'", "0, 1"]),
-            (lambda lines: lines + [b"1\t1\t2\tcaf\xe9\tb"], ["line 26", "UTF-8"]),
-            (lambda lines: lines[1:], ["line 1"]),
-            (lambda lines: lines[:1], []),
-            (lambda lines: [], []),
-        ):
-            train = self.copy_data()
-            write(train, b"\n".join(change(read(train, "rb").splitlines())), "wb")
-            cases.append((["--data_dir=" + os.path.dirname(train)], [train, *parts]))
-        train = self.copy_data()
-        write(train, read(train, "rb").decode("utf-8").encode("utf-16"), "wb")
-        cases.append((["--data_dir=" + os.path.dirname(train)], [train, "UTF-16"]))
-        self.refuse_all(cases)
+        data = shutil.copytree(self.data, os.path.join(self.folder, "data"))
+        train = os.path.join(data, "train.tsv")
+        write(train, read(train, "rb") + b"yes\t1\t2\ta\tb\n", "wb")
+        self.refuse_all([(["--data_dir=" + data], [train, "line 26", "'yes'", "0, 1"])])
 
     def test_flags(self):
         for flags, *parts in (
@@ -528,16 +486,11 @@ class BadInputTest(ScriptTestCase):
 
     def test_a_broken_output_dir(self):
         data, index = "partial.ckpt-2.data-00000-of-00001", "partial.ckpt-2.index"
-        for name, change, parts in (
-            (data, lambda old: old[: len(old) // 2], ["partial.ckpt-2"]),
-            (data, lambda old: None, ["partial.ckpt-2"]),
-            (data, lambda old: b"\xff" * len(old), ["partial.ckpt-2"]),
-            (index, lambda old: None, ["/checkpoint"]),
-            (index, lambda old: b"\xff" * len(old), ["partial.ckpt-2"]),
-            ("checkpoint", lambda old: b"\xff\xfe", ["/checkpoint"]),
-            ("checkpoint", lambda old: b"no such thing", ["/checkpoint"]),
-            ("settings.json", lambda old: b"{", ["settings.json"]),
-            ("settings.json", lambda old: b"[]", ["settings.json"]),
+        for name, change, part in (
+            (data, lambda old: old[: len(old) // 2], "partial.ckpt-2"),
+            (data, lambda old: None, "partial.ckpt-2"),
+            (data, lambda old: b"\xff" * len(old), "partial.ckpt-2"),
+            (index, lambda old: None, "/checkpoint"),
         ):
             output_dir = os.path.join(tempfile.mkdtemp(dir=self.folder), "output")
             shutil.copytree(self.trained, output_dir)
@@ -550,7 +503,7 @@ class BadInputTest(ScriptTestCase):
                 write(path, changed, "wb")
             before = contents(output_dir)
             for arguments in (self.train, ["--do_eval", "--tuning=head"]):
-                self.refuse([output_dir, *parts], *arguments, output_dir=output_dir)
+                self.refuse([output_dir, part], *arguments, output_dir=output_dir)
                 self.assertEqual(contents(output_dir), before)
 
 
@@ -738,6 +691,16 @@ class LibraryTest(tf.test.TestCase):
         self.config = modeling.BertConfig.from_json_file(
             os.path.join(self.bert, "bert_config.json")
         )
+
+    def test_it_has_the_names_of_berts_script(self):
+        for name in (
+            *("InputExample", "PaddingInputExample", "InputFeatures", "DataProcessor"),
+            *("XnliProcessor", "MnliProcessor", "MrpcProcessor", "ColaProcessor"),
+            *("convert_single_example", "convert_examples_to_features", "input_fn_builder"),
+            *("file_based_convert_examples_to_features", "file_based_input_fn_builder"),
+            *("create_model", "model_fn_builder"),
+        ):
+            self.assertTrue(hasattr(run_classifier, name), name)
 
     def estimator(self, model_fn, output_dir="output"):
         run_config = tf_estimator.tpu.RunConfig(

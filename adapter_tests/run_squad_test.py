@@ -53,6 +53,7 @@ class SquadTestCase(AnyScriptTestCase):
             "--train_batch_size=8",
             "--num_train_epochs=1",
             "--learning_rate=0.01",
+            "--precision=float32",  # "auto" measures, and may differ between two runs.
             *(["--version_2_with_negative"] if cls.VERSION_2 else []),
         ]
 
@@ -124,7 +125,9 @@ class Version1Test(SquadTestCase):
             folder = os.path.join(self.folder, flags_of_method[0])
             with self.assertLogs("absl", "INFO") as log:
                 report = self.succeed(
-                    "--tuning=" + flags_of_method[0], *flags_of_method[1:], output_dir=folder
+                    *("--do_train", "--num_train_epochs=0.2", "--tuning=" + flags_of_method[0]),
+                    *flags_of_method[1:],
+                    output_dir=folder,
                 )
             # What is said before the training and after it; the pooler has no part in it.
             (before,) = [line for line in log.output if "Training " in line]
@@ -299,6 +302,39 @@ class Version2Test(SquadTestCase):
 
 @pytest.mark.without_xla
 class LibraryTest(tf.test.TestCase):
+    """Code as it was written for BERT's run_squad."""
+
+    def test_it_has_the_names_of_berts_script(self):
+        for name in (
+            *("SquadExample", "InputFeatures", "RawResult", "create_model", "model_fn_builder"),
+            *("read_squad_examples", "convert_examples_to_features"),
+            *("get_final_text", "write_predictions"),
+        ):
+            self.assertTrue(hasattr(run_squad, name), name)
+
+    def test_from_questions_to_answers(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        path = tiny.write_squad(os.path.join(folder, "train.json"))
+        vocab_file = os.path.join(tiny.write_bert(os.path.join(folder, "bert")), "vocab.txt")
+        examples = run_squad.read_squad_examples(path, True)
+        features, results = [], []
+        run_squad.convert_examples_to_features(
+            examples, tokenization.FullTokenizer(vocab_file), 24, 8, 4, True, features.append
+        )
+        for feature in features:
+            start, end = (
+                np.arange(24) == at for at in (feature.start_position, feature.end_position)
+            )
+            results.append(
+                run_squad.RawResult(feature.unique_id, (9.0 * start).tolist(), (9.0 * end).tolist())
+            )
+        paths = [os.path.join(folder, name) for name in ("predictions", "nbest", "null_odds")]
+        run_squad.write_predictions(examples, features, results, 3, 5, True, *paths)
+        (article,) = read_json(path)["data"]
+        qas = [qa for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
+        expected = {qa["id"]: qa["answers"][0]["text"] for qa in qas}
+        self.assertEqual(read_json(paths[0]), expected)
+
     def test_model_fn_builder(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         prefix = os.path.join(tiny.write_bert(os.path.join(folder, "bert")), "bert_model.ckpt")

@@ -91,6 +91,7 @@ class TaggerTestCase(AnyScriptTestCase):
             "--num_train_epochs=1",
             "--learning_rate=0.03",
             "--feature_cache_dir=none",
+            "--precision=float32",  # "auto" measures, and may differ between two runs.
         ]
 
     def results(self, name="eval_results.json"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import io
 import json
 import os
@@ -26,7 +27,7 @@ import serve
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving import http_server
+from adapter_bert.serving import bank, http_server, registry, rest_api
 from adapter_tests.support import command_lines, own_models, served, tiny
 
 
@@ -40,6 +41,72 @@ class ServeTestCase(tf.test.TestCase):
 
 
 class FlagsTest(ServeTestCase):
+    def arguments(self, *flags, **environment):
+        """Runs the script but for its server; returns the arguments of what it calls, by name."""
+        served.save_all(self.root, ["sms"])
+        places = {bank: "AdapterBank", registry: "ServedTasks", rest_api: "RestApi"}
+        places[http_server] = "make_server"
+        given = {"BERT_BASE_DIR": served.prepare()[0], **environment}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.dict(os.environ, given))
+            stack.enter_context(mock.patch.object(http_server, "run"))
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            called = {}
+            for module, name in places.items():
+                real = getattr(module, name)
+                spied = stack.enter_context(mock.patch.object(module, name, side_effect=real))
+                called[name] = inspect.signature(real), spied
+            serve.run(self.values(f"--adapter_dir={self.root}", "--port=0", *flags))
+            return {
+                name: signature.bind(*spied.call_args[0], **spied.call_args[1]).arguments
+                for name, (signature, spied) in called.items()
+            }
+
+    def test_who_may_add_and_remove_tasks(self):
+        def allowed(*flags, **environment):
+            api = self.arguments(*flags, **environment)["RestApi"]
+            return api["token"], api["allows_changes"], api["address"]
+
+        with mock.patch.dict(os.environ):
+            os.environ.pop(serve.TOKEN_VARIABLE, None)
+            self.assertEqual(allowed(), (None, True, "127.0.0.1"))
+            everybody = "--host=0.0.0.0"
+            with self.assertLogs("absl", "WARNING") as logs:
+                self.assertEqual(allowed(everybody), (None, False, "0.0.0.0"))
+            self.assertIn("--host=0.0.0.0 without --token", logs.output[0])
+            secret = {serve.TOKEN_VARIABLE: "secret"}
+            self.assertEqual(allowed(everybody, **secret), ("secret", True, "0.0.0.0"))
+            found = allowed(everybody, "--token=other", **secret)
+            self.assertEqual(found, ("other", True, "0.0.0.0"))
+
+    def test_limits(self):
+        found = self.arguments(
+            *("--max_body_mb=2", "--max_upload_mb=3", "--max_instances=4", "--max_queue_size=5"),
+            *("--max_batch_size=6", "--read_timeout=7", "--answer_timeout=8"),
+            *("--most_in_memory=9", "--keep_versions=10", "--max_text_length=11"),
+            *("--max_connections=12", "--precision=int8"),
+        )
+        self.assertEqual(
+            found["RestApi"]["limits"],
+            rest_api.Limits(
+                max_body_bytes=2 * 1024 * 1024,
+                max_upload_bytes=3 * 1024 * 1024,
+                max_instances=4,
+                max_queue_rows=5,
+                max_batch_rows=6,
+                read_seconds=7.0,
+                answer_seconds=8.0,
+            ),
+        )
+        made = found["AdapterBank"]
+        self.assertEqual((made["max_in_memory"], made["precision"]), (9, "int8"))
+        made = found["ServedTasks"]
+        self.assertEqual((made["root"], made["keep_versions"]), (self.root, 10))
+        self.assertEqual(made["encoding"].max_text_length, 11)
+        made = found["make_server"]
+        self.assertEqual((made["max_connections"], made["read_seconds"]), (12, 7.0))
+        self.assertGreater(made["stop_seconds"], 7.0 + 8.0)
+
     def test_flags_that_are_refused(self):
         with http_server.listen("127.0.0.1", 0) as bound:
             taken = f"--port={bound.getsockname()[1]}"
@@ -70,8 +137,8 @@ class FlagsTest(ServeTestCase):
         values = self.values(f"--adapters={one}", f"--adapter_dir={self.root}")
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
-            tasks, bank = serve._load(values)
-        for opened in (tasks, bank):
+            tasks, adapter_bank = serve._load(values)
+        for opened in (tasks, adapter_bank):
             opened.close()
         self.assertRegex(logs.output[0], "'sms' is served from .*/sms/adapter, not from .*/a.b/sms")
 
@@ -85,8 +152,8 @@ class FlagsTest(ServeTestCase):
         task_adapter.save(folder, adapter._replace(description=description))
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
-            tasks, bank = serve._load(self.values(f"--adapter_dir={self.root}"))
-        for opened in (tasks, bank):
+            tasks, adapter_bank = serve._load(self.values(f"--adapter_dir={self.root}"))
+        for opened in (tasks, adapter_bank):
             self.addCleanup(opened.close)
         self.assertEqual([task.name for task in tasks.current()], ["sms"])
         self.assertRegex(logs.output[0], "Not served: .*__class__")

@@ -447,13 +447,6 @@ class TableTest(TokenizationTestCase):
             self.assertLessEqual(len(table), 3)
         self.assertEqual(calls, [1, 2, 3, 4, 1])
 
-    def test_all_tables_are_bounded(self):
-        for name in ("_CLEANED", "_CLEANED_AND_SPLIT", "_WITHOUT_ACCENTS", "_SPLIT"):
-            table = getattr(tokenization, name)
-            for code in range(tokenization._MAX_CHARACTERS + 100):
-                table[code]
-            self.assertLessEqual(len(table), tokenization._MAX_CHARACTERS)
-
 
 class LoadVocabTest(TokenizationTestCase):
     def test_order_and_stripping(self):

@@ -140,13 +140,6 @@ class FlagSectionsTest(tf.test.TestCase):
         text = "\nTraining:\n  --c: What it is.\n\nOutput:\n  --a: What it is.\n  --b: What it is."
         self.assertEqual(cli.help_text(values), text)
 
-    def test_a_flag_is_defined_once(self):
-        values = flags.FlagValues()
-        define("Output", "a", values)
-        for title in ("Output", "Training"):
-            with self.assertRaises(flags.DuplicateFlagError):
-                define(title, "a", values)
-
     def test_every_flag_of_every_script_has_its_section(self):
         for script in SCRIPTS:
             values = defined(script)

@@ -129,7 +129,3 @@ class ExitCodeTest(tf.test.TestCase):
         for bug in (ValueError("v"), RuntimeError("r"), OSError("o"), PermissionError("p")):
             with self.assertRaises(type(bug)):
                 errors.exit_code(raising, bug)
-
-    def test_callers_may_catch_a_value_error(self):
-        with self.assertRaises(ValueError):
-            raising(errors.UserError("a.tsv: is empty."))

@@ -17,7 +17,7 @@ from adapter_bert.experiments import grids, halving, records, selection
 from adapter_bert.formats import task_adapter
 from adapter_tests.support import command_lines, task_adapters, tiny
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = paths.PROJECT  # Tests replace it there.
 
 
 def trials_of(*trial_grids):

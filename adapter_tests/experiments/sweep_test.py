@@ -26,7 +26,7 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.training import progress
 from adapter_tests.support import task_adapters, tiny
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = paths.PROJECT  # Tests replace it there.
 
 CHECKPOINTS = {"checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index"}
 

@@ -14,12 +14,12 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common import paths
 from adapter_bert.formats import hub, task_adapter
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.hub_server import HubServer
 from adapter_tests.support.refusals import RefusalTestCase
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HAS_PACKAGE = importlib.util.find_spec("huggingface_hub") is not None
 
 
@@ -78,7 +78,11 @@ class HubTest(tf.test.TestCase):
             "NO_PROXY": "*",
         }
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+            [sys.executable, *arguments],
+            cwd=paths.PROJECT,
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         return done.returncode, done.stdout, done.stderr
 

@@ -8,6 +8,7 @@ import unittest
 import urllib.error
 from unittest import mock
 
+import pytest
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -195,6 +196,33 @@ class HubTest(HubTestCase):
         )
 
 
+def save_hostile_encoder(folder, values, written):
+    """Writes a SavedModel that writes a file when called and another one when loaded."""
+
+    class Resource(tf2.saved_model.experimental.TrackableResource):
+        """A resource whose initializer writes a file."""
+
+        def _create_resource(self):
+            return tf2.raw_ops.VarHandleOp(shape=[], dtype=tf2.float32, shared_name="harm")
+
+        def _initialize(self):
+            tf2.io.write_file(written + "-by-initializer", "hostile")
+
+    module = tf2_modules.Encoder(values)
+    module.vocab_file = tf2.saved_model.Asset(tf2_modules.write_vocabulary(folder + "-vocabulary"))
+    module.resource = Resource()
+
+    @tf2.function(autograph=False, input_signature=[])
+    def harm():
+        tf2.io.write_file(written, "hostile")
+        return tf2.cast(module.resource.resource_handle.shape.rank or 0, tf2.int32)
+
+    module.harm = harm
+    signature = module.harm.get_concrete_function()
+    tf2.saved_model.save(module, folder, signatures=signature)
+
+
+@pytest.mark.without_xla
 class HostileTest(HubTestCase):
     """Tests modules whose graphs all write a file, so that a test fails if any runs."""
 
@@ -253,7 +281,7 @@ class HostileTest(HubTestCase):
     @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
     def test_a_saved_model_trains_and_writes_nothing(self):
         values, written = tf2_modules.tensors(tiny.config()), self.written
-        tf2_modules.save_hostile_encoder(self.module, values, written)
+        save_hostile_encoder(self.module, values, written)
         loaded = tf2.saved_model.load(self.module)
         self.assertTrue(os.path.exists(written + "-by-initializer"))
         loaded.harm()

@@ -5,6 +5,7 @@ import itertools
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -91,6 +92,7 @@ def load_random(session, scale=0.5):
     return {v.op.name: np.float32(x) for v, x in zip(variables, values)}
 
 
+@pytest.mark.without_xla
 class FeedforwardAdapterTest(tf.test.TestCase):
     """Tests every combination of variants of a single adapter."""
 
@@ -122,16 +124,13 @@ class FeedforwardAdapterTest(tf.test.TestCase):
                 self.assertAllClose(actual, [hidden.mean(0), hidden.var(0)], rtol=1e-4)
 
     def test_every_combination_equals_numpy(self):
-        for normalization, depth, interaction, residual, trains in itertools.product(
-            adapters.NORMALIZATIONS,
-            (1, 2, 3),
-            adapters.INTERACTIONS,
-            (None, self.Y),
-            (False, True),
+        for normalization, depth, interaction, residual in itertools.product(
+            adapters.NORMALIZATIONS, (1, 3), adapters.INTERACTIONS, (None, self.Y)
         ):
             settings = dict(normalization=normalization, depth=depth, interaction=interaction)
-            with self.subTest(residual=residual is not None, trains=trains, **settings):
-                self.check(residual, trains, **settings)
+            for trains in (False, True) if normalization == "batch" else (False,):
+                with self.subTest(residual=residual is not None, trains=trains, **settings):
+                    self.check(residual, trains, **settings)
 
     def test_terms_are_summed_by_default(self):
         with tf.Graph().as_default(), self.session() as session:
@@ -276,7 +275,7 @@ class BertTest(tf.test.TestCase):
     def test_initialized_near_identity(self):
         for variant in VARIANTS:
             distances = []
-            for init_scale in (1e-3, 1.0):
+            for init_scale in (1e-3,) if variant else (1e-3, 1.0):
                 with tf.Graph().as_default(), self.session() as session:
                     tf.set_random_seed(2)
                     outputs = []
@@ -293,7 +292,8 @@ class BertTest(tf.test.TestCase):
             with self.subTest(**variant):
                 # The outputs of LayerNorms are of order 1.
                 self.assertLess(distances[0], 0.02)
-                self.assertGreater(distances[1], 0.2)
+                if not variant:
+                    self.assertGreater(distances[1], 0.2)
 
     def test_gradients_reach_every_variable(self):
         for variant in VARIANTS:

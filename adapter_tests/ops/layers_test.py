@@ -1,13 +1,15 @@
+import contextlib
 import functools
 import math
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.ops import layers, parameters
+from adapter_bert.ops import layers, parameters, xla
 from adapter_bert.ops.dropout import DropoutKey
-from adapter_tests.support.ways import as_for_a_tpu, both_ways
+from adapter_tests.support.ways import both_ways
 
 
 def derivative(function, x, d_output, step=1e-5):
@@ -30,6 +32,14 @@ class Given(parameters.Parameters):
 
     def get_for_rows(self, name, rows, initializer, *, collections=()):
         return tf.cast(self.weights[name], tf.float32)
+
+
+@contextlib.contextmanager
+def as_for_a_tpu():
+    """Builds what XLA would compile as a whole on a TPU, without barriers, which only XLA knows."""
+    barriers = mock.patch.object(xla, "xla_optimization_barrier", tuple)
+    with barriers, mock.patch.object(xla, "is_in_xla", lambda: True):
+        yield
 
 
 class BothWaysTest(tf.test.TestCase):

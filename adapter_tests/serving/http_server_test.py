@@ -34,7 +34,7 @@ async def echo(scope, receive, send):
     "/large" answers what no buffer holds.
     """
     if scope["path"] == "/slow":
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(0.5)
     body, more = b"", scope["path"] != "/ignore"
     while more:
         message = await receive()
@@ -62,7 +62,7 @@ class HttpServerTest(tf.test.TestCase):
     def test_who_says_nothing_or_half_of_a_head_is_not_waited_for(self):
         request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
         whole = (b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\n", request, request * 2)
-        with servers.serving(echo, read_seconds=1.0) as port:
+        with servers.serving(echo, read_seconds=0.3) as port:
             for sent, connection in [(sent, self.connect(port, sent)) for sent in whole]:
                 with self.subTest(sent):
                     # Until nothing comes any more: it was closed.
@@ -77,11 +77,11 @@ class HttpServerTest(tf.test.TestCase):
             self.assertIn(b"200 OK", received)
 
     def test_a_slow_body_is_the_applications_to_wait_for(self):
-        with servers.serving(echo, read_seconds=1.0) as port:
+        with servers.serving(echo, read_seconds=0.3) as port:
             connection = self.connect(
                 port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
             )
-            time.sleep(1.5)  # Longer than a head may take.
+            time.sleep(0.5)  # Longer than a head may take.
             connection.sendall(b"ab")
             self.assertIn(b"200 OK", connection.recv(1000))
 
@@ -165,7 +165,7 @@ class HttpServerTest(tf.test.TestCase):
 
     def test_a_request_that_came_with_the_one_before_is_answered(self):
         request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
-        with servers.serving(echo, read_seconds=1.0) as port:
+        with servers.serving(echo, read_seconds=0.3) as port:
             connection = self.connect(port, request * 2)
             received = b"".join(iter(lambda: connection.recv(1000), b""))
         self.assertEqual(received.count(b"200 OK"), 2)

@@ -48,38 +48,6 @@ def build_task_adapter(bert, seed=0, *, adapter=None, method="adapters", **chang
     return task_adapter.TaskAdapter(description, tensors)
 
 
-def logits(bert, adapter, input_ids, input_mask, segment_ids):
-    """The logits of a `TaskAdapter` for a batch, [B, L], or [B, S, L] of a head of tokens.
-
-    The encoder is this project's; the head is NumPy's.
-
-    Args:
-      bert: folder of the backbone.
-      adapter: `TaskAdapter`.
-      input_ids, input_mask, segment_ids: int arrays [B, S].
-    """
-    description = adapter.description
-    backbone = tf.train.NewCheckpointReader(os.path.join(bert, "bert_model.ckpt"))
-    inputs = [np.asarray(value, np.int32) for value in (input_ids, input_mask, segment_ids)]
-    settings = description.adapter
-    with tf.Graph().as_default(), tf.Session() as session:
-        encoder = modeling.BertModel(
-            description.backbone.bert_config(),
-            False,
-            *map(tf.constant, inputs),
-            scope="bert",
-            adapter_fn=settings and settings.build(),
-        )
-        variables = tf.global_variables()
-        names = [modeling.variable_name(variable) for variable in variables]
-        own, read = adapter.tensors, backbone.get_tensor
-        tiny.load(session, variables, [own[n] if n in own else read(n) for n in names])
-        pooled, sequence = session.run([encoder.get_pooled_output(), encoder.get_sequence_output()])
-    kind = task_kinds.get(description.kind)
-    weights, bias = (own[kind.head_scope + name] for name in ("output_weights", "output_bias"))
-    return (sequence if kind.reads_tokens else pooled) @ weights.T + bias
-
-
 class SingleTaskModels:
     """Reference models for single tasks, from the graph that the scripts build; cached by form.
 

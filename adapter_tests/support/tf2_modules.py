@@ -155,33 +155,6 @@ def save_encoder(folder, values, vocabulary="vocab.txt", do_lower_case=True):
     return folder
 
 
-def save_hostile_encoder(folder, values, written):
-    """Writes a SavedModel that writes a file when called and another one when loaded."""
-
-    class Resource(tf2.saved_model.experimental.TrackableResource):
-        """A resource whose initializer writes a file."""
-
-        def _create_resource(self):
-            return tf2.raw_ops.VarHandleOp(shape=[], dtype=tf2.float32, shared_name="harm")
-
-        def _initialize(self):
-            tf2.io.write_file(written + "-by-initializer", "hostile")
-
-    module = Encoder(values)
-    module.vocab_file = tf2.saved_model.Asset(write_vocabulary(folder + "-vocabulary"))
-    module.resource = Resource()
-
-    @tf2.function(autograph=False, input_signature=[])
-    def harm():
-        tf2.io.write_file(written, "hostile")
-        return tf2.cast(module.resource.resource_handle.shape.rank or 0, tf2.int32)
-
-    module.harm = harm
-    signature = module.harm.get_concrete_function()
-    tf2.saved_model.save(module, folder, signatures=signature)
-    return folder
-
-
 def save_checkpoint(folder, values, **objects):
     """Writes an object-based checkpoint of an encoder and the vocabulary; returns its prefix."""
     write_vocabulary(folder)

@@ -2,13 +2,12 @@
 
 import json
 import os
-import tempfile
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.tasks import tagging_data
 from adapter_tests.support import mutations
-from adapter_tests.support.refusals import RefusalTestCase
+from adapter_tests.support.file_cases import FileTestCase
 
 CONLL = """-DOCSTART- -X- O O
 
@@ -21,25 +20,15 @@ Peter NNP  I-NP I-PER
 """
 
 
-class FileTestCase(RefusalTestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-
-    def write(self, content, name="train.txt"):
-        path = os.path.join(self.folder, name)
-        with open(path, "wb") as writer:
-            writer.write(content if isinstance(content, bytes) else content.encode("utf-8"))
-        return path
-
+class TaggingFileTestCase(FileTestCase):
     def read(self, content, name="train.txt", **options):
-        return tagging_data.read(self.write(content, name), **options)
+        return tagging_data.read(self.write(name, content), **options)
 
     def sentences(self, *args, **options):
         return [(s.words, s.tags) for s in self.read(*args, **options).sentences]
 
 
-class ColumnsTest(FileTestCase):
+class ColumnsTest(TaggingFileTestCase):
     def test_conll(self):
         file = self.read(CONLL)
         self.assertEqual(
@@ -124,9 +113,9 @@ class ColumnsTest(FileTestCase):
             ("a O\nM\xfcller O\n".encode("latin-1"), ["line 2", "UTF-8"]),
             ("a O\n".encode("utf-16"), ["line 1", "UTF-16"]),
         ):
-            path = self.write(content)
+            path = self.write("train.txt", content)
             self.assert_refused([path, *parts], tagging_data.read, path)
-        path = self.write("a b O\n")
+        path = self.write("train.txt", "a b O\n")
         for options, parts in (
             ({"tag_column": "4"}, [path, "line 1", "--tag_column=4"]),
             ({"word_column": "-4"}, [path, "line 1", "--token_column=-4"]),
@@ -138,7 +127,7 @@ class ColumnsTest(FileTestCase):
         self.assert_refused(["none.txt", "not exist"], tagging_data.read, "none.txt")
 
 
-class JsonTest(FileTestCase):
+class JsonTest(TaggingFileTestCase):
     def test_read_and_written(self):
         records = [
             {"id": 1, "tokens": ["EU", "caf\u00e9"], "tags": ["B-ORG", "O"]},
@@ -180,11 +169,11 @@ class JsonTest(FileTestCase):
             ("{", ["not valid JSON"]),
             ('{"tokens": [], "tokens": [], "tags": []}', ["tokens", "once"]),
         ):
-            path = self.write(good + line + "\n", "a.jsonl")
+            path = self.write("a.jsonl", good + line + "\n")
             self.assert_refused([path, "line 2", *parts], tagging_data.read, path)
-        path = self.write(good + '{"tokens": ["a"]}\n', "a.jsonl")
+        path = self.write("a.jsonl", good + '{"tokens": ["a"]}\n')
         self.assert_refused([path, "line 2", "'tags'"], tagging_data.read, path, None, None, False)
-        path = self.write('{"tokens": [], "tags": []}\n', "a.jsonl")
+        path = self.write("a.jsonl", '{"tokens": [], "tags": []}\n')
         self.assert_refused([path, "found no word"], tagging_data.read, path)
 
 
@@ -194,6 +183,7 @@ class FindFilesTest(FileTestCase):
         return tagging_data.find_files({**dict.fromkeys(names), **values})
 
     def test_found(self):
+        root = self.folder
         for names in (
             ("eng.train", "eng.testa", "eng.testb"),
             ("train.txt", "valid.txt", "test.txt"),
@@ -201,20 +191,20 @@ class FindFilesTest(FileTestCase):
             ("de.train.tsv", "de.dev.tsv", "de.test.tsv"),
             ("train.jsonl", "dev.jsonl", "test.jsonl"),
         ):
-            self.setUp()
+            self.folder = os.path.join(root, names[0])
             for name in (*names, "README.txt", "train.txt.gz", "contest.txt"):
-                self.write("", name)
+                self.write(name, "")
             paths = [[f"{self.folder}/{name}"] for name in names]
             found = self.find(data_dir=self.folder)
             self.assertEqual(found, dict(zip(("train", "dev", "test"), paths)))
-        path = self.write("", "mine.txt")
+        path = self.write("mine.txt", "")
         found = self.find(data_dir=self.folder, dev_file=path)
         self.assertEqual(found["dev"], [path])
         self.assertEqual(self.find(dev_file=path), {"train": [], "dev": [path], "test": []})
 
     def test_refused(self):
-        self.write("", "dev.txt")
-        self.write("", "valid.txt")
+        self.write("dev.txt", "")
+        self.write("valid.txt", "")
         self.assert_refused(
             ["dev.txt and valid.txt", "--dev_file"], self.find, data_dir=self.folder
         )

@@ -122,7 +122,7 @@ class ScriptTest(ScriptTestCase):
         for split in ("train", "dev", "test"):
             rows = [f"{text}\t{index % 2}\n" for index, text in enumerate(texts)]
             write(os.path.join(self.folder, name, split + ".tsv"), "text\tlabel\n" + "".join(rows))
-        columns = ["--text_column=text", "--label_column=label", "--precision=float32"]
+        columns = ["--text_column=text", "--label_column=label"]
         return ["--task_name=custom", "--data_dir=" + os.path.join(self.folder, name), *columns]
 
     def predictions(self, name):

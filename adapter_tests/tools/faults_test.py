@@ -11,8 +11,9 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.append(os.path.join(_ROOT, "tools"))
+from adapter_bert.common import paths
+
+sys.path.append(os.path.join(paths.PROJECT, "tools"))
 
 import faults  # noqa: E402
 

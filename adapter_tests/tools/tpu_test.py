@@ -9,12 +9,12 @@ import unittest
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_bert.common import paths
 from adapter_bert.tasks import heads
 from adapter_bert.training import model_fn
 from adapter_tests.support import tiny
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FOLDER = os.path.join(_ROOT, "tools")
+FOLDER = os.path.join(paths.PROJECT, "tools")
 sys.path.append(FOLDER)  # Its scripts import each other so.
 
 if tf.__version__.startswith("1."):

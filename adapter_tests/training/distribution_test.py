@@ -17,6 +17,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.ops import xla
@@ -25,7 +26,6 @@ from adapter_tests.support import distributed_training, tiny
 
 pytestmark = pytest.mark.estimator
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TWO = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
 ONE = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
 TF1 = tf.__version__.startswith("1.")
@@ -125,7 +125,7 @@ class TrainingTest(tf.test.TestCase):
     def run_processes(commands, environments):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         processes = [
-            subprocess.Popen(command, cwd=ROOT, env=env, **pipes)
+            subprocess.Popen(command, cwd=paths.PROJECT, env=env, **pipes)
             for command, env in zip(commands, environments)
         ]
         for process in processes:
@@ -193,7 +193,7 @@ class KilledWorkerTest(tf.test.TestCase):
         bert = tiny.write_bert(os.path.join(self.folder, "bert"))
         self.command = [
             sys.executable,
-            os.path.join(ROOT, "run_classifier.py"),
+            os.path.join(paths.PROJECT, "run_classifier.py"),
             "--task_name=MRPC",
             "--do_train",
             "--do_eval",

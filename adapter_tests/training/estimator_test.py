@@ -169,29 +169,28 @@ class ResumingTest(TrainingTestCase):
             self.assertSameWeights(folders[0], folders[2])
 
     def test_a_stopped_run_goes_on_to_the_same_weights(self):
-        for method in ("adapters", "full"):
-            straight, resumed = self.new_dir(), self.new_dir()
-            self.runner(straight, method, steps=9).train(tiny.arrays())
-            runner = self.runner(resumed, method, steps=9, save=2)
+        straight, resumed = self.new_dir(), self.new_dir()
+        self.runner(straight, "full", steps=9).train(tiny.arrays())
+        runner = self.runner(resumed, "full", steps=9, save=2)
 
-            class Stop(tf.train.SessionRunHook):
-                def after_run(self, run_context, run_values):
-                    if checkpoints.last_step(resumed) == 4:  # noqa: B023
-                        raise KeyboardInterrupt
+        class Stop(tf.train.SessionRunHook):
+            def after_run(self, run_context, run_values):
+                if checkpoints.last_step(resumed) == 4:
+                    raise KeyboardInterrupt
 
-            estimator_train = runner._estimator.train
+        estimator_train = runner._estimator.train
 
-            def train(*args, **options):
-                hooks = [*options.pop("hooks"), Stop()]
-                return estimator_train(*args, hooks=hooks, **options)  # noqa: B023
+        def train(*args, **options):
+            hooks = [*options.pop("hooks"), Stop()]
+            return estimator_train(*args, hooks=hooks, **options)
 
-            runner._estimator.train = train
-            with self.assertRaises(KeyboardInterrupt):
-                runner.train(tiny.arrays())
-            self.assertEqual(checkpoints.last_step(resumed), 4)
-            self.runner(resumed, method, steps=9, save=2).train(tiny.arrays())
-            self.assertEqual(checkpoints.last_step(resumed), 9)
-            self.assertSameWeights(straight, resumed)
+        runner._estimator.train = train
+        with self.assertRaises(KeyboardInterrupt):
+            runner.train(tiny.arrays())
+        self.assertEqual(checkpoints.last_step(resumed), 4)
+        self.runner(resumed, "full", steps=9, save=2).train(tiny.arrays())
+        self.assertEqual(checkpoints.last_step(resumed), 9)
+        self.assertSameWeights(straight, resumed)
 
     def test_ctrl_c_saves_the_step_it_stops_after(self):
         tiny.enable_signals(self)
@@ -238,19 +237,6 @@ def accuracy_and_loss(arrays, predictions):
 @pytest.mark.estimator
 @pytest.mark.without_xla
 class EvaluationTest(TrainingTestCase):
-    def test_scores_do_not_depend_on_the_batch_size(self):
-        folder = self.new_dir()
-        rows = tiny.arrays(rows=13)
-        self.runner(folder).train(rows)
-        results = []
-        for batch_size in (1, 5, 13, 32):
-            runner = self.runner(folder)
-            runner.run = dataclasses.replace(runner.run, eval_batch_size=batch_size)
-            result = runner.evaluate(rows, functools.partial(accuracy_and_loss, rows))
-            results.append([result["accuracy"], result["loss"]])
-            self.assertEqual(result["global_step"], 4)
-        self.assertAllClose(results, [results[0]] * 4, rtol=1e-5)
-
     def test_predictions_agree_with_the_scores(self):
         folder = self.new_dir()
         rows = tiny.arrays(rows=13)
@@ -270,35 +256,6 @@ class EvaluationTest(TrainingTestCase):
             for value in event.summary.value
         }
         self.assertAllClose(shown, found)
-
-    def test_a_tasks_own_checkpoint_is_evaluated(self):
-        trained, empty = self.new_dir(), self.new_dir()
-        rows = tiny.arrays()
-        runner = self.runner(trained)
-        runner.train(rows)
-        expected = [row["probabilities"] for row in runner.predict(rows)]
-        prefix = self.full_checkpoint(trained)
-        found = self.runner(empty, init_checkpoint=prefix).predict(rows)
-        self.assertAllEqual(expected, [row["probabilities"] for row in found])
-
-
-@pytest.mark.estimator
-@pytest.mark.without_xla
-class TaskCheckpointTest(TrainingTestCase):
-    """A training that starts from another training's adapter."""
-
-    def test_it_starts_there(self):
-        first, second = self.new_dir(), self.new_dir()
-        self.runner(first).train(tiny.arrays())
-        given = tf.train.latest_checkpoint(first)
-        task = os.path.join(second, "task.ckpt")
-        checkpoints.write(task, checkpoints.trained_tensors(given))
-        options = {"task_checkpoint": task, "num_warmup_steps": 1, "steps": 1}
-        self.runner(second, **options).train(tiny.arrays())  # At the rate 0.
-        before, after = weights(given), weights(second)
-        self.assertEqual(after["global_step"], 1)
-        for name in checkpoints.trained_tensors(given):
-            self.assertAllEqual(before[name], after[name], name)
 
 
 @pytest.mark.estimator
@@ -439,12 +396,6 @@ class LessMemoryTest(TrainingTestCase):
             if "/self/key/bias" not in name:
                 error = np.abs(found[name] - value).max() / max(1e-12, np.abs(value).max())
                 self.assertLess(error, tolerance, name)
-
-    def test_parts_of_a_batch(self):
-        for method, parts in (("adapters", 4), ("full", 2)):
-            whole = self.train(method)
-            found = self.train(method, gradient_accumulation_steps=parts)
-            self.assertNear(found, whole, 1e-5)
 
     def test_parts_with_different_numbers_of_tags(self):
         of_tags = {"head": tagging.KIND.head(2), "arrays": tiny.tagged(tiny.arrays(24))}

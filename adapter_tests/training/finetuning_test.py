@@ -24,7 +24,14 @@ import run_classifier
 from adapter_bert.common import configs, devices, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.training import cluster, distribution, estimator, finetuning, output_dir
+from adapter_bert.training import (
+    cluster,
+    distribution,
+    estimator,
+    finetuning,
+    output_dir,
+    starting_point,
+)
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.refusals import RefusalTestCase
@@ -155,19 +162,14 @@ class SavedTest(JobsTestCase):
         trained = sizes["adapters"] + sizes["layer_norms"] + sizes["head"]
         counted = f"Trained: {trained:,} of {total + sizes['adapters']:,} parameters"
         self.assertIn(counted, self.report)
-        methods = {
-            "head": (set(), 0),
-            "layer_norm": (set(LAYER_NORMS), sizes["layer_norms"]),
-            "top_layers": (layer | pooler, sizes["layer"] + 2 * 2 * 8 + sizes["pooler"]),
-            "full": (everything, total - sizes["head"]),
-        }
-        self.assertEqual({*methods, "adapters"}, set(configs.METHODS))
-        for method, (names, trained) in methods.items():
-            top = ["--num_top_layers=1"] if method == "top_layers" else []
+        of_top = sizes["layer"] + 2 * 2 * 8 + sizes["pooler"] + sizes["head"]
+        for method, top, names, trained in (
+            ("top_layers", ["--num_top_layers=1"], layer | pooler, of_top),
+            ("full", [], everything, total),
+        ):
             output_dir = os.path.join(self.folder, method)
             flags = ["--tuning=" + method, "--num_train_epochs=0.4", *top]
             report = self.succeed("--do_train", *flags, output_dir=output_dir)
-            trained += sizes["head"]
             self.assertIn(f"Trained: {trained:,} of {total:,} parameters", report)
             adapter = task_adapter.load(os.path.join(output_dir, "adapter"))
             self.assertEqual(set(adapter.tensors), names | set(HEAD), method)
@@ -178,19 +180,6 @@ class SavedTest(JobsTestCase):
                 ),
                 self.predict(output_dir, *flags),
             )
-
-    def test_a_full_checkpoint(self):
-        report = self.succeed("--save_full_checkpoint", "--do_train")
-        self.assertIn("(hidden_size=3) only: BERT's own code", report)
-        full = tf.train.NewCheckpointReader(self.path("full_model.ckpt"))
-        names = {*model_variables.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
-        self.assertEqual(set(full.get_variable_to_shape_map()), names)
-        # BERT's README: a fine-tuned checkpoint as --init_checkpoint, into another folder.
-        expected = self.predict(self.output_dir)
-        found = self.predict(
-            os.path.join(self.folder, "other"), "--init_checkpoint=" + self.path("full_model.ckpt")
-        )
-        self.assertEqual(found, expected)
 
     def test_a_full_checkpoint_without_moving_statistics(self):
         flags = ["--adapter_normalization=batch"]
@@ -284,16 +273,24 @@ class InitCheckpointTest(JobsTestCase):
         shutil.rmtree(folder, ignore_errors=True)
         return shutil.copytree(run, folder)
 
+    def supplied(self, init_checkpoint):
+        """Returns the flags that this --init_checkpoint supplies to a prediction."""
+        flags = "--do_predict", "--init_checkpoint=" + init_checkpoint, "--output_dir=nowhere"
+        values = command_lines.parsed(run_classifier.define_flags, *flags)
+        return starting_point.find(values, "mrpc").supplied
+
     def test_a_runs_folder_or_checkpoint_means_its_adapter_and_its_bert(self):
-        expected = self.predict(self.copied(self.trained))
+        results, log, _ = self.readme(self.trained)
+        self.assertEqual(results, self.predict(self.copied(self.trained)))
         bert = os.path.join(self.bert, "bert_model.ckpt")
+        self.assertEqual(log.count("belongs to a run"), 1)
+        self.assertIn(f"using its task adapter, {self.adapter}, on its BERT, {bert}", log)
         last = tf.train.latest_checkpoint(self.trained)
         adapters = self.adapter, self.adapter + "/"
         for named in (self.trained, self.trained + "/", last, last + ".index", *adapters):
-            results, log, _ = self.readme(named)
-            self.assertEqual(results, expected)
-            self.assertEqual(log.count("belongs to a run"), 1)
-            self.assertIn(f"using its task adapter, {self.adapter}, on its BERT, {bert}", log)
+            replacements = self.supplied(named).replacements
+            self.assertEqual(replacements["adapter"], self.adapter, named)
+            self.assertEqual(replacements["init_checkpoint"], bert, named)
 
     def test_the_bert_is_the_one_that_the_run_recorded_or_lies_beside_the_config(self):
         expected = self.predict(self.copied(self.trained))
@@ -349,7 +346,7 @@ class InitCheckpointTest(JobsTestCase):
     def test_berts_checkpoint_with_a_head_is_a_full_fine_tuning(self):
         """Alone in a folder, as BERT's code leaves it: with Adam's moments and "checkpoint"."""
         precision = "--precision=float32"  # BERT's folder does not record one.
-        expected = self.predict(self.copied(self.whole), "--tuning=full", precision)
+        expected = self.predict(self.copied(self.whole), "--tuning=full")
         run = os.path.join(self.folder, "bert_output")
         os.mkdir(run)
         last = tf.train.latest_checkpoint(self.whole)
@@ -357,10 +354,12 @@ class InitCheckpointTest(JobsTestCase):
             if name == "checkpoint" or name.startswith(os.path.basename(last) + "."):
                 shutil.copy(os.path.join(self.whole, name), run)
         checkpoint = os.path.join(run, os.path.basename(last))
-        for named in (checkpoint, run, last):
-            results, log, _ = self.readme(named, precision)
-            self.assertEqual(results, expected)
-            self.assertEqual(log.count("holds a head and no adapters: using --tuning=full"), 1)
+        results, log, _ = self.readme(checkpoint, precision)
+        self.assertEqual(results, expected)
+        self.assertEqual(log.count("holds a head and no adapters: using --tuning=full"), 1)
+        for named, prefix in ((checkpoint, checkpoint), (run, checkpoint), (last, last)):
+            found = self.supplied(named)
+            self.assertEqual(found, ({"tuning": "full"}, {"init_checkpoint": prefix}), named)
         # A training starts from it as from any BERT, by default with adapters, and resumes so.
         self.succeed("--do_train", "--init_checkpoint=" + checkpoint)
         self.assertEqual(task_adapter.describe(self.path("adapter")).tuning.method, "adapters")
@@ -381,14 +380,18 @@ class InitCheckpointTest(JobsTestCase):
         self.assertEndsWith(folder, "_full")
         self.assertIn("test_results.tsv", os.listdir(os.path.join("output", folder)))
 
-    def test_a_full_checkpoint_with_adapters(self):
-        self.succeed("--do_train", "--save_full_checkpoint")
-        expected = self.predict(self.output_dir)
+    def test_a_full_checkpoint(self):
+        report = self.succeed("--do_train", "--save_full_checkpoint")
+        self.assertIn("(hidden_size=3) only: BERT's own code", report)
         full = self.path("full_model.ckpt")
+        names = {*model_variables.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
+        self.assertEqual(set(all_tensors(full)), names)
+        expected = self.predict(self.output_dir)
+        other = os.path.join(self.folder, "other")
+        self.assertEqual(self.predict(other, "--init_checkpoint=" + full), expected)
         results, log, _ = self.readme(full)
         self.assertEqual(results, expected)
         self.assertIn("holds a head and its adapters: using --adapter_size=3", log)
-        other = os.path.join(self.folder, "other")
         self.refuse(
             [full, "16"],
             "--do_predict",
@@ -407,7 +410,7 @@ class PrecisionTest(JobsTestCase):
         seconds = mock.Mock(return_value=measured)
         seen = mock.patch.multiple(devices, has_bfloat16=lambda: True, product_seconds=seconds)
         with seen, self.assertLogs("absl", "INFO") as logs:
-            self.succeed(*arguments)
+            self.succeed("--precision=auto", *arguments)
         (line,) = [line for line in logs.output if "Computing in" in line]
         with open(self.path("eval_results.json")) as reader:
             self.assertIn(json.load(reader)["precision"], line)
@@ -424,10 +427,9 @@ class PrecisionTest(JobsTestCase):
     def test_a_run_keeps_its_precision(self):
         shutil.copytree(self.trained, self.output_dir)
         os.remove(self.path("eval_results.json"))
-        recorded = task_adapter.describe(self.adapter).training["precision"]
         for flags in (["--do_train", "--do_eval"], ["--do_eval"]):
-            said = self.succeed_where(2.0 if recorded == "float32" else 0.5, *flags)
-            self.assertEqual(said, f"{recorded}, as recorded (--precision=auto).")
+            said = self.succeed_where(2.0, *flags)
+            self.assertEqual(said, "float32, as recorded (--precision=auto).")
 
     def test_a_run_that_died_before_its_first_checkpoint_does_not_set_it(self):
         settings = json.loads(read(os.path.join(self.trained, "settings.json")))
@@ -437,17 +439,14 @@ class PrecisionTest(JobsTestCase):
         self.assertStartsWith(said, "float32 (--precision=auto): ")
 
     def test_an_adapter_is_used_in_its_precision(self):
-        recorded = task_adapter.describe(self.adapter).training["precision"]
-        measured = "bfloat16" if recorded == "float32" else "float32"
-        speedup, given = {"bfloat16": 2.0, "float32": 0.5}[measured], "--adapter=" + self.adapter
-        said = self.succeed_where(speedup, "--do_eval", given)
-        self.assertEqual(said, f"{recorded}, as recorded (--precision=auto).")
-        said = self.succeed_where(speedup, "--do_eval", given, "--precision=" + measured)
-        self.assertEqual(said, f"{measured} (--precision={measured}).")
+        given = "--adapter=" + self.adapter
+        said = self.succeed_where(2.0, "--do_eval", given)
+        self.assertEqual(said, "float32, as recorded (--precision=auto).")
+        said = self.succeed_where(2.0, "--do_eval", given, "--precision=bfloat16")
+        self.assertEqual(said, "bfloat16 (--precision=bfloat16).")
         # A training that starts from it is another run.
-        self.assertStartsWith(
-            self.succeed_where(speedup, "--do_train", "--do_eval", given), measured
-        )
+        said = self.succeed_where(2.0, "--do_train", "--do_eval", given)
+        self.assertStartsWith(said, "bfloat16")
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no bfloat16 on CPU.")
     def test_a_runs_full_checkpoint_is_used_in_its_precision(self):
@@ -568,10 +567,6 @@ class BestTest(ScriptTestCase):
         self.assert_settings_have_flags()
         self.succeed("--do_eval", "--data_dir=" + other)
         self.assertEqual(contents(self.path("adapter")), before)
-
-    def test_it_needs_the_dev_set(self):
-        for flag in ("--eval_every_steps=2", "--keep_best", "--early_stopping_patience=1"):
-            self.refuse([flag.split("=")[0], "--do_eval"], "--do_train", flag)
 
     def test_early_stopping(self):
         # At this rate nothing changes: no evaluation is better than the first.
@@ -771,7 +766,8 @@ class FoundAdapterTest(JobsTestCase):
         half = {"float32": 2.0, "bfloat16": 1.0}
         processor = {"has_bfloat16": lambda: True, "product_seconds": lambda *_: half}
         with mock.patch.multiple(devices, **processor):
-            self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
+            found = self.predict(self.output_dir, "--precision=auto")
+        self.assertEqual(found, self.predict(self.trained))
 
     def test_it_is_found_where_a_kill_left_it(self):
         os.rename(self.path("adapter"), self.path("adapter.replaced"))
@@ -927,10 +923,9 @@ class ProcessTest(JobsTestCase):
         self.assert_whole()
 
     def kill_in_the_middle(self, flags):
-        process = self.start(*flags)
-        while process.poll() is None and not checkpoints.last_step(self.output_dir):
-            time.sleep(0.02)
-        time.sleep(MOMENTS.uniform(0, 0.5))
+        process, step = self.start(*flags), MOMENTS.randint(1, 60)
+        while process.poll() is None and checkpoints.last_step(self.output_dir) < step:
+            time.sleep(MOMENTS.uniform(0, 0.02))
         self.assertIsNone(process.poll())
         self.kill(process)
         self.assertBetween(checkpoints.last_step(self.output_dir), 2, 119)
