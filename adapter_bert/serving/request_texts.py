@@ -12,7 +12,7 @@ import tokenization
 from adapter_bert.common import configs, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, presentations
+from adapter_bert.tasks import presentations
 
 Outputs = List[Dict[str, Any]]  # One per row, as `bank.AdapterBank.predict` returns them.
 
@@ -104,7 +104,7 @@ class TaskTexts:
             presentation, self._num_required = presentations.of(description)
             self.fields = presentation.fields
         length, max_length = description.max_seq_length, self._config.max_position_embeddings
-        min_length = classifier_features.MIN_SEQ_LENGTH
+        min_length = configs.MIN_SEQ_LENGTH
         if not min_length <= length <= max_length:
             raise UserError(
                 f"{where} has max_seq_length {length}; expected {min_length} to {max_length}."

@@ -13,7 +13,6 @@ import numpy as np
 from absl import logging
 
 from adapter_bert.common import task_kinds
-from adapter_bert.common.configs import MIN_SEQ_LENGTH  # noqa: F401  `serving` reads it here.
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_windows
 
