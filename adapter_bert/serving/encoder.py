@@ -187,7 +187,6 @@ def build(
     Returns:
       `Outputs`.
     """
-
     adapter = adapters.Adapter(
         _adapter_function(architecture, tables, slots),
         is_parallel=architecture.placement == "parallel",
@@ -223,6 +222,16 @@ def build(
                 forward=forward,
                 first_position_only=not with_token_logits,
             )
+    return _heads(output, tables, slots, with_token_logits)
+
+
+def _heads(output, tables: Tables, slots: SlotIndices, with_token_logits: bool) -> Outputs:
+    """Returns the `Outputs` of each sequence's pooler and head.
+
+    Args:
+      output: the last layer's, float [B, S, D], or [B, D] without token_logits.
+      tables, slots, with_token_logits: as for `build`.
+    """
     first = output[:, 0] if with_token_logits else output
     kernel, pooler_bias = (
         tables.gather("bert/pooler/dense/" + name, slots) for name in ("kernel", "bias")

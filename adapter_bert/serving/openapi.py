@@ -15,6 +15,17 @@ def document(max_instances: int) -> Dict[str, Any]:
     Args:
       max_instances: maximum number of instances in a request.
     """
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "adapter-bert", "version": __version__},
+        "paths": _paths(max_instances),
+        "security": [{}, {"token": []}],
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _paths(max_instances: int) -> Dict[str, Any]:
+    """Returns the operations by path."""
     instance = _instance_schema()
     mixed = {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]}
     prediction = {
@@ -65,13 +76,7 @@ def document(max_instances: int) -> Dict[str, Any]:
     }
     for path in ("/healthz", "/readyz", "/openapi.json"):
         paths[path]["get"]["security"] = []
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "adapter-bert", "version": __version__},
-        "paths": paths,
-        "security": [{}, {"token": []}],
-        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-    }
+    return paths
 
 
 def _object(properties: Dict[str, Any], required=None, **options) -> Dict[str, Any]:
