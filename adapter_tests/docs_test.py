@@ -513,6 +513,12 @@ class RunTest(SessionTestCase):
         importlib.import_module("uvicorn")
         for source, name in (("mine", "sms_spam"), ("mrpc", "mrpc_2")):
             shutil.copytree(f"output/{source}/adapter", f"served/{name}/adapter")
+        with open("served/sms_spam/adapter/adapter_config.json", "r+") as file:
+            config = json.load(file)
+            config["presentation"]["fields"] = ["text"]  # The pages' task has single texts.
+            file.seek(0)
+            json.dump(config, file, indent=2)
+            file.truncate()
         shutil.copytree("output/mrpc/adapter", "adapter")
         start = next(c for c in commands("README.md") if c.text.startswith("python serve.py"))
         with self.served(*self.words(start)[2:], "--adapter_dir=served") as (said, port):

@@ -140,7 +140,9 @@ class FlagsTest(ServeTestCase):
             tasks, adapter_bank = serve._load(values)
         for opened in (tasks, adapter_bank):
             opened.close()
-        self.assertRegex(logs.output[0], "'sms' is served from .*/sms/adapter, not from .*/a.b/sms")
+        self.assertRegex(
+            logs.output[-1], "'sms' is served from .*/sms/adapter, not from .*/a.b/sms"
+        )
 
     def test_an_adapter_whose_config_would_replace_a_class_is_left_out(self):
         served.save_all(self.root, ["sms"])

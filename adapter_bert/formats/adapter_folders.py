@@ -134,7 +134,11 @@ def find_all(root: str) -> Dict[str, List[str]]:
                 check_task_name(name)
                 adapters[name] = folders
             elif is_task_name(name) and files.isdir(posixpath.join(root, name)):
-                logging.warning("Not served: %s: there is no task adapter in it.", name)
+                logging.warning(
+                    "Not served: %s: there is no task adapter in it, nor in its folder adapter or"
+                    " a number.",
+                    name,
+                )
         except UserError as error:
             logging.warning("Not served: %s: %s", name, error)
     return adapters
