@@ -135,8 +135,8 @@ def find_all(root: str) -> Dict[str, List[str]]:
                 adapters[name] = folders
             elif is_task_name(name) and files.isdir(posixpath.join(root, name)):
                 logging.warning(
-                    "Not served: %s: there is no task adapter in it, nor in its folder adapter or"
-                    " a number.",
+                    "Not served: %s: there is no task adapter in it, in its folder `adapter` or in"
+                    " a numbered one.",
                     name,
                 )
         except UserError as error:
