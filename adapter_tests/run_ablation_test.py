@@ -310,7 +310,7 @@ class RunsTest(AblationTestCase):
         dev = os.path.join(self.folder, "data")
         tiny.write_mrpc(dev, seed=5)
         for arguments, options, expected in (
-            ([], {"adapter": other}, "of another adapter;"),
+            ([], {"adapter": other}, "with a different adapter;"),
             (["--data_dir=" + dev], {}, "with a different data;"),
             (["--max_seq_length=9"], {"adapter": other}, "another adapter and another max_seq"),
         ):

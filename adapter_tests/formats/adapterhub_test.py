@@ -341,7 +341,8 @@ class GoldensTest(AdapterHubTestCase):
         inputs = [batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")]
         for name, (kind, labels, settings, is_hidden) in self.CASES.items():
             source, converted = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
-            self.output("from_adapterhub", source, self.bert, converted, "--max_seq_length=16")
+            flags = ["--max_seq_length=16", *(["--max_query_length=8"] if kind == "span" else [])]
+            self.output("from_adapterhub", source, self.bert, converted, *flags)
             loaded = task_adapter.load(converted)
             self.assertEqual(loaded.description.kind, kind)
             self.assertEqual(loaded.description.labels, labels)

@@ -437,7 +437,7 @@ class AdapterConfigTest(tf.test.TestCase):
         for wrong, part in (
             ({"size": 0}, "--adapter_size must be at least 1, but is 0"),
             ({"size": 2**31}, "--adapter_size=2147483648 exceeds"),
-            ({"init_scale": -1e-9}, "--adapter_init_scale must be .* of 0 or more, but is -1e-09"),
+            ({"init_scale": -1e-9}, "--adapter_init_scale must be 0 or more, but is -1e-09"),
             ({"init_scale": float("inf")}, "--adapter_init_scale must be .* but is inf"),
             ({"init_scale": float("nan")}, "--adapter_init_scale must be .* but is nan"),
             ({"normalization": "group"}, "--adapter_normalization=group: .* none, layer, batch"),
