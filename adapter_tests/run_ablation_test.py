@@ -312,7 +312,7 @@ class RunsTest(AblationTestCase):
         for arguments, options, expected in (
             ([], {"adapter": other}, "with a different adapter;"),
             (["--data_dir=" + dev], {}, "with a different data;"),
-            (["--max_seq_length=9"], {"adapter": other}, "another adapter and another max_seq"),
+            (["--max_seq_length=9"], {"adapter": other}, "different adapter and max_seq"),
         ):
             code, _, stderr, _ = self.ablate(*arguments, **options)
             self.assert_one_sentence(code, stderr, [expected, "--overwrite_output_dir"])
