@@ -1,12 +1,12 @@
 """Compares the paper's claims with the records of a sweep.
 
 A difference between two methods is a mean over tasks, at each method's selected settings. Its
-standard error combines those over seeds. A verdict needs two learning rates, two numbers of epochs
-and two seeds for each method and size, and three tasks for a mean over tasks. Two seeds with equal
-scores have no usable error and are not enough. Only the tasks, scales and designs that have these
-count; without enough of them, the claim is open. An ablation compares a model with itself and needs
-two seeds only. A claim is unclear if its verdict differs within the 95% confidence interval; see
-`estimates`.
+standard error combines those over seeds. A verdict needs two learning rates and two numbers of
+epochs at equal other settings, and two seeds, for each method and size, and three tasks for a mean
+over tasks. Two seeds with equal scores have no usable error and are not enough. Only the tasks,
+scales and designs that have these count; without enough of them, the claim is open. An ablation
+compares a model with itself and needs two seeds only. A claim is unclear if its verdict differs
+within the 95% confidence interval; see `estimates`.
 """
 
 import collections
@@ -353,14 +353,15 @@ def _ablation_rows(ablations):
         ]
         for one in ablations
     }
+    changes_of_layers = sum(layers.values(), [])
     yield _ablation_row(
         "Removing one layer's adapters: change in accuracy, worst layer",
         "−2 (MNLI, CoLA)",
         {task: min(changes, key=_value) for task, changes in layers.items()},
         ablations,
         "every layer at least −2",
-        sum(layers.values(), []),
-        estimates.at_least(sum(layers.values(), []), -2),
+        changes_of_layers,
+        estimates.at_least(changes_of_layers, -2),
     )
     left = [estimates.over_seeds([s - one.majority for s in one.none]) for one in ablations]
     yield _ablation_row(
@@ -610,8 +611,9 @@ def _difference_row(
 
 
 def _row(claim, expected, ours, sides, tasks, agrees_if, verdict, min_tasks=1):
+    by_task = {task: gaps(sides, [task]) for task in tasks}
     missing = [
-        _where(text, [task for task in tasks if text in gaps(sides, [task])], tasks)
+        _where(text, [task for task in tasks if text in by_task[task]], tasks)
         for text in gaps(sides, tasks, min_tasks)
     ]
     counts = [

@@ -53,8 +53,9 @@ def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
       UserError: a value is invalid for its flag.
     """
     recorded = training.get("answers", {})
-    settings: Dict[str, Any] = {"max_answer_length": 30, "null_score_diff_threshold": 0.0}
-    for name, default in settings.items():
+    settings: Dict[str, Any] = {}
+    for name in ("max_answer_length", "null_score_diff_threshold"):
+        default = getattr(AnswerSettings(), name)
         value: Any = recorded.get(name, default) if isinstance(recorded, dict) else None
         if type(value) is not type(default) or (name == "max_answer_length" and value < 1):
             raise UserError(
