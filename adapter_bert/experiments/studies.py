@@ -239,9 +239,10 @@ def _points(value):
 
 def _require_type(value, kind):
     """Returns a JSON value after checking its type, and that it is not NaN or Inf."""
-    if kind is float and not math.isfinite(files.require_type(value, kind)):
+    value = files.require_type(value, kind)
+    if kind is float and not math.isfinite(value):
         raise ValueError(f"expected a finite number, found {value}")
-    return files.require_type(value, kind)
+    return value
 
 
 def _source(record, ablation):
