@@ -147,9 +147,9 @@ def _supplied_by_head(
     """
     if not task or values.bert_hub_module_handle:
         return Supplied()
-    folder = values.output_dir or config.default_folder(task, values.tuning)
-    has_run = bool(OutputDir(folder).recorded("model"))
-    if has_run and (values.output_dir or prefix is None):
+    output = OutputDir(values.output_dir or config.default_folder(task, values.tuning))
+    has_head = output.has_checkpoints() or output.has_adapter()
+    if has_head and output.recorded("model") and (values.output_dir or prefix is None):
         return Supplied()
     checkpoint = prefix or paths.find_bert("init_checkpoint", None)
     replacements = {"init_checkpoint": checkpoint}  # So that it is searched for only once.

@@ -392,6 +392,11 @@ class InitCheckpointTest(JobsTestCase):
         results, log, _ = self.readme(full)
         self.assertEqual(results, expected)
         self.assertIn("holds a head and its adapters: using --adapter_size=3", log)
+        # A training that died before its first checkpoint left its settings there.
+        dead = os.path.join(self.folder, "dead")
+        os.mkdir(dead)
+        shutil.copy(self.path("settings.json"), dead)
+        self.assertEqual(self.readme(full, output_dir=dead)[0], expected)
         self.refuse(
             [full, "16"],
             "--do_predict",
