@@ -617,10 +617,7 @@ def _row(claim, expected, ours, sides, tasks, agrees_if, verdict, min_tasks=1):
         for text in gaps(sides, tasks, min_tasks)
     ]
     counts = [
-        len({selection.key_of(selection.setting(r)) for r in one.records[task]})
-        for one in sides
-        for task in tasks
-        if task in one.records
+        _settings_tried(one.records[task]) for one in sides for task in tasks if task in one.records
     ]
     seeds = [one.chosen[task].seeds for one in sides for task in tasks if task in one.chosen]
     return Row(
@@ -628,6 +625,12 @@ def _row(claim, expected, ours, sides, tasks, agrees_if, verdict, min_tasks=1):
         *(f"{_range(counts)} per method and task", _range(seeds)),
         f"open: {', '.join(missing)}" if missing else verdict,
     )
+
+
+def _settings_tried(records):
+    """Returns the number of settings that the records, or the searches behind them, tried."""
+    keys = {selection.key_of(selection.setting(r)): r["flags"].get("trials", 1) for r in records}
+    return sum(keys.values())
 
 
 def _where(text, tasks, all_tasks):

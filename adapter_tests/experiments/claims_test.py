@@ -311,6 +311,15 @@ class VerdictTest(tf.test.TestCase):
         ]
         self.assertStartsWith(row.ours, "0.0 ± 0.0 (")
 
+    def test_a_search_tries_as_many_settings_as_its_trials(self):
+        search = record("airline", 0.7, test=0.7, script="run_baseline.py", trials=60)
+        row = rows([search, record("airline", 0.8, test=0.8, tuning="full")])[
+            "Further tasks: no-BERT baseline, minus full fine-tuning, test accuracy"
+        ]
+        self.assertEqual(
+            (row.ours, row.settings), ("−10.0 (airline)", "1 to 60 per method and task")
+        )
+
     def test_squad(self):
         squad = {"score": "f1", "script": "run_squad.py"}
         records = [
