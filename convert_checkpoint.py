@@ -109,7 +109,7 @@ def _write_bert(form, destination, bert):
 
 
 def to_onnx(bert):
-    """Converts a BERT for ONNX Runtime, as a bank does at its first use.
+    """Writes backbone.onnx, which serve.py and Predictor read.
 
     Args:
       bert: folder with bert_config.json and bert_model.ckpt; backbone.onnx is written into it, or
@@ -142,7 +142,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
 def from_adapter_bert(
     checkpoint, bert, adapter, *, task, labels, max_seq_length=128, cased=False, overwrite=False
 ):
-    """Extracts the task adapter from a checkpoint of the original adapter-bert.
+    """Extracts the task adapter from a checkpoint of google-research/adapter-bert.
 
     The checkpoint lacks the task's name, labels and casing; the arguments give them. Every tensor
     that adapter tuning does not train must be bit-identical to the pretrained BERT's.
@@ -172,7 +172,7 @@ def from_adapter_bert(
 
 
 def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
-    """Writes a task adapter and its BERT as one checkpoint for adapter-bert's code.
+    """Writes a task adapter and its BERT as one checkpoint for google-research/adapter-bert.
 
     BERT's own code can use only a checkpoint without adapters, as after full fine-tuning.
 

@@ -258,8 +258,8 @@ def report(record):
     cells = {span: f"{round(-points, 1) + 0.0:7.1f}" for span, points in losses.items()}  # No -0.0.
     return [
         f"{record['task']} dev, {record['num_rows']} rows: {record['score']}"
-        f" {_format_score(record, record['all'])}. Its change in points without the adapters of the"
-        " layers from (row) to (column):",
+        f" {_format_score(record, record['all'])}. Change in points without the adapters of layers"
+        " (row) to (column):",
         "    " + "".join(f"{last:7}" for last in layers),
         *(
             f"{first:4}" + "".join(cells.get((first, last), " " * 7) for last in layers)
@@ -279,12 +279,12 @@ def _sentence(record, losses):
     worst = int(np.argmax(losses))
     majority = record.get("majority")
     majority_note = (
-        "" if majority is None else f" (the majority class: {_format_score(record, majority)})"
+        "" if majority is None else f" (majority class: {_format_score(record, majority)})"
     )
     return (
-        f"A single layer costs at most {losses[worst]:.1f} points (layer {worst}); without any"
-        f" adapter it is {_format_score(record, record['none'])}{majority_note}; a layer of the"
-        f" lower half costs {np.mean(losses[:half]):.1f} on average, one of the upper half"
+        f"Removing one layer's adapters costs at most {losses[worst]:.1f} points (layer {worst});"
+        f" removing all leaves {_format_score(record, record['none'])}{majority_note}. On average,"
+        f" a layer of the lower half costs {np.mean(losses[:half]):.1f}, of the upper half"
         f" {np.mean(losses[-half:]):.1f}."
     )
 

@@ -208,10 +208,12 @@ def run(values):
         setup = setup._replace(precision=search_settings.conditions["precision"])
         trials = _search(setup, study)
         if config.search_only:
-            return ["The search is complete; a process without --search_only trains the best."]
+            return [
+                "The search is complete; a process without --search_only trains the best model."
+            ]
         if not search_lock.end():
             return [
-                "The search is complete; the process that ends last trains the best. If it is"
+                "The search is complete; the last process to end trains the best model. If it is"
                 " stopped, run the same command again."
             ]
         best, line = _best(setup, search_settings, trials)

@@ -2,10 +2,10 @@
 
     python run_sweep.py --preset=glue --output_dir=output/glue --jobs=2
     python run_sweep.py --grid=results/grids/sizes.json -- --precision=float32
-    python run_sweep.py --chosen_from=output/glue --set=random_seed=1,2,3
+    python run_sweep.py --chosen_from=output/glue --select_by=accuracy --set=random_seed=1,2,3
 
-A finished trial never runs twice: run the command again to resume a sweep. Several machines share a
-sweep with --shard=1/2 and --shard=2/2. run_report.py draws the results.
+The same command resumes a sweep. Several machines share one with --shard=1/2 and --shard=2/2.
+run_report.py draws the results.
 """
 
 from adapter_bert.common import environment

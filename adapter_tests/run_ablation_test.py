@@ -47,15 +47,15 @@ class PartsTest(tf.test.TestCase):
         self.assertEqual(
             run_ablation.report(self.record()),
             [
-                "MRPC dev, 408 rows: accuracy 75.0%. Its change in points without the adapters of"
-                " the layers from (row) to (column):",
+                "MRPC dev, 408 rows: accuracy 75.0%. Change in points without the adapters of layers"
+                " (row) to (column):",
                 "          0      1      2",
                 "   0    0.0  -25.0  -50.0",
                 "   1           0.0  -25.0",
                 "   2                -25.0",
-                "A single layer costs at most 25.0 points (layer 2); without any adapter it is"
-                " 25.0% (the majority class: 30.0%); a layer of the lower half costs 0.0 on"
-                " average, one of the upper half 12.5.",
+                "Removing one layer's adapters costs at most 25.0 points (layer 2); removing all"
+                " leaves 25.0% (majority class: 30.0%). On average, a layer of the lower half costs"
+                " 0.0, of the upper half 12.5.",
             ],
         )
 
@@ -66,9 +66,9 @@ class PartsTest(tf.test.TestCase):
             run_ablation.report(record)[2:],
             [
                 "   0    5.0",
-                "A single layer costs at most -5.0 points (layer 0); without any adapter it is"
-                " 0.8000; a layer of the lower half costs -5.0 on average, one of the upper half"
-                " -5.0.",
+                "Removing one layer's adapters costs at most -5.0 points (layer 0); removing all"
+                " leaves 0.8000. On average, a layer of the lower half costs -5.0, of the upper"
+                " half -5.0.",
             ],
         )
 
@@ -298,7 +298,7 @@ class RunsTest(AblationTestCase):
         before = contents(self.output_dir)
         code, report, stderr, shown = self.ablate()
         self.assertIsNone(code, stderr)
-        self.assertIn("without any adapter it is 12.5% ", report)
+        self.assertIn("removing all leaves 12.5% ", report)
         self.assertEqual(shown, "")
         self.assertEqual(contents(self.output_dir), before)
         self.assertEqual(self.record("--overwrite_output_dir"), found)

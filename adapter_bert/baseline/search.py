@@ -300,8 +300,9 @@ class Search:
         different = self.settings.differences(recorded)
         if different:
             raise UserError(
-                f"--storage={self.settings.storage}: its study {self.settings.name} has another"
-                f" {', '.join(different)}; give the same, or another --output_dir and --storage."
+                f"--storage={self.settings.storage}: its study {self.settings.name} was"
+                f" started with another {', '.join(different)}; give the same, or another"
+                " --output_dir and --storage."
             )
 
     def _storage_errors(self):

@@ -184,6 +184,7 @@ def _define(name, declared: _Flag, kind, default, flag_values) -> None:
     elif kind is float:
         flags.DEFINE_float(name, default, declared.help, **bounds, **at)
     elif declared.is_multiple:
-        flags.DEFINE_multi_string(name, list(default), declared.help, **at)
+        # absl appends "; repeat this option ...".
+        flags.DEFINE_multi_string(name, list(default), declared.help.rstrip("."), **at)
     else:
         flags.DEFINE_list(name, None if default is None else list(default), declared.help, **at)

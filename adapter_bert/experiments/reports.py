@@ -81,20 +81,19 @@ class Report(NamedTuple):
 def claims(results):
     """Returns the comparison of the paper's claims with the records."""
     rows = paper_claims.rows(results)
-    caption = (
-        "Scores are on the validation set unless the claim says test. The number after ± is a"
-        " standard error over seeds. It covers neither the choice of the setting nor the size of"
-        " the validation set. The percentage trained is the number of trained parameters, head"
-        " included, divided by BERT's. A verdict needs two learning rates, two numbers of epochs"
-        " and two seeds for each method and size. Two seeds with equal scores are not enough; three"
-        " count as exact. A mean over tasks needs three tasks with such runs; top layer and"
-        " LayerNorms, judged per task, need two. Tasks without such runs are left out if the others"
-        " are enough. Removing adapters compares a model with itself and needs two seeds only. A"
-        " claim without enough runs is open. A claim is unclear if the ends of its 95% confidence"
-        " interval give different verdicts (Student's t, with Bonferroni's correction where one of"
-        " several differences can refute the claim). The second table lists each claim's condition,"
-        " the settings tried for each method and task, the seeds of the chosen setting, and what"
-        " leaves the claim open."
+    caption = "\n".join(
+        [
+            "- Scores are on the dev set unless the claim says test. ±: the standard error over"
+            " seeds, without the choice of the setting and the size of the dev set.",
+            "- Trained: parameters including the head, divided by BERT's.",
+            "- Open: fewer than two learning rates, two numbers of epochs, or two seeds with"
+            " different scores (or three equal ones), for a method and size; or fewer than three"
+            " such tasks (top layer and LayerNorms: two). Other tasks are left out if these are"
+            " enough. Removing adapters needs two seeds only.",
+            "- Unclear: the ends of the 95% confidence interval give different verdicts (Student's"
+            " t, with Bonferroni's correction where one of several differences can refute the"
+            " claim).",
+        ]
     )
     verdicts = [row.verdict.partition(": ")[::2] for row in rows]
     tables = [
@@ -146,13 +145,13 @@ def table1(results):
             accuracies += cells_of(label, size_records, VALIDATION, best)
     tasks = tasks_of(cells)
     caption = (
-        "Validation scores in points, the GLUE score of each task. Each is that of the best run on"
-        f" the validation set, over all settings and {count_seeds(cells)}."
+        "Dev scores in points, the GLUE score of each task. Each is that of the best run on"
+        f" the dev set, over all settings and {count_seeds(cells)}."
         f" {_total_note(cells)}{_design_note(records)}"
     )
     tables = [_with_untrained(report_tables.methods_table("", cells, len(tasks)), labels)]
     if len(sizes) > 1 and accuracies:
-        heading = "Validation accuracy by adapter size"
+        heading = "Dev accuracy by adapter size"
         tables.append(report_tables.methods_table(heading, accuracies))
     tables += report_tables.paper_table_1(tasks)
     # Without duplicates: for tasks whose score is accuracy, both lists have the same cells.
@@ -184,7 +183,7 @@ def table2(results):
     tasks = tasks_of(cells)
     caption = (
         f"Test scores in points, {_describe_seeds(cells)}. The setting, with the adapter size or"
-        " the number of top layers, is each task's best on the validation set."
+        " the number of top layers, is each task's best on the dev set."
         f" {_total_note(cells)}{_design_note(records)}"
     )
     tables = [report_tables.transpose(report_tables.methods_table("", cells, len(tasks)))]
@@ -203,7 +202,7 @@ def figure3(results):
 
 
 def figure4(results):
-    """Returns the validation score against trained parameters, with a panel for each task."""
+    """Returns the dev score against trained parameters, with a panel for each task."""
     records = [record for record in results.records if record["script"] == "run_classifier.py"]
     return _parameters_report(records, "Score against trained parameters")
 
@@ -224,7 +223,7 @@ def figure6(results):
         panels += [studies.ablation_panel(ablation) for ablation in results.ablations]
         tables.append(studies.ablation_table(results.ablations))
         captions.append(
-            "Mean change in the validation score over models, in points, when the adapters of a"
+            "Mean change in the dev score over models, in points, when the adapters of a"
             " span of layers are removed from a trained model without further training. Layers"
             " count from 0; the diagonal has the single layers."
         )
@@ -235,9 +234,9 @@ def figure6(results):
         heading = "By the standard deviation of the initial weights"
         tables.append(report_tables.levels_table(heading, cells))
         captions.append(
-            "Validation score by the standard deviation of the adapters' initial weights,"
-            f" {_describe_seeds(cells)}. At each, the other settings are the best on the validation"
-            f" set, among those trained with most of these values.{_singles_note(cells)}"
+            "Dev score by the standard deviation of the adapters' initial weights,"
+            f" {_describe_seeds(cells)}. At each, the other settings are the best on the dev set,"
+            f" among those trained with most of these values.{_singles_note(cells)}"
         )
     title = "Adapters removed, and their initial weights"
     return Report(title, " ".join(captions), tables, numbers, panels)
@@ -264,8 +263,8 @@ def figure7(results):
     )
     panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
     caption = (
-        f"Validation score at each learning rate, {_describe_seeds(cells)}. At each, the other"
-        " settings are the best on the validation set, among those trained at most of the"
+        f"Dev score at each learning rate, {_describe_seeds(cells)}. At each, the other"
+        " settings are the best on the dev set, among those trained at most of the"
         f" rates.{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
         f"{_design_note(by_method[ADAPTERS])}"
     )
@@ -304,8 +303,8 @@ def variants(results):
             ]
     defaults = [record for record in drawn if not _design_label(record, usual_design)]
     caption = (
-        f"Validation scores in points, {_describe_seeds(cells)}. The other settings are each"
-        " adapter's best on the validation set. A difference is from the default adapter of the"
+        f"Dev scores in points, {_describe_seeds(cells)}. The other settings are each"
+        " adapter's best on the dev set. A difference is from the default adapter of the"
         " same size; both are at their best among the settings that both were trained"
         f" with.{_tried_note(drawn)}{_design_note(defaults)}"
     )
@@ -321,11 +320,11 @@ def searches(results):
     panels = []
     for search in ordered:
         score = search["score"][len(VALIDATION) + 1 :]
-        y_label = f"Validation {_SCORES.get(score, f'{score} (× 100)')}"
+        y_label = f"Dev {_SCORES.get(score, f'{score} (× 100)')}"
         panels.append(studies.search_panel(search, paper.title(search["task"]), y_label))
     samplers = sorted({search["sampler"] for search in ordered})
     caption = (
-        "The best validation score of each trial, in the order in which they began, and the best so"
+        "The best dev score of each trial, in the order in which they began, and the best so"
         " far. Trials stopped early scored worse than others at the same number of samples."
         f" Settings were proposed by: {', '.join(samplers)}."
     )
@@ -515,14 +514,14 @@ def _percentiles_report(records, split, title):
         names = tuple(str(row["level"]) for row in rows)
         if points:
             series.append(figures.Series(method.label, _STYLES[method], points, _BAND, names))
-    name = {VALIDATION: "validation", TEST: "test"}[split]
+    name = {VALIDATION: "dev", TEST: "test"}[split]
     tasks = [task for task in baseline if numbers and task in numbers[0]]
     caption = (
         f"Mean {name} score over seeds, in points, minus that of full fine-tuning on the same task."
         f" Percentiles are over {', '.join(map(paper.title, tasks))}. The x axis is the mean of the"
         " parameters trained per task (logarithmic). The numbers at the points are adapter sizes"
-        " and numbers of top layers. The other settings are each task's best on the validation"
-        " set, among those trained at most of the sizes. Sizes and tasks with gaps are left"
+        " and numbers of top layers. The other settings are each task's best on the dev set,"
+        " among those trained at most of the sizes. Sizes and tasks with gaps are left"
         f" out.{_epochs_note(by_method, tasks)}"
         f"{_design_note(by_method[ADAPTERS])}"
     )
@@ -596,10 +595,10 @@ def _parameters_report(records, title):
     ]
     panels = [_panel(cells, task, methods, _PARAMETERS) for task in tasks_of(cells)]
     caption = (
-        "Validation score against the parameters trained per task (logarithmic axis),"
+        "Dev score against the parameters trained per task (logarithmic axis),"
         f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"
-        " are the other methods. At each point, the other settings are the best on the validation"
-        " set, among those trained at most of the sizes."
+        " are the other methods. At each point, the other settings are the best on the dev set,"
+        " among those trained at most of the sizes."
         f"{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
         f"{_design_note(by_method[ADAPTERS])}"
     )
@@ -639,7 +638,7 @@ def _point(cell, x):
 
 def _score_axis_label(cell):
     _, _, name = cell.choice.score.partition("_")
-    return "Validation " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")
+    return "Dev " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")
 
 
 def _scale_panel(cells):

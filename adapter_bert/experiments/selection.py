@@ -1,4 +1,4 @@
-"""Selects settings by their score on the validation set, over seeds.
+"""Selects settings by their score on the dev set, over seeds.
 
 A record is a dict, see `records`. Its setting is its flags without the seed and the task. Scores
 are in points, i.e. multiplied by 100, like the paper's. Settings are compared by their task's
@@ -306,7 +306,7 @@ def group_by(records, key):
 
 
 def choose_best(records, split=VALIDATION):
-    """Returns the best run on the validation set over all settings and seeds, as for GLUE.
+    """Returns the best run on the dev set over all settings and seeds, as for GLUE.
 
     Args:
       records: one task's records.
@@ -326,7 +326,7 @@ def choose_best(records, split=VALIDATION):
 
 
 def choose_mean(records, split=VALIDATION):
-    """Returns the setting with the best mean over seeds on the validation set.
+    """Returns the setting with the best mean over seeds on the dev set.
 
     Settings are compared over the seeds that all of them have (over all seeds if they share none),
     so that an unfinished sweep has no influence. A setting that another one beats on all its seeds

@@ -91,7 +91,7 @@ def search_summary(searches, titles):
         hours = sum(trial["seconds"] for trial in trials) / 3600
         counts = len(trials), sum(trial["pruned"] for trial in trials), best["number"]
         rows.append([title, *map(str, counts), f"{best['points']:.1f}", f"{hours:.2f}"])
-    columns = ["", "trials", "stopped early", "the best", "its validation score", "hours"]
+    columns = ["", "trials", "stopped early", "the best", "its dev score", "hours"]
     return columns, rows
 
 

@@ -234,7 +234,11 @@ class Sweep:
         try:
             return self._digests.compute(source)
         except UserError as error:
-            logging.warning("%s: no digest of its data (%s).", task, str(error).rstrip("."))
+            logging.warning(
+                "%s: its data cannot be read (%s), so later changes to it are not detected.",
+                task,
+                str(error).rstrip("."),
+            )
             return None
 
     def _has_changed_data(self, key):

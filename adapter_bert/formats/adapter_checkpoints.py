@@ -1,4 +1,4 @@
-"""Task adapters in TensorFlow checkpoints, of this project's trainings and of adapter-bert."""
+"""Task adapters in TensorFlow checkpoints, of this project and google-research/adapter-bert."""
 
 import collections
 import dataclasses
@@ -84,7 +84,7 @@ def _model_part(name: str) -> str:
 def read(
     checkpoint: str, description: task_adapter.Description, init_checkpoint: str
 ) -> task_adapter.TaskAdapter:
-    """Loads the task adapter in a checkpoint of adapter-bert.
+    """Loads the task adapter in a checkpoint of google-research/adapter-bert.
 
     All tensors that adapter tuning does not train must be bit-identical to the pretrained BERT's.
 
@@ -261,7 +261,11 @@ def full_checkpoint_use(description: task_adapter.Description) -> str:
     plain_adapter = configs.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
     fn, activation = adapter.fn.lower(), adapter.activation.lower()
     if dataclasses.replace(adapter, fn=fn, activation=activation) != plain_adapter:
-        return f"Load it in this project only: {warning}, and adapter-bert has no such adapters."
+        return (
+            f"Load it in this project only: {warning}, and google-research/adapter-bert has no such"
+            " adapters."
+        )
     return (
-        f"Load it in this project or in adapter-bert (hidden_size={adapter.size}) only: {warning}."
+        "Load it in this project or in google-research/adapter-bert"
+        f" (hidden_size={adapter.size}) only: {warning}."
     )

@@ -7,6 +7,7 @@ import json
 from typing import Any, Dict, Iterable, List, Tuple
 
 from adapter_bert.common import task_kinds
+from adapter_bert.common.configs import FEEDFORWARD_ADAPTER
 
 FILE = "README.md"
 _LICENSE = "apache-2.0"
@@ -101,9 +102,12 @@ def _use(description: Any, kind: task_kinds.TaskKind) -> str:
         f"python {kind.script} --adapter=FOLDER --do_eval --output_dir=output/evaluated DATA",
         "python convert_checkpoint.py describe FOLDER",
     ]
-    if description.tuning.method not in ("full", "top_layers"):  # They change BERT itself.
+    adapter = description.adapter
+    is_variant = adapter and (adapter.variant() or adapter.fn.lower() != FEEDFORWARD_ADAPTER)
+    # Full fine-tuning and top layers change BERT itself.
+    if not is_variant and description.tuning.method not in ("full", "top_layers"):
         commands.append("python serve.py --adapters=FOLDER")
-    if kind.adapterhub_head and description.adapter:
+    if not is_variant and kind.adapterhub_head and adapter:
         commands.append("python convert_checkpoint.py to_adapterhub FOLDER output/adapterhub")
     return (
         "## Use\n\nSet `$BERT_BASE_DIR` to the BERT's folder, FOLDER to this one and DATA to the"

@@ -313,7 +313,7 @@ class TableProcessor(SplitProcessor):
         rows = parts[split]
         if split == "train":
             set_apart = " and ".join(f"{len(parts[name])} as {name}" for name in missing)
-            logging.info("%s: of %d rows, %s are held out.", table.path, len(table.rows), set_apart)
+            logging.info("%s: %d rows; held out: %s.", table.path, len(table.rows), set_apart)
         if not rows:
             raise UserError(
                 f"{table.path}: {len(table.rows)} rows are too few to hold some out as {split};"

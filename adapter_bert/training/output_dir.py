@@ -579,7 +579,7 @@ def _compare(path, settings, sections, step, describe):
         logging.warning(
             "%s: the finished training of %d steps continues to step %d. Its learning rate had"
             " decayed to 0 and rises again, so the weights will differ from those of a single"
-            " training of %d steps; for that, give another --output_dir.",
+            " training of %d steps. For those of a single training, set another --output_dir.",
             path,
             step,
             now["num_train_steps"],

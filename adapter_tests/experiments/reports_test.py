@@ -202,8 +202,8 @@ class ParametersFigureTest(tf.test.TestCase):
         report = reports.figure4(Results(records))
         self.assertEqual([panel.title for panel in report.panels], ["CoLA", "MRPC"])
         cola, mrpc = report.panels
-        self.assertEqual(cola.y_label, "Validation Matthews corr. (× 100)")
-        self.assertEqual(mrpc.y_label, "Validation F1 (%)")
+        self.assertEqual(cola.y_label, "Dev Matthews corr. (× 100)")
+        self.assertEqual(mrpc.y_label, "Dev F1 (%)")
         self.assertEqual(curves(cola), {"head only": [(5, 10.0)]})
         expected = {"adapters": [(100, 81.0), (300, 82.0)], "LayerNorms only": [(30, 70.0)]}
         self.assertEqual(curves(mrpc), expected)

@@ -81,8 +81,12 @@ class CardTest(tf.test.TestCase):
         self.assertIn("serve.py", card)
         tuning = configs.Tuning("full")
         self.assertNotIn("serve.py", self.save(tuning=tuning, adapter=None))
-        adapter = modeling.AdapterConfig(4, placement="parallel", scaling=4.0)
-        self.assertIn("| scaling | 4.0 |", self.save(adapter=adapter))
+        adapter = modeling.AdapterConfig(4, placement="normalized", depth=2)
+        card = self.save(adapter=adapter)
+        self.assertIn("| depth | 2 |", card)
+        # The server and AdapterHub refuse it.
+        self.assertNotIn("serve.py", card)
+        self.assertNotIn("to_adapterhub", card)
 
     def test_names_are_escaped(self):
         task = "a | b\n\n<script>---\nlicense: mit\n# [x](y) `z` é"
