@@ -47,8 +47,8 @@ class PartsTest(tf.test.TestCase):
         self.assertEqual(
             run_ablation.report(self.record()),
             [
-                "MRPC dev, 408 rows: accuracy 75.0%. Change in points without the adapters of layers"
-                " (row) to (column):",
+                "MRPC dev, 408 rows: accuracy 75.0%. Change in points without the adapters of"
+                " layers (row) to (column):",
                 "          0      1      2",
                 "   0    0.0  -25.0  -50.0",
                 "   1           0.0  -25.0",
