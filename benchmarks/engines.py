@@ -2,8 +2,9 @@
 
     python benchmarks/engines.py --model=minilm-l6
 
-The rivals are the model without adapters, and the model with adapters merged. Each measurement runs
-in its own process, one at a time, because the threads of several sessions would disturb each other.
+The rivals are the model without adapters, and the model with one task's adapters. Each measurement
+runs in its own process, one at a time, because the threads of several sessions would disturb each
+other.
 """
 
 import json
@@ -28,7 +29,7 @@ _TASKS = 32
 _WORKER = (sys.executable, os.path.join(harness.FOLDER, "engine_worker.py"))
 _PRECISIONS = ("float32", "int8")
 _MAX_BUSY_SHARE, _MAX_RUNS = 0.03, 6  # The share is of the cores' time, for other processes.
-_PLAIN, _MERGED = "ONNX Runtime, no adapters", "ONNX Runtime, one task's adapters merged"
+_PLAIN, _EXPORTED = "ONNX Runtime, no adapters", "ONNX Runtime, one task, exported from PyTorch"
 _OURS = {1: "the bank, one task", 8: "the bank, 8 tasks", 32: "the bank, 32 tasks"}
 # Limits: multiples of the time of the rival without adapters, for 1 × 32, one task, several tasks.
 _LIMITS = {"float32": (1.25, 1.15, 1.25), "int8": (1.40, 1.30, 1.30)}
@@ -36,11 +37,11 @@ _LIMITS = {"float32": (1.25, 1.15, 1.25), "int8": (1.40, 1.30, 1.30)}
 
 def prepare(folder, peers, model):
     """Writes the rivals' files, and a BERT with `_TASKS` task adapters."""
-    for name in ("plain", "merged"):
+    for name in ("plain", "exported"):
         os.mkdir(os.path.join(folder, name))
         script = os.path.join(harness.FOLDER, "torch_onnx.py")
         options = [f"--model={model}", f"--folder={folder}/{name}"]
-        options += ["--adapters"] * (name == "merged")
+        options += ["--adapters"] * (name == "exported")
         subprocess.run([peers, script, *options], check=True, stdout=sys.stderr)
     config, prefix = random_weights.write_bert(folder, workload.MODELS[model])
     with open(os.path.join(folder, "bert_config.json"), "w") as writer:
@@ -60,7 +61,7 @@ def measure(folder, repeats):
         for precision in _PRECISIONS:
             ways = {
                 _PLAIN: ["rival", f"{folder}/plain/{precision}.onnx"],
-                _MERGED: ["rival", f"{folder}/merged/{precision}.onnx"],
+                _EXPORTED: ["rival", f"{folder}/exported/{precision}.onnx"],
             }
             for tasks, name in _OURS.items():
                 ways[name] = ["bank", folder, f"--precision={precision}", f"--tasks={tasks}"]
@@ -121,7 +122,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         prepare(folder, values.peers, values.model)
         medians = measure(folder, values.repeats)
-    title = f"The bank beside one exported model: {values.model}, rows × tokens"
+    title = f"The bank compared with one exported model: {values.model}, rows × tokens"
     how = (
         f"Medians of {values.repeats} processes of each, in turns, each the median of half a"
         " second's calls after the first; in brackets the time divided by that of ONNX Runtime"

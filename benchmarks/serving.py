@@ -221,8 +221,8 @@ def main():
                 if turn:  # The first one is not counted.
                     reports[key].append(report)
     rows = [row_of(*key, own) for key, own in reports.items()]
-    header = ["clients", "server", "requests/s", "median", "p99", "CPU a request"]
-    title = f"serve.py under load: {values.tasks} tasks, one MRPC pair a request"
+    header = ["clients", "server", "requests/s", "median", "p99", "CPU per request"]
+    title = f"serve.py under load: {values.tasks} tasks, one MRPC pair per request"
     version = "ONNX Runtime " + onnxruntime.__version__
     harness.publish(values, "serving", title, harness.table(header, rows), [version])
 
