@@ -558,7 +558,7 @@ def _variant_rows(glue):
     sides = [one for pair in pairs for one in pair]
     tasks = {task for one in sides for task in one.chosen}
     yield _row(
-        f"{len(pairs)} other adapter designs minus the default: worst to best",
+        f"{len(pairs)} variants of the adapter minus the default: worst to best",
         "no boost",
         f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
         sides,

@@ -257,7 +257,7 @@ class VerdictTest(tf.test.TestCase):
             *swept("MRPC", [0.70, 0.70], adapter_size=64, adapter_parallel=True),
             *swept("MRPC", [0.79, 0.79], adapter_size=64, adapter_residual=False),
         ]
-        row = rows(records)["2 other adapter designs minus the default: worst to best"]
+        row = rows(records)["2 variants of the adapter minus the default: worst to best"]
         self.assertEqual(row.ours, "−11.0 ± 0.1 to −2.0 ± 0.1 (MRPC)")
         self.assertEqual(row.verdict, "agrees")
         # Only settings that the default was trained with, too.
@@ -268,7 +268,7 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual(rows([*records, *deep])[row.claim], row)
         # A design that may be better than the best one makes it unclear.
         records += swept("MRPC", [0.76, 0.80], adapter_size=64, adapter_depth=2)
-        row = rows(records)["3 other adapter designs minus the default: worst to best"]
+        row = rows(records)["3 variants of the adapter minus the default: worst to best"]
         self.assertEndsWith(row.ours, " to −2.0 ± 0.1 (MRPC)")
         self.assertEqual(row.verdict, "unclear")
 
@@ -279,7 +279,7 @@ class VerdictTest(tf.test.TestCase):
             *swept("MRPC", [0.80, 0.82], adapter_size=64, adapter_init_scale=0.1),
             *swept("MRPC", [0.7, 0.7], adapter_size=64, adapter_init_scale=0.1, adapter_depth=2),
         ]
-        row = rows(records)["1 other adapter designs minus the default: worst to best"]
+        row = rows(records)["1 variants of the adapter minus the default: worst to best"]
         self.assertEqual(row.ours, "−11.0 ± 1.0 to −11.0 ± 1.0 (MRPC)")
 
     def test_variants_on_different_tasks(self):
@@ -290,7 +290,7 @@ class VerdictTest(tf.test.TestCase):
         deep = swept("MRPC", [0.7, 0.7], adapter_size=64, adapter_depth=2)
         wide = swept("QNLI", [0.75, 0.75], adapter_size=64, adapter_placement="parallel")
         found = rows([*default, *deep, *wide])
-        name = "2 other adapter designs minus the default: worst to best"
+        name = "2 variants of the adapter minus the default: worst to best"
         self.assertEqual(found[name].ours, "−10.0 ± 0.0 to −5.0 ± 0.0 (MRPC, QNLI)")
         deep += swept("QNLI", [0.9, 0.9], adapter_size=64, adapter_depth=2)
         row = rows([*default, *deep, *wide])[name]
