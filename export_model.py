@@ -17,7 +17,7 @@ if __name__ == "__main__":
 import dataclasses
 from typing import Optional, Tuple
 
-from absl import flags, logging
+from absl import logging
 
 import tokenization
 from adapter_bert.common import cli, devices, files, task_kinds
@@ -73,19 +73,8 @@ class ExportConfig(PretrainedConfig):
             raise UserError(f"--precision={self.precision} needs --format=onnx.")
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    ExportConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Writes the model.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report that ends the run: a list of lines.
+    """Writes the model; returns the report, a list of lines.
 
     Raises:
       UserError: a flag is wrong, a file is missing, broken or incompatible, or this is
@@ -195,6 +184,7 @@ def _check_vocabulary(tokenizer, vocab_file, adapters):
             )
 
 
+define_flags = ExportConfig.define_flags
 main = cli.main_of(run)
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ import re
 import tempfile
 from typing import Any, Optional, Tuple
 
-from absl import flags
-
 from adapter_bert.common import cli, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
@@ -123,20 +121,8 @@ def model_fn_builder(bert_config, init_checkpoint, layer_indexes, use_tpu, use_o
     )
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    ExtractionConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Runs what the flags say, and returns the report.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report, a list of lines.
-    """
+    """Runs what the parsed flags say; returns the report, a list of lines."""
     start = starting_point.find(values)
     config = ExtractionConfig.from_flags(values, start.supplied)
     texts = feature_files.TextFile(config.input_file)
@@ -186,6 +172,7 @@ def _check_plain(init_checkpoint):
         )
 
 
+define_flags = ExtractionConfig.define_flags
 main = cli.main_of(run)
 
 

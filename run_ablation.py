@@ -31,7 +31,6 @@ import posixpath
 from typing import Optional
 
 import numpy as np
-from absl import flags
 
 from adapter_bert.common import cli, files
 from adapter_bert.common.errors import UserError
@@ -70,20 +69,8 @@ class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, D
     overwrite_output_dir: bool = flag(False, "Recompute results in output_dir.", "Output")
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    AblationConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Runs the ablation.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report that ends the run: a list of lines.
-    """
+    """Runs what the parsed flags say; returns the report, a list of lines."""
     start = starting_point.find(values, settings_of=text_windows.recorded)
     config = AblationConfig.from_flags(values, start.supplied)
     classifier_data.check_window_pooling(config, values["window_pooling"].present)
@@ -293,6 +280,7 @@ def _format_score(record, value):
     return f"{value:.1%}" if record["score"] == "accuracy" else f"{value:.4f}"
 
 
+define_flags = AblationConfig.define_flags
 main = cli.main_of(run)
 
 

@@ -20,7 +20,7 @@ import posixpath
 import time
 from typing import NamedTuple, Optional, Tuple
 
-from absl import flags, logging
+from absl import logging
 
 from adapter_bert.baseline import search, search_space, training
 from adapter_bert.baseline.search_space import EVALUATE_EVERY, SPACE
@@ -159,20 +159,8 @@ class Setup(NamedTuple):
     precision: str
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    BaselineConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Runs what the flags say, and returns the report.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report, a list of lines.
-    """
+    """Runs what the parsed flags say; returns the report, a list of lines."""
     config = BaselineConfig.from_flags(values)
     narrowed = _narrow_space(config)
     preset = config.preset and _preset_settings(config.preset, narrowed)
@@ -536,6 +524,7 @@ def _record(setup, settings, scores):
     }
 
 
+define_flags = BaselineConfig.define_flags
 main = cli.main_of(run)
 
 

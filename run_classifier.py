@@ -14,8 +14,6 @@ if __name__ == "__main__":
 
 import functools
 
-from absl import flags
-
 import modeling
 from adapter_bert.common import cli
 from adapter_bert.tasks import (
@@ -138,20 +136,8 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
     return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    ClassifierConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Runs what the flags say, and returns the report.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report, a list of lines.
-    """
+    """Runs what the parsed flags say; returns the report, a list of lines."""
     start = starting_point.find(values, (values.task_name or "").lower(), text_windows.recorded)
     config = ClassifierConfig.from_flags(values, start.supplied)
     processor, data_dir = classifier_data.find_task(config, start.adapter)
@@ -213,6 +199,7 @@ def _run_stages(config, estimator, output, task, rows, labeled):
     return report
 
 
+define_flags = ClassifierConfig.define_flags
 main = cli.main_of(run)
 
 

@@ -19,8 +19,6 @@ import dataclasses
 import posixpath
 from typing import Optional, Tuple
 
-from absl import flags
-
 from adapter_bert.common import cli, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
@@ -78,20 +76,8 @@ class ReportConfig(Settings):
     )
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    ReportConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Writes the reports, or compares two classifiers.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report that ends the run: a list of lines.
-    """
+    """Runs what the parsed flags say; returns the report, a list of lines."""
     config = ReportConfig.from_flags(values)
     if config.compare or config.labels:
         if len(config.compare) != 2 or not config.labels:
@@ -189,6 +175,7 @@ def _check_data(trainings):
                 )
 
 
+define_flags = ReportConfig.define_flags
 main = cli.main_of(run)
 
 

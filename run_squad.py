@@ -12,7 +12,6 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
-from absl import flags
 
 import modeling
 from adapter_bert.common import cli
@@ -89,20 +88,8 @@ def model_fn_builder(
     return model_fn.model_fn_builder(settings, head)
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    SquadConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Runs what the flags say, and returns the report.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report, a list of lines.
-    """
+    """Runs what the parsed flags say; returns the report, a list of lines."""
     start = starting_point.find(values, "squad", squad_task.trained_settings)
     config = SquadConfig.from_flags(values, start.supplied)
     setup = finetuning.set_up(config, start, config.folder_of("squad"))
@@ -140,6 +127,7 @@ def _run_stages(stages, config, estimator, output, train, predict, reader):
     return report
 
 
+define_flags = SquadConfig.define_flags
 main = cli.main_of(run)
 
 

@@ -18,8 +18,6 @@ import re
 import shlex
 from typing import Optional, Tuple
 
-from absl import flags
-
 from adapter_bert.common import cli, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
@@ -88,20 +86,12 @@ class SweepConfig(Settings):
     )
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    SweepConfig.define_flags(flag_values)
-
-
 def run(values, extra_flags=()):
-    """Runs the sweep, or prints its status or commands.
+    """Runs the sweep, or prints its status or commands; returns the report, a list of lines.
 
     Args:
-      values: parsed flags of `define_flags`.
+      values: the parsed flags.
       extra_flags: flags for every trial's command.
-
-    Returns:
-      The report that ends the run: a list of lines.
 
     Raises:
       UserError: a flag is invalid, or a trial of the sweep failed.
@@ -250,6 +240,7 @@ def _best(done, trials):
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}"
 
 
+define_flags = SweepConfig.define_flags
 main = cli.main_of(run, accepts_arguments=True)
 
 

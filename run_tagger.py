@@ -11,7 +11,6 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
-from absl import flags
 
 from adapter_bert.common import cli
 from adapter_bert.tasks import classifier_results, tagging, tagging_task
@@ -20,20 +19,8 @@ from adapter_bert.training import finetuning, starting_point
 from adapter_bert.training.config import SPLITS
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    TaggerConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Runs what the flags say, and returns the report.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report, a list of lines.
-    """
+    """Runs what the parsed flags say; returns the report, a list of lines."""
     start = starting_point.find(values, (values.task_name or tagging_task.NAME).lower())
     config = TaggerConfig.from_flags(values, start.supplied)
     task, splits = tagging_task.load(config, start.adapter)
@@ -81,6 +68,7 @@ def _run_stages(config, estimator, output, task, rows, readers):
     return report
 
 
+define_flags = TaggerConfig.define_flags
 main = cli.main_of(run)
 
 

@@ -19,7 +19,7 @@ import importlib
 import os
 from typing import Optional, Tuple
 
-from absl import flags, logging
+from absl import logging
 
 from adapter_bert.common import cli, configs, files
 from adapter_bert.common.errors import UserError
@@ -104,19 +104,8 @@ class ServerConfig(PretrainedConfig):
     )
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    ServerConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Serves until Ctrl-C or SIGTERM.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report that ends the run: a list of lines.
+    """Serves until Ctrl-C or SIGTERM; returns the report, a list of lines.
 
     Raises:
       UserError: a flag is wrong, a file is missing, broken or incompatible, or a package is
@@ -218,6 +207,7 @@ def _load(config):
     return tasks, adapter_bank
 
 
+define_flags = ServerConfig.define_flags
 main = cli.main_of(run)
 
 

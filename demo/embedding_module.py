@@ -22,7 +22,6 @@ import tempfile
 from typing import Optional
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import tokenization
 from adapter_bert.common import cli, files
@@ -45,20 +44,8 @@ class ModuleConfig(TokenizerConfig):
     output_dir: Optional[str] = flag(None, "Folder of the module, which must be new.", "Output")
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    ModuleConfig.define_flags(flag_values)
-
-
 def run(values):
-    """Runs what the flags say, and returns the report.
-
-    Args:
-      values: parsed flags of `define_flags`.
-
-    Returns:
-      The report, a list of lines.
-    """
+    """Runs what the parsed flags say; returns the report, a list of lines."""
     config = ModuleConfig.from_flags(values)
     folder = config.output_dir
     if not folder:
@@ -129,6 +116,7 @@ def _build(vocabulary, shape, unknown, lowercase):
     )
 
 
+define_flags = ModuleConfig.define_flags
 main = cli.main_of(run)
 
 

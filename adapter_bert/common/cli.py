@@ -1,5 +1,6 @@
 """The frame of every script: flags, --help, the log and user errors.
 
+    define_flags = Config.define_flags
     main = cli.main_of(run)
 
     if __name__ == "__main__":

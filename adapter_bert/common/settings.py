@@ -101,7 +101,7 @@ class Settings:
     """Base class of settings whose fields are flags."""
 
     @classmethod
-    def define_flags(cls, flag_values: flags.FlagValues) -> None:
+    def define_flags(cls, flag_values: flags.FlagValues = flags.FLAGS) -> None:
         """Defines the flags of all fields."""
         for name, field, kind in _fields_with_flags(cls):
             _define(name, field.metadata["flag"], kind, field.default, flag_values)

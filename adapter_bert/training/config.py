@@ -292,7 +292,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     given_flags: FrozenSet[str] = frozenset()
 
     @classmethod
-    def define_flags(cls, flag_values: flags.FlagValues) -> None:
+    def define_flags(cls, flag_values: flags.FlagValues = flags.FLAGS) -> None:
         """Defines the flags of all fields, of `Tuning` and of `AdapterConfig`."""
         super().define_flags(flag_values)
         Tuning.define_flags(flag_values)
