@@ -62,6 +62,7 @@ FIXED_FIELDS = {
 }
 
 
+@dataclasses.dataclass(eq=False)  # Equal only to itself, and hashable, as BERT's.
 class BertConfig:
     """A BERT's sizes and dropout rates, as in bert_config.json.
 
@@ -79,31 +80,17 @@ class BertConfig:
       initializer_range: standard deviation of the truncated normal for initial weights.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_act: Any = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        max_position_embeddings: int = 512,
-        type_vocab_size: int = 16,
-        initializer_range: float = 0.02,
-    ):
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.hidden_act = hidden_act
-        self.hidden_dropout_prob = hidden_dropout_prob
-        self.attention_probs_dropout_prob = attention_probs_dropout_prob
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.initializer_range = initializer_range
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: Any = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 16
+    initializer_range: float = 0.02
 
     @classmethod
     def from_dict(cls, json_object: Dict[str, Any]) -> "BertConfig":
@@ -114,7 +101,7 @@ class BertConfig:
         """
         config = cls(vocab_size=json_object.get("vocab_size", 0))
         for key, value in json_object.items():
-            if key.startswith("__") or hasattr(cls, key):
+            if key.startswith("__") or callable(getattr(cls, key, None)):
                 raise UserError(
                     f"the key {json.dumps(key)} is not allowed in a BERT config, since it would"
                     " replace a method; remove it."

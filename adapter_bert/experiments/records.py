@@ -16,7 +16,6 @@ Each process of a sweep writes its shard's file and reads all files. A record:
 import json
 import math
 import os
-import re
 import time
 
 from adapter_bert.common import files
@@ -185,7 +184,7 @@ def _parse_record(line, where):
         check_scores(record, where)
         _check_flags(record, where)
         return record
-    if not _is_truncated(line):
+    if record is not None or not line.startswith("{"):
         raise UserError(f"{where}: expected the record of a trial.")
     return None
 
@@ -210,14 +209,12 @@ def _is_record(value):
             must_be_number = name in NUMBERS and value["status"] == DONE
             is_number = must_be_number or not isinstance(setting, (str, bool))
             files.require_type(setting, float if is_number else type(setting))
-        return _VALIDATORS[files.require_type(value["status"], str)](value)
+        if files.require_type(value["status"], str) == FAILED:
+            files.require_type(value["reason"], str)
+            return True
+        return value["status"] == DONE and _has_scores(value)
     except (KeyError, TypeError, ValueError):
         return False
-
-
-def _has_reason(record):
-    files.require_type(record["reason"], str)
-    return True
 
 
 def _has_scores(record):
@@ -228,11 +225,3 @@ def _has_scores(record):
     for name in ("name", "fingerprint"):
         files.require_type(backbone[name], str)
     return record["score"] in record["scores"]
-
-
-_VALIDATORS = {DONE: _has_scores, FAILED: _has_reason}
-
-
-def _is_truncated(line):
-    """Returns whether a line is a truncated object, which a killed process may leave."""
-    return re.match(r"\{", line) and _parse_json(line) is None

@@ -191,33 +191,21 @@ class Sweep:
 
     def _add_trials(self, trials):
         """Adds trials by their keys; reads files of data and BERT once for all trials."""
-        backbones, data, bert_files = {}, {}, {}
+        once = functools.lru_cache(maxsize=None)
+        fingerprint, data_digest = once(_backbone_fingerprint), once(self._digest)
+        bert_files_digest = once(_bert_files_digest)
         for trial in trials:
             flags = self._expanded_locations(trial)
-            bert = (
-                flags.get("bert_hub_module_handle"),
-                flags.get("init_checkpoint"),
-            )
-            if bert not in backbones:
-                backbones[bert] = _backbone_fingerprint(*bert)
-            source = data_digests.data_source_of(trial)
-            if source not in data:
-                data[source] = self._digest(source, trial.task)
-            names = tuple(map(flags.get, ("bert_hub_module_handle", *_BERT_FILES)))
-            if names not in bert_files:
-                bert_files[names] = _bert_files_digest(*names)
-            expanded, backbone = _expand_flags(trial), backbones[bert]
-            if bert_files[names]:
-                backbone = [backbone, bert_files[names]]
-            identified = expanded if data[source] else trial
-            key = identified.key(backbone, data[source])
+            handle = flags.get("bert_hub_module_handle")
+            bert = fingerprint(handle, flags.get("init_checkpoint"))
+            data = data_digest(data_digests.data_source_of(trial), trial.task)
+            other_files = bert_files_digest(handle, *map(flags.get, _BERT_FILES))
+            expanded, backbone = _expand_flags(trial), [bert, other_files] if other_files else bert
+            identified = expanded if data else trial
+            key = identified.key(backbone, data)
             # Without digests of data, or of the BERT's other files, as in earlier versions.
-            old_keys = [
-                trial.key(backbone),
-                identified.key(backbones[bert], data[source]),
-                trial.key(backbones[bert]),
-            ]
-            self.trials[key], self._old_keys[key], self._data[key] = trial, old_keys, data[source]
+            old_keys = [trial.key(backbone), identified.key(bert, data), trial.key(bert)]
+            self.trials[key], self._old_keys[key], self._data[key] = trial, old_keys, data
 
     def _expanded_locations(self, trial):
         """Returns a trial's flags, a dict, with environment variables in locations expanded."""
@@ -437,11 +425,10 @@ def _backbone_fingerprint(handle, init_checkpoint):
     return files.sha256(prefix + ".index")  # The index has a checksum of each tensor.
 
 
-def _bert_files_digest(handle, *given):
+def _bert_files_digest(handle, config_file, vocab_file, spm_model_file):
     """Returns a digest of the BERT's config and vocabulary; None for a module, or without them."""
     if handle:
         return None
-    config_file, vocab_file, spm_model_file = given
     names = {"bert_config_file": config_file, "vocab_file": vocab_file}
     if spm_model_file:  # It replaces the vocabulary.
         names = {"bert_config_file": config_file, "spm_model_file": spm_model_file}
