@@ -220,8 +220,6 @@ def embedding_lookup(
     initializer_range: float = 0.02,
     word_embedding_name: str = "word_embeddings",
     use_one_hot_embeddings: bool = False,
-    *,
-    parameters: Parameters = VARIABLES,
 ):
     """Returns the embeddings of ids, and the table of embeddings.
 
@@ -231,7 +229,6 @@ def embedding_lookup(
       initializer_range: stddev of the truncated normal that initializes the table.
       word_embedding_name: name of the table's variable.
       use_one_hot_embeddings: bool; look up by a matrix product.
-      parameters: the source of the table.
 
     Returns:
       (float Tensor [B, S, embedding_size], the table [vocab_size, embedding_size]).
@@ -239,7 +236,7 @@ def embedding_lookup(
     if input_ids.shape.ndims == 3:  # BERT's function accepts [B, S, 1], too.
         input_ids = tf.squeeze(input_ids, -1)
     initializer = create_initializer(initializer_range)
-    table = parameters.get(word_embedding_name, [vocab_size, embedding_size], initializer)
+    table = VARIABLES.get(word_embedding_name, [vocab_size, embedding_size], initializer)
     shape = get_shape_list(input_ids, expected_rank=2, name="input_ids")
     if not use_one_hot_embeddings:
         return tf.gather(table, input_ids), table

@@ -168,10 +168,8 @@ def copy(path: str, destination: str) -> None:
       UserError: the source does not exist or cannot be opened.
     """
     with contextlib.ExitStack() as stack:
-        try:
+        with convert_read_errors(path):  # Else a caller may say that it cannot be written.
             reader = stack.enter_context(open_file(path, "rb"))
-        except OSError as error:  # A caller that converts write errors would blame the destination.
-            raise UserError(f"{path} cannot be read ({reason(error)}).") from error
         shutil.copyfileobj(reader, stack.enter_context(open_file(destination, "wb")))
 
 
@@ -487,13 +485,11 @@ def read_object(
     """
     where = where or _visible(path)
     try:
-        with open_file(path) as reader:
+        with convert_read_errors(f"{where}:"), open_file(path) as reader:
             content = parse_json(reader.read())
             json.dumps(content, ensure_ascii=False).encode("utf-8")  # Rejects lone surrogates.
-    except UserError:  # It is a ValueError, too; a remote path may raise it.
+    except UserError:  # It is a ValueError, too.
         raise
-    except OSError as error:
-        raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
     except DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
@@ -539,6 +535,12 @@ def require_type(value: Any, kind: type) -> Any:
     return value
 
 
+def read_bytes(path: str, where: str) -> bytes:
+    """Returns a file's content; if it cannot be read, a UserError begins with `where`."""
+    with convert_read_errors(where), open_file(path, "rb") as reader:
+        return reader.read()
+
+
 def sha256(path: str) -> str:
     """Returns the SHA-256 of a file in hexadecimal, reading it in chunks.
 
@@ -567,6 +569,15 @@ def file_digests(folder: str) -> List[Tuple[str, str]]:
         return []
     paths = [posixpath.join(parent, name) for parent, _, names in walk(folder) for name in names]
     return [(path, sha256(path)) for path in sorted(paths)]
+
+
+@contextlib.contextmanager
+def convert_read_errors(where: str) -> Iterator[None]:
+    """Converts file system errors to a UserError that begins with `where`, while entered."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({reason(error)}).") from error
 
 
 @contextlib.contextmanager

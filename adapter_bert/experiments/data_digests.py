@@ -72,10 +72,8 @@ class DataDigests:
         return digests
 
     def _sha256(self, path: str) -> str:
-        try:
+        with files.convert_read_errors(path):
             stamp = files.size(path), files.modified_ns(path)
-        except OSError as error:
-            raise UserError(f"{path} cannot be read ({files.reason(error)}).") from error
         if self._files.get(path, (None,))[0] != stamp:
             self._files[path] = stamp, files.sha256(path)
         return self._files[path][1]
@@ -111,10 +109,8 @@ def _iter_files(path: str) -> Iterator[Tuple[str, str]]:
     if not files.isdir(path):
         yield os.path.basename(path), path
         return
-    try:
+    with files.convert_read_errors(path):
         entries = list(files.walk(path))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({files.reason(error)}).") from error
     file_paths = [os.path.join(folder, name) for folder, _, names in entries for name in names]
     for file in sorted(file_paths):
         yield os.path.relpath(file, path), file

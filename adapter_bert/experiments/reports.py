@@ -331,7 +331,7 @@ def searches(results):
     titles = [paper.title(search["task"]) for search in ordered]
     tables = [
         Table("", *studies.search_summary(ordered, titles)),
-        Table("Selected settings", *studies.selected_settings(ordered, titles, report_tables.GAP)),
+        Table("Selected settings", *studies.selected_settings(ordered, titles)),
     ]
     return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
 

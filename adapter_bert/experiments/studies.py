@@ -95,19 +95,15 @@ def search_summary(searches, titles):
     return columns, rows
 
 
-def selected_settings(searches, titles, gap):
+def selected_settings(searches, titles):
     """Returns (columns, rows) of a table of the searches' selected settings, one per row.
 
     Args:
       searches, titles: see `search_summary`.
-      gap: the text for an unused parameter.
     """
     best_settings = [best_trial(search)["settings"] for search in searches]
     rows = [
-        [
-            name.replace("_", " "),
-            *(_format_parameter(name, settings, gap) for settings in best_settings),
-        ]
+        [name.replace("_", " "), *(_format_parameter(name, best) for best in best_settings)]
         for name in SPACE
     ]
     return ["", *titles], rows
@@ -136,7 +132,7 @@ def _with_module_name(settings):
     return {**settings, "module": search_space.short_name(settings["module"])}
 
 
-def _format_parameter(name, settings, gap):
+def _format_parameter(name, settings):
     """Returns a parameter's value as a text, or a gap if another parameter disables it."""
     part, unused = name.split("_")[0], set()
     if not settings["use_convolution"]:
@@ -145,7 +141,7 @@ def _format_parameter(name, settings, gap):
         unused.add("hidden")
     value = _with_module_name(settings)[name]
     if part in unused:
-        return gap
+        return report_tables.GAP
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

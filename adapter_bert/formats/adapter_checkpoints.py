@@ -139,13 +139,12 @@ class RunAdapter(NamedTuple):
     output_dir: str
 
 
-def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[RunAdapter]:
-    """Loads the task adapter of a run.
+def find_run_adapter(path: str) -> Optional[RunAdapter]:
+    """Loads the task adapter of a run that --init_checkpoint names.
 
     Args:
       path: folder of the task adapter, output_dir of the run, or prefix or .index file of one of
         the run's checkpoints.
-      flag: what errors call the path.
 
     Returns:
       `RunAdapter`. For a checkpoint it has the checkpoint's tensors, which may be of an earlier
@@ -155,7 +154,7 @@ def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[Run
       UserError: a file is damaged; or the path is a checkpoint and its run has no task adapter,
         which holds the description.
     """
-    path = path.rstrip("/")
+    path, flag = path.rstrip("/"), "--init_checkpoint"
     if files.exists(f"{files.current_folder(path)}/{task_adapter.CONFIG_FILE}"):
         return RunAdapter(task_adapter.load(path, flag), path, os.path.dirname(path))
     folder = f"{path}/{task_adapter.FOLDER}"

@@ -1,11 +1,10 @@
 """Finds folders of task adapters, and names the tasks: "mrpc" for output/mrpc/adapter."""
 
-import contextlib
 import glob
 import os
 import posixpath
 import re
-from typing import Dict, Iterable, Iterator, List, Optional
+from typing import Dict, Iterable, List, Optional
 
 from absl import logging
 
@@ -206,20 +205,11 @@ def _expand(pattern: str) -> List[str]:
         return [pattern] if is_folder else sorted(glob.glob(pattern))
     if not glob.has_magic(pattern):
         return [pattern]
-    with _convert_read_errors("--adapters=" + pattern):
+    with files.convert_read_errors("--adapters=" + pattern):
         return sorted(files.glob(pattern))
 
 
 def _list_names(folder: str, flag: str = "") -> List[str]:
     """Returns the names in a folder; raises UserError, which begins with `flag`."""
-    with _convert_read_errors(flag + folder):
+    with files.convert_read_errors(flag + folder):
         return [name.rstrip("/") for name in files.listdir(folder)]
-
-
-@contextlib.contextmanager
-def _convert_read_errors(where: str) -> Iterator[None]:
-    """Converts errors of the file system to UserError, which begins with `where`."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{where} cannot be read ({files.reason(error)}).") from error

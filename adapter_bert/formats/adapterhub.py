@@ -73,24 +73,17 @@ _SITES = {
     "feed_forward": {"mh_adapter": False, "output_adapter": True},
 }
 _PLACEMENTS = {
-    "sequential": {
-        "is_parallel": False,
-        "original_ln_before": False,
+    name: {
+        "is_parallel": is_parallel,
+        "original_ln_before": is_normalized,
         "original_ln_after": True,
         "residual_before_ln": True,
-    },
-    "parallel": {
-        "is_parallel": True,
-        "original_ln_before": False,
-        "original_ln_after": True,
-        "residual_before_ln": True,
-    },
-    "normalized": {
-        "is_parallel": False,
-        "original_ln_before": True,
-        "original_ln_after": True,
-        "residual_before_ln": True,
-    },
+    }
+    for name, is_parallel, is_normalized in (
+        ("sequential", False, False),
+        ("parallel", True, False),
+        ("normalized", False, True),
+    )
 }
 # Other fields that change a bottleneck adapter's forward pass; we support only these values.
 _FIXED = {"ln_before": False, "ln_after": False, "use_gating": False, "phm_layer": False}

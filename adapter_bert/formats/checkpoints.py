@@ -346,20 +346,19 @@ def step_of(prefix: str, flag: str = "--output_dir") -> int:
     return int(step)
 
 
-def identity_of(prefix: str, flag: str = "--output_dir") -> Optional[str]:
+def identity_of(prefix: str) -> Optional[str]:
     """Returns the identity of the run that saved a checkpoint; None if it is not recorded.
 
     Args:
-      prefix: prefix of the checkpoint.
-      flag: what errors call the prefix.
+      prefix: prefix of a checkpoint in --output_dir.
 
     Raises:
       UserError: the checkpoint is damaged.
     """
-    reader = open_checkpoint(prefix, flag)
+    reader = open_checkpoint(prefix, "--output_dir")
     if not reader.has_tensor(IDENTITY):
         return None
-    value = np.asarray(read_tensor(reader, IDENTITY, f"{flag} {prefix}")).item()
+    value = np.asarray(read_tensor(reader, IDENTITY, f"--output_dir {prefix}")).item()
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 

@@ -208,10 +208,7 @@ def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
       UserError: the file is missing or damaged, or a tensor has another dtype.
     """
     try:
-        with files.open_file(path, "rb") as reader:
-            entries = safetensors.deserialize(reader.read())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({files.reason(error)}).") from error
+        entries = safetensors.deserialize(files.read_bytes(path, f"{path}:"))
     except safetensors.SafetensorError as error:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
     tensors = {}

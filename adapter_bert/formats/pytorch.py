@@ -135,11 +135,7 @@ def read(path: str, ignored: Sequence[str] = ()) -> Tensors:
       UserError: the file is unreadable, damaged, or not a dict of tensors; or a tensor is not
         float32, float16 or bfloat16.
     """
-    try:
-        with files.open_file(path, "rb") as reader:
-            content = reader.read()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({files.reason(error)}).") from error
+    content = files.read_bytes(path, f"{path}:")
     try:
         if content.startswith(_LEGACY_MAGIC):
             state_dict, values = _read_legacy(content)

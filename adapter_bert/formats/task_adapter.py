@@ -20,7 +20,7 @@ import operator
 import platform
 import struct
 import typing
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors
@@ -191,12 +191,8 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
     where = f"{flag} {folder}"
     folder = files.current_folder(folder)
     description, record = _read_description(folder, where)
-    try:
-        with files.open_file(f"{folder}/{TENSORS_FILE}", "rb") as reader:
-            content = reader.read()
-    except OSError as error:
-        path, reason = f"{folder}/{TENSORS_FILE}", files.reason(error)
-        raise UserError(f"{where}: {path} cannot be read ({reason}).") from error
+    path = f"{folder}/{TENSORS_FILE}"
+    content = files.read_bytes(path, f"{where}: {path}")
     if hashlib.sha256(content).hexdigest() != record.pop("sha256"):
         raise UserError(
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
@@ -405,18 +401,11 @@ def compatibility_fields(description: Description) -> Dict[str, Any]:
     return fields
 
 
-def _describe_differences(differences: Sequence[Difference]) -> List[str]:
-    return [
-        f"{name} is {json.dumps(there)} there and {json.dumps(here)} here"
-        for name, there, here in differences
-    ]
-
-
 def check_fits(
     actual: Description,
     expected: Description,
     where: str,
-    describe: Callable[[Sequence[Difference]], Sequence[str]] = _describe_differences,
+    describe: Callable[[Sequence[Difference]], Sequence[str]],
 ) -> None:
     """Checks that a task adapter is compatible with the model of a run.
 
@@ -424,8 +413,7 @@ def check_fits(
       actual: `Description` of the task adapter.
       expected: `Description` of the run.
       where: beginning of the error message, such as "--adapter output/mrpc/adapter".
-      describe: function from a list of `Difference` to phrases for the error; by default they name
-        each setting and its two values.
+      describe: function from a list of `Difference` to phrases for the error.
 
     Raises:
       UserError: a compatibility field differs.

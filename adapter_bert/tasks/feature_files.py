@@ -86,13 +86,10 @@ class TextFile:
         return self._length
 
     def __iter__(self) -> Iterator[InputExample]:
-        try:
-            with files.open_file(self._path, "rb") as reader:
-                for index, line in enumerate(reader):
-                    yield self._example(index, line)
-        except OSError as error:
-            reason = files.reason(error)
-            raise UserError(f"--input_file={self._path} cannot be read ({reason}).") from error
+        where = f"--input_file={self._path}"
+        with files.convert_read_errors(where), files.open_file(self._path, "rb") as reader:
+            for index, line in enumerate(reader):
+                yield self._example(index, line)
 
     def _example(self, index, line):
         where = f"--input_file={self._path}, line {index + 1}"

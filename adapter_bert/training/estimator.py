@@ -191,26 +191,6 @@ def build_estimator(model, run, head):
     )
 
 
-def _distributed_estimator(model, run, head):
-    """Returns the Estimator that trains on several replicas; see `build_estimator`."""
-    model_fn = model_fn_builder(model, head)
-    config = tf_estimator.RunConfig(
-        train_distribute=run.distribution.strategy(),
-        session_config=devices.session_config(one_device=False),
-        **_run_config(model, run),
-    )
-    return tf_estimator.Estimator(
-        lambda features, labels, mode, params, config: model_fn(
-            features, labels, mode, params, config
-        ).as_estimator_spec(),
-        config=config,
-        params={
-            "train_batch_size": run.train_batch_size,
-            "batch_size": run.train_batch_size // run.distribution.num_replicas,
-        },
-    )
-
-
 def _run_config(model, run):
     """Returns the arguments of every RunConfig, which leave saving and progress to our hooks."""
     return {
@@ -274,15 +254,33 @@ class Estimator:
             return
         if kind == "mirrored":
             with cluster.hide():  # TF_CONFIG may describe a cluster of this machine alone.
-                estimator = _distributed_estimator(self.model, self.run, self._head)
-                estimator.train(input_fn, hooks=hooks, max_steps=last_step)
+                self._distributed().train(input_fn, hooks=hooks, max_steps=last_step)
             return
         # This is the only call that connects the workers. Without an evaluator among them it does
         # not evaluate.
         tf_estimator.train_and_evaluate(
-            _distributed_estimator(self.model, self.run, self._head),
+            self._distributed(),
             tf_estimator.TrainSpec(input_fn, last_step, hooks),
             tf_estimator.EvalSpec(input_fn),
+        )
+
+    def _distributed(self):
+        """Returns the Estimator that trains on several replicas."""
+        model_fn = model_fn_builder(self.model, self._head)
+        config = tf_estimator.RunConfig(
+            train_distribute=self.run.distribution.strategy(),
+            session_config=devices.session_config(one_device=False),
+            **_run_config(self.model, self.run),
+        )
+        return tf_estimator.Estimator(
+            lambda features, labels, mode, params, config: model_fn(
+                features, labels, mode, params, config
+            ).as_estimator_spec(),
+            config=config,
+            params={
+                "train_batch_size": self.run.train_batch_size,
+                "batch_size": self.run.train_batch_size // self.run.distribution.num_replicas,
+            },
         )
 
     def evaluate(self, rows, score_fn, checkpoint=None):

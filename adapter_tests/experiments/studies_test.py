@@ -62,7 +62,7 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows, [["Airline", "5", "2", "1", "75.0", "0.12"]])
         self.assertLen(columns, 6)
         others = self.read(TRIALS[4:])
-        columns, rows = studies.selected_settings([search, others], ["A", "B"], "–")
+        columns, rows = studies.selected_settings([search, others], ["A", "B"])
         self.assertEqual(columns, ["", "A", "B"])
         rows = {name: values for name, *values in rows}
         self.assertEqual(list(rows), [name.replace("_", " ") for name in SPACE])
@@ -72,7 +72,7 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows["hidden layers"], ["1", "0"])
         self.assertEqual(rows["hidden size"], ["128", "–"])
         flat = self.read([trial(0, 0.5, use_convolution=False)])
-        rows = dict(studies.selected_settings([flat], ["A"], "–")[1])
+        rows = dict(studies.selected_settings([flat], ["A"])[1])
         self.assertEqual((rows["conv filters"], rows["lowercase"]), ("–", "no"))
 
     def test_panel(self):
