@@ -75,9 +75,7 @@ def from_huggingface(source, destination, *, overwrite=False):
     Raises:
       UserError: see `huggingface.read`; or the destination is in use.
     """
-    destination = destination.rstrip("/") or "/"
-    _check_destination(destination, overwrite, google.FILES)
-    _write_bert(google, destination, huggingface.read(source, "SOURCE_DIR"))
+    _convert_bert(lambda: huggingface.read(source, "SOURCE_DIR"), google, destination, overwrite)
 
 
 def from_tf2(source, destination, *, overwrite=False):
@@ -94,13 +92,14 @@ def from_tf2(source, destination, *, overwrite=False):
     Raises:
       UserError: see `tf2.read`; or the destination is in use.
     """
+    _convert_bert(lambda: tf2.read(source, f"SOURCE {source}:"), google, destination, overwrite)
+
+
+def _convert_bert(read, form, destination, overwrite):
+    """Writes the BERT that a function reads, in a format with `write` and `FILES`."""
     destination = destination.rstrip("/") or "/"
-    _check_destination(destination, overwrite, google.FILES)
-    bert = tf2.read(source, f"SOURCE {source}:")
-    _write_bert(google, destination, bert)
-
-
-def _write_bert(form, destination, bert):
+    _check_destination(destination, overwrite, form.FILES)
+    bert = read()
     with files.atomic_folder(destination) as folder:
         form.write(folder, bert)
     print(f"{destination}: wrote {count_text(bert.tensors)}.")
@@ -134,9 +133,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
     Raises:
       UserError: the BERT is missing, broken or no BERT; or the destination is in use.
     """
-    destination = destination.rstrip("/") or "/"
-    _check_destination(destination, overwrite, huggingface.FILES)
-    _write_bert(huggingface, destination, google.read(bert, "BERT_DIR"))
+    _convert_bert(lambda: google.read(bert, "BERT_DIR"), huggingface, destination, overwrite)
 
 
 def from_adapter_bert(

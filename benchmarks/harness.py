@@ -256,8 +256,7 @@ def take_turns_whole(contestants, repeats, warm_up=0):
 
 def _run_whole(contestant):
     """Returns (seconds, bytes, marks) of one run from start to exit."""
-    scratch = tempfile.mkdtemp()
-    try:
+    with tempfile.TemporaryDirectory() as scratch:
         command = [part.replace("{scratch}", scratch) for part in contestant.command]
         path = os.path.join(scratch, "marks")
         with open(os.path.join(scratch, "log"), "w+") as output:
@@ -278,8 +277,6 @@ def _run_whole(contestant):
         for mark in marks:
             mark["seconds"] = mark.pop("time") - start
         return seconds, 1024 * usage.ru_maxrss, marks
-    finally:
-        shutil.rmtree(scratch)
 
 
 def last_mark(marks, name):

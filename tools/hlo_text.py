@@ -4,19 +4,14 @@ import re
 from typing import NamedTuple
 
 _BYTES = {
-    "pred": 1,
-    "s8": 1,
-    "u8": 1,
-    "s16": 2,
-    "u16": 2,
-    "f16": 2,
-    "bf16": 2,
-    "s32": 4,
-    "u32": 4,
-    "f32": 4,
-    "s64": 8,
-    "u64": 8,
-    "f64": 8,
+    dtype: size
+    for size, dtypes in (
+        (1, ("pred", "s8", "u8")),
+        (2, ("s16", "u16", "f16", "bf16")),
+        (4, ("s32", "u32", "f32")),
+        (8, ("s64", "u64", "f64")),
+    )
+    for dtype in dtypes
 }
 _ARRAY = re.compile(r"\b({})\[([\d,<= ]*)\]".format("|".join(_BYTES)))
 _ARRAY_IN_PLACE = re.compile(_ARRAY.pattern + r"(?:\{[^}]*\})?")

@@ -77,7 +77,14 @@ def compile_step(setting, python):
     replicas = _REPLICAS[setting.topology]
     if setting.batch_size % replicas:
         raise SystemExit(f"--batch_size={setting.batch_size} is no multiple of {replicas} cores.")
-    program = _program(setting, replicas)
+    program = tpu_program.lower(
+        _model(setting),
+        heads.classifier_head(workload.NUM_LABELS),
+        setting.work,
+        setting.batch_size,
+        setting.max_seq_length,
+        replicas,
+    )
     facts, compiled = _compile(program.serialized, replicas, python, setting)
     for text in (program.text, compiled):
         dynamic = hlo_text.dynamic_shapes(text)
@@ -89,13 +96,6 @@ def compile_step(setting, python):
         trained=program.trained_bytes,
     )
     return facts
-
-
-def _program(setting, replicas):
-    """Returns the `tpu_program.Program` of a setting."""
-    shape = setting.batch_size, setting.max_seq_length
-    head = heads.classifier_head(workload.NUM_LABELS)
-    return tpu_program.lower(_model(setting), head, setting.work, *shape, replicas)
 
 
 def _model(setting):

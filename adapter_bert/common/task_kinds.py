@@ -163,6 +163,11 @@ def names() -> List[str]:
     return list(_MODULES)
 
 
+def kinds() -> List[TaskKind]:
+    """Returns all kinds."""
+    return [get(name) for name in _MODULES]
+
+
 def get(name: str) -> TaskKind:
     """Returns the kind with a name; raises `UserError` if there is none."""
     if name not in _MODULES:

@@ -32,8 +32,7 @@ _MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
 
 def scripts():
     """Returns the training scripts, a dict from their names to the kind of task they train."""
-    kinds = [task_kinds.get(name) for name in task_kinds.names()]
-    return {kind.script: kind for kind in reversed(kinds)}
+    return {kind.script: kind for kind in reversed(task_kinds.kinds())}
 
 
 class Trial(NamedTuple):

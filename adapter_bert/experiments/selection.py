@@ -152,8 +152,9 @@ def setting(record):
         for name, value in values.items()
         if name not in _NON_SETTING_FLAGS and not (name in DEFAULTS and value == DEFAULTS[name])
     }
-    method_flags = (ADAPTERS.level,) if _method_name(record) == ADAPTERS.name else ()
-    return {**{name: flag_of(record, name) for name in method_flags}, **nondefault}
+    if _method_name(record) != ADAPTERS.name:
+        return nondefault
+    return {ADAPTERS.level: flag_of(record, ADAPTERS.level), **nondefault}
 
 
 def key_of(flags):

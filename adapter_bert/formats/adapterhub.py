@@ -255,7 +255,7 @@ def _check_adapter(description: task_adapter.Description) -> configs.AdapterConf
         )
     kind = task_kinds.get(description.kind)
     if kind.adapterhub_head is None:
-        known = [name for name in task_kinds.names() if task_kinds.get(name).adapterhub_head]
+        known = [kind.name for kind in task_kinds.kinds() if kind.adapterhub_head]
         raise UserError(
             f"AdapterHub's format does not support heads of the kind {description.kind}, expected"
             f" {' or '.join(known)}."
@@ -563,7 +563,7 @@ def _setting(config: Dict[str, Any], values: Dict[str, Dict[str, bool]], where: 
 def _head_of(config: Dict[str, Any], where: str) -> _Head:
     """Returns the head for a config; raises UserError if it is not supported here."""
     head_type, num_labels = config.get("head_type"), config.get("num_labels")
-    kinds = [kind for kind in map(task_kinds.get, task_kinds.names()) if kind.adapterhub_head]
+    kinds = [kind for kind in task_kinds.kinds() if kind.adapterhub_head]
     # Kinds with a fixed number of outputs have no labels; they take precedence.
     of_type = [kind for kind in kinds if kind.adapterhub_head == head_type]
     unlabelled = [kind for kind in of_type if kind.num_outputs(0) == num_labels]

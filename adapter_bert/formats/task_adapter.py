@@ -18,7 +18,6 @@ import itertools
 import json
 import operator
 import platform
-import struct
 import typing
 from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
@@ -198,12 +197,12 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
             " differs)."
         )
-    _check_json_size(
-        int.from_bytes(content[:8], "little"), f"{where}: the header of {TENSORS_FILE}"
-    )
+    header_size = int.from_bytes(content[:8], "little")  # safetensors: then a JSON of this size.
+    _check_json_size(header_size, f"{where}: the header of {TENSORS_FILE}")
     try:
         entries = safetensors.deserialize(content)
-        metadata = _header(content)["__metadata__"]["adapter_config"]
+        header = files.parse_json(content[8 : 8 + header_size].decode("utf-8"))
+        metadata = header["__metadata__"]["adapter_config"]
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where}: {TENSORS_FILE} is damaged ({error}).") from error
     record.pop("presentation", None)
@@ -256,7 +255,7 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
 
 def has_head(names: Iterable[str]) -> bool:
     """Returns whether any of these tensor names belongs to a head."""
-    kinds = map(task_kinds.get, task_kinds.names())
+    kinds = task_kinds.kinds()
     return not {name for kind in kinds for name in kind.head_shapes(0, 0)}.isdisjoint(names)
 
 
@@ -466,12 +465,6 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
 def _check_json_size(size: int, where: str) -> None:
     if size > _MAX_JSON_BYTES:
         raise UserError(f"{where} has {size:,} bytes; expected at most {_MAX_JSON_BYTES:,}.")
-
-
-def _header(content: bytes):
-    """Returns the JSON header of safetensors, which follows its length in 8 little-endian bytes."""
-    (length,) = struct.unpack_from("<Q", content)
-    return files.parse_json(content[8 : 8 + length].decode("utf-8"))
 
 
 def _decode(name: str, entry: Dict[str, Any], where: str) -> np.ndarray:

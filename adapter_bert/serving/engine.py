@@ -1,5 +1,6 @@
 """Computes batches that mix tasks with ONNX Runtime: sessions of the graph of `onnx_encoder`."""
 
+import collections
 import math
 import threading
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
@@ -193,13 +194,9 @@ def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.nd
 def _groups(tasks: List[TaskArrays]) -> List[TaskArrays]:
     """Returns the groups' tasks, for groups of equal size with one task each, as large as possible.
 
+    The size is the greatest common divisor of the tasks' numbers of rows.
+
     Args:
       tasks: each row's; rows of one task are adjacent.
     """
-    counts: Dict[int, int] = {}
-    for task in tasks:
-        counts[id(task)] = counts.get(id(task), 0) + 1
-    size = 0
-    for count in counts.values():
-        size = math.gcd(size, count)
-    return tasks[::size]
+    return tasks[:: math.gcd(*collections.Counter(map(id, tasks)).values())]

@@ -96,7 +96,7 @@ def _list_of(items: Dict[str, Any], max_items: int) -> Dict[str, Any]:
 
 def _instance_schema() -> Dict[str, Any]:
     """Returns the schema of an instance: a text, a kind of task's texts, or token ids."""
-    kinds = [task_kinds.get(name) for name in task_kinds.names()]
+    kinds = task_kinds.kinds()
     text, schemas = {"type": "string"}, [{"type": "string"}]
     for fields, num_required in dict.fromkeys((kind.fields, kind.num_required) for kind in kinds):
         properties = dict.fromkeys(fields, text)

@@ -13,6 +13,7 @@ Axes: N texts, T tokens, S positions, L requested layers, D hidden size.
 
 import collections
 import contextlib
+import itertools
 from typing import Any, Callable, Generator, Iterable, Sequence, Tuple
 
 import numpy as np
@@ -177,7 +178,8 @@ def _compute_in_chunks(estimator, texts, config, tokenizer):
     chunks: collections.deque = collections.deque()
 
     def batches():
-        for examples in _chunked(texts, num_batches * config.batch_size):
+        remaining, size = iter(texts), num_batches * config.batch_size
+        for examples in iter(lambda: list(itertools.islice(remaining, size)), []):
             features = feature_files.convert_examples_to_features(
                 examples, config.max_seq_length, tokenizer
             )
@@ -217,14 +219,3 @@ def _arrays(features, length):
         name: np.array([getattr(each, attribute)[:length] for each in features], np.int32)
         for name, attribute in columns.items()
     }
-
-
-def _chunked(items, size):
-    chunk = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

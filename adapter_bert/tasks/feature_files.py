@@ -202,10 +202,8 @@ class _Archive:
     def finish(self):
         """Writes all arrays to the archive."""
         self._values.close()
-        arrays, num_rows = (
-            {"layers": np.array(self._config.layers, np.int32)},
-            len(self._starts) - 1,
-        )
+        num_rows = len(self._starts) - 1
+        arrays = {"layers": np.array(self._config.layers, np.int32)}
         if self._config.pooling == "tokens":
             arrays["starts"] = np.array(self._starts, np.int64)
             arrays["token_ids"] = np.concatenate(self._ids)

@@ -8,8 +8,7 @@ run_classifier.py; GLUE's files are described at https://gluebenchmark.com/tasks
 
 import difflib
 import os
-import typing
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from absl import logging
 
@@ -20,15 +19,15 @@ from adapter_bert.tasks.classifier_features import InputExample
 from adapter_bert.tasks.table_readers import read_rows
 
 
-class Split(typing.NamedTuple):
+class Split(NamedTuple):
     """The file and columns of one split; columns count from 0, or from the end if negative."""
 
     file: str  # Relative to data_dir; "{language}" is replaced by the task's language.
     set_type: str  # The first part of each guid.
     text_a: int
-    text_b: typing.Optional[int] = None
-    label: typing.Optional[int] = None  # None: the split has no labels.
-    language: typing.Optional[int] = None  # Rows in other languages than the task's are skipped.
+    text_b: Optional[int] = None
+    label: Optional[int] = None  # None: the split has no labels.
+    language: Optional[int] = None  # Rows in other languages than the task's are skipped.
     header: bool = True
     skip_short: bool = False  # Rows with too few columns are skipped; the log gives their number.
 
@@ -44,22 +43,22 @@ class Split(typing.NamedTuple):
         return os.path.join(data_dir, self.file.format(language=language))
 
 
-class Task(typing.NamedTuple):
+class Task(NamedTuple):
     """Describes a task, one row of `TASKS`.
 
     The names of splits begin with the stage that reads them: "train", "dev" or "test".
     """
 
     name: str
-    labels: typing.Tuple[str, ...]  # The first is the placeholder in splits without labels.
-    splits: typing.Dict[str, Split]
+    labels: Tuple[str, ...]  # The first is the placeholder in splits without labels.
+    splits: Dict[str, Split]
     kind: str = "classification"  # Name of a `text_kind.TextKind`.
     score: str = "accuracy"  # GLUE's main score, one of the metrics of the task's kind.
-    folder: typing.Optional[str] = None  # In $GLUE_DIR; by default the task's name.
-    submission: typing.Dict[str, str] = {}  # Test split → name of its file for GLUE's server.
-    guid: typing.Optional[int] = None  # Column of the guid's second part; None: the row's number.
-    aliases: typing.Dict[str, str] = {}  # Other spellings of labels in the files.
-    language: typing.Optional[str] = None
+    folder: Optional[str] = None  # In $GLUE_DIR; by default the task's name.
+    submission: Dict[str, str] = {}  # Test split → name of its file for GLUE's server.
+    guid: Optional[int] = None  # Column of the guid's second part; None: the row's number.
+    aliases: Dict[str, str] = {}  # Other spellings of labels in the files.
+    language: Optional[str] = None
 
 
 _BINARY = ("0", "1")

@@ -163,8 +163,7 @@ def get(name: str) -> TextKind:
 
 def by_label_type() -> Dict[str, TextKind]:
     """Returns --label_type → kind."""
-    kinds = map(task_kinds.get, task_kinds.names())
-    return {kind.label_type: kind for kind in kinds if isinstance(kind, TextKind)}
+    return {kind.label_type: kind for kind in task_kinds.kinds() if isinstance(kind, TextKind)}
 
 
 def label_formats() -> str:
