@@ -31,6 +31,7 @@ from adapter_bert.tasks.feature_files import (  # noqa: F401  BERT's users impor
     convert_examples_to_features,
     read_examples,
 )
+from adapter_bert.training import estimator as estimators
 from adapter_bert.training import finetuning, progress, starting_point
 from adapter_bert.training.config import DeviceConfig, TokenizerConfig
 
@@ -148,15 +149,11 @@ def run(values):
 @contextlib.contextmanager
 def _working_folder(config):
     """Yields a folder without checkpoints, as an Estimator would prefer these to the weights."""
+    if config.use_tpu:
+        estimators.check_paths_for_tpu(config, output_file=config.output_file)
     if files.is_remote(config.output_file):
         yield config.output_file + ".work"  # A TPU's host cannot read a local folder.
         return
-    host = config.tpu_name or config.master
-    if config.use_tpu and host not in (None, "", "local"):
-        raise UserError(
-            f"--output_file={config.output_file}: the host of the TPU {host} cannot read this"
-            " machine's files; expected a gs:// path."
-        )
     with tempfile.TemporaryDirectory() as folder:
         yield folder
 

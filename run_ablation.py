@@ -26,7 +26,6 @@ if __name__ == "__main__":
     environment.prepare()
 
 import dataclasses
-import os
 import posixpath
 from typing import Optional
 
@@ -46,7 +45,7 @@ from adapter_bert.training import (
     progress,
     starting_point,
 )
-from adapter_bert.training.config import DeviceConfig, EvaluationConfig, TextConfig
+from adapter_bert.training.config import DeviceConfig, EvaluationConfig, TextConfig, default_folder
 from adapter_bert.training.rows import ProductRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
@@ -77,7 +76,7 @@ def run(values):
     adapter = _check_adapter(start.adapter, config)
     processor, data_dir = classifier_data.find_task(config, adapter)
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
-    folder = config.output_dir or os.path.join("output", str(config.task_name).lower())
+    folder = config.output_dir or default_folder(str(config.task_name).lower(), "adapters")
     setup = finetuning.set_up_evaluation(config, start, folder)
     sources = {
         "adapter": task_adapter.tensors_digest(adapter),

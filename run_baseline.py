@@ -24,7 +24,7 @@ from absl import logging
 
 from adapter_bert.baseline import search, search_space, training
 from adapter_bert.baseline.search_space import EVALUATE_EVERY, SPACE
-from adapter_bert.common import cli, configs, devices, files, metrics
+from adapter_bert.common import cli, configs, devices, files, metrics, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.experiments import grids, records
@@ -227,9 +227,7 @@ def _narrow_space(config):
         name, parameter_values = search_space.parse_setting(text)
         if name in narrowed:
             raise UserError(f"--setting={text}: {name} is given twice.")
-        narrowed[name] = search_space.Choice(
-            tuple(parameter_values), SPACE[name] == SPACE["module"]
-        )
+        narrowed[name] = search_space.Choice(tuple(parameter_values), name == "module")
     if config.module:
         if "module" in narrowed:
             raise UserError("--module and --setting=module=... are both given; give only one.")
@@ -485,7 +483,7 @@ def _settings(setup, settings, search_settings):
 
 
 def _settings_file(output):
-    return posixpath.join(output.path, output_dir.SETTINGS_FILE)
+    return posixpath.join(output.path, paths.SETTINGS_FILE)
 
 
 def _recorded(output):

@@ -12,6 +12,8 @@ PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 DEMO_DATA = os.path.join(PROJECT, "demo")
 DEMO_BERT = os.path.join(PROJECT, "demo", "bert")
 
+SETTINGS_FILE = "settings.json"  # In a run's folder; it names the run's BERT.
+
 # Flag → file in the folder $BERT_BASE_DIR, named as in Google's archives.
 BERT_FILES = {
     "bert_config_file": "bert_config.json",
@@ -55,6 +57,12 @@ def find_data_dir(data_dir, task):
 def is_same_path(path, other):
     """Returns whether two paths refer to the same file or folder."""
     return os.path.realpath(path) == os.path.realpath(other)
+
+
+def is_inside(path, folder):
+    """Returns whether a path leads to a folder or below it, also where it has symbolic links."""
+    real_folder = os.path.realpath(folder)
+    return os.path.commonpath([real_folder, os.path.realpath(path)]) == real_folder
 
 
 def is_removed_with(path, other):

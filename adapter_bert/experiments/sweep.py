@@ -325,7 +325,7 @@ class Sweep:
         An interrupted trial resumes with its precision.
         """
         flags = self._expanded_locations(self.trials[key])
-        has_begun = os.path.exists(os.path.join(self._folder(key), output_dir.SETTINGS_FILE))
+        has_begun = os.path.exists(os.path.join(self._folder(key), paths.SETTINGS_FILE))
         if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or has_begun:
             return []
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))

@@ -1,14 +1,13 @@
 """Finds folders of task adapters, and names the tasks: "mrpc" for output/mrpc/adapter."""
 
 import glob
-import os
 import posixpath
 import re
 from typing import Dict, Iterable, List, Optional
 
 from absl import logging
 
-from adapter_bert.common import files
+from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.formats.bert import count_text
@@ -153,11 +152,11 @@ def candidates(folder: str) -> List[str]:
       UserError: the folder cannot be read.
     """
     numbers = sorted(version_numbers(folder), reverse=True)
-    paths = [posixpath.join(folder, str(number)) for number in numbers]
-    paths += [folder, posixpath.join(folder, task_adapter.FOLDER)]
+    folders = [posixpath.join(folder, str(number)) for number in numbers]
+    folders += [folder, posixpath.join(folder, task_adapter.FOLDER)]
     return [
         path
-        for path in paths
+        for path in folders
         if files.exists(posixpath.join(files.current_folder(path), task_adapter.CONFIG_FILE))
     ]
 
@@ -173,8 +172,7 @@ def check_below(root: str, folder: str) -> None:
         return
     current = files.current_folder(folder)
     for path in (current, *(posixpath.join(current, name) for name in task_adapter.FILES)):
-        real_root, real_path = os.path.realpath(root), os.path.realpath(path)
-        if os.path.commonpath([real_root, real_path]) != real_root:
+        if not paths.is_inside(path, root):
             raise UserError(f"{path[:300]} leads out of --adapter_dir.")
 
 

@@ -23,7 +23,7 @@ from adapter_bert.formats import checkpoints
 from adapter_bert.formats.bert import Bert, count_text, describe_encoder
 
 _CONFIG, _VOCABULARY, _CHECKPOINT = paths.BERT_FILES.values()
-_SAVED_MODEL = "saved_model.pb"
+SAVED_MODEL = "saved_model.pb"
 _LOWER_CASE_KEY = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 
 # The size of an attention head in every BERT that Google released; used if the tensors' shapes do
@@ -93,7 +93,7 @@ def is_object_based(reader) -> bool:
 
 def matches(path: str) -> bool:
     """Returns whether a path is a folder with a SavedModel or an object-based checkpoint."""
-    if files.exists(os.path.join(path, _SAVED_MODEL)):
+    if files.exists(os.path.join(path, SAVED_MODEL)):
         return True
     try:
         if not files.isdir(path):
@@ -152,7 +152,7 @@ def _locate(source: str, where: str) -> Tuple[str, str]:
     """Returns (folder, prefix of the checkpoint)."""
     if not files.isdir(source):
         return os.path.dirname(source) or ".", source
-    if files.exists(os.path.join(source, _SAVED_MODEL)):
+    if files.exists(os.path.join(source, SAVED_MODEL)):
         return source, os.path.join(source, "variables", "variables")
     names = [name for name in files.listdir(source) if name.endswith(".index")]
     if len(names) != 1:
@@ -172,14 +172,13 @@ def open_checkpoint(folder: str, prefix: str, where: str):
     return checkpoints.open_checkpoint(prefix, where)
 
 
-def check_inside(folder: str, paths: Sequence[str], where: str) -> None:
+def check_inside(folder: str, file_paths: Sequence[str], where: str) -> None:
     """Raises UserError if a symbolic link leads a path out of the folder."""
-    real_folder = os.path.realpath(folder)
-    for path in paths:
-        real_path = os.path.realpath(path)
-        if os.path.commonpath([real_folder, real_path]) != real_folder:
+    for path in file_paths:
+        if not paths.is_inside(path, folder):
             raise UserError(
-                f"{where} {path} leads out of the folder, to {real_path}; copy the file."
+                f"{where} {path} leads out of the folder, to {os.path.realpath(path)}; copy the"
+                " file."
             )
 
 

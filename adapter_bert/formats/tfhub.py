@@ -18,7 +18,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, tf2
 from adapter_bert.formats.bert import describe_encoder
 
-_SAVED_MODEL, _HUB_MODULE = "saved_model.pb", "tfhub_module.pb"
+_HUB_MODULE = "tfhub_module.pb"
 
 
 def library() -> Any:
@@ -53,7 +53,7 @@ def find_module(handle: str) -> str:
 
 def matches(path: str) -> bool:
     """Returns whether a path is the folder of a module in TensorFlow 1's hub format."""
-    names = (_HUB_MODULE, _SAVED_MODEL)
+    names = (_HUB_MODULE, tf2.SAVED_MODEL)
     return all(files.exists(os.path.join(path, name)) for name in names)
 
 
@@ -102,7 +102,7 @@ def read_bert(handle: str) -> configs.PretrainedBert:
 
 
 def _read_tf2(folder: str, where: str) -> configs.PretrainedBert:
-    is_saved_model = files.exists(os.path.join(folder, _SAVED_MODEL))
+    is_saved_model = files.exists(os.path.join(folder, tf2.SAVED_MODEL))
     if is_saved_model and not is_tf2(folder, where):
         raise UserError(
             f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
@@ -123,7 +123,7 @@ def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
     Raises:
       UserError: the file is missing or damaged.
     """
-    path = os.path.join(folder, _SAVED_MODEL)
+    path = os.path.join(folder, tf2.SAVED_MODEL)
     tf2.check_inside(folder, [path], where)
     try:
         with files.open_file(path, "rb") as reader:
@@ -138,7 +138,7 @@ def is_tf2(folder: str, where: str) -> bool:
     Raises:
       UserError: as for `read_saved_model`.
     """
-    if not files.exists(os.path.join(folder, _SAVED_MODEL)):
+    if not files.exists(os.path.join(folder, tf2.SAVED_MODEL)):
         return False
     return any(
         graph.object_graph_def.nodes for graph in read_saved_model(folder, where).meta_graphs

@@ -79,7 +79,7 @@ def check_compatible(
 
 def _unsupported_variants(settings: configs.AdapterConfig) -> List[str]:
     """Returns those settings that the mixed encoders do not compute, as texts."""
-    variants = [] if settings.fn.lower() == "feedforward_adapter" else [f"fn {settings.fn}"]
+    variants = [] if settings.fn.lower() == configs.FEEDFORWARD_ADAPTER else [f"fn {settings.fn}"]
     for name, value in settings.variant().items():
         # `Architecture` covers these variants, and the tables' names cover sites.
         if name not in ("sites", *Architecture._fields) or value == "normalized":

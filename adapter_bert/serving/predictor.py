@@ -16,7 +16,6 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import bank, request_texts
 
-_SETTINGS_FILE = "settings.json"  # In a run's folder; it names the run's BERT.
 _MAX_CHARACTERS = 1 << 30  # No limit: only a server needs one.
 
 
@@ -122,7 +121,7 @@ def _find_bert(folder: str, bert: Optional[str]) -> Bert:
 def _recorded_bert(folder: str) -> Optional[Bert]:
     """Returns the `Bert` of the run that wrote an adapter, or None if its files are gone."""
     folder = folder if files.is_remote(folder) else os.path.abspath(folder)
-    path = posixpath.join(posixpath.dirname(folder.rstrip("/")), _SETTINGS_FILE)
+    path = posixpath.join(posixpath.dirname(folder.rstrip("/")), paths.SETTINGS_FILE)
     try:
         recorded = files.read_object(path).get("pretrained", {})
     except UserError:

@@ -16,6 +16,8 @@ from adapter_bert.training import feature_cache
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
 
+_DEFAULTS = squad_answers.AnswerSettings()
+
 
 @dataclasses.dataclass(frozen=True)
 class SquadConfig(FinetuningConfig):
@@ -45,16 +47,19 @@ class SquadConfig(FinetuningConfig):
         False, "SQuAD 2.0: questions may have no answer.", "Task and data"
     )
     n_best_size: int = flag(
-        20,
+        _DEFAULTS.n_best_size,
         "Answers per question in nbest_predictions.json; starts and ends considered per window.",
         "Evaluation and prediction",
         lower=1,
     )
     max_answer_length: int = flag(
-        30, "Longest answer in tokens.", "Evaluation and prediction", lower=1
+        _DEFAULTS.max_answer_length,
+        "Longest answer in tokens.",
+        "Evaluation and prediction",
+        lower=1,
     )
     null_score_diff_threshold: float = flag(
-        0.0,
+        _DEFAULTS.null_score_diff_threshold,
         '"No answer" is predicted if its score exceeds the best answer\'s by more than this.',
         "Evaluation and prediction",
     )

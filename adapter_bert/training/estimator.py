@@ -121,17 +121,17 @@ def connect_for_training(config, output_dir):
     return run, use_tpu
 
 
-def check_paths_for_tpu(config, output_dir, init_checkpoint):
+def check_paths_for_tpu(config, **paths):
     """Raises UserError unless the TPU's host can read the paths that it accesses itself.
 
     Args:
       config: `DeviceConfig`.
-      output_dir, init_checkpoint: paths.
+      **paths: flag → path.
     """
     host = config.tpu_name or config.master
     if host in (None, "", "local"):
         return
-    for flag, path in (("output_dir", output_dir), ("init_checkpoint", init_checkpoint)):
+    for flag, path in paths.items():
         if not files.is_remote(path):
             raise UserError(
                 f"--{flag}={path}: the host of the TPU {host} cannot read this machine's files;"

@@ -35,11 +35,10 @@ from adapter_bert.training import estimator as estimators
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.estimator import Estimator, RunSettings
 from adapter_bert.training.model_fn import ModelSettings
-from adapter_bert.training.output_dir import OutputDir, describe_by_flags, identity
+from adapter_bert.training.output_dir import FULL_CHECKPOINT, OutputDir, describe_by_flags, identity
 from adapter_bert.training.rows import as_rows
 from adapter_bert.training.starting_point import StartingPoint
 
-_FULL_CHECKPOINT = "full_model.ckpt"
 _ANSWERS = "answers"  # The key of `Data.answers` in a description's `training`.
 _MAX_STEPS = 2**31 - 1  # More than any training takes; an int32 holds it.
 
@@ -155,7 +154,9 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str) -> Setup
     stages = [stage for stage in config.stages if is_chief or stage == "train"]
     _check_evaluations(config, run)
     if use_tpu:
-        estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
+        estimators.check_paths_for_tpu(
+            config, output_dir=folder, init_checkpoint=bert.init_checkpoint
+        )
     precision = "float32"  # On a worker, until the chief decides; see `_shared_settings`.
     if is_chief or config.precision != "auto":
         recorded = _recorded_precision(config, start, folder, bert)
@@ -176,7 +177,9 @@ def set_up_evaluation(config, start: StartingPoint, folder: str) -> Setup:
     pretrained.check_sequence_length(config.max_seq_length, bert.config)
     run, use_tpu = estimators.connect(config, folder)
     if use_tpu:
-        estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
+        estimators.check_paths_for_tpu(
+            config, output_dir=folder, init_checkpoint=bert.init_checkpoint
+        )
     recorded = start.adapter and _precision_of(start.adapter)
     precision = _choose_precision(config, bert, use_tpu, recorded)
     backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
@@ -660,7 +663,7 @@ def _report(model, output):
 def _write_full_checkpoint(model, output):
     """Writes BERT and adapter as one checkpoint; returns the report's lines about it."""
     adapter = output.load_adapter()
-    prefix = posixpath.join(output.path, _FULL_CHECKPOINT)
+    prefix = posixpath.join(output.path, FULL_CHECKPOINT)
     adapter_checkpoints.to_full_checkpoint(adapter, model.init_checkpoint, prefix)
     return [
         f"Full checkpoint: {prefix} ({files.readable_size(prefix + '.')})",

@@ -25,7 +25,6 @@ import weakref
 from typing import Any
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from absl import logging
 
 from adapter_bert.common import files, paths
@@ -85,7 +84,7 @@ class Evaluations:
         return len(scores) - 1 - scores.index(best) if scores else 0
 
 
-SETTINGS_FILE = "settings.json"
+FULL_CHECKPOINT = "full_model.ckpt"
 _WEIGHT_SECTIONS = ("model", "training")  # The sections that affect the weights.
 # The training settings with which a trained model must also be evaluated.
 _READING_SETTINGS = {
@@ -104,7 +103,7 @@ _RESULT_FILES = (
     *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
     *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
     "submission/*.tsv",
-    *("full_model.ckpt.index", "full_model.ckpt.data-00000-of-00001"),
+    *(FULL_CHECKPOINT + ".index", FULL_CHECKPOINT + ".data-00000-of-00001"),
     *("ablation.json", "ablation.txt"),
 )
 
@@ -115,10 +114,10 @@ _RUN_FILES = (
     *_RESULT_FILES,
     *checkpoints.TRAINING_FILES,
     *("graph.pbtxt", "events.out.tfevents.*", "eval"),
-    SETTINGS_FILE,
+    paths.SETTINGS_FILE,
     cluster.FOLDER,
     task_adapter.FOLDER,
-    *("full_model.ckpt.*", "task_*.ckpt.*"),
+    *(FULL_CHECKPOINT + ".*", "task_*.ckpt.*"),
     *("labels.tsv", "labels_mismatched.tsv", "dev_labels.tsv", "dev_labels_mismatched.tsv"),
     "submission",
 )
@@ -248,7 +247,7 @@ class OutputDir:
     def __init__(self, path):
         self.path = path
         self.adapter_folder = posixpath.join(path, task_adapter.FOLDER)
-        self._settings_file = posixpath.join(path, SETTINGS_FILE)
+        self._settings_file = posixpath.join(path, paths.SETTINGS_FILE)
         self.description: Any = None
         self.score = None
         self._lock = None
@@ -380,8 +379,9 @@ class OutputDir:
 
     def trained_adapter(self, scores=None):
         """Returns the `task_adapter.TaskAdapter` in the last checkpoint."""
-        step = checkpoints.last_step(self.path)
-        tensors = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.path))
+        step, checkpoint = checkpoints.last_step(self.path), checkpoints.latest(self.path)
+        assert checkpoint is not None
+        tensors = checkpoints.trained_tensors(checkpoint)
         description = dataclasses.replace(
             self.description, global_step=step, scores=dict(scores or {})
         )
@@ -482,7 +482,7 @@ def _latest_checkpoint(output_dir, is_training):
     """Returns the last checkpoint's prefix, or None; raises UserError if a recorded one is lost."""
     record = posixpath.join(output_dir, "checkpoint")
     try:
-        checkpoint = tf.train.latest_checkpoint(output_dir)
+        checkpoint = checkpoints.latest(output_dir)
     except ValueError:  # The record is not text, or has no path.
         checkpoint = None
     # TensorFlow would only log this, and retrain from the start over the remaining files.
@@ -499,7 +499,7 @@ def _remove_leftovers(output_dir, checkpoint):
 
     Without a checkpoint, also removes the scores, as all steps will be trained again.
     """
-    leftovers = ["*.tempstate*", "checkpoint.tmp*", "full_model.ckpt.partial.*"]
+    leftovers = ["*.tempstate*", "checkpoint.tmp*", FULL_CHECKPOINT + ".partial.*"]
     leftovers.append(files.PARTIAL_FILES)
     if checkpoint is None:
         leftovers.append(EVALUATIONS_FILE)

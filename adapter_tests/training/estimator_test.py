@@ -682,7 +682,9 @@ class TpuTest(tf.test.TestCase):
     def test_paths_that_a_tpus_host_cannot_read(self):
         def check(output_dir, init_checkpoint, *arguments):
             config = classifier_config(*arguments)
-            estimator.check_paths_for_tpu(config, output_dir, init_checkpoint)
+            estimator.check_paths_for_tpu(
+                config, output_dir=output_dir, init_checkpoint=init_checkpoint
+            )
 
         check("out", "bert.ckpt")
         check("out", "bert.ckpt", "--tpu_name=local")

@@ -737,7 +737,7 @@ class DamagedFilesTest(tf.test.TestCase):
             with open(os.path.join(folder, "checkpoint"), "w") as writer:
                 writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
                 writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')
-            with open(os.path.join(folder, output_dir.SETTINGS_FILE), "w") as writer:
+            with open(os.path.join(folder, "settings.json"), "w") as writer:
                 json.dump(settings, writer)
 
         def read(folder):
