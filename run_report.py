@@ -23,12 +23,13 @@ from adapter_bert.common import cli, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.experiments import (
+    ablation_results,
     grids,
     records,
     reports,
+    search_results,
     selection,
     significance,
-    studies,
 )
 
 
@@ -123,8 +124,8 @@ def _names(config):
 
 def _read_results(config):
     """Returns the `reports.Results` that the flags name, limited to --tasks."""
-    ablations = studies.read_ablations(config.ablations)
-    searches = [studies.read_search(path) for path in config.searches]
+    ablations = ablation_results.read(config.ablations)
+    searches = [search_results.read(path) for path in config.searches]
     if not (config.records or ablations or searches):
         raise UserError("--records is not given; expected the folder of a sweep.")
     if config.records:

@@ -96,21 +96,21 @@ def run(values):
     task = finetuning.Task("SQuAD", "span", (), score="f1")
     finetuning.check(setup, task)
     data = finetuning.Data(settings=config.settings_of(None), answers=config.answers)
-    train = predict = reader = None
+    train = predict = evaluator = None
     if {"eval", "predict"} & set(setup.stages):  # First: the training set takes longer to read.
         predict, _, digest = squad_task.windows(config, setup.tokenizer, False)
         data = data._replace(dev_settings=config.dev_settings_of(digest))
-        reader = squad_task.Reader(config, setup.tokenizer, digest, "eval" in setup.stages)
+        evaluator = squad_task.Evaluator(config, setup.tokenizer, digest, "eval" in setup.stages)
     if "train" in setup.stages:
         train, num_questions, digest = squad_task.windows(config, setup.tokenizer, True)
         data = data._replace(num_examples=num_questions, settings=config.settings_of(digest))
     estimator, output = finetuning.begin(setup, task, data, heads.squad_head)
-    return _run_stages(setup.stages, config, estimator, output, train, predict, reader)
+    return _run_stages(setup.stages, config, estimator, output, train, predict, evaluator)
 
 
-def _run_stages(stages, config, estimator, output, train, predict, reader):
+def _run_stages(stages, config, estimator, output, train, predict, evaluator):
     """Trains, evaluates and predicts; returns the report's lines."""
-    dev_set = reader and finetuning.DevSet(predict, reader.answers, reader.scores)
+    dev_set = evaluator and finetuning.DevSet(predict, evaluator.answers, evaluator.scores)
     report = finetuning.train_and_evaluate(
         config,
         estimator,
@@ -122,7 +122,7 @@ def _run_stages(stages, config, estimator, output, train, predict, reader):
     )
     if "predict" in stages:
         answers = finetuning.decoded(config, estimator, dev_set, output)
-        written = ", ".join(reader.write(output.path, answers))
+        written = ", ".join(evaluator.write(output.path, answers))
         report.append(f"Predictions: {written} ({len(answers)} questions)")
     return report
 

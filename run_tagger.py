@@ -40,16 +40,16 @@ def run(values):
         data = data._replace(dev_settings={"dev_data": splits["dev"].digest()})
     head = tagging.KIND.head(len(task.labels))
     estimator, output = finetuning.begin(setup, task, data, head)
-    readers = {name: tagging_task.Reader(task, splits[name], rows[name]) for name in splits}
-    return _run_stages(config, estimator, output, task, rows, readers)
+    evaluators = {name: tagging_task.Evaluator(task, splits[name], rows[name]) for name in splits}
+    return _run_stages(config, estimator, output, task, rows, evaluators)
 
 
-def _run_stages(config, estimator, output, task, rows, readers):
+def _run_stages(config, estimator, output, task, rows, evaluators):
     """Trains, evaluates and predicts the splits in `rows`; returns the report's lines."""
     dev_set = None
     if "dev" in rows:
-        reader = readers["dev"]
-        dev_set = finetuning.DevSet(rows["dev"], reader.decode, reader.scores)
+        evaluator = evaluators["dev"]
+        dev_set = finetuning.DevSet(rows["dev"], evaluator.decode, evaluator.scores)
     report = finetuning.train_and_evaluate(
         config,
         estimator,
@@ -61,10 +61,10 @@ def _run_stages(config, estimator, output, task, rows, readers):
     )
     if dev_set:
         predicted = finetuning.decoded(config, estimator, dev_set, output)
-        readers["dev"].write(output.path, "dev_predictions", predicted)
+        evaluators["dev"].write(output.path, "dev_predictions", predicted)
     if "test" in rows:
         predictions = finetuning.predict(config, estimator, rows["test"], output)
-        report += readers["test"].write_test(output.path, readers["test"].decode(predictions))
+        report += evaluators["test"].write_test(output.path, evaluators["test"].decode(predictions))
     return report
 
 

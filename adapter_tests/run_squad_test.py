@@ -266,26 +266,26 @@ class Version2Test(SquadTestCase):
         OutputDir(self.output_dir).clear()
         self.assertEqual(os.listdir(self.output_dir), [])
 
-    def reader(self, *arguments):
-        """(the script's reader of --predict_file, its rows), as flags have it."""
+    def evaluator(self, *arguments):
+        """(the script's evaluator of --predict_file, its rows), as flags have it."""
         given = self.config_and_tokenizer(*arguments)
         rows, _, digest = squad_task.windows(*given, False)
-        return squad_task.Reader(*given, digest, True), rows
+        return squad_task.Evaluator(*given, digest, True), rows
 
     def test_scores_are_those_of_the_answers_that_are_written(self):
-        reader, rows = self.reader("--null_score_diff_threshold=3")
+        evaluator, rows = self.evaluator("--null_score_diff_threshold=3")
         logits = {"start_logits": np.eye(12)[0], "end_logits": np.eye(12)[0]}
-        answers = reader.answers([logits] * len(rows))
+        answers = evaluator.answers([logits] * len(rows))
         self.assertEqual({answer.null_odds for answer in answers.values()}, {2.0})
         self.assertNotIn("", {answer.text for answer in answers.values()})
-        self.assertEqual(reader.scores(answers)["eval_NoAns_exact"], 0.0)
+        self.assertEqual(evaluator.scores(answers)["eval_NoAns_exact"], 0.0)
 
     def test_a_file_that_changes_meanwhile(self):
         path = os.path.join(self.folder, "dev.json")
         shutil.copy(self.predict_file, path)
-        reader, rows = self.reader("--predict_file=" + path)
+        evaluator, rows = self.evaluator("--predict_file=" + path)
         logits = {"start_logits": np.zeros(12), "end_logits": np.zeros(12)}
-        self.assertLen(reader.answers([logits] * len(rows)), 21)
+        self.assertLen(evaluator.answers([logits] * len(rows)), 21)
 
         def predictions():
             tiny.write_squad(path, 21, 5, True)
@@ -293,11 +293,11 @@ class Version2Test(SquadTestCase):
 
         changed = r"\A--predict_file=\S+dev\.json .*\.\Z"
         with self.assertRaisesRegex(UserError, changed):
-            reader.answers(predictions())
+            evaluator.answers(predictions())
         for num_questions in (20, 22):  # The windows are fewer than the predictions, or more.
             tiny.write_squad(path, num_questions, 5, True)
             with self.assertRaisesRegex(UserError, changed):
-                reader.answers(iter([logits] * len(rows)))
+                evaluator.answers(iter([logits] * len(rows)))
 
 
 @pytest.mark.without_xla
@@ -412,9 +412,9 @@ class DamagedFilesTest(tf.test.TestCase):
     def test_a_damaged_file_to_predict_and_score_is_read_or_refused(self):
         def read(config, tokenizer):
             rows, _, digest = squad_task.windows(config, tokenizer, False)
-            reader = squad_task.Reader(config, tokenizer, digest, True)
+            evaluator = squad_task.Evaluator(config, tokenizer, digest, True)
             logits = dict.fromkeys(("start_logits", "end_logits"), np.zeros(16))
-            reader.scores(reader.answers([logits] * len(rows)))
+            evaluator.scores(evaluator.answers([logits] * len(rows)))
 
         for version_2 in (False, True):
             self.check("predict", version_2, read)

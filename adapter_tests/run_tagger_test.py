@@ -362,12 +362,12 @@ class DamagedFilesTest(tf.test.TestCase):
             task, splits = tagging_task.load(config, None)
             for split in splits.values():
                 rows = tagging_task.encode(split, task.labels, config, tokenizer)
-                reader = tagging_task.Reader(task, split, rows)
+                evaluator = tagging_task.Evaluator(task, split, rows)
                 tag_ids = np.arange(8) % len(task.labels)
-                predicted = reader.decode([{"tag_ids": tag_ids, "loss": 0.0}] * len(rows))
+                predicted = evaluator.decode([{"tag_ids": tag_ids, "loss": 0.0}] * len(rows))
                 if split.tags:
-                    reader.scores(predicted)
-                reader.write(folder, "predictions", predicted)
+                    evaluator.scores(predicted)
+                evaluator.write(folder, "predictions", predicted)
 
         contents = {
             "train.txt": columns(4, 0).encode(),

@@ -402,12 +402,12 @@ def machine(versions=()):
         cpu = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", reader.read(), re.MULTILINE))
     with open("/proc/meminfo", encoding="ascii") as reader:
         gigabytes = int(re.search(r"MemTotal:\s+(\d+)", reader.read()).group(1)) / 2**20
-    found = [flag for flag in _FLAGS if flag in cpu.get("flags", "").split()]
-    missing = [flag for flag in _FLAGS if flag not in found]
+    present = [flag for flag in _FLAGS if flag in cpu.get("flags", "").split()]
+    missing = [flag for flag in _FLAGS if flag not in present]
     return [
         f"{datetime.date.today()}, revision {revision()}."
         f" {cpu.get('model name', platform.machine())},"
-        f" {len(os.sched_getaffinity(0))} cores, {gigabytes:.0f} GB; with {', '.join(found)},"
+        f" {len(os.sched_getaffinity(0))} cores, {gigabytes:.0f} GB; with {', '.join(present)},"
         f" without {', '.join(missing)}. Python {platform.python_version()};"
         f" {', '.join(sorted(set(versions)))}."
     ]

@@ -219,19 +219,19 @@ def clock():
         return
     for name, jumps in (("back", ("-3650d",)), ("forward and back", ("+3650d", "+0"))):
         training = Training("clock " + name)
-        place = os.path.join(_root(), "time")
+        clock_file = os.path.join(_root(), "time")
         environment = {
             **os.environ,
             "LD_PRELOAD": _ARGUMENTS.libfaketime,
-            "FAKETIME_TIMESTAMP_FILE": place,
+            "FAKETIME_TIMESTAMP_FILE": clock_file,
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
-        _write(place, "+0")
+        _write(clock_file, "+0")
         process = training.start(env=environment)
         _wait_for_step(training, process)
         for jump in jumps:
-            _write(place, jump)
+            _write(clock_file, jump)
             time.sleep(0.5)
         code, output = ended(process)
         same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
@@ -241,7 +241,7 @@ def clock():
     _wait_for_step(training, process)
     process.kill()
     ended(process)
-    _write(place, "-3650d")
+    _write(clock_file, "-3650d")
     code, output = training.run(env=environment)
     same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
     yield "restart with a clock 10 years back", f"{code}: {output}", same

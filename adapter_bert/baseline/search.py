@@ -429,7 +429,7 @@ class SearchLock:
 
 
 def record(search, trials, task, score):
-    """Returns the record of a search for `studies.read_search`, a dict of JSON values.
+    """Returns the record of a search for `search_results.read`, a dict of JSON values.
 
     Args:
       search: `SearchSettings`.

@@ -9,6 +9,7 @@ import glob as local_glob
 import hashlib
 import importlib
 import json
+import math
 import os
 import posixpath
 import re
@@ -532,6 +533,14 @@ def require_type(value: Any, kind: type) -> Any:
     kinds = (int, float) if kind is float else (kind,)
     if type(value) not in kinds or type(value) is int and abs(value) >= 1 << 63:
         raise ValueError(f"expected {kind.__name__}, found {json.dumps(value)[:50]}")
+    return value
+
+
+def require_finite(value: Any, kind: type) -> Any:
+    """Returns a JSON value after `require_type`; raises ValueError for NaN and Inf, too."""
+    value = require_type(value, kind)
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, found {value}")
     return value
 
 

@@ -188,7 +188,7 @@ def rows(results):
       results: `reports.Results`.
     """
     glue = list(filter(_is_glue, results.records))
-    found = [
+    candidates = [
         *_glue_rows(glue),
         *_parameter_rows(glue),
         *_squad_rows(results.records),
@@ -198,7 +198,7 @@ def rows(results):
         _learning_rate_row(results.records),
         *_variant_rows(glue),
     ]
-    return [row for row in found if row]
+    return [row for row in candidates if row]
 
 
 def _is_glue(record):
@@ -585,14 +585,14 @@ def _difference_row(
     The mean over tasks, or each task's difference if `by_task`, must be `at_least` so large, or
     below 0 if that is None.
     """
-    found = difference(first, second, min_tasks)
-    if found is None:
+    result = difference(first, second, min_tasks)
+    if result is None:
         return None
-    tasks = list(found.by_task)
-    differences = found.by_task.values() if by_task else [found.mean]
-    ours = _by_task(found.by_task) if by_task else f"{found.mean} ({_titles(tasks)})"
-    if max_share is not None and found.share is not None:
-        ours += f", {found.share:.2%} trained"
+    tasks = list(result.by_task)
+    differences = result.by_task.values() if by_task else [result.mean]
+    ours = _by_task(result.by_task) if by_task else f"{result.mean} ({_titles(tasks)})"
+    if max_share is not None and result.share is not None:
+        ours += f", {result.share:.2%} trained"
     if at_least is None:
         verdict = estimates.below_zero(differences)
         agrees_if = "below 0"
@@ -603,7 +603,7 @@ def _difference_row(
         agrees_if += " on each task"
     if max_share is not None:
         agrees_if += f", at most {max_share:.1%} trained"
-        if (found.share or 0) > max_share:
+        if (result.share or 0) > max_share:
             verdict = "differs"
     return _row(claim, expected, ours + note, [first, second], tasks, agrees_if, verdict, min_tasks)
 

@@ -10,8 +10,15 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
 
+from adapter_bert.experiments import (
+    ablation_results,
+    figures,
+    paper,
+    report_tables,
+    search_results,
+    selection,
+)
 from adapter_bert.experiments import claims as paper_claims
-from adapter_bert.experiments import figures, paper, report_tables, selection, studies
 from adapter_bert.experiments.report_tables import (
     Table,
     cells_along,
@@ -51,12 +58,12 @@ class Results(NamedTuple):
 
     Attributes:
       records: records of finished runs.
-      ablations: results of `studies.read_ablations`.
-      searches: results of `studies.read_search`.
+      ablations: results of `ablation_results.read`.
+      searches: results of `search_results.read`.
     """
 
     records: List[dict]
-    ablations: List[studies.Ablation] = []
+    ablations: List[ablation_results.Ablation] = []
     searches: List[dict] = []
 
 
@@ -218,10 +225,10 @@ def figure6(results):
     numbers, panels, tables, captions = [], [], [], []
     if results.ablations:
         numbers += [
-            row for ablation in results.ablations for row in _rows(studies.ablation_cells(ablation))
+            row for ablation in results.ablations for row in _rows(ablation_results.cells(ablation))
         ]
-        panels += [studies.ablation_panel(ablation) for ablation in results.ablations]
-        tables.append(studies.ablation_table(results.ablations))
+        panels += [ablation_results.panel(ablation) for ablation in results.ablations]
+        tables.append(ablation_results.table(results.ablations))
         captions.append(
             "Mean change in the dev score over models, in points, when the adapters of a"
             " span of layers are removed from a trained model without further training. Layers"
@@ -316,12 +323,12 @@ def variants(results):
 def searches(results):
     """Returns the baseline's searches: the score of each trial, and the best so far."""
     ordered = sorted(results.searches, key=lambda search: paper.sort_key(search["task"]))
-    numbers = [row for search in ordered for row in studies.search_rows(search)]
+    numbers = [row for search in ordered for row in search_results.trial_rows(search)]
     panels = []
     for search in ordered:
         score = search["score"][len(VALIDATION) + 1 :]
         y_label = f"Dev {_SCORES.get(score, f'{score} (× 100)')}"
-        panels.append(studies.search_panel(search, paper.title(search["task"]), y_label))
+        panels.append(search_results.panel(search, paper.title(search["task"]), y_label))
     samplers = sorted({search["sampler"] for search in ordered})
     caption = (
         "The best dev score of each trial, in the order in which they began, and the best so"
@@ -330,8 +337,8 @@ def searches(results):
     )
     titles = [paper.title(search["task"]) for search in ordered]
     tables = [
-        Table("", *studies.search_summary(ordered, titles)),
-        Table("Selected settings", *studies.selected_settings(ordered, titles)),
+        Table("", *search_results.summary(ordered, titles)),
+        Table("Selected settings", *search_results.selected_settings(ordered, titles)),
     ]
     return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
 

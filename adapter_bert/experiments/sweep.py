@@ -126,14 +126,14 @@ class Sweep:
     def records(self):
         """Returns the trials' records, a dict by key; also records without digests of data."""
         by_key = {r["key"]: r for r in self._records.read()}
-        found = {}
+        by_trial = {}
         for key, old_keys in self._old_keys.items():
             # A trial without digests may have failed because its data were missing.
             done = (by_key[old] for old in old_keys if by_key.get(old, {}).get("status") == DONE)
             record = by_key.get(key) or next(done, None)
             if record:
-                found[key] = record
-        return found
+                by_trial[key] = record
+        return by_trial
 
     def running(self):
         """Returns the last line of output of each running trial, a dict by key."""

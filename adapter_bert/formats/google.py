@@ -66,13 +66,13 @@ def read(folder: str, argument: str) -> Bert:
       UserError: as for `open_folder`; or a tensor is damaged.
     """
     config, reader = open_folder(folder, argument)
-    found, where = reader.get_variable_to_shape_map(), f"{argument} {folder}"
-    shapes = huggingface.google_shapes(config, found)
+    actual, where = reader.get_variable_to_shape_map(), f"{argument} {folder}"
+    shapes = huggingface.google_shapes(config, actual)
     for name, shape in shapes.items():
-        if tuple(found.get(name, ())) != shape:
+        if tuple(actual.get(name, ())) != shape:
             raise UserError(
-                f"{where}: {name} has the shape {found.get(name)}, expected {list(shape)}."
-                if name in found
+                f"{where}: {name} has the shape {actual.get(name)}, expected {list(shape)}."
+                if name in actual
                 else f"{where}: its pretraining head lacks {name}."
             )
     tensors = {name: checkpoints.read_tensor(reader, name, where) for name in shapes}

@@ -64,26 +64,26 @@ def task_arrays(
       tensors: the task adapter's.
       dtype: of the arrays. The backbone's tensors are shared, not copied, if they have this dtype.
     """
-    own = {table_name(name): value for name, value in tensors.items()}
+    trained = {table_name(name): value for name, value in tensors.items()}
     width, scopes = config.hidden_size, _scopes(config)
 
     def of_adapters(name: str, *shape: int) -> List[np.ndarray]:
         missing = np.zeros(shape)
-        values = (own.get(f"{scope}/adapters/{name}", missing) for scope in scopes)
+        values = (trained.get(f"{scope}/adapters/{name}", missing) for scope in scopes)
         return [np.array(value, dtype, order="C") for value in values]
 
     def of_layer_norm(scope: str) -> List[np.ndarray]:
         names = [f"{scope}/LayerNorm/{name}" for name in ("gamma", "beta")]
-        return [own.get(name, backbone[name]) for name in names]
+        return [trained.get(name, backbone[name]) for name in names]
 
     def of_pooler(name: str) -> np.ndarray:
         name = f"bert/pooler/dense/{name}"
-        return own.get(name, backbone[name])
+        return trained.get(name, backbone[name])
 
     vectors = of_layer_norm("bert/embeddings")
     for scope, (bias,) in zip(scopes, of_adapters("biases2", 1, width)):
         vectors += [bias, *of_layer_norm(scope)]
-    weights, bias = (own[name] for name in HEAD)
+    weights, bias = (trained[name] for name in HEAD)
     return TaskArrays(
         np.stack([*vectors, of_pooler("bias")]).astype(dtype),
         of_adapters("biases1", 1, 1),

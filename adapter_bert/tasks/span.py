@@ -122,15 +122,15 @@ def _characters(answer, starts, words):
     if not answer.text:
         return 0, 0
     first, last = answer.words
-    # In the answer's words, joined by spaces, as in `answer`: each character's place.
+    # The answer's words, joined by spaces as in `answer`, and their characters' offsets.
     joined = " ".join(words[first : last + 1])
-    places = [
+    offsets = [
         starts[index] + offset
         for index in range(first, last + 1)
         for offset in range(len(words[index]) + 1)
     ]
     start = joined.find(answer.text)
-    return places[start], places[start + len(answer.text) - 1] + 1
+    return offsets[start], offsets[start + len(answer.text) - 1] + 1
 
 
 def _trained_settings(description, tokenizer, where):

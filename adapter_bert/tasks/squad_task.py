@@ -163,7 +163,7 @@ def windows(config, tokenizer, is_training):
     return TextRows(arrays, cls_id, sep_id, config.max_seq_length), num_questions, digest
 
 
-class Reader:
+class Evaluator:
     """Decodes answers from the windows' predictions, and scores and writes them.
 
     Args:

@@ -242,7 +242,7 @@ class Predicted(NamedTuple):
     loss: float
 
 
-class Reader:
+class Evaluator:
     """Decodes tags from the rows' predictions, and scores and writes them.
 
     Args:

@@ -2,7 +2,7 @@
 
 import itertools
 
-from adapter_bert.experiments import studies
+from adapter_bert.experiments import ablation_results
 
 BACKBONE = 10_000  # Parameters of their BERT.
 _KEYS = itertools.count()
@@ -20,7 +20,7 @@ ABLATION_FILE = {
 }
 
 # The same in points.
-ABLATION = studies.Ablation(
+ABLATION = ablation_results.Ablation(
     task="CoLA",
     score="accuracy",
     num_layers=2,

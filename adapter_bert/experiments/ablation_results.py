@@ -1,13 +1,9 @@
-"""Reads the results of baseline searches and of ablations, and builds their tables and panels."""
+"""Reads the results of ablations, and builds their table and panels."""
 
-import dataclasses
-import math
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from adapter_bert.baseline import search_space
-from adapter_bert.baseline.search_space import SPACE
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import figures, paper, report_tables, selection
@@ -17,134 +13,6 @@ _SAME = (
     *("backbone", "setting", "data", "num_rows", "max_seq_length", "precision"),
     *("long_texts", "window_pooling"),
 )
-_TYPES = {"number": int, "pruned": bool, "samples": int, "seconds": float}
-_STYLES = {
-    "trial": figures.Style("#08519c", "o", ""),
-    "stopped early": figures.Style("#999999", "x", ""),
-    "best so far": figures.Style("#e6842a", "", "-"),
-}
-
-
-def read_search(path):
-    """Returns a search of run_baseline.py, a dict with scores in points.
-
-    Raises:
-      UserError: the file is missing or has another format.
-    """
-    return files.read_as(path, "--searches", "search.json", _search_in_points)
-
-
-def _search_in_points(record):
-    trials = [_parse_trial(trial) for trial in record["trials"]]
-    if all(trial["points"] is None for trial in trials):
-        raise ValueError("no trial with a score")
-    names = {name: files.require_type(record[name], str) for name in ("task", "score", "sampler")}
-    return {**names, "trials": trials}
-
-
-def _parse_trial(record):
-    """Returns a recorded trial; raises KeyError, TypeError or ValueError if it is invalid."""
-    score, recorded_settings = record["score"], record["settings"]
-    types: Dict[str, Any] = {
-        field.name: field.type for field in dataclasses.fields(search_space.Settings)
-    }
-    settings = {name: _require_type(recorded_settings[name], types[name]) for name in SPACE}
-    return {
-        **{
-            name: _require_type(record[name], expected_type)
-            for name, expected_type in _TYPES.items()
-        },
-        "points": None if score is None else _points(score),
-        "settings": settings,
-    }
-
-
-def best_trial(search):
-    """Returns the trial with the best score; of equal ones, the first."""
-    scored = [trial for trial in search["trials"] if trial["points"] is not None]
-    return max(scored, key=lambda trial: (trial["points"], -trial["number"]))
-
-
-def search_rows(search):
-    """Returns a dict for each trial, all with equal keys."""
-    return [
-        {
-            "task": search["task"],
-            "trial": trial["number"],
-            **{name: trial[name] for name in ("points", "pruned", "samples", "seconds")},
-            **_with_module_name(trial["settings"]),
-        }
-        for trial in search["trials"]
-    ]
-
-
-def search_summary(searches, titles):
-    """Returns (columns, rows) of a table with a row for each search.
-
-    Args:
-      searches: list of searches.
-      titles: the searches' names.
-    """
-    rows = []
-    for search, title in zip(searches, titles):
-        best, trials = best_trial(search), search["trials"]
-        hours = sum(trial["seconds"] for trial in trials) / 3600
-        counts = len(trials), sum(trial["pruned"] for trial in trials), best["number"]
-        rows.append([title, *map(str, counts), f"{best['points']:.1f}", f"{hours:.2f}"])
-    columns = ["", "trials", "stopped early", "the best", "its dev score", "hours"]
-    return columns, rows
-
-
-def selected_settings(searches, titles):
-    """Returns (columns, rows) of a table of the searches' selected settings, one per row.
-
-    Args:
-      searches, titles: see `search_summary`.
-    """
-    best_settings = [best_trial(search)["settings"] for search in searches]
-    rows = [
-        [name.replace("_", " "), *(_format_parameter(name, best) for best in best_settings)]
-        for name in SPACE
-    ]
-    return ["", *titles], rows
-
-
-def search_panel(search, title, y_label):
-    """Returns a `figures.Panel` of the trials' scores and the best score so far."""
-    scored = [trial for trial in search["trials"] if trial["points"] is not None]
-    points, best = {"trial": [], "stopped early": []}, []
-    for trial in sorted(scored, key=lambda trial: trial["number"]):
-        number, score = trial["number"], trial["points"]
-        points["stopped early" if trial["pruned"] else "trial"].append((number, score, None, None))
-        if best:
-            best.append((number, best[-1][1], None, None))  # Draws a step.
-        best.append((number, max([score, *(point[1] for point in best[-1:])]), None, None))
-    series = [
-        figures.Series(label, _STYLES[label], series_points)
-        for label, series_points in {**points, "best so far": best}.items()
-        if series_points
-    ]
-    return figures.Panel(title, "Trial", y_label, series, is_linear=True)
-
-
-def _with_module_name(settings):
-    """Returns the settings with the module's name instead of its URL or folder."""
-    return {**settings, "module": search_space.short_name(settings["module"])}
-
-
-def _format_parameter(name, settings):
-    """Returns a parameter's value as a text, or a gap if another parameter disables it."""
-    part, unused = name.split("_")[0], set()
-    if not settings["use_convolution"]:
-        unused.add("conv")
-    if not settings["hidden_layers"] and name != "hidden_layers":
-        unused.add("hidden")
-    value = _with_module_name(settings)[name]
-    if part in unused:
-        return report_tables.GAP
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 class Ablation(NamedTuple):
@@ -173,7 +41,7 @@ class Ablation(NamedTuple):
         return list(np.subtract(self.spans[first, last], self.full))
 
 
-def read_ablations(paths):
+def read(paths):
     """Returns the `Ablation` of each task in the files of run_ablation.py, one file per model.
 
     Raises:
@@ -230,15 +98,7 @@ def _ablation_in_points(record):
 
 
 def _points(value):
-    return 100 * _require_type(value, float)
-
-
-def _require_type(value, kind):
-    """Returns a JSON value after checking its type, and that it is not NaN or Inf."""
-    value = files.require_type(value, kind)
-    if kind is float and not math.isfinite(value):
-        raise ValueError(f"expected a finite number, found {value}")
-    return value
+    return 100 * files.require_finite(value, float)
 
 
 def _source(record, ablation):
@@ -246,7 +106,7 @@ def _source(record, ablation):
     return same, ablation.score, ablation.num_layers, ablation.majority
 
 
-def ablation_cells(ablation):
+def cells(ablation):
     """Returns a `report_tables.Cell` for each score."""
     scores: List[Any] = [
         ("all adapters", None, ablation.full),
@@ -268,7 +128,7 @@ def ablation_cells(ablation):
     ]
 
 
-def ablation_table(ablations):
+def table(ablations):
     """Returns a `report_tables.Table` with a row for each ablation."""
     columns = ["", "score", "models", "all adapters", "worst single layer removed"]
     columns += ["lower half removed", "upper half removed", "all removed", "majority class"]
@@ -294,7 +154,7 @@ def ablation_table(ablations):
     return report_tables.Table("", columns, rows)
 
 
-def ablation_panel(ablation):
+def panel(ablation):
     """Returns a `figures.Heatmap` of the scores' mean changes, by the span's ends."""
     values = np.full([ablation.num_layers, ablation.num_layers], np.nan)
     for span in ablation.spans:
