@@ -382,8 +382,11 @@ def _ablation_row(claim, expected, by_task, ablations, agrees_if, judged, verdic
     )
 
 
-def _init_scale_rows(records):
-    """Yields the rows of small and of large initial weights, which share a verdict."""
+def _init_scale_sides(records):
+    """Returns (tasks, `Side`s of scales up to 1e-2, `Side`s above) for `_init_scale_rows`.
+
+    The tasks are those with scores at two scales or more up to 1e-2, and at one or more above.
+    """
     adapters = selection.filter_by_method(records, ADAPTERS)
     adapters = selection.select_comparable(
         [r for r in adapters if set(selection.design(r)) <= {_INIT_SCALE}], _INIT_SCALE
@@ -397,32 +400,38 @@ def _init_scale_rows(records):
         ]
         for is_high in (False, True)
     ]
-
-    def scores(sides, task):
-        return [one.estimate(task) for one in sides if task in one.chosen]
-
     # Without the incomplete scales, if the others are enough.
     complete = [[one.complete() for one in part] for part in parts]
     for low, high in (complete, parts):
         tasks = [
             task
             for task in {record["task"] for record in adapters}
-            if len(scores(low, task)) > 1 and scores(high, task)
+            if len(_scores(low, task)) > 1 and _scores(high, task)
         ]
         if tasks:
             break
-    else:
+    return tasks, low, high
+
+
+def _scores(sides, task):
+    return [one.estimate(task) for one in sides if task in one.chosen]
+
+
+def _init_scale_rows(records):
+    """Yields the rows of small and of large initial weights, which share a verdict."""
+    tasks, low, high = _init_scale_sides(records)
+    if not tasks:
         return
     sides = [one.at_tasks(tasks.__contains__) for one in (*low, *high)]
     best, worst, worst_high = (
-        {task: choose(scores(part, task), key=_value) for task in tasks}
+        {task: choose(_scores(part, task), key=_value) for task in tasks}
         for choose, part in ((max, low), (min, low), (min, high))
     )
     # The drop between any two low ones is less than half of the drop to the high ones.
     margins = [
         estimates.combine((1, one), (-0.5, worst_high[task]), (-0.5, other))
         for task in tasks
-        for one, other in itertools.permutations(scores(low, task), 2)
+        for one, other in itertools.permutations(_scores(low, task), 2)
     ]
     verdict = estimates.verdict(lambda end: min(estimates.all_moved(margins, end, 1)) > 0)
     for claim, expected, part in (

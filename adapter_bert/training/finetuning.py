@@ -376,6 +376,18 @@ def evaluation_interval(config: FinetuningConfig, num_examples: int) -> int:
     return max(1, num_examples // config.train_batch_size)
 
 
+def _stopping_settings(config, data, interval):
+    """Returns what decides which step's weights are kept; {} without a decision by dev scores."""
+    if not (config.keep_best or config.early_stopping_patience):
+        return {}
+    return {
+        "keep_best": config.keep_best,
+        "early_stopping_patience": config.early_stopping_patience,
+        "evaluated_every": interval,
+        **data.dev_settings,
+    }
+
+
 def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, OutputDir]:
     """Claims --output_dir and builds the Estimator; all checks come first.
 
@@ -398,13 +410,7 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         schedule_settings = schedule(config, data.num_examples)
         interval = evaluation_interval(config, data.num_examples)
         run = dataclasses.replace(run, eval_every_steps=interval)
-        if config.keep_best or config.early_stopping_patience:
-            training.update(
-                keep_best=config.keep_best,
-                early_stopping_patience=config.early_stopping_patience,
-                evaluated_every=interval,
-                **data.dev_settings,
-            )
+        training.update(_stopping_settings(config, data, interval))
     output.score = "eval_" + task.score
     output.description = describe(setup, task, {**training, **schedule_settings})
     settings = _settings(output.description)

@@ -33,34 +33,22 @@ def scaffold_fn(settings, trained, config=None):
       UserError: the pretrained checkpoint lacks a tensor outside of adapters and head, or has one
         with another shape.
     """
-    sources, moving_statistics, initialized_names = [], moving_variables(), {}
-    init_checkpoint, use_tpu = settings.init_checkpoint, settings.use_tpu
-    if init_checkpoint:
-        variables = tf.trainable_variables()
-        assignment, initialized_names = modeling.get_assignment_map_from_checkpoint(
-            variables + moving_statistics, init_checkpoint
-        )
-        _check_assignment(variables, initialized_names, init_checkpoint)
-        sources.append((init_checkpoint, assignment))
-    if settings.task_checkpoint:
-        assignment, _ = modeling.get_assignment_map_from_checkpoint(
-            trained + moving_statistics, settings.task_checkpoint
-        )
-        sources.append((settings.task_checkpoint, assignment))
+    pretrained, of_task = _assignments(settings, trained)
     # Random weights are in no checkpoint: they must be saved, or they would be lost.
-    trained_names = {variable_name(v) for v in trained}
-    frozen = [
-        v
-        for v in tf.trainable_variables()
-        if variable_name(v) in initialized_names and variable_name(v) not in trained_names
-    ]
+    unsaved_names = pretrained.keys() - {variable_name(v) for v in trained}
+    frozen = [v for v in tf.trainable_variables() if variable_name(v) in unsaved_names]
 
+    use_tpu = settings.use_tpu
     is_distributed = use_tpu or tf.distribute.has_strategy()
     initialize_from = tf.train.init_from_checkpoint if is_distributed else _initialize_from
 
     def initialize():
-        for checkpoint, assignment in sources:
-            initialize_from(checkpoint, assignment)
+        for checkpoint, assignment in (
+            (settings.init_checkpoint, pretrained),
+            (settings.task_checkpoint, of_task),
+        ):
+            if checkpoint:
+                initialize_from(checkpoint, assignment)
 
     def build_scaffold():
         if use_tpu:
@@ -78,6 +66,22 @@ def scaffold_fn(settings, trained, config=None):
     if not use_tpu:
         initialize()
     return build_scaffold
+
+
+def _assignments(settings, trained):
+    """Returns the assignment maps of the pretrained and of the task's checkpoint, two dicts."""
+    variables, moving_statistics = tf.trainable_variables(), moving_variables()
+    pretrained, of_task = {}, {}
+    if settings.init_checkpoint:
+        pretrained, _ = modeling.get_assignment_map_from_checkpoint(
+            variables + moving_statistics, settings.init_checkpoint
+        )
+        _check_assignment(variables, pretrained, settings.init_checkpoint)
+    if settings.task_checkpoint:
+        of_task, _ = modeling.get_assignment_map_from_checkpoint(
+            trained + moving_statistics, settings.task_checkpoint
+        )
+    return pretrained, of_task
 
 
 def _initialize_from(checkpoint, assignment):
