@@ -2,9 +2,9 @@
 
 The encoder follows Devlin et al. 2018 (https://arxiv.org/abs/1810.04805), the adapters follow
 Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751). Read from the top: `BertModel`,
-`transformer_model`, `transformer_layer`, `feedforward_adapter`. Variables and functions are named
-as in Google's checkpoints and code. `adapter_bert/ops` implements the operations of a layer,
-`common/configs.py` the configurations.
+`build_encoder`, `transformer_model`, `transformer_layer`, `feedforward_adapter`. Variables and
+functions are named as in Google's checkpoints and code. `adapter_bert/ops` implements the
+operations of a layer, `common/configs.py` the configurations.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
@@ -109,48 +109,20 @@ class BertModel:
             layer_norm_collections=() if adapter_fn is None else (LAYER_NORM,),
             statistics=[] if is_training else None,
         )
-        hidden_dropout = config.hidden_dropout_prob if is_training else 0.0
-        attention_dropout = config.attention_probs_dropout_prob if is_training else 0.0
-
         with tf.variable_scope(scope, default_name="bert"):
-            with tf.variable_scope("embeddings"):
-                embeddings, self.embedding_table = embedding_lookup(
-                    input_ids,
-                    config.vocab_size,
-                    config.hidden_size,
-                    config.initializer_range,
-                    use_one_hot_embeddings=use_one_hot_embeddings,
-                )
-                embeddings = embedding_postprocessor(
-                    embeddings,
-                    use_token_type=True,
-                    token_type_ids=token_type_ids,
-                    token_type_vocab_size=config.type_vocab_size,
-                    initializer_range=config.initializer_range,
-                    max_position_embeddings=config.max_position_embeddings,
-                    dropout_prob=hidden_dropout,
-                    forward=forward,
-                )
-            with tf.variable_scope("encoder"):
-                outputs = transformer_model(
-                    embeddings,
-                    attention_mask=input_mask[:, tf.newaxis, :],
-                    hidden_size=config.hidden_size,
-                    num_hidden_layers=config.num_hidden_layers,
-                    num_attention_heads=config.num_attention_heads,
-                    intermediate_size=config.intermediate_size,
-                    intermediate_act_fn=get_activation(config.hidden_act),
-                    hidden_dropout_prob=hidden_dropout,
-                    attention_probs_dropout_prob=attention_dropout,
-                    initializer_range=config.initializer_range,
-                    do_return_all_layers=True,
-                    adapter_fn=adapter_fn,
-                    forward=forward,
-                    adapter_layers=adapter_layers,
-                    adapter_gates=gates,
-                    first_position_only=pooled_only,
-                    recompute_activations=recompute_activations,
-                )
+            self.embedding_table, embeddings, outputs = build_encoder(
+                config,
+                input_ids,
+                input_mask,
+                token_type_ids,
+                forward,
+                use_one_hot_embeddings=use_one_hot_embeddings,
+                adapter_fn=adapter_fn,
+                adapter_layers=adapter_layers,
+                adapter_gates=gates,
+                first_position_only=pooled_only,
+                recompute_activations=recompute_activations,
+            )
             with tf.variable_scope("pooler"):
                 first = outputs.pop() if pooled_only else outputs[-1][:, 0, :]
                 self.pooled_output = forward.dense(
@@ -211,6 +183,68 @@ def get_assignment_map_from_checkpoint(
             initialized_variable_names[name] = 1
             initialized_variable_names[name + ":0"] = 1
     return assignment_map, initialized_variable_names
+
+
+def build_encoder(
+    config: BertConfig,
+    input_ids,
+    input_mask,
+    token_type_ids,
+    forward: "ForwardPass",
+    *,
+    use_one_hot_embeddings: bool = False,
+    **layer_options,
+):
+    """Builds the embeddings and the Transformer layers in the current variable scope.
+
+    Args:
+      config: `BertConfig`.
+      input_ids, input_mask, token_type_ids: int32 Tensors [B, S].
+      forward: `ForwardPass`.
+      use_one_hot_embeddings: bool; look up embeddings by a matrix product.
+      **layer_options: adapters and further options of `transformer_model`.
+
+    Returns:
+      (the table of WordPiece embeddings [vocab_size, D], the input of the first layer [B, S, D],
+      the list of all layers' outputs).
+    """
+    hidden_dropout = config.hidden_dropout_prob if forward.is_training else 0.0
+    attention_dropout = config.attention_probs_dropout_prob if forward.is_training else 0.0
+    with tf.variable_scope("embeddings"):
+        embeddings, table = embedding_lookup(
+            input_ids,
+            config.vocab_size,
+            config.hidden_size,
+            config.initializer_range,
+            use_one_hot_embeddings=use_one_hot_embeddings,
+        )
+        embeddings = embedding_postprocessor(
+            embeddings,
+            use_token_type=True,
+            token_type_ids=token_type_ids,
+            token_type_vocab_size=config.type_vocab_size,
+            initializer_range=config.initializer_range,
+            max_position_embeddings=config.max_position_embeddings,
+            dropout_prob=hidden_dropout,
+            forward=forward,
+        )
+    with tf.variable_scope("encoder"):
+        outputs = transformer_model(
+            embeddings,
+            attention_mask=input_mask[:, tf.newaxis, :],
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.num_hidden_layers,
+            num_attention_heads=config.num_attention_heads,
+            intermediate_size=config.intermediate_size,
+            intermediate_act_fn=get_activation(config.hidden_act),
+            hidden_dropout_prob=hidden_dropout,
+            attention_probs_dropout_prob=attention_dropout,
+            initializer_range=config.initializer_range,
+            do_return_all_layers=True,
+            forward=forward,
+            **layer_options,
+        )
+    return table, embeddings, outputs
 
 
 def embedding_lookup(

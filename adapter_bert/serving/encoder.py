@@ -194,35 +194,16 @@ def build(
     parameters = _GatheredRows(tables, slots)
     forward = modeling.ForwardPass(is_training=False, parameters=parameters)
     with tf.variable_scope("bert", reuse=tf.AUTO_REUSE):
-        with tf.variable_scope("embeddings"):
-            embeddings, _ = modeling.embedding_lookup(
-                input_ids, config.vocab_size, config.hidden_size
-            )
-            embeddings = modeling.embedding_postprocessor(
-                embeddings,
-                use_token_type=True,
-                token_type_ids=segment_ids,
-                token_type_vocab_size=config.type_vocab_size,
-                max_position_embeddings=config.max_position_embeddings,
-                dropout_prob=0.0,
-                forward=forward,
-            )
-        with tf.variable_scope("encoder"):
-            output = modeling.transformer_model(
-                embeddings,
-                attention_mask=input_mask[:, tf.newaxis, :],
-                hidden_size=config.hidden_size,
-                num_hidden_layers=config.num_hidden_layers,
-                num_attention_heads=config.num_attention_heads,
-                intermediate_size=config.intermediate_size,
-                intermediate_act_fn=modeling.get_activation(config.hidden_act),
-                hidden_dropout_prob=0.0,
-                attention_probs_dropout_prob=0.0,
-                adapter_fn=adapter,
-                forward=forward,
-                first_position_only=not with_token_logits,
-            )
-    return _heads(output, tables, slots, with_token_logits)
+        _, _, outputs = modeling.build_encoder(
+            config,
+            input_ids,
+            input_mask,
+            segment_ids,
+            forward,
+            adapter_fn=adapter,
+            first_position_only=not with_token_logits,
+        )
+    return _heads(outputs[-1], tables, slots, with_token_logits)
 
 
 def _heads(output, tables: Tables, slots: SlotIndices, with_token_logits: bool) -> Outputs:
