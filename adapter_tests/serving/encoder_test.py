@@ -1,20 +1,11 @@
-"""Tests of encoder.py: its tables, its batches, and what it computes beside the ONNX graph."""
-
-import os
-import tempfile
+"""Tests of encoder.py: its tables and its batches; saved_model_test compares its outputs."""
 
 import numpy as np
-import pytest
 import tensorflow.compat.v1 as tf
 
-pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
-
-# isort: split
-import modeling
-from adapter_bert.common import task_kinds
-from adapter_bert.serving import compatibility, encoder, engine, saved_model
+from adapter_bert.serving import compatibility, encoder
 from adapter_bert.serving.encoder import SlotIndices
-from adapter_tests.support import own_models, tiny
+from adapter_tests.support import tiny
 
 
 class BatchTest(tf.test.TestCase):
@@ -52,58 +43,3 @@ class TablesTest(tf.test.TestCase):
             self.assertAllEqual(rows[name][0], places)
             self.assertAllEqual(rows[name][1], values)
         self.assertEqual(set(rows), set(compatibility.row_shapes(tiny.config())))
-
-
-class GraphTest(tf.test.TestCase):
-    def test_it_computes_what_the_onnx_graph_does(self):
-        bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()), initializer_range=0.4)
-        prefix, config = os.path.join(bert, "bert_model.ckpt"), tiny.config()
-        adapters = {
-            str(seed): own_models.build_task_adapter(
-                bert, seed, kind=kind, labels=tuple("abcde"[:labels]), adapter=adapter
-            )
-            for seed, (kind, labels, adapter) in enumerate(
-                (
-                    ("classification", 2, modeling.AdapterConfig(3)),
-                    ("tagging", 5, modeling.AdapterConfig(7, layers=(1,))),
-                    ("span", 0, modeling.AdapterConfig(1, sites="attention")),
-                    ("regression", 0, modeling.AdapterConfig(16)),
-                    ("multilabel", 3, modeling.AdapterConfig(2)),
-                )
-            )
-        }
-        random, lengths = np.random.RandomState(0), [9, 4, 17, 1, 9, 12, 5]
-        tasks = ["0", "1", "2", "3", "4", "1", "0"]
-        rows = [
-            (random.randint(5, 20, n).tolist(), random.randint(0, 2, n).tolist()) for n in lengths
-        ]
-        onnx = engine.Engine(config, prefix, "float32")
-        arrays = {name: onnx.load(adapter) for name, adapter in adapters.items()}
-        architecture = compatibility.Architecture()
-        found = onnx.run(architecture, rows, [arrays[name] for name in tasks], True)
-
-        slots, values = saved_model._lay_out_tables(
-            config, encoder.backbone_rows(config, prefix), adapters
-        )
-        batch_slots = encoder.batch_slots([slots[int(name)] for name in tasks], 16)
-        inputs = engine._pad(rows)
-        with tf.Graph().as_default(), self.session() as session:
-            tables = encoder.Tables({name: value.shape for name, value in values.items()})
-            outputs = encoder.build(
-                config,
-                architecture,
-                tables,
-                encoder.SlotIndices(*map(tf.constant, batch_slots)),
-                *(tf.constant(inputs[name]) for name in inputs),
-                with_token_logits=True,
-            )
-            saved_model._initialize(session, tables, values, prefix)
-            logits, token_logits = session.run(outputs)
-        for index, name in enumerate(tasks):
-            kind = task_kinds.get(adapters[name].description.kind)
-            count = kind.num_outputs(len(adapters[name].description.labels))
-            self.assertAllClose(found[0][index, :count], logits[index, :count], atol=1e-5)
-            span = slice(lengths[index])
-            self.assertAllClose(
-                found[1][index, span, :count], token_logits[index, span, :count], atol=1e-5
-            )

@@ -22,25 +22,6 @@ from adapter_tests.support.script_cases import FOLDER
 _LETTERS = "abcdefgnotT .,'-\t\n\u00a0\u00e9\u00c9\u2026\u200b\ufffd\u72d7\u0130\ufb01\u0301$+"
 
 
-class TruncatedTest(tf.test.TestCase):
-    def test_it_is_what_is_done_token_by_token(self):
-        lengths = [(a, b, room) for a in range(6) for b in range(6) for room in range(9)]
-        with tf.Graph().as_default(), self.session() as session:
-            first, second = (
-                tf.RaggedTensor.from_row_lengths(tf.range(sum(some)), some)
-                for some in list(zip(*lengths))[:2]
-            )
-            room = tf.constant([room for _, _, room in lengths])
-            found = [
-                part.row_lengths() for part in in_graph_tokenizer.truncate(first, second, room)
-            ]
-            found = np.transpose(session.run(found)).tolist()
-        for (a, b, room), kept in zip(lengths, found):
-            a, b = [0] * a, [0] * b
-            classifier_features.truncate_pair(a, b, room)
-            self.assertEqual(kept, [len(a), len(b)])
-
-
 class Numbers:
     """A tokenizer of texts that are ids."""
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from unittest import mock
 
 import numpy as np
@@ -102,22 +101,6 @@ class PredictorTest(tf.test.TestCase):
                 sms(*arguments)
         with self.assertRaisesRegex(UserError, "^found text twice; expected each text once"):
             sms("a", text="b")
-
-    def test_threads(self):
-        sms, answers = self.predictor("sms"), []
-        texts = [f"{word} dog" for word in tiny.WORDS]
-        expected = sms(texts)
-        threads = [
-            threading.Thread(target=lambda: answers.append([sms(text) for text in texts]))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertLen(answers, 3)
-        for answer in answers:
-            self.assertEqual([a["label"] for a in answer], [a["label"] for a in expected])
 
     def test_its_bert(self):
         folder = os.path.join(self.root, "sms", "adapter")

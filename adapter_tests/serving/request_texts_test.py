@@ -76,19 +76,6 @@ class TaskTextsTest(tf.test.TestCase):
         (row,) = self.texts(do_lower_case=False).encode("The dog").rows
         self.assertEqual(row[0], [CLS, tiny.VOCABULARY.index("[UNK]"), *ids("dog"), SEP])
 
-    def test_answers_of_each_kind(self):
-        scores = {"probabilities": np.array([0.25, 0.625, 0.125], np.float32)}
-        names = ("x", "y", "z")
-        found = self.texts(labels=names).encode("a").decode([scores])
-        odds = {"x": 0.25, "y": 0.625, "z": 0.125}
-        self.assertEqual(found, {"label": "y", "probabilities": odds})
-        scores = {"probabilities": np.array([0.75, 0.625, 0.5], np.float32)}
-        found = self.texts(kind="multilabel", labels=names).encode("a").decode([scores])
-        odds = {"x": 0.75, "y": 0.625, "z": 0.5}
-        self.assertEqual(found, {"labels": ["x", "y"], "probabilities": odds})
-        number = self.texts(kind="regression", labels=())
-        self.assertEqual(number.encode("a").decode([{"prediction": np.float32(0.1)}]), 0.1)
-
     def test_a_context_is_read_in_windows(self):
         question = {"question": "who sees", "context": "The dog Sees a cat and a Bird. "}
         asked = self.span().encode(question)

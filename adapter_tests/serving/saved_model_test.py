@@ -120,10 +120,16 @@ class SavedModelsTest(tf.test.TestCase):
             {"adapter": modeling.AdapterConfig(8), "labels": ("a", "b", "c")},
             {"kind": "multilabel", "labels": ("x", "y", "z")},
             {"kind": "regression", "labels": ()},
-            {"kind": "span", "labels": ()},
+            {"kind": "span", "labels": (), "adapter": modeling.AdapterConfig(1, sites="attention")},
             {"method": "layer_norm"},
+            {
+                "kind": "tagging",
+                "labels": tuple("vwxyz"),
+                "adapter": modeling.AdapterConfig(7, layers=(1,)),
+            },
         )
-        rows, tasks = [[2, 7, 9, 11, 3]] * 6, [*reversed(list(adapters))]
+        tasks = [*reversed(list(adapters))] * 2
+        rows = [[2, 7, 9, 11, 3]] * 7 + [[2, 8, 3]] * 7
         inputs = {**self.rows(*rows), "task": tasks}
         unknown = {**self.rows(rows[0], rows[0]), "task": ["task0", "cola"]}
         found, refused = called(
@@ -133,14 +139,22 @@ class SavedModelsTest(tf.test.TestCase):
         self.assertIn("cola", refused)
         for index, (task, row) in enumerate(zip(tasks, rows)):
             for name, value in self.own(adapters[task], row).items():
-                expected = (
-                    list(value) + [0] * (3 - len(value)) if name == "probabilities" else value
-                )
-                self.assertAllClose(found[name][index], expected, atol=1e-5, msg=task)
-        self.assertEqual(found["labels"][tasks.index("task0")], ["0", "1", ""])
+                if name == "tag_ids":
+                    tags = ["vwxyz"[tag] for tag in value]
+                    self.assertEqual(found["tags"][index][: len(row)], tags)
+                    continue
+                actual = found[name][index]
+                if name == "probabilities":
+                    self.assertFalse(any(actual[len(value) :]))
+                if np.ndim(value):  # Others are of other labels, or of padding.
+                    actual = actual[: len(value)]
+                self.assertAllClose(actual, value, atol=1e-5, msg=task)
+        self.assertEqual(found["labels"][tasks.index("task0")], ["0", "1", "", "", ""])
         self.assertEqual([p != 0 for p in found["prediction"]], [task == "task3" for task in tasks])
         spans = [any(logits) for logits in found["start_logits"]]
         self.assertEqual(spans, [task == "task4" for task in tasks])
+        tagged = [any(tags) for tags in found["tags"]]
+        self.assertEqual(tagged, [task == "task6" for task in tasks])
 
     def test_raw_text(self):
         if in_graph_tokenizer.tensorflow_text is None:

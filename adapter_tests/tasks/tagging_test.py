@@ -4,12 +4,11 @@ import os
 import tempfile
 
 import numpy as np
-import pytest
 import tensorflow.compat.v1 as tf
 
 import tokenization
 from adapter_bert.common.errors import UserError
-from adapter_bert.serving import bank, request_texts
+from adapter_bert.serving import request_texts
 from adapter_bert.tasks import tagging
 from adapter_bert.tasks.tagging import KIND
 from adapter_tests.support import own_models, tiny
@@ -112,15 +111,14 @@ class ServedTest(tf.test.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
-        cls.bert = tiny.write_bert(os.path.join(root, "bert"), initializer_range=0.4)
-        cls.adapter = own_models.build_task_adapter(
-            cls.bert, 3, kind="tagging", labels=LABELS, max_seq_length=10
+        bert = tiny.write_bert(os.path.join(root, "bert"))
+        adapter = own_models.build_task_adapter(
+            bert, kind="tagging", labels=LABELS, max_seq_length=10
         )
-        cls.adapter.tensors["cls/tagging/output_bias"][:] = 0.0
-        vocab_file = os.path.join(cls.bert, "vocab.txt")
+        vocab_file = os.path.join(bert, "vocab.txt")
         tokenizers = request_texts.Tokenizers(vocab_file)
         encoding = request_texts.TextEncoding(tiny.config(), tokenizers, 200)
-        cls.texts = request_texts.TaskTexts(cls.adapter.description, encoding, "Task mine")
+        cls.texts = request_texts.TaskTexts(adapter.description, encoding, "Task mine")
         cls.tokenizer = tokenization.FullTokenizer(vocab_file)
 
     def ids(self, text):
@@ -169,23 +167,6 @@ class ServedTest(tf.test.TestCase):
         self.assertEqual(answer["tokens"], words)
         raw = ["B-ANIMAL", "I-ANIMAL", "B-PER", "I-PER"] * 8
         self.assertEqual(answer["tags"], raw)
-
-    def test_the_bank_predicts_as_the_tasks_own_model(self):
-        pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
-        prefix = os.path.join(self.bert, "bert_model.ckpt")
-        adapter_bank = bank.AdapterBank(tiny.config(), prefix)
-        self.addCleanup(adapter_bank.close)
-        adapter_bank.add("mine", self.adapter)
-        adapter_bank.add("other", own_models.build_task_adapter(self.bert, 5))
-        models = own_models.SingleTaskModels(self.bert)
-        request = self.texts.encode("the big dogs see a small bird and the cat")
-        rows = [bank.Row("mine", *row) for row in request.rows]
-        found = adapter_bank.predict([*rows, bank.Row("other", *request.rows[0])])
-        for row, output in zip(rows, found):
-            own = models.predictions(self.adapter, row.input_ids, row.segment_ids)
-            self.assertAllEqual(output["tag_ids"], own["tag_ids"])
-        self.assertLen(request.decode(found[:-1])["tags"], 10)
-        self.assertGreater(len(set(np.concatenate([o["tag_ids"] for o in found[:-1]]))), 1)
 
     def test_export(self):
         logits = np.random.RandomState(0).normal(size=[2, 3, 6])
