@@ -58,21 +58,6 @@ class BertModelTest(tf.test.TestCase):
                 expected = numpy_bert(values, TINY, self.ids, self.mask, self.types, adapters)
                 self.assertAllClose(expected, actual, atol=1e-4, rtol=1e-4)
 
-    def test_padding_does_not_change_outputs(self):
-        with tf.Graph().as_default():
-            long = self.build().get_pooled_output()
-            with tf.variable_scope("", reuse=True):
-                short = modeling.BertModel(
-                    TINY,
-                    False,
-                    self.ids[2:, :3],
-                    self.mask[2:, :3],
-                    self.types[2:, :3],
-                    scope="bert",
-                ).get_pooled_output()
-            (long, short), _ = self.run_with_random_values(None, [long, short])
-        self.assertAllClose(long[2:], short, atol=1e-5)
-
     def test_plain_bert_has_no_adapter_and_no_collections(self):
         with tf.Graph().as_default():
             self.build(None)
@@ -180,38 +165,6 @@ class OptionsTest(tf.test.TestCase):
             names = {variable.name.split("/")[2] for variable in tf.get_collection("adapters")}
             self.assertEqual(names, {"layer_0", "layer_2"})
             self.assertLen(tf.get_collection("adapters"), 2 * 2 * 4)
-
-    def test_recomputed_activations_give_the_same_gradients(self):
-        options = dict(is_training=True, dropout_key=modeling.DropoutKey(1, 4))
-        plain = self.compute(self.gradients, **options)
-        self.assertAllClose(
-            self.compute(self.gradients, recompute_activations=True, **options), plain
-        )
-
-    def test_terms_of_an_adapter_are_summed(self):
-        def fetch(model):
-            return model.get_pooled_output()
-
-        whole = self.compute(fetch, adapter_fn=modeling.feedforward_adapter)
-        apart = self.compute(fetch, adapter_fn=modeling.AdapterConfig().build())
-        self.assertAllClose(apart, whole)
-
-    def test_bfloat16(self):
-        if tf.__version__.startswith("1."):
-            self.skipTest("TensorFlow 1 has no bfloat16 products.")
-
-        def fetch(model):
-            outputs = [model.get_pooled_output(), *model.get_all_encoder_layers()]
-            self.assertEqual({output.dtype for output in outputs}, {tf.float32})
-            self.assertEqual({v.dtype.base_dtype for v in tf.trainable_variables()}, {tf.float32})
-            return outputs
-
-        rough = self.compute(fetch, dtype=tf.bfloat16)
-        exact = self.compute(fetch)
-        for a, b in zip(rough, exact):
-            # bfloat16 has 8 significant bits: each rounding has an error of up to 0.4%.
-            self.assertAllClose(a, b, atol=0.05)
-            self.assertNotAllEqual(a, b)
 
 
 def sum_adapter(x):
@@ -456,54 +409,6 @@ def normalized(x, values):
     x = x - x.mean(-1, keepdims=True)
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
     return x * values["LayerNorm/gamma"] + values["LayerNorm/beta"]
-
-
-class AdapterTest(tf.test.TestCase):
-    def test_initialized_near_identity_and_identity_with_zero_output_weights(self):
-        random = np.random.RandomState(3)
-        x = random.randn(5, 8).astype(np.float32)
-        with tf.Graph().as_default(), self.session() as session:
-            adapted = modeling.feedforward_adapter(tf.constant(x))
-            session.run(tf.global_variables_initializer())
-            self.assertAllClose(x, session.run(adapted), atol=1e-3)
-            self.assertNotAllEqual(x, session.run(adapted))
-            for variable in tf.global_variables():
-                if variable.op.name in ("adapters/weights1", "adapters/biases1"):
-                    variable.load(random.randn(*variable.shape.as_list()), session)
-                else:
-                    variable.load(np.zeros(variable.shape.as_list()), session)
-            self.assertAllEqual(x, session.run(adapted))
-
-    def test_activation_and_formula(self):
-        x = np.array([[1.0, -2.0]], np.float32)
-        activations = {"relu": lambda z: np.maximum(z, 0), "tanh": np.tanh, "linear": lambda z: z}
-        for name, activation in activations.items():
-            with tf.Graph().as_default(), self.session() as session:
-                adapted = modeling.feedforward_adapter(
-                    tf.constant(x), hidden_size=1, activation=name
-                )
-                session.run(tf.global_variables_initializer())
-                values = {
-                    "adapters/weights1": [[2.0], [1.0]],
-                    "adapters/biases1": [[-0.5]],
-                    "adapters/weights2": [[3.0, -1.0]],
-                    "adapters/biases2": [[0.25, 0.5]],
-                }
-                variables = tf.global_variables()
-                tiny.load(session, variables, [values[v.op.name] for v in variables])
-                bottleneck = activation(-0.5)  # 1 * 2 - 2 * 1 - 0.5
-                expected = [[1 + 3 * bottleneck + 0.25, -2 - bottleneck + 0.5]]
-                self.assertAllClose(expected, session.run(adapted), atol=1e-6)
-
-    def test_init_scale(self):
-        with tf.Graph().as_default(), self.session() as session:
-            tf.set_random_seed(1)
-            modeling.feedforward_adapter(tf.zeros([1, 400]), 100, 0.05)
-            session.run(tf.global_variables_initializer())
-            weights = session.run(tf.get_collection("adapters")[0])
-            # Truncating a normal at two standard deviations multiplies its stddev by 0.8796.
-            self.assertAllClose(np.std(weights), 0.05 * 0.8796, rtol=0.02)
-            self.assertLessEqual(np.abs(weights).max(), 0.1)
 
 
 class FunctionsTest(tf.test.TestCase):

@@ -1,15 +1,12 @@
-"""Tests of support/mutations.py: what fails its property, and what damage it does."""
+"""Tests of support/mutations.py: what passes its property, and what fails it."""
 
-import os
 import time
 from unittest import mock
 
-import hypothesis
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_tests.support import mutations
-from adapter_tests.support.file_cases import many
 
 CONTENTS = {"a.json": b'{"a": [1, 2, {"b": "c"}]}', "b.tsv": b"1\t2\n3\t4\n"}
 
@@ -54,27 +51,3 @@ class CheckTest(tf.test.TestCase):
             AssertionError, "took"
         ):
             mutations.refusal(CONTENTS, lambda folder: None)
-
-
-class DamageTest(tf.test.TestCase):
-    def test_most_damage_changes_a_file_and_each_file_is_damaged(self):
-        drawn = []
-
-        @many
-        @hypothesis.given(mutations.damaged_files(CONTENTS))
-        def draw(damaged):
-            drawn.append(damaged)
-
-        draw()
-        changed = [damaged for damaged in drawn if damaged != CONTENTS]
-        self.assertGreater(len(changed), 0.8 * len(drawn))
-        for name in CONTENTS:
-            self.assertTrue(any(damaged[name] != CONTENTS[name] for damaged in changed))
-
-    def test_a_file_may_be_missing_or_a_folder(self):
-        def read(folder):
-            self.assertEqual(sorted(os.listdir(folder)), ["a.json"])
-            self.assertTrue(os.path.isdir(os.path.join(folder, "a.json")))
-
-        contents = {"a.json": mutations.FOLDER, "b.tsv": mutations.MISSING}
-        self.assertIsNone(mutations.refusal(contents, read))

@@ -8,7 +8,6 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.formats import task_adapter
 from adapter_tests.support.tensorflows import SERVES
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -44,7 +43,6 @@ if SERVES:
         "adapter_bert.serving.rest_api",
         "serve",
     ]
-OLD_ADAPTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "support/old_files/adapter")
 
 
 class StructureTest(tf.test.TestCase):
@@ -62,15 +60,6 @@ class StructureTest(tf.test.TestCase):
         code = f"import sys; sys.modules['tensorflow'] = None; import {names}"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
-
-    def test_a_task_adapter_is_loaded_without_tensorflow(self):
-        code = (
-            "import sys; sys.modules['tensorflow'] = None;"
-            "from adapter_bert.formats import task_adapter;"
-            f"print(len(task_adapter.load({OLD_ADAPTER!r}).tensors))"
-        )
-        output = subprocess.check_output([sys.executable, "-c", code], universal_newlines=True)
-        self.assertEqual(int(output), len(task_adapter.load(OLD_ADAPTER).tensors))
 
     def test_a_remote_path_needs_tensorflow_and_says_so(self):
         code = (

@@ -23,6 +23,7 @@ VARIANTS = (
     {"depth": 2},
     {"depth": 3},
     {"activation": "swish"},
+    {"activation": "linear"},
     {"sites": "attention"},
     {"sites": "feed_forward"},
     {"placement": "parallel"},
@@ -49,6 +50,7 @@ DEFAULTS = {
     "interaction": "add",
 }
 ACTIVATIONS = {
+    "linear": lambda x: x,
     "gelu": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "swish": lambda x: x / (1 + np.exp(-x)),
     "tanh": np.tanh,
@@ -156,17 +158,20 @@ class FeedforwardAdapterTest(tf.test.TestCase):
             )
 
     def test_hidden_layers_keep_the_scale(self):
-        with tf.Graph().as_default(), self.session() as session:
-            tf.set_random_seed(1)
-            modeling.feedforward_adapter(tf.zeros([1, 300]), depth=2)
-            session.run(tf.global_variables_initializer())
-            values = session.run({v.op.name: v for v in tf.global_variables()})
-            self.assertEqual(values["adapters/weights1"].shape, (300, 64))
-            stddev = {name: np.std(value) for name, value in values.items()}
+        for given, scale in (((), 1e-3), ((64, 0.05), 0.05)):
+            with tf.Graph().as_default(), self.session() as session:
+                tf.set_random_seed(1)
+                modeling.feedforward_adapter(tf.zeros([1, 300]), *given, depth=2)
+                session.run(tf.global_variables_initializer())
+                values = session.run({v.op.name: v for v in tf.global_variables()})
+            weights = values["adapters/weights1"]
+            self.assertEqual(weights.shape, (300, 64))
             # Truncating a normal at two standard deviations multiplies its stddev by 0.8796.
-            self.assertAllClose(stddev["adapters/weights1"], 1e-3 * 0.8796, rtol=0.02)
+            self.assertAllClose(np.std(weights), scale * 0.8796, rtol=0.02)
+            self.assertLessEqual(np.abs(weights).max(), 2 * scale * 1.0001)
             # 64**-0.5.
-            self.assertAllClose(stddev["adapters/weights_hidden2"], 0.125 * 0.8796, rtol=0.02)
+            hidden = values["adapters/weights_hidden2"]
+            self.assertAllClose(np.std(hidden), 0.125 * 0.8796, rtol=0.02)
 
 
 class BertTest(tf.test.TestCase):
@@ -392,7 +397,7 @@ class BertTest(tf.test.TestCase):
     def test_bfloat16(self):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no bfloat16 products.")
-        for variant in VARIANTS[-2:]:
+        for variant in ({}, *VARIANTS[-2:]):
             rough, exact = (
                 self.with_gradient(variant, dtype) for dtype in (tf.bfloat16, tf.float32)
             )
@@ -409,7 +414,8 @@ class BertTest(tf.test.TestCase):
             output = model.get_pooled_output()
             gradients = tf.gradients(output, tf.get_collection("adapters"))
             values = [value for _, value in layers.take_statistics()]
-            self.assertEqual({t.dtype for t in [output, *values, *gradients]}, {tf.float32})
+            tensors = [output, *model.get_all_encoder_layers(), *values, *gradients]
+            self.assertEqual({tensor.dtype for tensor in tensors}, {tf.float32})
             load_random(session, 0.3)
             return session.run([output, gradients])[0]
 
