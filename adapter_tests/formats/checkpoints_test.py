@@ -82,15 +82,6 @@ class OpenCheckpointTest(CheckpointTestCase):
         nowhere = os.path.join(self.folder, "no", "such")
         self.assert_refused(["does not exist", "none"], checkpoints.open_checkpoint, nowhere)
 
-    def test_missing_data(self):
-        self.save({"a": np.float32([1, 2])})
-        os.remove(self.prefix + ".data-00000-of-00001")
-        self.assert_refused(
-            ["incomplete", self.prefix + ".data-00000-of-00001"],
-            checkpoints.open_checkpoint,
-            self.prefix,
-        )
-
     def test_missing_shards(self):
         parts = [
             self.save({name: np.float32([1, 2])}, os.path.join(self.folder, "part_" + name))
@@ -170,13 +161,6 @@ class OpenCheckpointTest(CheckpointTestCase):
             self.assert_refused(
                 [f"{path} is {kind}, not a checkpoint"], checkpoints.open_checkpoint, path
             )
-
-    @needs_shared
-    def test_official_indexes_without_data(self):
-        prefix = os.path.join(
-            SHARED, "checkpoints", "indexes", "uncased_L-4_H-256_A-4", "bert_model.ckpt"
-        )
-        self.assert_refused(["incomplete", ".data-"], checkpoints.open_checkpoint, prefix)
 
 
 class CheckEncoderTest(CheckpointTestCase):

@@ -148,11 +148,6 @@ class FormatsTest(EncoderTestCase):
                 writer.write(noted)
             self.refuse(part)
 
-    def test_invalid_vocabularies(self):
-        values = tf2_modules.tensors(CONFIG)
-        tf2_modules.save_encoder(self.source, values, vocabulary="30k-clean.model")
-        self.refuse("one WordPiece vocabulary", "30k-clean.model")
-
     def test_links_out_of_the_folder(self):
         tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
         outside = tf2_modules.write_vocabulary(os.path.join(self.folder, "outside"))

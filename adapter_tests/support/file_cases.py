@@ -1,10 +1,9 @@
-"""Test cases and hypothesis strategies for readers of files."""
+"""Test cases for readers of files, and their settings of hypothesis."""
 
 import os
 import tempfile
 
 import hypothesis
-import hypothesis.strategies as st
 
 import tokenization
 from adapter_bert.tasks import classifier_features
@@ -29,14 +28,6 @@ class FileTestCase(RefusalTestCase):
 
 
 many = hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
-
-
-def files_of(*words):
-    """Returns a hypothesis strategy for the bytes of small files, many of them malformed."""
-    odd = [b"\t", b"\n", b"\r\n", b'"', b",", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe"]
-    odd += [b"\xe2\x80\xa8", b"{", b"}", b'":', b"[1]", *words]
-    part = st.one_of(st.sampled_from(odd), st.sampled_from(words), st.binary(max_size=4))
-    return st.lists(part, max_size=30).map(b"".join)
 
 
 def as_tuples(examples):

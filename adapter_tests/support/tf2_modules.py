@@ -134,21 +134,19 @@ def _norm(x, of, scope):
     return of_unit * of[scope + "/LayerNorm/gamma"] + of[scope + "/LayerNorm/beta"]
 
 
-def write_vocabulary(folder, name="vocab.txt"):
+def write_vocabulary(folder):
     """Writes `tiny.VOCABULARY`, and returns its path."""
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, name)
+    path = os.path.join(folder, "vocab.txt")
     with open(path, "w") as writer:
         writer.write("\n".join([*tiny.VOCABULARY, ""]))
     return path
 
 
-def save_encoder(folder, values, vocabulary="vocab.txt", do_lower_case=True):
+def save_encoder(folder, values, do_lower_case=True):
     """Writes an encoder's SavedModel with the vocabulary as an asset; returns its folder."""
     module = Encoder(values)
-    if vocabulary:
-        path = write_vocabulary(folder + "-vocabulary", vocabulary)
-        module.vocab_file = tf2.saved_model.Asset(path)
+    module.vocab_file = tf2.saved_model.Asset(write_vocabulary(folder + "-vocabulary"))
     if do_lower_case is not None:
         module.do_lower_case = tf2.Variable(do_lower_case, trainable=False)
     tf2.saved_model.save(module, folder)

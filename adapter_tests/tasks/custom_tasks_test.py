@@ -198,6 +198,17 @@ class TableProcessorTest(FileTestCase):
             self.assert_refused(["--label_column=kind", path], self.examples, split)
 
 
+# Files of several tasks: a name and the content.
+POLITICAL = (
+    "political_social_media.csv",
+    "_unit_id,audience,bias,message,text\n1,national,partisan,policy,A\n"
+    "2,constituency,neutral,other,B\n3,national,neutral,media,C\n",
+)
+PROGRESSIVE = (
+    "progressive-tweet-sentiment.csv",
+    "_unit_id,q1_stance,q1_stance:confidence,q2_opinion,q2_opinion:confidence,target,tweet\n"
+    "1,for,1,fact,1,t,A\n2,against,1,opinion,1,t,B\n3,neutral,1,fact,1,t,C\n",
+)
 # A file of each additional task as published (three rows), and its expected examples.
 PUBLISHED = {
     "airline": (
@@ -260,21 +271,15 @@ PUBLISHED = {
         [('Fed "slows', "b"), ("Film", "e"), ("Phone", "t")],
     ),
     "political_audience": (
-        "political_social_media.csv",
-        "_unit_id,audience,bias,message,text\n1,national,partisan,policy,A\n"
-        "2,constituency,neutral,other,B\n3,national,neutral,media,C\n",
+        *POLITICAL,
         [("A", "national"), ("B", "constituency"), ("C", "national")],
     ),
     "political_bias": (
-        "political_social_media.csv",
-        "_unit_id,audience,bias,message,text\n1,national,partisan,policy,A\n"
-        "2,constituency,neutral,other,B\n3,national,neutral,media,C\n",
+        *POLITICAL,
         [("A", "partisan"), ("B", "neutral"), ("C", "neutral")],
     ),
     "political_message": (
-        "political_social_media.csv",
-        "_unit_id,audience,bias,message,text\n1,national,partisan,policy,A\n"
-        "2,constituency,neutral,other,B\n3,national,neutral,media,C\n",
+        *POLITICAL,
         [("A", "policy"), ("B", "other"), ("C", "media")],
     ),
     "primary_emotions": (
@@ -283,15 +288,11 @@ PUBLISHED = {
         [("A", "Joy"), ("B", "Fear"), ("C", "Joy")],
     ),
     "progressive_opinion": (
-        "progressive-tweet-sentiment.csv",
-        "_unit_id,q1_stance,q1_stance:confidence,q2_opinion,q2_opinion:confidence,target,tweet\n"
-        "1,for,1,fact,1,t,A\n2,against,1,opinion,1,t,B\n3,neutral,1,fact,1,t,C\n",
+        *PROGRESSIVE,
         [("A", "fact"), ("B", "opinion"), ("C", "fact")],
     ),
     "progressive_stance": (
-        "progressive-tweet-sentiment.csv",
-        "_unit_id,q1_stance,q1_stance:confidence,q2_opinion,q2_opinion:confidence,target,tweet\n"
-        "1,for,1,fact,1,t,A\n2,against,1,opinion,1,t,B\n3,neutral,1,fact,1,t,C\n",
+        *PROGRESSIVE,
         [("A", "for"), ("B", "against"), ("C", "neutral")],
     ),
     "sms_spam": (

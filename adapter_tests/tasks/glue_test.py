@@ -3,8 +3,6 @@ and (where ADAPTER_BERT_DATA names the shared folder) the real files and the ori
 
 import os
 
-import hypothesis
-import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
@@ -13,9 +11,7 @@ from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import (
     FileTestCase,
     as_tuples,
-    files_of,
     make_features,
-    many,
     tiny_tokenizer,
 )
 from adapter_tests.support.shared import SHARED, needs_shared
@@ -465,33 +461,6 @@ class SharedDataTest(tf.test.TestCase):
             task = glue.TASKS[task_name.lower()]
             examples = glue.read_examples(task, split, self.glue(task.folder or task.name))
             self.assertLen(examples, count)
-
-
-class PropertiesTest(FileTestCase):
-    @many
-    @hypothesis.given(
-        st.sampled_from(
-            [(name, split) for name, task in glue.TASKS.items() for split in task.splits]
-        ),
-        files_of(b"0\t", b"1\t", b"a\tb\t", b"entailment", b"label\n", b"3.5\n", b"zh\t"),
-        st.booleans(),
-    )
-    def test_any_bytes_are_read_or_refused(self, row, content, goes_on):
-        name, split = row
-        file_name, good, _ = EXPECTED[name, split]
-        content = (good.encode("utf-8") if goes_on else b"") + content
-        path = self.write(file_name, content)
-        try:
-            examples = glue.get_processor(name).get_examples(split, self.folder)
-        except UserError as error:
-            self.assert_one_sentence(error, path)
-        else:
-            # No row is skipped except a header, and those that a task may skip.
-            rows = content.decode("utf-8-sig").rstrip("\r\n").count("\n") + 1
-            rows -= glue.TASKS[name].splits[split].header
-            self.assertTrue(examples)
-            if name not in ("qqp", "xnli"):
-                self.assertEqual(len(examples), rows)
 
 
 def rows_of(task, split):

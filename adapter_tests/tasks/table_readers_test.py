@@ -9,10 +9,9 @@ import hypothesis
 import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_tests.support import mutations
-from adapter_tests.support.file_cases import FileTestCase, files_of, many
+from adapter_tests.support.file_cases import FileTestCase, many
 
 
 class ReadTsvTest(FileTestCase):
@@ -192,22 +191,6 @@ class PropertiesTest(FileTestCase):
         table = table_readers.read_table(self.write(name, content))
         self.assertEqual(table.columns, ("text", "label"))
         self.assertEqual([row.fields for row in table.rows], [list(row) for row in rows])
-
-    @many
-    @hypothesis.given(
-        st.sampled_from(["a.csv", "a.tsv", "a.jsonl"]),
-        files_of(b"text", b"label"),
-    )
-    def test_any_bytes_are_read_or_refused(self, name, content):
-        path = self.write(name, content)
-        try:
-            table = table_readers.read_table(path)
-        except UserError as error:
-            self.assert_one_sentence(error, path)
-        else:
-            self.assertTrue(table.rows)
-            for row in table.rows:
-                self.assertEqual(len(row.fields), len(table.columns))
 
 
 class DamagedFilesTest(tf.test.TestCase):
