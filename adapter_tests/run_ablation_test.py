@@ -11,13 +11,16 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import modeling
 import run_ablation
+import tuning
 from adapter_bert.common import errors
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classification
 from adapter_bert.training import model_fn
-from adapter_tests.support import command_lines, task_adapters, tiny
-from adapter_tests.support.script_cases import ScriptTestCase, contents, read, write
+from adapter_tests.support import command_lines, own_models, task_adapters, tiny
+from adapter_tests.support.mutations import files_in
+from adapter_tests.support.script_cases import ScriptTestCase, read, write
 
 
 def parsed(*arguments):
@@ -86,17 +89,17 @@ class AblationTestCase(ScriptTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        bert = tiny.write_bert(
+        cls.bert3 = tiny.write_bert(
             os.path.join(cls.root, "bert3"), num_hidden_layers=3, initializer_range=0.4
         )
         cls.bert_flags = [
-            "--bert_config_file=" + os.path.join(bert, "bert_config.json"),
-            "--vocab_file=" + os.path.join(bert, "vocab.txt"),
-            "--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"),
+            "--bert_config_file=" + os.path.join(cls.bert3, "bert_config.json"),
+            "--vocab_file=" + os.path.join(cls.bert3, "vocab.txt"),
+            "--init_checkpoint=" + os.path.join(cls.bert3, "bert_model.ckpt"),
             "--feature_cache_dir=none",
         ]
         cls.base_flags += cls.bert_flags
-        cls.adapter = cls.balanced(cls.make("mrpc", "--do_train"))
+        cls.adapter = cls.balanced(cls.make("mrpc", task="MRPC"))
 
     @classmethod
     def balanced(cls, adapter):
@@ -113,18 +116,18 @@ class AblationTestCase(ScriptTestCase):
         )
 
     @classmethod
-    def make(cls, name, *arguments):
-        """Trains a little, and draws adapters and head anew, wide; returns the adapter's folder."""
-        output_dir = os.path.join(cls.root, "trained", name)
-        code, _, stderr = cls.call(output_dir, "--num_train_epochs=0.4", *arguments)
-        assert code is None, stderr
-        random = np.random.RandomState(1)
-        return cls.edited(
-            os.path.join(output_dir, "adapter"),
-            os.path.join(cls.root, name + "_adapter"),
-            "/adapters/|output_",  # The head's bias becomes 0.
-            lambda value: random.normal(0.0, 0.6, value.shape) if value.ndim > 1 else 0.0 * value,
-        )
+    def make(cls, name, training=(), **changes):
+        """Saves a random adapter; returns its folder."""
+        changes = {"adapter": modeling.AdapterConfig(3), "task": "own", **changes}
+        training = {"precision": "float32", **dict(training)}
+        made = own_models.build_task_adapter(cls.bert3, 1, training=training, **changes)
+        folder = os.path.join(cls.root, name + "_adapter")
+        tensors = {  # Wide adapters and a wide head, without biases; LayerNorms as in a BERT.
+            name: 1.5 * value if value.ndim > 1 else np.full_like(value, name.endswith("gamma"))
+            for name, value in made.tensors.items()
+        }
+        task_adapter.save(folder, made._replace(tensors=tensors))
+        return folder
 
     @staticmethod
     def edited(folder, new_folder, part, edit):
@@ -224,7 +227,7 @@ class NumbersTest(AblationTestCase):
 
     def test_numbers(self):
         task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
-        adapter = self.make("numbers", "--do_train", *task)
+        adapter = self.make("numbers", kind="regression", labels=())
         found = self.record(*task, adapter=adapter)
         self.assertEqual((found["task"], found["score"]), ("own", "spearman"))
         self.assertEqual(found["labels"], [])
@@ -240,7 +243,13 @@ class NumbersTest(AblationTestCase):
 
     def test_adapters_in_one_layer_alone(self):
         task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
-        adapter = self.make("upper", "--do_train", "--adapter_layers=1", *task)
+        adapter = self.make(
+            "upper",
+            kind="regression",
+            labels=(),
+            adapter=modeling.AdapterConfig(3, layers=(1,)),
+            method=tuning.Tuning(layer_norms="adapted"),
+        )
         found = self.record(*task, adapter=adapter)
         with_it, without_it = found["all"], found["none"]
         self.assertEqual(
@@ -254,7 +263,13 @@ class NumbersTest(AblationTestCase):
     def test_long_texts_in_windows(self):
         task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
         task.append("--max_seq_length=6")
-        adapter = self.make("windows", "--do_train", "--long_texts=windows", *task)
+        adapter = self.make(
+            "windows",
+            {"long_texts": "windows", "window_pooling": "mean"},
+            kind="regression",
+            labels=(),
+            max_seq_length=6,
+        )
         found = self.record(*task, adapter=adapter)
         self.assertEqual((found["num_rows"], found["long_texts"]), (24, "windows"))
         for first, last, spearman in [*found["spans"][:2], [None, None, found["all"]]]:
@@ -265,7 +280,7 @@ class NumbersTest(AblationTestCase):
 
     def test_a_pooling_without_windows(self):
         task = self.own_task(lambda index: "ab"[index % 2])
-        adapter = self.make("cut", "--do_train", *task)
+        adapter = self.make("cut", labels=("a", "b"))
         given = [*task, "--adapter=" + adapter, "--window_pooling=max"]
         values = command_lines.parsed(run_ablation.define_flags, *given)
         with self.assertRaisesRegex(errors.UserError, "--window_pooling=max requires --long_texts"):
@@ -282,7 +297,7 @@ class NumbersTest(AblationTestCase):
     def test_sets_of_labels(self):
         sets = ["a", "b", "a,b", "b"]
         task = self.own_task(lambda index: sets[index % 4], "--label_type=multilabel")
-        adapter = self.make("sets", "--do_train", *task)
+        adapter = self.make("sets", kind="multilabel", labels=("a", "b"))
         found = self.record(*task, adapter=adapter)
         self.assertEqual((found["score"], found["majority"]), ("accuracy", 0.5))
         expected = self.scores(self.without(adapter, 1, 1), *task)
@@ -295,17 +310,17 @@ class RunsTest(AblationTestCase):
     def test_what_is_there_is_not_computed_again(self):
         found = self.record()
         write(self.path("ablation.json"), json.dumps({**found, "none": 0.125}))
-        before = contents(self.output_dir)
+        before = files_in(self.output_dir)
         code, report, stderr, shown = self.ablate()
         self.assertIsNone(code, stderr)
         self.assertIn("removing all leaves 12.5% ", report)
         self.assertEqual(shown, "")
-        self.assertEqual(contents(self.output_dir), before)
+        self.assertEqual(files_in(self.output_dir), before)
         self.assertEqual(self.record("--overwrite_output_dir"), found)
 
     def test_what_is_there_of_another_adapter_or_of_other_data_is_not_replaced(self):
         self.record()
-        before = contents(self.output_dir)
+        before = files_in(self.output_dir)
         other = self.without(self.adapter, 0, 0)
         dev = os.path.join(self.folder, "data")
         tiny.write_mrpc(dev, seed=5)
@@ -316,7 +331,7 @@ class RunsTest(AblationTestCase):
         ):
             code, _, stderr, _ = self.ablate(*arguments, **options)
             self.assert_one_sentence(code, stderr, [expected, "--overwrite_output_dir"])
-        self.assertEqual(contents(self.output_dir), before)
+        self.assertEqual(files_in(self.output_dir), before)
 
     def test_a_kill_in_its_middle_leaves_nothing(self):
         kind, calls = classification.KIND, []
@@ -330,11 +345,11 @@ class RunsTest(AblationTestCase):
 
         with mock.patch.object(kind, "answers", killed):
             self.assertEqual(self.ablate()[0], 130)
-        self.assertEqual(contents(self.output_dir), {})
+        self.assertEqual(files_in(self.output_dir), {})
         self.assertEqual(self.record()["num_rows"], 24)
 
     def test_refused(self):
-        bare = self.make_bare()
+        bare = self.make("bare", method="head")
         code, _, stderr, _ = self.ablate(adapter=bare)
         self.assert_one_sentence(code, stderr, [bare, "--tuning=head", "no adapters to remove"])
         values = parsed("--task_name=mrpc")
@@ -355,8 +370,3 @@ class RunsTest(AblationTestCase):
             write(self.path("ablation.json"), content)
             code, _, stderr, _ = self.ablate()
             self.assert_one_sentence(code, stderr, [self.path("ablation.json"), part])
-
-    def make_bare(self):
-        output_dir = os.path.join(self.folder, "bare")
-        self.succeed("--do_train", "--num_train_epochs=0.4", "--tuning=head", output_dir=output_dir)
-        return os.path.join(output_dir, "adapter")

@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import modeling
 import run_classifier
 from adapter_bert.common import model_variables, paths
-from adapter_bert.formats import checkpoints, tfhub
+from adapter_bert.formats import checkpoints, task_adapter, tfhub
 from adapter_tests.support import command_lines, tf2_modules, tiny
 from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
 
@@ -248,16 +248,21 @@ class HostileTest(HubTestCase):
             outputs = {"vocab_file": path, "do_lower_case": lower}
             hub.add_signature("tokenization_info", outputs=outputs)
 
-        self.export_module(build)
+        return self.export_module(build)
 
-    def train(self):
+    def train(self, *more):
         """Trains a classifier on the module."""
         data = tiny.write_mrpc(os.path.join(self.folder, "data"))
         arguments = ["--task_name=MRPC", "--data_dir=" + data, "--tuning=head", "--do_train"]
         arguments += ["--bert_hub_module_handle=" + self.module, "--num_train_epochs=1"]
         arguments += ["--max_seq_length=16", "--train_batch_size=8"]
-        arguments += ["--output_dir=" + os.path.join(self.folder, "output")]
-        return run_classifier.run(command_lines.parsed(run_classifier.define_flags, *arguments))
+        arguments += ["--output_dir=" + os.path.join(self.folder, "output"), *more]
+        return run_classifier.run(command_lines.classifier_flags(*arguments))
+
+    def assert_trained_from(self, config, tensors):
+        """Checks that the adapter's backbone has these tensors."""
+        backbone = task_adapter.describe(os.path.join(self.folder, "output", "adapter")).backbone
+        self.assertEqual(backbone.fingerprint, model_variables.fingerprint(tensors.get, config))
 
     def test_its_graph_writes(self):
         """Otherwise the other tests would prove nothing."""
@@ -268,9 +273,18 @@ class HostileTest(HubTestCase):
         self.assertTrue(os.path.exists(self.written))
 
     def test_it_trains_and_writes_nothing(self):
-        self.export_hostile(is_constant=True)
+        tensors = self.export_hostile(is_constant=True)
+        for flags, parts in (
+            (["--do_lower_case=false"], ["--do_lower_case=False", "value is True"]),
+            (
+                ["--vocab_file=x", "--init_checkpoint=y"],
+                ["--bert_hub_module_handle replaces", "--vocab_file", "--init_checkpoint"],
+            ),
+        ):
+            self.assert_refused(parts, self.train, *flags)
         self.assertIn("Trained: ", "\n".join(self.train()))
         self.assertFalse(os.path.exists(self.written))
+        self.assert_trained_from(tiny.config(hidden_size=64, num_attention_heads=1), tensors)
 
     def test_a_computed_do_lower_case_is_rejected(self):
         self.export_hostile(is_constant=False)
@@ -291,3 +305,10 @@ class HostileTest(HubTestCase):
         self.assertIn("Trained: ", "\n".join(self.train()))
         for end in ("", "-by-initializer"):
             self.assertFalse(os.path.exists(written + end))
+        self.assert_trained_from(tiny.config(), tf2_modules.by_google_name(tiny.config(), values))
+        # A checkpoint of the same BERT resumes the run.
+        self.module = os.path.join(self.folder, "checkpoint")
+        tf2_modules.save_checkpoint(self.module, values)
+        with self.assertLogs("absl", "INFO") as logs:
+            self.train()
+        self.assertIn("Already trained", "\n".join(logs.output))

@@ -25,6 +25,12 @@ def changed(config, **sizes):
     return modeling.BertConfig.from_dict(dict(config.to_dict(), **sizes))
 
 
+def all_tensors(checkpoint):
+    """Returns the tensors of a checkpoint, its prefix or folder: dict from names to arrays."""
+    reader = tf.train.load_checkpoint(checkpoint)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
 class CheckpointTestCase(RefusalTestCase):
     """Writes checkpoints into a folder of the test."""
 

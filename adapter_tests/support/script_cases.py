@@ -32,15 +32,6 @@ def write(path, content, mode="w"):
     return path
 
 
-def contents(folder):
-    """Returns all files below a folder: relative path → bytes."""
-    return {
-        os.path.relpath(os.path.join(place, name), folder): read(os.path.join(place, name), "rb")
-        for place, _, names in os.walk(folder)
-        for name in names
-    }
-
-
 @pytest.mark.without_xla  # The scripts' behaviour does not depend on how the model is computed.
 class AnyScriptTestCase(tf.test.TestCase):
     """Runs a script. A subclass names the module, SCRIPT, and adds `base_flags` of every run."""

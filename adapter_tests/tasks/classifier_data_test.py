@@ -5,16 +5,11 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-import run_classifier
 import tokenization
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_data, classifier_features
-from adapter_tests.support import command_lines, tiny
-
-
-def parsed(*arguments):
-    values = command_lines.parsed(run_classifier.define_flags, *arguments)
-    return run_classifier.ClassifierConfig.from_flags(values)
+from adapter_tests.support import tiny
+from adapter_tests.support.command_lines import classifier_config
 
 
 class FindTaskTest(tf.test.TestCase):
@@ -23,7 +18,9 @@ class FindTaskTest(tf.test.TestCase):
         self.data = tiny.write_mrpc(self.get_temp_dir())
 
     def find(self, *arguments, given=None):
-        return classifier_data.find_task(parsed("--data_dir=" + self.data, *arguments), given)
+        return classifier_data.find_task(
+            classifier_config("--data_dir=" + self.data, *arguments), given
+        )
 
     def test_a_task_of_the_table(self):
         processor, data_dir = self.find("--task_name=mrpc")
@@ -70,7 +67,7 @@ class RowsTest(tf.test.TestCase):
             classifier_features.InputExample("a", "the old dog sees a cat", "birds", "no"),
             classifier_features.InputExample("b", "young man", None, "yes"),
         ]
-        values = parsed("--max_seq_length=8", "--feature_cache_dir=" + folder + "/kept")
+        values = classifier_config("--max_seq_length=8", "--feature_cache_dir=" + folder + "/kept")
         labels = ["no", "yes"]
         expected = classifier_features.features_to_arrays(
             classifier_features.convert_examples_to_features(examples, labels, 8, tokenizer)

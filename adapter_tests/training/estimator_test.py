@@ -13,7 +13,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-import run_classifier
 import run_squad
 import tuning
 from adapter_bert.common import devices, tf_estimator
@@ -21,14 +20,10 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.tasks import heads, squad_task, tagging
 from adapter_bert.training import distribution, estimator, input_pipeline, model_fn, rows
-from adapter_tests.support import command_lines, tiny
+from adapter_tests.support import tiny
+from adapter_tests.support.checkpoint_cases import all_tensors
+from adapter_tests.support.command_lines import classifier_config, parsed
 from adapter_tests.support.refusals import RefusalTestCase
-
-
-def weights(output_dir):
-    """Returns all tensors of the last checkpoint by name."""
-    reader = tf.train.load_checkpoint(output_dir)
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 class TrainingTestCase(tf.test.TestCase):
@@ -36,7 +31,7 @@ class TrainingTestCase(tf.test.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"))
-        cls.pretrained = weights(cls.bert_prefix())
+        cls.pretrained = all_tensors(cls.bert_prefix())
 
     @classmethod
     def bert_prefix(cls):
@@ -88,7 +83,7 @@ class TrainingTestCase(tf.test.TestCase):
         return tempfile.mkdtemp(dir=self.get_temp_dir())
 
     def assertSameWeights(self, a, b):
-        a, b = weights(a), weights(b)
+        a, b = all_tensors(a), all_tensors(b)
         self.assertEqual(set(a), set(b))
         different = [name for name in a if not np.array_equal(a[name], b[name])]
         self.assertEmpty(different)
@@ -105,11 +100,11 @@ class FreezingTest(TrainingTestCase):
         # Initial values depend on seed and name, so those of "full" are those of all methods.
         of = "adapters" if method == "adapters" else "full"
         if of not in self._starts:
-            self._starts[of] = weights(self.start(of))
+            self._starts[of] = all_tensors(self.start(of))
         start = self._starts[of]
         for name, value in self.pretrained.items():
             self.assertAllEqual(value, start[name])
-        return start, weights(output_dir)
+        return start, all_tensors(output_dir)
 
     def check(self, start_and_end, encoder_trains):
         """All trained variables changed and are saved with Adam's slots and the step, no others."""
@@ -171,22 +166,7 @@ class ResumingTest(TrainingTestCase):
     def test_a_stopped_run_goes_on_to_the_same_weights(self):
         straight, resumed = self.new_dir(), self.new_dir()
         self.runner(straight, "full", steps=9).train(tiny.arrays())
-        runner = self.runner(resumed, "full", steps=9, save=2)
-
-        class Stop(tf.train.SessionRunHook):
-            def after_run(self, run_context, run_values):
-                if checkpoints.last_step(resumed) == 4:
-                    raise KeyboardInterrupt
-
-        estimator_train = runner._estimator.train
-
-        def train(*args, **options):
-            hooks = [*options.pop("hooks"), Stop()]
-            return estimator_train(*args, hooks=hooks, **options)
-
-        runner._estimator.train = train
-        with self.assertRaises(KeyboardInterrupt):
-            runner.train(tiny.arrays())
+        self.runner(resumed, "full", steps=9, save=2).train(tiny.arrays(), stop=4)
         self.assertEqual(checkpoints.last_step(resumed), 4)
         self.runner(resumed, "full", steps=9, save=2).train(tiny.arrays())
         self.assertEqual(checkpoints.last_step(resumed), 9)
@@ -362,7 +342,7 @@ class PaddingTest(TrainingTestCase):
             runner = estimator.Estimator(runner.model, runner.run, head)
             with mock.patch.object(input_pipeline, "bucket_of", bucket_of):
                 runner.train(self.rows)
-            trained.append(weights(folder))
+            trained.append(all_tensors(folder))
         self.assertEqual(set(trained[0]), set(trained[1]))
         for name, values in trained[0].items():
             self.assertAllClose(values, trained[1][name], rtol=1e-4, atol=1e-5, msg=name)
@@ -385,7 +365,7 @@ class LessMemoryTest(TrainingTestCase):
         with contextlib.nullcontext() if dropout else keep:
             runner = self.runner(folder, method, steps=3, batch_size=12, **settings)
             runner.train(tiny.arrays(24) if arrays is None else arrays)
-        return weights(folder)
+        return all_tensors(folder)
 
     def assertNear(self, found, expected, tolerance):
         """Checks equality up to float error, relative to each tensor's largest element."""
@@ -432,23 +412,14 @@ class ModelFnTest(TrainingTestCase):
 
     def test_an_incomplete_checkpoint_is_refused(self):
         prefix = os.path.join(self.new_dir(), "incomplete.ckpt")
-        with tf.Graph().as_default(), self.session() as session:
-            for name, value in self.pretrained.items():
-                if "pooler" not in name:
-                    tf.get_variable(name, initializer=value)
-            session.run(tf.global_variables_initializer())
-            tf.train.Saver().save(session, prefix)
+        checkpoints.write(prefix, {n: v for n, v in self.pretrained.items() if "pooler" not in n})
         with self.assertRaisesRegex(UserError, "bert/pooler/dense"):
             self.build(init_checkpoint=prefix)
 
     def test_a_head_of_another_size_is_refused(self):
         prefix = os.path.join(self.new_dir(), "three_labels.ckpt")
-        with tf.Graph().as_default(), self.session() as session:
-            for name, value in self.pretrained.items():
-                tf.get_variable(name, initializer=value)
-            tf.get_variable("output_weights", [3, 8])
-            session.run(tf.global_variables_initializer())
-            tf.train.Saver().save(session, prefix)
+        weights = np.zeros([3, 8], np.float32)
+        checkpoints.write(prefix, {**self.pretrained, "output_weights": weights})
         with self.assertRaisesRegex(UserError, r"output_weights.*\[3, 8\].*\[2, 8\]"):
             self.build(init_checkpoint=prefix)
 
@@ -485,7 +456,7 @@ class BatchNormTest(TrainingTestCase):
         super().setUpClass()
         # Large weights, so that predictions depend on the statistics.
         cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"), initializer_range=0.5)
-        cls.pretrained = weights(cls.bert_prefix())
+        cls.pretrained = all_tensors(cls.bert_prefix())
 
     def runner(self, output_dir, **options):
         adapter = modeling.AdapterConfig(size=3, init_scale=0.5, normalization="batch")
@@ -501,7 +472,7 @@ class BatchNormTest(TrainingTestCase):
     def test_a_checkpoint_holds_them_and_no_moments_of_theirs(self):
         folder = self.new_dir()
         self.runner(folder).train(tiny.arrays())
-        names = {name for name in weights(folder) if "/BatchNorm/" in name}
+        names = {name for name in all_tensors(folder) if "/BatchNorm/" in name}
         scopes = [
             f"bert/encoder/layer_{i}/{site}/adapters/BatchNorm/"
             for i in range(2)
@@ -510,7 +481,7 @@ class BatchNormTest(TrainingTestCase):
         parts = ("gamma", "beta", "moving_mean", "moving_variance")
         moments = {f"{s}{p}/adam_{m}" for s in scopes for p in ("gamma", "beta") for m in "mv"}
         self.assertEqual(names, moments | {scope + part for scope in scopes for part in parts})
-        for name, value in self.moving(weights(folder)).items():
+        for name, value in self.moving(all_tensors(folder)).items():
             start = 1.0 if "variance" in name else 0.0
             self.assertGreater(np.abs(value - start).max(), 0.01, name)
 
@@ -542,7 +513,7 @@ class BatchNormTest(TrainingTestCase):
             given = {n: v + more if "/moving_" in n else v for n, v in trained.items()}
             checkpoints.write(task, given)
             self.runner(folder, task_checkpoint=task, steps=1).train(tiny.arrays())
-            found.append(self.moving(weights(folder)))
+            found.append(self.moving(all_tensors(folder)))
         for name, value in found[0].items():  # The first step keeps a tenth of the old value.
             self.assertAllClose(found[1][name] - value, [0.7] * 3, rtol=1e-4, msg=name)
 
@@ -567,7 +538,7 @@ class BatchNormTest(TrainingTestCase):
                 gradient_accumulation_steps=parts,
                 recompute_activations=recompute,
             ).train(tiny.arrays())
-            found.append(weights(folder))
+            found.append(all_tensors(folder))
         for one, two in (found[:2], found[2:]):
             for name, value in one.items():
                 self.assertAllClose(value, two[name], rtol=1e-3, atol=1e-6, msg=name)
@@ -579,11 +550,6 @@ class BatchNormTest(TrainingTestCase):
         self.assertGreater(np.abs(means[0]).max(), 0.01)
         variances = [values[scope + "moving_variance"] - 0.1 for values in (whole, in_parts)]
         self.assertAllLess(variances[1] / variances[0], 1.0)
-
-
-def classifier_config(*arguments):
-    values = command_lines.parsed(run_classifier.define_flags, *arguments)
-    return run_classifier.ClassifierConfig.from_flags(values)
 
 
 class ConnectTest(RefusalTestCase):
@@ -653,7 +619,7 @@ class ConnectTest(RefusalTestCase):
             self.assert_refused(parts, settings, *arguments, **options)
         # The error names a flag that the script has.
         files = ["--train_file=train.json", "--predict_file=dev.json"]
-        values = command_lines.parsed(run_squad.define_flags, "--predict_batch_size=6", *files)
+        values = parsed(run_squad.define_flags, "--predict_batch_size=6", *files)
         config = squad_task.SquadConfig.from_flags(values)
         with mock.patch.object(devices, "find_tpu", return_value=(True, None)):
             parts = ["--predict_batch_size=6", "8"]

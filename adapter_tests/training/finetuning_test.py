@@ -20,7 +20,6 @@ import pytest
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
-import run_classifier
 from adapter_bert.common import configs, devices, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
@@ -33,9 +32,12 @@ from adapter_bert.training import (
     starting_point,
 )
 from adapter_bert.training.output_dir import OutputDir
-from adapter_tests.support import command_lines, tiny
+from adapter_tests.support import tiny
+from adapter_tests.support.checkpoint_cases import all_tensors
+from adapter_tests.support.command_lines import classifier_config, classifier_flags
+from adapter_tests.support.mutations import files_in
 from adapter_tests.support.refusals import RefusalTestCase
-from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read, write
+from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, read, write
 
 pytestmark = pytest.mark.estimator
 
@@ -58,12 +60,6 @@ LAYER_NORMS = [
     for part in ("beta", "gamma")
 ]
 HEAD = ["output_weights", "output_bias"]
-
-
-def all_tensors(prefix):
-    """Returns the tensors of a checkpoint: dict from names to arrays."""
-    reader = tf.train.load_checkpoint(prefix)
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def predictions_counted():
@@ -90,15 +86,6 @@ class JobsTestCase(ScriptTestCase):
 
 
 class SavedTest(JobsTestCase):
-    def test_a_checkpoint_holds_what_was_trained(self):
-        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "partial.ckpt-3"))
-        trained = ADAPTERS + LAYER_NORMS + HEAD
-        moments = [name + slot for name in trained for slot in ("/adam_m", "/adam_v")]
-        self.assertEqual(
-            set(reader.get_variable_to_shape_map()),
-            {*trained, *moments, "global_step", checkpoints.IDENTITY},
-        )
-
     def test_the_adapter_holds_the_same(self):
         reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "partial.ckpt-3"))
         tensors = safetensors.numpy.load_file(os.path.join(self.adapter, "adapter.safetensors"))
@@ -130,7 +117,7 @@ class SavedTest(JobsTestCase):
         for stages in (["--do_train"], ["--do_train", "--do_eval"]):
             with mock.patch.object(task_adapter, "versions", return_value={"tensorflow": "9"}):
                 self.succeed(*stages)
-            self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+            self.assertEqual(files_in(self.path("adapter")), files_in(self.adapter))
 
     def test_flags_of_a_training_without_training(self):
         adapter = "--adapter=" + self.adapter
@@ -138,12 +125,6 @@ class SavedTest(JobsTestCase):
             self.succeed(adapter, "--do_eval", "--save_full_checkpoint", "--keep_best")
         for name in ("--save_full_checkpoint", "--keep_best"):
             self.assertIn(name + " has no effect without --do_train.", "\n".join(log.output))
-
-    def test_descriptions_of_no_labels(self):
-        path = write(os.path.join(self.folder, "meanings.json"), '{"1": "one"}')
-        task = finetuning.Task("STS-B", "regression", (), "spearman")
-        with self.assertRaisesRegex(UserError, "STS-B has no labels to describe"):
-            finetuning.label_descriptions(path, task)
 
     def test_other_methods_save_what_they_trained(self):
         everything = set(model_variables.encoder_shapes(tiny.config()))
@@ -183,7 +164,9 @@ class SavedTest(JobsTestCase):
 
     def test_a_full_checkpoint_without_moving_statistics(self):
         flags = ["--adapter_normalization=batch"]
-        self.succeed("--save_full_checkpoint", "--do_train", *flags)
+        report = self.succeed("--save_full_checkpoint", "--do_train", *flags)
+        parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8 + 2 * 3) + 5 * 2 * 8 + 2 * 8 + 2
+        self.assertIn(f"Trained: {parameters} of ", report)
         full = os.path.join(self.folder, "full.ckpt")
         tensors = all_tensors(self.path("full_model.ckpt"))
         checkpoints.write(full, {n: v for n, v in tensors.items() if "/moving_" not in n})
@@ -195,7 +178,7 @@ class SavedTest(JobsTestCase):
     def test_a_run_of_an_older_version_resumes(self):
         """The checkpoint is named like a whole model's and does not record its run."""
         self.succeed("--do_train", "--save_checkpoints_steps=1")
-        straight = contents(self.path("adapter"))
+        straight = files_in(self.path("adapter"))
         shutil.rmtree(self.path("adapter"))
         tensors = all_tensors(self.path("partial.ckpt-1"))
         del tensors[checkpoints.IDENTITY]
@@ -209,7 +192,7 @@ class SavedTest(JobsTestCase):
         self.assertEqual(log.count("model.ckpt-1 does not record which run saved it"), 1)
         self.assertIn("from the checkpoint of step 1", log)
         self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("partial.ckpt-3"))
-        self.assertEqual(contents(self.path("adapter")), straight)
+        self.assertEqual(files_in(self.path("adapter")), straight)
         self.assertTrue(os.path.exists(self.path("full_model.ckpt.index")))
 
     def test_another_runs_checkpoint_is_refused(self):
@@ -276,7 +259,7 @@ class InitCheckpointTest(JobsTestCase):
     def supplied(self, init_checkpoint):
         """Returns the flags that this --init_checkpoint supplies to a prediction."""
         flags = "--do_predict", "--init_checkpoint=" + init_checkpoint, "--output_dir=nowhere"
-        values = command_lines.parsed(run_classifier.define_flags, *flags)
+        values = classifier_flags(*flags)
         return starting_point.find(values, "mrpc").supplied
 
     def test_a_runs_folder_or_checkpoint_means_its_adapter_and_its_bert(self):
@@ -465,15 +448,6 @@ class PrecisionTest(JobsTestCase):
 
 
 class VariantTest(ScriptTestCase):
-    def test_moving_statistics_are_no_parameters(self):
-        report = self.succeed("--do_train", "--adapter_normalization=batch")
-        tensors = safetensors.numpy.load_file(self.path("adapter/adapter.safetensors"))
-        moving = {name for name in tensors if "/moving_" in name}
-        self.assertLen(moving, 2 * 4)
-        parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8 + 2 * 3) + 5 * 2 * 8 + 2 * 8 + 2
-        self.assertEqual(sum(v.size for n, v in tensors.items() if n not in moving), parameters)
-        self.assertIn(f"Trained: {parameters} of ", report)
-
     def test_batch_normalization_needs_the_batch_on_one_device(self):
         batch = "--adapter_normalization=batch"
         replicas = distribution.Distribution("mirrored", 2)
@@ -561,7 +535,7 @@ class BestTest(ScriptTestCase):
         keeping = [*flags, "--eval_every_steps=1", "--keep_best"]
         with predictions_counted() as counted:
             self.succeed(*keeping)
-        before = contents(self.path("adapter"))
+        before = files_in(self.path("adapter"))
         # One evaluation per step, and one more of the first if that is the best.
         best = task_adapter.describe(self.path("adapter")).global_step
         self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
@@ -571,7 +545,7 @@ class BestTest(ScriptTestCase):
         self.refuse(["--data_dir", "--predict_file"], *keeping, "--data_dir=" + other)
         self.assert_settings_have_flags()
         self.succeed("--do_eval", "--data_dir=" + other)
-        self.assertEqual(contents(self.path("adapter")), before)
+        self.assertEqual(files_in(self.path("adapter")), before)
 
     def test_early_stopping(self):
         # At this rate nothing changes: no evaluation is better than the first.
@@ -590,10 +564,10 @@ class BestTest(ScriptTestCase):
         self.assertEqual(checkpoints.last_step(kept), 9)
         self.assertEqual(task_adapter.describe(os.path.join(kept, "adapter")).global_step, 3)
         # Even without the file of evaluations, which may be lost, no other is better.
-        before = contents(os.path.join(kept, "adapter"))
+        before = files_in(os.path.join(kept, "adapter"))
         os.remove(os.path.join(kept, "evaluations.json"))
         self.assertIn("at step 3", self.succeed(*keeping, output_dir=kept))
-        self.assertEqual(contents(os.path.join(kept, "adapter")), before)
+        self.assertEqual(files_in(os.path.join(kept, "adapter")), before)
         # What a label means is no part of the training.
         kept_scores = task_adapter.describe(os.path.join(kept, "adapter")).scores
         meanings = write(os.path.join(self.folder, "meanings.json"), '{"0": "another"}')
@@ -601,11 +575,6 @@ class BestTest(ScriptTestCase):
         described = task_adapter.describe(os.path.join(kept, "adapter"))
         self.assertEqual(described.presentation.label_descriptions, {"0": "another"})
         self.assertEqual(described.scores, kept_scores)
-
-
-def classifier_config(*arguments):
-    values = command_lines.parsed(run_classifier.define_flags, *arguments)
-    return run_classifier.ClassifierConfig.from_flags(values)
 
 
 class ScheduleTest(RefusalTestCase):
@@ -709,6 +678,9 @@ class LabelDescriptionsTest(RefusalTestCase):
                         finetuning.label_descriptions(path, task)
         with self.assertRaisesRegex(UserError, "cannot be read"):
             finetuning.label_descriptions(path + "x", task)
+        numbers = finetuning.Task("STS-B", "regression", (), "spearman")
+        with self.assertRaisesRegex(UserError, "STS-B has no labels to describe"):
+            finetuning.label_descriptions(path, numbers)
 
 
 class WarnOfRateTest(tf.test.TestCase):
@@ -785,7 +757,7 @@ class FoundAdapterTest(JobsTestCase):
 
     def test_training_does_not_replace_it(self):
         self.refuse(["--overwrite_output_dir"], "--do_train")
-        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+        self.assertEqual(files_in(self.path("adapter")), files_in(self.adapter))
 
 
 @pytest.mark.slow
@@ -798,28 +770,6 @@ class AdapterFlagTest(JobsTestCase):
             sorted(os.listdir(self.output_dir)),
             ["predictions.tsv", "submission", "test_results.tsv"],
         )
-
-    def test_it_answers_flags(self):
-        values = [
-            flag
-            for flag in self.base_flags
-            if not flag.startswith(("--task_name", "--max_seq_length", "--adapter_size"))
-        ]
-        more = ["--adapter=" + self.adapter, "--do_eval", "--output_dir=" + self.output_dir]
-        found = run_classifier.run(
-            command_lines.parsed(run_classifier.define_flags, *values, *more)
-        )
-        self.assertIn("MRPC dev: f1", found[0])
-        self.assertIn("at step 3", found[0])
-
-    def test_perfect_memory(self):
-        before = self.predict(os.path.join(self.folder, "before"), "--adapter=" + self.adapter)
-        files = contents(self.trained)
-        other = tiny.write_mrpc(os.path.join(self.folder, "other_data"), seed=5)
-        self.succeed("--data_dir=" + other, "--random_seed=3")
-        after = self.predict(os.path.join(self.folder, "after"), "--adapter=" + self.adapter)
-        self.assertEqual(after, before)
-        self.assertEqual(contents(self.trained), files)
 
     def test_further_training(self):
         given = task_adapter.load(self.adapter)
@@ -835,33 +785,11 @@ class AdapterFlagTest(JobsTestCase):
 
     def test_what_does_not_fit(self):
         bert = tiny.write_bert(os.path.join(self.folder, "bert"), initializer_range=0.1)
-        heads = os.path.join(self.folder, "heads.json")
-        with open(heads, "w") as writer:
-            writer.write(tiny.config(num_attention_heads=1).to_json_string())
-        tensors = {**task_adapter.load(self.adapter).tensors}
-        description = task_adapter.describe(self.adapter)
-        lacking, extra, shaped = (os.path.join(self.folder, n) for n in ("l", "e", "s"))
-        for folder, changes in (
-            (lacking, {"output_bias": None}),
-            (extra, {"bert/pooler/dense/bias": np.zeros(8, np.float32)}),
-            (shaped, {ADAPTERS[0]: np.zeros([8, 4], np.float32)}),
-        ):
-            changed = {k: v for k, v in {**tensors, **changes}.items() if v is not None}
-            task_adapter.save(folder, task_adapter.TaskAdapter(description, changed))
         own = "--adapter=" + self.adapter
         for arguments, parts in (
             ([own, "--adapter_size=4"], ["--adapter_size", "3", "4"]),
-            ([own, "--adapter_activation=relu"], ["--adapter_activation", "gelu", "relu"]),
-            ([own, "--tuning=head"], ["--tuning", "adapters", "head"]),
-            (
-                [own, "--bert_config_file=" + heads],
-                ["num_attention_heads", "--bert_config_file", "2", "1"],
-            ),
             ([own, "--init_checkpoint=" + bert + "/bert_model.ckpt"], ["--init_checkpoint"]),
             (["--adapter=" + self.folder], [self.folder, "adapter_config.json"]),
-            (["--adapter=" + lacking], [lacking, '"output_bias"']),
-            (["--adapter=" + extra], [extra, '"bert/pooler/dense/bias"']),
-            (["--adapter=" + shaped], [shaped, "weights1", "[8, 4]"]),
         ):
             for stage in ("--do_predict", "--do_train"):
                 self.refuse(["--adapter", *parts], stage, *arguments)
@@ -871,7 +799,7 @@ class AdapterFlagTest(JobsTestCase):
         own = "--adapter=" + self.path("adapter/")
         for arguments in ([own], [own, "--overwrite_output_dir"]):
             self.refuse(["--adapter", "--output_dir"], "--do_train", *arguments)
-            self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+            self.assertEqual(files_in(self.path("adapter")), files_in(self.adapter))
 
     def test_its_results_do_not_replace_another_adapters(self):
         given = task_adapter.load(self.adapter)
@@ -977,7 +905,7 @@ class ProcessTest(JobsTestCase):
         self.assertEqual(process.returncode, 0, stderr)
 
         adapter = self.path("adapter")
-        self.assertEqual(contents(adapter), contents(os.path.join(straight, "adapter")))
+        self.assertEqual(files_in(adapter), files_in(os.path.join(straight, "adapter")))
         found, expected = (tf.train.load_checkpoint(path) for path in (self.output_dir, straight))
         names = set(expected.get_variable_to_shape_map())
         self.assertEqual(set(found.get_variable_to_shape_map()), names)
@@ -1013,4 +941,4 @@ class ProcessTest(JobsTestCase):
             self.assertEqual(process.returncode, 1)
             self.assertRegex(stderr, rf"(?m)^Error: .*{what} cannot be written \([^\n]+\)\.$")
             self.assertNotIn("Traceback", stderr)
-        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+        self.assertEqual(files_in(self.path("adapter")), files_in(self.adapter))

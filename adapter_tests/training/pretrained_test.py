@@ -6,14 +6,9 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-import run_classifier
 from adapter_bert.common.errors import UserError
 from adapter_bert.training import pretrained
 from adapter_tests.support import command_lines, tiny
-
-
-def parsed(*arguments):
-    return command_lines.parsed(run_classifier.define_flags, *arguments)
 
 
 class PretrainedTestCase(tf.test.TestCase):
@@ -24,8 +19,7 @@ class PretrainedTestCase(tf.test.TestCase):
 
     def load(self, *arguments, base=None):
         """Returns (the BERT, its tokenizer) for a command line."""
-        values = parsed(*arguments)
-        config = run_classifier.ClassifierConfig.from_flags(values)
+        config = command_lines.classifier_config(*arguments)
         with mock.patch.dict(os.environ, {"BERT_BASE_DIR": self.folder if base is None else base}):
             return pretrained.load(config)
 

@@ -13,10 +13,6 @@ from adapter_bert.training import starting_point
 from adapter_tests.support import command_lines, own_models, tiny
 
 
-def parsed(*arguments):
-    return command_lines.parsed(run_classifier.define_flags, *arguments)
-
-
 class AdapterTest(tf.test.TestCase):
     def test_it_answers_every_flag_of_adapters(self):
         root = self.get_temp_dir()
@@ -40,10 +36,11 @@ class AdapterTest(tf.test.TestCase):
             tiny.write_bert(os.path.join(root, "bert")), adapter=adapter, method=method
         )
         task_adapter.save(os.path.join(root, "adapter"), made)
-        values = parsed("--adapter=" + os.path.join(root, "adapter"))
+        values = command_lines.classifier_flags("--adapter=" + os.path.join(root, "adapter"))
         start = starting_point.find(values, "mrpc")
         config = run_classifier.ClassifierConfig.from_flags(values, start.supplied)
         self.assertEqual((config.tuning, config.adapter), (method, adapter))
+        self.assertEqual((config.task_name, config.max_seq_length), ("task0", 16))
         self.assertFalse(values["adapter_size"].present)
         self.assertEqual(values.adapter_size, 64)  # The parsed flags are not modified.
 
@@ -51,6 +48,6 @@ class AdapterTest(tf.test.TestCase):
 class BertOfRunTest(tf.test.TestCase):
     def test_a_recorded_address_beside_flags_that_are_given(self):
         folder = tiny.write_bert(self.get_temp_dir())
-        values = parsed("--vocab_file=" + os.path.join(folder, "vocab.txt"))
+        values = command_lines.classifier_flags("--vocab_file=" + os.path.join(folder, "vocab.txt"))
         recorded = {"bert_hub_module_handle": "https://hub.example/bert/1"}
         self.assertEqual(starting_point._run_bert_flags(values, recorded), {})
