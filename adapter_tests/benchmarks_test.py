@@ -39,7 +39,6 @@ import harness  # noqa: E402
 import plain_bert  # noqa: E402
 import plain_mrpc  # noqa: E402
 import plain_tokenizer  # noqa: E402
-import worker  # noqa: E402
 import workload  # noqa: E402
 
 SIZES = tiny.SIZES
@@ -534,18 +533,6 @@ class StepsTest(tf.test.TestCase):
             name, epochs = epoch.epochs_flag(glue, 3).split("=")
             config = finetuning.FinetuningConfig(**{name.lstrip("-"): float(epochs)})
             self.assertEqual(finetuning.schedule(config, rows)["num_train_steps"], 3, rows)
-
-
-class MarkTest(tf.test.TestCase):
-    def test_marks_are_written_only_where_asked_for(self):
-        path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "marks")
-        worker.mark("nowhere")
-        os.environ[worker.MARKS] = path
-        self.addCleanup(os.environ.pop, worker.MARKS)
-        worker.mark("here", loss=2.0)
-        with open(path) as reader:
-            (mark,) = [json.loads(line) for line in reader]
-        self.assertEqual((mark["name"], mark["loss"]), ("here", 2.0))
 
 
 class TracedTest(tf.test.TestCase):

@@ -459,15 +459,6 @@ class RefusedTest(ScriptTestCase):
             with mock.patch.object(Baseline, "train", side_effect=AssertionError):
                 self.assert_refused(pattern, f"--module={self.module}", argument)
 
-    def test_texts_without_a_word(self):
-        with open(os.path.join(self.data, "train.tsv"), "w") as writer:
-            writer.write("text\tlabel\n?!\tyes\n...\tno\n")
-        self.assert_refused(
-            "data: found no word in any of 2 training texts",
-            f"--module={self.module}",
-            "--setting=remove_non_alphanumeric=true",
-        )
-
     def test_a_class_with_one_example_gets_a_sentence(self):
         self.write_data(["train"], label=lambda row: "rare" if row == 7 else "ny"[row % 2])
         self.write_data(["dev", "test"], label=lambda row: "ny"[row % 2])

@@ -120,19 +120,14 @@ class Version1Test(SquadTestCase):
         self.assertNotAllEqual(last["cls/squad/output_bias"], np.zeros(2))
         self.assertEqual(set(last), set(adapter.tensors))
 
-    def test_every_tuning_method_trains(self):
-        for flags_of_method in (["full"], ["top_layers", "--num_top_layers=1"], ["head"]):
-            folder = os.path.join(self.folder, flags_of_method[0])
-            with self.assertLogs("absl", "INFO") as log:
-                report = self.succeed(
-                    *("--do_train", "--num_train_epochs=0.2", "--tuning=" + flags_of_method[0]),
-                    *flags_of_method[1:],
-                    output_dir=folder,
-                )
-            # What is said before the training and after it; the pooler has no part in it.
-            (before,) = [line for line in log.output if "Training " in line]
-            count = before.partition("Training ")[2].split(" of ")[0]
-            self.assertIn(f"Trained: {count} of ", report)
+    def test_the_pooler_is_not_counted(self):
+        flags = ["--do_train", "--num_train_epochs=0.2", "--tuning=full"]
+        with self.assertLogs("absl", "INFO") as log:
+            report = self.succeed(*flags)
+        # What is said before the training and after it; the pooler has no part in it.
+        (before,) = [line for line in log.output if "Training " in line]
+        count = before.partition("Training ")[2].split(" of ")[0]
+        self.assertIn(f"Trained: {count} of ", report)
 
     def test_a_run_is_taken_up(self):
         shutil.copytree(self.trained, self.output_dir)

@@ -295,17 +295,6 @@ class ScriptTest(TaggerTestCase):
         self.assertEqual(third.sentences, whole.sentences)
         self.assertNotIn("entities", self.results("predictions.json")["sentences"][0])
 
-    def test_notations_of_one_file_are_one_training(self):
-        weights = []
-        for scheme in ("IOB1", "IOB2", "IOBES"):
-            path = write(os.path.join(self.folder, scheme, "train.txt"), columns(24, 0, scheme))
-            output_dir = os.path.join(self.folder, "out" + scheme)
-            self.succeed("--do_train", "--train_file=" + path, output_dir=output_dir)
-            adapter = task_adapter.load(os.path.join(output_dir, "adapter"))
-            weights.append(task_adapter.tensors_digest(adapter))
-            self.assertEqual(adapter.description.labels[:2], ("O", "B-ANIMAL"))
-        self.assertLen(set(weights), 1)
-
     def test_the_best_is_kept(self):
         self.succeed(
             "--keep_best", "--eval_every_steps=10", "--do_train", "--do_eval", "--do_predict"

@@ -162,15 +162,6 @@ class FlagsTest(ServeTestCase):
         with found, self.assertRaisesRegex(UserError, "__class__"):
             serve._load(self.values(f"--adapters={folder}"))
 
-    def test_how_many_tasks_are_served(self):
-        for names, count in ((["sms"], "1 task"), (["sms", "stars"], "2 tasks")):
-            served.save_all(self.root, names)
-            found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
-            stdout = contextlib.redirect_stdout(io.StringIO())
-            with found, mock.patch.object(http_server, "run"), stdout as printed:
-                serve.run(self.values(f"--adapter_dir={self.root}", "--port=0"))
-            self.assertRegex(printed.getvalue(), f"^Serving {count} at http://")
-
     def test_a_missing_package_is_a_sentence(self):
         missing = ImportError("No module named 'uvicorn'")
         absent = mock.patch.object(serve.importlib, "import_module", side_effect=missing)

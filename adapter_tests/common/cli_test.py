@@ -8,15 +8,23 @@ import re
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from adapter_bert.common import cli, paths
+from adapter_bert.common import cli, errors, paths
 from adapter_bert.common.errors import UserError
 
 FOLDER = paths.PROJECT
 
+DEFINITIONS = """
+at = dict(flag_values=values, module_name="Adapters")
+flags.DEFINE_integer("adapter_size", 64, "Width.", lower_bound=1, **at)
+flags.DEFINE_float("rate", 0.1, "Rate.", flag_values=values, module_name="other")
+flags.DEFINE_enum("fn", "a", ["a", "b"], "Kind.", flag_values=values, module_name="other")
+flags.DEFINE_bool("train", True, "Train.", flag_values=values, module_name="other")
+"""
 SCRIPT = '''
 """What it is for."""
 import sys
@@ -24,12 +32,8 @@ sys.path.insert(0, {folder!r})
 from absl import flags, logging
 from adapter_bert.common import cli, errors
 
-at = dict(flag_values=flags.FLAGS, module_name="Adapters")
-flags.DEFINE_integer("adapter_size", 64, "Width.", lower_bound=1, **at)
-flags.DEFINE_float("rate", 0.1, "Rate.", flag_values=flags.FLAGS, module_name="other")
-flags.DEFINE_enum("fn", "a", ["a", "b"], "Kind.", flag_values=flags.FLAGS, module_name="other")
-flags.DEFINE_bool("train", True, "Train.", flag_values=flags.FLAGS, module_name="other")
-
+values = flags.FLAGS
+{definitions}
 def main(argv):
     logging.info("started")
     if argv[1:] == ["user"]:
@@ -46,7 +50,7 @@ class RunTest(tf.test.TestCase):
     def run_script(self, *arguments):
         script = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "script.py")
         with open(script, "w") as writer:
-            writer.write(SCRIPT.format(folder=FOLDER))
+            writer.write(SCRIPT.format(folder=FOLDER, definitions=DEFINITIONS))
         done = subprocess.run(
             [sys.executable, script, *arguments],
             capture_output=True,
@@ -62,7 +66,12 @@ class RunTest(tf.test.TestCase):
     def test_verbosity_is_the_users(self):
         self.assertEqual(self.run_script("--verbosity=-1"), (0, "size 64\n", ""))
 
-    def test_mistakes_end_with_one_sentence(self):
+    def test_a_mistake_ends_with_one_sentence(self):
+        code, stdout, stderr = self.run_script("--verbosity=-1", "user")
+        self.assertEqual((code, stdout), (1, ""))
+        self.assertEqual(stderr, "Error: rows.tsv, line 3: found 2 columns, expected 5.\n")
+
+    def test_mistakes_in_flags(self):
         for arguments, expected in (
             (["--adaptr_size=8"], ["'adaptr_size'", "Did you mean: adapter_size"]),
             (["--adapter_size=0"], ["--adapter_size=0"]),
@@ -72,13 +81,16 @@ class RunTest(tf.test.TestCase):
             (["--fn=none"], ["--fn=none", "one of <a|b>"]),
             (["--train=maybe"], ["--train=maybe", "boolean"]),
             (["--notrain=1"], ["--notrain=1"]),
-            (["--verbosity=-1", "user"], ["rows.tsv, line 3: found 2 columns, expected 5."]),
         ):
-            code, stdout, stderr = self.run_script(*arguments)
-            self.assertEqual((code, stdout), (1, ""))
-            self.assertRegex(stderr, r"^Error: [^\n]+[.?]\n$")
+            values = flags.FlagValues()
+            exec(DEFINITIONS, {"flags": flags, "values": values})
+            parsed = mock.patch.object(flags, "FLAGS", values)
+            with parsed, contextlib.redirect_stderr(io.StringIO()) as stderr:
+                code = errors.exit_code(cli._parse, ["script.py", *arguments])
+            self.assertEqual(code, 1)
+            self.assertRegex(stderr.getvalue(), r"^Error: [^\n]+[.?]\n$")
             for part in expected:
-                self.assertIn(part, stderr)
+                self.assertIn(part, stderr.getvalue())
 
     def test_a_bug_has_a_traceback(self):
         code, _, stderr = self.run_script("bug")

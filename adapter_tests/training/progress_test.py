@@ -132,12 +132,6 @@ class ProgressTest(tf.test.TestCase):
             ],
         )
 
-    def test_a_resumed_training_counts_from_where_it_starts(self):
-        (line,) = self.train(20, 21, seconds=lambda step: 400.0).splitlines()
-        self.assertEqual(
-            line, "step 21/30  loss 79.0000  lr 7.90e-04  0.0 examples/s  1:00:00 left"
-        )
-
     def test_the_rate_is_that_since_the_last_line(self):
         lines = self.train(0, 5, seconds=lambda step: 8.0 if step < 2 else 2.0).splitlines()
         self.assertEqual(len(lines), 3)
@@ -188,10 +182,6 @@ class ProgressTest(tf.test.TestCase):
             self.train(first, last, num_steps=33, summary_dir=self.folder)
         losses = {step: values["loss"] for step, values in self.summaries().items()}
         self.assertEqual(losses, {20: 80.0, 30: 70.0, 33: 67.0})
-
-    def test_no_summaries_without_a_folder(self):
-        self.train(0, 30)
-        self.assertEqual(os.listdir(self.folder), [])
 
     def test_a_terminal_gets_a_bar(self):
         text = self.train(0, 30, Terminal(), summary_dir=self.folder)
@@ -253,8 +243,8 @@ class CountedTest(tf.test.TestCase):
             ],
         )
         self.assertEqual(
-            self.count([0.5] * 3, 6000, io.StringIO(), every_seconds=0.8).splitlines(),
-            ["example 3/6000  2.0 examples/s  49:58 left"],
+            self.count([0.5] * 3, 9000, io.StringIO(), every_seconds=0.8).splitlines(),
+            ["example 3/9000  2.0 examples/s  1:14:58 left"],
         )
         self.assertEqual(self.count([], 0, io.StringIO()), "")
 
