@@ -209,12 +209,14 @@ class SearchTest(ScriptTestCase):
         self.search("--search_only")
         with open(os.path.join(self.data, "dev.tsv"), "a") as writer:
             writer.write("one more\tno\n")
-        with self.assertRaisesRegex(UserError, "its study custom has another data;"):
+        with self.assertRaisesRegex(UserError, "its study custom was started with another data;"):
             self.search()
         self.write_data()
         shutil.rmtree(self.module)
         tiny.write_text_module(self.module, seed=1)
-        with self.assertRaisesRegex(UserError, "its study custom has another module_files"):
+        with self.assertRaisesRegex(
+            UserError, "its study custom was started with another module_files"
+        ):
             self.search()
 
     @unittest.skipIf(tf2_modules.IS_TF1, "TensorFlow 1 computes in float32 alone.")
@@ -227,13 +229,14 @@ class SearchTest(ScriptTestCase):
             settings = read_json(self.out, "settings.json")
             self.assertEqual(settings["training"]["precision"], "bfloat16")
             self.assertEqual(settings["search"]["precision"], "bfloat16")
-            with self.assertRaisesRegex(UserError, "has another precision; give the same"):
+            with self.assertRaisesRegex(UserError, "started with another precision; give the same"):
                 self.search("--precision=float32")
 
     def test_search_only_and_another_process(self):
         report = self.search("--search_only")
         self.assertEqual(
-            report, ["The search is complete; a process without --search_only trains the best."]
+            report,
+            ["The search is complete; a process without --search_only trains the best model."],
         )
         self.assertNotIn("eval_results.txt", os.listdir(self.out))
         with search.SearchLock(self.out):

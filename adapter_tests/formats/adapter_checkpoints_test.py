@@ -49,7 +49,7 @@ class CheckpointsTest(TaskAdaptersTestCase):
             (plain, r"adapter-bert \(hidden_size=48\) only: BERT's own code .* ignores"),
             (
                 dataclasses.replace(plain, fn="Feedforward_Adapter", activation="GELU"),
-                "^Load it in this project or in adapter-bert",
+                "^Load it in this project or in google-research/adapter-bert",
             ),
             (dataclasses.replace(plain, activation="relu"), "^Load it in this project only:"),
             (dataclasses.replace(plain, layers=(1,)), "^Load it in this project only:"),

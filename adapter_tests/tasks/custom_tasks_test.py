@@ -142,7 +142,7 @@ class TableProcessorTest(FileTestCase):
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [94, 11])
         with self.assertLogs("absl", "INFO") as log:
             self.examples("train")
-        self.assertIn("of 105 rows, 11 as dev are held out", log.output[-1])
+        self.assertIn("105 rows; held out: 11 as dev", log.output[-1])
         self.write("dev.tsv", "one\ttwo\tkind\na\tb\tno\n")
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [105, 1])
 
