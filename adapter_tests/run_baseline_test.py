@@ -240,7 +240,7 @@ class SearchTest(ScriptTestCase):
         )
         self.assertNotIn("eval_results.txt", os.listdir(self.out))
         with search.SearchLock(self.out):
-            self.assertIn("the process that ends last trains the best", self.search()[0])
+            self.assertIn("the last process to end trains the best model", self.search()[0])
             with self.assertRaisesRegex(UserError, "--overwrite_output_dir: another process"):
                 self.search("--overwrite_output_dir")
         # One that only searches, and is not yet done, leaves the best to the other.
