@@ -110,7 +110,7 @@ class DeviceConfig(Settings):
         "auto",
         "Precision of activations and matrix products; variables and loss stay float32. On a GPU,"
         " float32 is never TF32. auto: the precision of the resumed run or adapter, else bfloat16"
-        " on a TPU, or on a CPU where it measures 1.15 times as fast, else float32.",
+        " on a TPU, or on a CPU where it measures clearly faster, else float32.",
         "Devices",
         choices=configs.PRECISIONS,
     )
