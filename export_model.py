@@ -135,11 +135,11 @@ def _check_no_windows(adapters):
 
 
 def _log_precision(adapters, computed):
-    """Logs the model's precision, and the tasks that were trained in another one."""
+    """Logs the model's precision; for float32, the tasks that were trained in another one."""
     logging.info("The model computes in %s.", computed)
     for name, adapter in adapters.items():
         precision = adapter.description.training.get("precision")
-        if precision not in (None, "float32"):
+        if computed == "float32" and precision not in (None, "float32"):
             logging.info(
                 "%s was trained in %s: its probabilities differ slightly, by about 3e-4.",
                 name,

@@ -63,7 +63,11 @@ class ExportModelTest(tf.test.TestCase):
         self.assertTrue(signatures)
 
     def test_onnx(self):
-        folders = [self.save("mrpc"), self.save("stars", 1, kind="regression", labels=())]
+        trained = {"precision": "bfloat16"}
+        folders = [
+            self.save("mrpc", training=trained),
+            self.save("stars", 1, kind="regression", labels=()),
+        ]
         for number, (count, precision) in enumerate(((1, "float32"), (2, "int8"))):
             with self.assertLogs("absl", "INFO") as log:
                 report = self.run_it(
@@ -72,7 +76,10 @@ class ExportModelTest(tf.test.TestCase):
                     f"--precision={precision}",
                     self.vocabulary(),
                 )
-            self.assertIn(f"The model computes in {precision}", "\n".join(log.output))
+            logged = "\n".join(log.output)
+            self.assertIn(f"The model computes in {precision}", logged)
+            # The stated difference is that of float32.
+            self.assertEqual("mrpc was trained in bfloat16" in logged, precision == "float32")
             folder = os.path.join(self.export_dir, str(number + 1))
             path = os.path.join(folder, "model.onnx")
             self.assertRegex(report[1], rf"^ONNX file: {re.escape(path)} \([\d.]+ MB\)$")
