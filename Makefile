@@ -25,8 +25,7 @@ test: .venv/installed-dev
 	.venv/bin/python $(PYTEST) --no-loadscope-reorder $(TESTS)
 
 # The same tests on TensorFlow 1.15, which runs on Python 3.7.
-test-tf1: .venv-tf1/installed
-	.venv-tf1/bin/python $(PYTEST) $(TESTS)
+test-tf1: test-3.7
 
 # The same tests on the last TensorFlow that has an Estimator of its own.
 test-tf2.15: .venv-tf2.15/installed
@@ -59,8 +58,6 @@ bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/b
 	.venv/bin/python benchmarks/step.py --model=minilm-l6
 	.venv/bin/python benchmarks/step.py --model=bert-base --work=forward
 	.venv/bin/python benchmarks/step.py --model=minilm-l6 --work=forward
-	.venv/bin/python benchmarks/upper_half.py --model=bert-base
-	.venv/bin/python benchmarks/upper_half.py --model=minilm-l6
 	.venv/bin/python benchmarks/epoch.py
 	.venv/bin/python benchmarks/predicting.py
 	.venv/bin/python benchmarks/predicting.py --model=bert-base
@@ -74,7 +71,6 @@ bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/b
 	.venv/bin/python benchmarks/first_answer.py
 	.venv/bin/python benchmarks/serving.py
 	.venv/bin/python benchmarks/precision.py
-	.venv/bin/python benchmarks/choosing_precision.py
 
 # What make made; output/ is what the scripts trained, and stays.
 clean:
@@ -92,11 +88,6 @@ NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $
 
 .venv/installed-dev: .venv/installed $(REQUIREMENTS)
 	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
-	@touch $@
-
-.venv-tf1/installed: $(REQUIREMENTS)
-	$(call NEW_VENV,3.7)
-	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
 .venv-3.%/installed: $(REQUIREMENTS)

@@ -23,7 +23,6 @@ import tensorflow.compat.v1 as tf
 import modeling
 import run_classifier
 import tokenization
-from adapter_bert.common import files
 from adapter_bert.common.paths import PROJECT
 from adapter_bert.tasks import heads
 from adapter_bert.training import finetuning
@@ -243,13 +242,6 @@ class WorkloadTest(tf.test.TestCase):
         # Gradients of the inputs cost what the products do, twice for those of two activations.
         self.assertEqual(self.flops(backward=True), 2 * forward + attention + weights)
 
-    def test_the_backward_pass_ends_at_the_first_trained_layer(self):
-        forward = self.flops(backward=False) // 2  # Of a layer.
-        adapters = 2 * 15 * 2 * 2 * 8 * 64
-        below = 15 * 4 * 8 * 8 + 2 * 3 * 2 * 5 * 5 * 4 + 15 * 8 * 64
-        step = self.flops(backward=True, first_layer=1)
-        self.assertEqual(step, 2 * forward + (forward - 2 * below) + adapters)
-
     def test_of_the_last_layer_only_the_first_position(self):
         whole = self.flops(backward=False) // 2  # Of a layer.
         dense = 2 * 8 * 8 + 2 * 8 * 16 + 2 * 2 * 8 * 64
@@ -424,17 +416,6 @@ class OwnModelTest(tf.test.TestCase):
                 self.assertNotEqual(results[0][0], results[2][0])
             self.assertEqual(bool(trained), work == "step")
 
-    def test_adapters_in_the_upper_layers_alone(self):
-        import own_model
-
-        sizes = dict(SIZES, max_position_embeddings=128)
-        with tf.Graph().as_default():
-            own_model.build(own_model.settings(sizes, "float32", first_adapted_layer=1), "step")
-            slots = [v.op.name for v in tf.global_variables() if "adam_m" in v.op.name]
-        self.assertLen(slots, 4 * 2 + 2 * 2 + 2)
-        for name in slots:
-            self.assertRegex(name, "^bert/encoder/layer_1/|^output_")
-
 
 class StepTest(tf.test.TestCase):
     def test_the_share_is_of_the_fastest_floor_of_the_same_work_in_bfloat16(self):
@@ -454,39 +435,6 @@ class StepTest(tf.test.TestCase):
         self.assertEqual(shares[step._ADAPTERS], "50%")
         self.assertEqual(shares[step._OURS], "20%")
         self.assertEqual(shares["floor, bfloat16, TensorFlow, [CLS] only"], "100%")
-
-
-class PrecisionTest(tf.test.TestCase):
-    def test_a_run_is_repeated_unless_all_that_it_depends_on_is_the_same(self):
-        import precision
-
-        def run(command, **options):
-            (output_dir,) = [flag[13:] for flag in command if flag.startswith("--output_dir=")]
-            os.makedirs(output_dir)
-            with open(os.path.join(output_dir, "eval_results.txt"), "w") as writer:
-                writer.write(f"eval_accuracy = 0.{len(runs)}\n")
-            runs.append(command)
-
-        runs, folder = [], tempfile.mkdtemp(dir=self.get_temp_dir())
-        values = argparse.Namespace(glue_dir="glue", bert_dir="bert", epochs=3, runs=folder)
-        with mock.patch.object(subprocess, "run", run):
-            for changed, accuracy in (
-                ({}, 0.0),
-                ({}, 0.0),
-                ({"epochs": 5}, 0.1),
-                ({"bert_dir": "other"}, 0.2),
-                ({"glue_dir": "other"}, 0.3),
-                ({"epochs": 5}, 0.1),
-            ):
-                found = precision.train(
-                    argparse.Namespace(**{**vars(values), **changed}), 1, "auto"
-                )
-                self.assertEqual(found[0], accuracy)
-            # Another program.
-            with mock.patch.object(files, "sha256", lambda path: path.partition("training/")[1]):
-                self.assertEqual(precision.train(values, 1, "auto")[0], 0.4)
-            with mock.patch.object(files, "sha256", lambda path: ""):
-                self.assertEqual(precision.train(values, 1, "auto")[0], 0.5)
 
 
 class ArgumentsTest(tf.test.TestCase):

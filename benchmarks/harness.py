@@ -114,7 +114,9 @@ def parse(parser):
         parser.error(f"--peers: there is no {peers}; run `make .venv-peers/installed`.")
     for name, needed in (("glue_dir", "MRPC/train.tsv"), ("bert_dir", "vocab.txt")):
         folder = getattr(values, name, ROOT)
-        if folder is None or (folder != ROOT and not os.path.exists(os.path.join(folder, needed))):
+        if folder is None:
+            parser.error(f"--{name} or ${name.upper()} is needed: a folder with {needed}.")
+        if folder != ROOT and not os.path.exists(os.path.join(folder, needed)):
             parser.error(f"--{name}={folder}: there is no {needed} in it.")
     return values
 
@@ -135,11 +137,11 @@ def busy_seconds():
 
 def project_script(name, script, *options):
     """Returns a contestant in this environment: a script of this folder."""
-    return Contestant(name, [sys.executable, os.path.join(FOLDER, script), *options])
+    return peer(name, sys.executable, script, *options)
 
 
 def peer(name, python, script, *options):
-    """Returns a contestant in the peers' environment."""
+    """Returns a contestant in another environment, that of a Python."""
     return Contestant(name, [python, os.path.join(FOLDER, script), *options])
 
 
@@ -353,19 +355,14 @@ def publish(values, section, title, lines, versions=(), how=None):
     """
     how = how or f"{values.repeats} runs of each contestant, in turns; medians."
     how += f" Before the start the cores were {values.busy:.0%} busy with other work."
-    write_section(values.results, section, title, [how, "", *lines, "", *machine(versions)])
-
-
-def write_section(path, section, title, lines):
-    """Prints a section of Markdown lines, and writes it into a file if a path is given."""
-    text = "\n".join([f"## {title}", "", *lines])
+    text = "\n".join([f"## {title}", "", how, "", *lines, "", *machine(versions)])
     print(text)
-    if path:
+    if values.results:
         old = ""
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as reader:
+        if os.path.exists(values.results):
+            with open(values.results, encoding="utf-8") as reader:
                 old = reader.read()
-        with open(path, "w", encoding="utf-8") as writer:
+        with open(values.results, "w", encoding="utf-8") as writer:
             writer.write(with_section(old, section, text))
 
 

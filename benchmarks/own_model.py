@@ -16,16 +16,12 @@ from adapter_bert.training import estimator, model_fn
 _STEPS = 1000  # The schedule's length, which has no influence on the time.
 
 
-def settings(sizes, precision, first_adapted_layer=0, **more):
-    """Returns `model_fn.ModelSettings` with random weights, updated with `more`.
-
-    With a first adapted layer above 0, LayerNorms train from this layer; otherwise all train.
-    """
-    layers = tuple(range(first_adapted_layer, sizes["num_hidden_layers"]))
+def settings(sizes, precision, **more):
+    """Returns `model_fn.ModelSettings` with random weights, updated with `more`."""
     return model_fn.ModelSettings(
         bert_config=modeling.BertConfig(**sizes),
-        adapter_fn=modeling.AdapterConfig(size=workload.ADAPTER_SIZE, layers=layers).build(),
-        tuning=tuning.Tuning("adapters", layer_norms="adapted" if first_adapted_layer else "all"),
+        adapter_fn=modeling.AdapterConfig(size=workload.ADAPTER_SIZE).build(),
+        tuning=tuning.Tuning("adapters"),
         learning_rate=workload.LEARNING_RATE,
         num_train_steps=_STEPS,
         num_warmup_steps=_STEPS // 10,
@@ -83,7 +79,7 @@ def build_for_predicting(model):
 def main():
     arguments = workload.parser(__doc__).parse_args()
     sizes = workload.MODELS[arguments.model]
-    model = settings(sizes, arguments.precision, arguments.first_adapted_layer)
+    model = settings(sizes, arguments.precision)
     run = build(model, arguments.work)
     worker.serve(run, facts={"version": "TensorFlow " + tf.__version__})
 

@@ -177,7 +177,7 @@ def _zeros(name, shape):
 
 
 def main():
-    parser = workload.parser(__doc__, precision=False, first_adapted_layer=False)
+    parser = workload.parser(__doc__, precision=False)
     arguments = parser.parse_args()
     sizes = workload.MODELS[arguments.model]
     batch = workload.features(sizes["vocab_size"])

@@ -27,9 +27,6 @@ _MAX_LENGTH = 128
 
 def main(model_file, vocab_file):
     session = onnxruntime.InferenceSession(model_file)
-    dtypes = {
-        each.name: np.int64 if "64" in each.type else np.int32 for each in session.get_inputs()
-    }
     tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)
 
     def answer(instance):
@@ -38,7 +35,7 @@ def main(model_file, vocab_file):
         ids = tokenizer.convert_tokens_to_ids(first + second)[:_MAX_LENGTH]
         segments = ([0] * len(first) + [1] * len(second))[:_MAX_LENGTH]
         values = {"input_ids": ids, "segment_ids": segments, "input_mask": [1] * len(ids)}
-        feed = {name: np.array([values[name]], dtype) for name, dtype in dtypes.items()}
+        feed = {name: np.array([row]) for name, row in values.items()}
         probabilities, *_ = session.run(None, feed)
         return {"probabilities": np.ravel(probabilities).tolist()}
 

@@ -1,9 +1,9 @@
 """Trains MRPC in float32 and in bfloat16 from the same seeds, and compares the results.
 
-    python benchmarks/precision.py --glue_dir=... --bert_dir=... --runs=output/precision
+    python benchmarks/precision.py --glue_dir=... --bert_dir=...
 
 Prints the paired difference of dev accuracy with its standard error, and the difference of training
-losses. Reuses runs in --runs that have the same flags and code.
+losses.
 """
 
 import harness  # First: it makes the project's modules importable.
@@ -12,24 +12,22 @@ import harness  # First: it makes the project's modules importable.
 from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
-import glob
-import hashlib
-import itertools
-import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import mrpc
 import run_classifier
-from adapter_bert.common import cli, files
+from adapter_bert.common import cli
 from adapter_bert.training import progress
 
 _PRECISIONS = ("float32", "bfloat16")
+_SEEDS, _EPOCHS = 10, 3
 _SMOOTHED_STEPS = 20  # A single batch's loss is noisy, so means over steps are compared.
 
 
@@ -37,30 +35,17 @@ def train(values, seed, precision):
     """Trains and evaluates in a new process; returns (dev accuracy, losses by step)."""
     flags = [
         *mrpc.flags(values.glue_dir, values.bert_dir),
-        f"--num_train_epochs={values.epochs}",
+        f"--num_train_epochs={_EPOCHS}",
         f"--random_seed={seed}",
         f"--precision={precision}",
     ]
-    output_dir = os.path.join(values.runs, f"{precision}-{seed}-{name_of(flags)}")
-    results = os.path.join(output_dir, "eval_results.txt")
-    if not os.path.exists(results):
-        harness.log(f"seed {seed}, {precision}")
-        command = [sys.executable, __file__, "run_classifier", *flags]
-        command += ["--output_dir=" + output_dir, "--overwrite_output_dir"]
+    harness.log(f"seed {seed}, {precision}")
+    with tempfile.TemporaryDirectory() as output_dir:
+        command = [sys.executable, __file__, "run_classifier", *flags, "--output_dir=" + output_dir]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    with open(results, encoding="utf-8") as reader:
-        scores = dict(line.rstrip("\n").split(" = ") for line in reader)
-    return float(scores["eval_accuracy"]), read_losses(output_dir)
-
-
-def name_of(flags):
-    """Returns an eight-digit hash of a run's flags, TensorFlow and code."""
-    digest = hashlib.sha256(json.dumps([*flags, tf.__version__]).encode())
-    patterns = "*.py", os.path.join("adapter_bert", "**", "*.py")
-    paths = [glob.glob(os.path.join(harness.ROOT, each), recursive=True) for each in patterns]
-    for path in sorted(itertools.chain(*paths)):
-        digest.update(files.sha256(path).encode())
-    return digest.hexdigest()[:8]
+        with open(os.path.join(output_dir, "eval_results.txt"), encoding="utf-8") as reader:
+            scores = dict(line.rstrip("\n").split(" = ") for line in reader)
+        return float(scores["eval_accuracy"]), read_losses(output_dir)
 
 
 def read_losses(output_dir):
@@ -109,17 +94,14 @@ def report(accuracies, losses):
 def main():
     parser = harness.arguments(__doc__, peers=False, repeats=False)
     harness.data_arguments(parser)
-    parser.add_argument("--seeds", type=int, default=10, help="1 to this number")
-    parser.add_argument("--epochs", type=float, default=3, help="epochs of each training")
-    parser.add_argument("--runs", default="output/precision", help="holds the trainings' output")
     values = harness.parse(parser)
     accuracies, losses = ({precision: [] for precision in _PRECISIONS} for _ in range(2))
-    for seed in range(1, values.seeds + 1):
+    for seed in range(1, _SEEDS + 1):
         for precision in _PRECISIONS:
             accuracy, run_losses = train(values, seed, precision)
             accuracies[precision].append(accuracy)
             losses[precision].append(run_losses)
-    title = f"MRPC in float32 and bfloat16, {values.seeds} seeds, {values.epochs:g} epochs"
+    title = f"MRPC in float32 and bfloat16, {_SEEDS} seeds, {_EPOCHS} epochs"
     lines = report(accuracies, losses)
     how = "A training of each seed in each precision, in turns."
     harness.publish(values, "precision", title, lines, ["TensorFlow " + tf.__version__], how)

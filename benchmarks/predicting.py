@@ -60,9 +60,10 @@ def main():
             epoch.torch(_CAST, *torch, "--cast_weights"),
         ]
         timings = harness.take_turns_whole(contestants, values.repeats)
-    name = values.model or os.path.basename(os.path.abspath(values.bert_dir))
+    name = values.model or os.path.basename(values.bert_dir)
     lines = describe(timings, len(mrpc.read(glue_dir, "test")))
-    title = f"Predicting MRPC's test set: {values.model or values.bert_dir}"
+    model = values.model or os.path.relpath(values.bert_dir, harness.ROOT)
+    title = f"Predicting MRPC's test set: {model}"
     versions = harness.versions_of(timings)
     harness.publish(values, "predicting " + name, title, lines, versions)
 

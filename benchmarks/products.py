@@ -69,7 +69,6 @@ def main():
     products = workload.products(
         workload.MODELS[arguments.model],
         backward=arguments.work == "step",
-        first_layer=arguments.first_adapted_layer,
         only_first=arguments.only_first,
     )
     build = in_tensorflow if arguments.library == "tensorflow" else in_torch

@@ -7,6 +7,7 @@ Compares ours, the original's way (character by character) and HuggingFace's tok
 
 import json
 import os
+import sys
 import tempfile
 
 import harness
@@ -35,18 +36,16 @@ def texts_of(glue_dir, squad_files):
 def contestants(peers, texts_file, vocab_file):
     common = ["--texts=" + texts_file, "--vocab_file=" + vocab_file]
 
-    def row(maker, name, tokenizer, *options):
-        return maker(name, "tokenizer_worker.py", "--tokenizer=" + tokenizer, *common, *options)
-
-    def peer(name, script, *options):
-        return harness.peer(name, peers, script, *options)
+    def row(python, name, tokenizer, *options):
+        flags = ["--tokenizer=" + tokenizer, *common, *options]
+        return harness.peer(name, python, "tokenizer_worker.py", *flags)
 
     return [
-        row(harness.project_script, _OURS, "ours"),
-        row(harness.project_script, _PLAIN, "plain"),
-        row(peer, "HuggingFace tokenizers, one by one", "single"),
-        row(peer, "HuggingFace tokenizers, batched", "batched"),
-        row(peer, "HuggingFace tokenizers, batched, all cores", "batched", "--all_cores"),
+        row(sys.executable, _OURS, "ours"),
+        row(sys.executable, _PLAIN, "plain"),
+        row(peers, "HuggingFace tokenizers, one by one", "single"),
+        row(peers, "HuggingFace tokenizers, batched", "batched"),
+        row(peers, "HuggingFace tokenizers, batched, all cores", "batched", "--all_cores"),
     ]
 
 

@@ -29,23 +29,17 @@ def with_lora(model):
     return peft.get_peft_model(model, lora).train()
 
 
-def adapted(model, first_layer=0):
-    """Adds Houlsby's adapters, trained with LayerNorms and head, in training mode.
-
-    Layers below `first_layer` have neither adapters nor trained LayerNorms. If it is 0, the
-    embeddings' LayerNorm trains too.
-    """
+def adapted(model):
+    """Adds Houlsby's adapters, trained with LayerNorms and head, in training mode."""
     adapters.init(model)
     # The package's "houlsby" uses swish and a reduction factor of 16.
     houlsby = adapters.DoubleSeqBnConfig(
         non_linearity="gelu",
         reduction_factor=model.config.hidden_size / workload.ADAPTER_SIZE,
-        leave_out=list(range(first_layer)),
     )
     model.add_adapter("task", config=houlsby)
     model.train_adapter("task")
-    encoder = model.bert.encoder.layer[first_layer:] if first_layer else model.bert
-    for name, parameter in encoder.named_parameters():
+    for name, parameter in model.bert.named_parameters():
         if "LayerNorm" in name:
             parameter.requires_grad = True
     for parameter in model.classifier.parameters():
@@ -118,10 +112,7 @@ def main():
     use_all_cores()
     sizes = workload.MODELS[arguments.model]
     model = random_model(sizes)
-    if arguments.method == "lora":
-        model = with_lora(model)
-    else:
-        model = adapted(model, arguments.first_adapted_layer)
+    model = with_lora(model) if arguments.method == "lora" else adapted(model)
     if arguments.compile:
         model.compile()
     batch = random_batch(sizes)

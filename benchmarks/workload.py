@@ -31,16 +31,13 @@ LARGE = dict(
 )
 
 
-def parser(description, precision=True, first_adapted_layer=True):
-    """Returns the parser of contestants of a step or pass; False omits the flag of that name."""
+def parser(description, precision=True):
+    """Returns the parser of contestants of a step or pass, with --precision if `precision`."""
     result = argparse.ArgumentParser(description=description)
     result.add_argument("--model", choices=sorted(MODELS), required=True)
     result.add_argument("--work", choices=["step", "forward"], default="step")
     if precision:
         result.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
-    if first_adapted_layer:
-        text = "layers below have no adapters"
-        result.add_argument("--first_adapted_layer", type=int, default=0, help=text)
     return result
 
 
@@ -78,17 +75,13 @@ class Product(NamedTuple):
         return 2 * int(np.prod(batch, dtype=np.int64)) * outer * inner * width
 
 
-def products(
-    sizes, batch_size=BATCH_SIZE, length=LENGTH, *, backward, first_layer=0, only_first=False
-):
+def products(sizes, batch_size=BATCH_SIZE, length=LENGTH, *, backward, only_first=False):
     """Returns the encoder's matrix products in a forward pass or a training step.
 
     Args:
       sizes: a value of `MODELS`.
       backward: bool; include the backward pass of adapter tuning: all gradients of inputs, and
         those of the adapters' weights.
-      first_layer: the lowest layer with trained variables. Above 0, the backward pass ends at that
-        layer's first adapter.
       only_first: bool; compute only what the last layer's output at the first position needs.
 
     Returns:
@@ -98,15 +91,10 @@ def products(
     forward_pass, backward_pass = [], []
     for index in range(last + 1):
         queries = 1 if only_first and index == last else length
-        attention, rest = _layer(index, sizes, batch_size, queries, length)
-        forward_pass += [step[0] for step in attention + rest]
-        gradients = [product for step in reversed(rest) for product in step[1:]]
-        if index > first_layer or first_layer == 0:
-            gradients += [product for step in reversed(attention) for product in step[1:]]
-        else:  # Neither the first adapter's input nor anything below it needs a gradient.
-            gradients.remove(rest[0][1])
-        if index >= first_layer:
-            backward_pass = gradients + backward_pass
+        steps = _layer(index, sizes, batch_size, queries, length)
+        forward_pass += [step[0] for step in steps]
+        gradients = [product for step in reversed(steps) for product in step[1:]]
+        backward_pass = gradients + backward_pass
     return forward_pass + backward_pass if backward else forward_pass
 
 
@@ -122,10 +110,7 @@ def _dense(name, rows, inputs, outputs, trained):
 
 
 def _layer(index, sizes, batch_size, queries, length):
-    """Returns two lists of (product, gradients): up to the attention's projection, and after it.
-
-    The second begins with the first adapter. Products are in the order of execution.
-    """
+    """Returns a list of [product, *gradients], in the order of execution."""
     width, inner = sizes["hidden_size"], sizes["intermediate_size"]
     heads = sizes["num_attention_heads"]
     pairs, head = batch_size * heads, width // heads
@@ -142,7 +127,7 @@ def _layer(index, sizes, batch_size, queries, length):
     probs, d_scores = ((f"{name}{queries}", (pairs, queries, length)) for name in ("p", "ds"))
     key, value = ((f"{name}{index}", (pairs, length, head)) for name in "kv")
     d_context = (f"dc{index}", query[1])
-    attention = [
+    return [
         dense("query", rows, width, width),
         dense("key", all_rows, width, width),
         dense("value", all_rows, width, width),
@@ -157,11 +142,8 @@ def _layer(index, sizes, batch_size, queries, length):
             Product(probs, d_context, transpose_left=True),
         ],
         dense("projection", rows, width, width),
-    ]
-    rest = [
         *adapter("first"),
         dense("intermediate", rows, width, inner),
         dense("output", rows, inner, width),
         *adapter("second"),
     ]
-    return attention, rest

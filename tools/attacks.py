@@ -163,29 +163,9 @@ def upload_json(server):
 
 
 @attack
-def predict_json(server):
-    """20 clients that POST 1 MB of [[],[],…"""
-    body = b"[" + b"[]," * 340000 + b"[]]"
-    with futures.ThreadPoolExecutor(20) as pool:
-        calls = [
-            pool.submit(server.call, "POST", "/v1/models/sms:predict", body) for _ in range(60)
-        ]
-        return _counts(call.result()[0] for call in calls)
-
-
-@attack
 def flood(server, seconds=20):
     """20 clients with valid requests of 1 MB"""
-    return _flood(server, seconds, [" ".join([_TEXT] * 120)] * 127)
-
-
-@attack
-def flood_of_words(server, seconds=20):
-    """20 clients with 10 texts of 100,000 characters without a space"""
-    return _flood(server, seconds, ["ab-" * 33000] * 10)
-
-
-def _flood(server, seconds, instances):
+    instances = [" ".join([_TEXT] * 120)] * 127
     alone = statistics.median(_timed(server)[1] for _ in range(20))
     body, end, statuses = json.dumps({"instances": instances}), time.monotonic() + seconds, []
 
@@ -368,7 +348,8 @@ def _form(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bert_dir", required=True)
-    parser.add_argument("--attacks", nargs="*", default=[*_ATTACKS, "killed_during_uploads"])
+    names = [*_ATTACKS, "killed_during_uploads"]
+    parser.add_argument("--attacks", nargs="*", choices=names, default=names)
     parser.add_argument("--options", default="", help="options of serve.py: '--precision=int8'")
     values = parser.parse_args()
     print("| attack | effect |\n|---|---|")

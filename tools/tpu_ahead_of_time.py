@@ -42,7 +42,7 @@ from adapter_bert.training import model_fn
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, main memory.
 _REPLICAS = {"1x1": 1, "2x2": 4}
 _SIZES = {"base": workload.MODELS["bert-base"], "large": workload.LARGE}
-_TABLE_LENGTHS, _TABLE_BATCHES = (128, 256, 512), (8, 32, 128, 256)
+_TABLE_LENGTHS, _TABLE_BATCHES = (128, 256, 512), (32, 128, 256)
 
 
 class Setting(NamedTuple):
@@ -182,19 +182,9 @@ HEADER = [
 
 def settings(values):
     """Returns the list of `Setting` that the command line selects."""
-    works = list(tpu_program.WORKS) if values.work == "all" else [values.work]
-    asked = Setting(
-        values.bert,
-        works[0],
-        values.tuning,
-        values.topology,
-        values.batch_size,
-        values.max_seq_length,
-        values.adapter_size,
-        values.recompute_activations,
-    )
+    asked = Setting(**{name: getattr(values, name) for name in Setting._fields})
     if not values.table:
-        return [asked._replace(work=work) for work in works]
+        return [asked]
     return [
         asked._replace(bert=bert, max_seq_length=length, batch_size=batch_size)
         for bert in _SIZES
@@ -219,7 +209,7 @@ def _parse():
     python = os.path.join(_ROOT, ".venv-tpu", "bin", "python")
     parser.add_argument("--jax_python", default=python, help="Python with requirements-tpu.txt")
     parser.add_argument("--bert", choices=sorted(_SIZES), default="base")
-    parser.add_argument("--work", choices=[*tpu_program.WORKS, "all"], default="train")
+    parser.add_argument("--work", choices=list(tpu_program.WORKS), default="train")
     parser.add_argument("--tuning", choices=["adapters", "full"], default="adapters")
     parser.add_argument("--topology", choices=sorted(_REPLICAS), default="1x1")
     parser.add_argument("--batch_size", type=int, default=32, help="total over all cores")

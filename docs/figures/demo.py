@@ -1,7 +1,6 @@
-"""Records a command in a terminal, and draws the recording as an animated SVG.
+"""Records `make demo` in a terminal, and draws the recording as an animated SVG.
 
-    python docs/figures/demo.py                        # the command of `make demo`
-    python docs/figures/demo.py OUTPUT.svg COMMAND...
+    python docs/figures/demo.py
 
 writes demo.svg next to this script. Waits are shortened; a viewer who prefers no motion sees the
 last screen.
@@ -9,15 +8,13 @@ last screen.
 
 import html
 import os
-import shlex
 import subprocess
-import sys
 import textwrap
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Without the environment and the BERT, which must be there.
-COMMAND = "make demo -o .venv/installed -o demo/bert/vocab.txt"
+COMMAND = ["make", "demo", "-o", ".venv/installed", "-o", "demo/bert/vocab.txt"]
 COLUMNS, ROWS, LINE, MARGIN, TITLE = 98, 22, 18, 14, 34
 WIDTH, HEIGHT = 2 * MARGIN + 764, TITLE + ROWS * LINE + MARGIN
 MAX_WAIT, PAUSE, HOLD = 0.6, 0.8, 6.0  # Seconds: between lines, after the command, at the end.
@@ -29,30 +26,25 @@ STYLE = """text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;w
 """
 
 
-def record(command):
-    """Runs a command; returns (its lines of output as (seconds, text), the seconds it took)."""
+def record():
+    """Runs the command; returns (its lines of output as (seconds, text), the seconds it took)."""
     start, lines = time.monotonic(), []
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": str(COLUMNS)}
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        COMMAND, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         for line in process.stdout:
             text = line.decode(errors="replace").expandtabs().rstrip()
             lines.append((time.monotonic() - start, text))
             print(text, flush=True)
     if process.returncode:
-        raise SystemExit(f"{shlex.join(command)} failed with exit code {process.returncode}")
+        raise SystemExit(f"{' '.join(COMMAND)} failed with exit code {process.returncode}")
     return lines, time.monotonic() - start
 
 
-def screen_lines(title, lines):
-    """Returns the lines of the screen, with shortened waits: a list of (seconds, text).
-
-    Args:
-      title: the command as the viewer sees it.
-      lines: list of (seconds, text).
-    """
-    result, clock, last = [(0.0, f"$ {title}")], PAUSE, 0.0
+def screen_lines(lines):
+    """Returns the lines of the screen, with shortened waits: a list of (seconds, text)."""
+    result, clock, last = [(0.0, "$ make demo")], PAUSE, 0.0
     for seconds, text in lines:
         clock += min(seconds - last, MAX_WAIT)
         last = seconds
@@ -61,15 +53,14 @@ def screen_lines(title, lines):
     return result
 
 
-def svg(title, lines, seconds):
+def svg(lines, seconds):
     """Returns the animated SVG.
 
     Args:
-      title: the command as the viewer sees it.
       lines: list of (seconds, text).
       seconds: how long the command took.
     """
-    shown = screen_lines(title, lines)
+    shown = screen_lines(lines)
     total = shown[-1][0] + HOLD
     frames, texts, scroll = [], [], ["0%{transform:none}"]
     for index, (start, text) in enumerate(shown):
@@ -90,7 +81,7 @@ def svg(title, lines, seconds):
     title_text = f'<text class="title" x="{WIDTH - MARGIN}" y="22" text-anchor="end">{note}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
-        f' height="{HEIGHT}" role="img" aria-label="{html.escape(title)}: terminal recording">\n'
+        f' height="{HEIGHT}" role="img" aria-label="make demo: terminal recording">\n'
         f"<style>{style}</style>\n"
         f'<rect class="back" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="8"/>\n'
         f"{title_text}\n"
@@ -99,15 +90,13 @@ def svg(title, lines, seconds):
     )
 
 
-def main(arguments):
-    """Writes the recording of a command: arguments are [path, command...], or empty."""
-    path = arguments[0] if arguments else os.path.join(os.path.dirname(__file__), "demo.svg")
-    command = arguments[1:] or shlex.split(COMMAND)
-    lines, seconds = record(command)
-    title = shlex.join(arguments[1:]) or "make demo"
+def main():
+    """Writes the recording."""
+    lines, seconds = record()
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "demo.svg")
     with open(path, "w", encoding="utf-8") as writer:
-        writer.write(svg(title, lines, seconds))
+        writer.write(svg(lines, seconds))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
