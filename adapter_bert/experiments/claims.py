@@ -1,12 +1,12 @@
 """Compares the paper's claims with the records of a sweep.
 
-A difference between two methods is a mean over tasks, at each method's selected settings. Its
-standard error combines those over seeds. A verdict needs two learning rates and two numbers of
-epochs at equal other settings, and two seeds, for each method and size, and three tasks for a mean
-over tasks. Two seeds with equal scores have no usable error and are not enough. Only the tasks,
-scales and designs that have these count; without enough of them, the claim is open. An ablation
-compares a model with itself and needs two seeds only. A claim is unclear if its verdict differs
-within the 95% confidence interval; see `estimates`.
+A difference between two methods is a mean over tasks, at each method's selected settings, among the
+numbers of epochs that both were trained with. Its standard error combines those over seeds. A
+verdict needs two learning rates and two numbers of epochs at equal other settings, and two seeds,
+for each method and size, and three tasks for a mean over tasks. Two seeds with equal scores have no
+usable error and are not enough. Only the tasks, scales and designs that have these count; without
+enough of them, the claim is open. An ablation compares a model with itself and needs two seeds
+only. A claim is unclear if its verdict differs within the 95% confidence interval; see `estimates`.
 """
 
 import collections
@@ -114,6 +114,12 @@ def side(label, records, split=VALIDATION):
     return Side(label, {task: by_task[task] for task in chosen}, chosen)
 
 
+def sides_of(by_label, split=VALIDATION):
+    """Returns the `Side`s of methods, from label to records, at equal numbers of epochs."""
+    by_label = selection.at_equal_epochs(by_label)
+    return [side(label, records, split) for label, records in by_label.items()]
+
+
 def difference(first, second, min_tasks=1):
     """Returns the `Difference` of two sides over `carried` tasks, or None without a common task."""
     tasks = carried([first, second], first.chosen.keys() & second.chosen.keys(), min_tasks)
@@ -215,22 +221,22 @@ def _by_accuracy(records):
 
 
 def _glue_rows(glue):
-    full = side(FULL.label, selection.filter_by_method(glue, FULL))
+    full = selection.filter_by_method(glue, FULL)
     for pooler, note in ((False, ""), (True, ", pooler trained")):
         for sizes, claim, expected, max_share in (
             (_SIZES, f"GLUE: adapters, best size per task{note}", -0.4, _MAX_SHARE),
             ([64], f"GLUE: adapters of size 64{note}", -0.8, None),
         ):
-            adapters = side(ADAPTERS.label, selection.select_adapters(glue, pooler, sizes))
+            adapters = selection.select_adapters(glue, pooler, sizes)
+            sides = sides_of({ADAPTERS.label: adapters, FULL.label: full})
             yield _difference_row(
                 f"{claim}, minus full fine-tuning",
                 f"{estimates.signed(expected)}"
                 + (f", {max_share:.1%} trained" if max_share else ""),
-                adapters,
-                full,
+                *sides,
                 at_least=expected,
                 max_share=max_share,
-                note=_lone_sizes_note(adapters.at_tasks(full.chosen.__contains__))
+                note=_lone_sizes_note(sides[0].at_tasks(sides[1].chosen.__contains__))
                 if len(sizes) > 1
                 else "",
                 min_tasks=_MIN_TASKS,
@@ -251,10 +257,9 @@ def _lone_sizes_note(adapters):
 
 def _sizes_row(glue):
     """Returns the row of mean accuracies of sizes 8, 64 and 256, over tasks that have all three."""
-    sides = [
-        side(str(size), _by_accuracy(selection.select_adapters(glue, sizes=[size])))
-        for size in _SIZES
-    ]
+    sides = sides_of(
+        {str(size): _by_accuracy(selection.select_adapters(glue, sizes=[size])) for size in _SIZES}
+    )
     tasks = set.intersection(*(set(one.chosen) for one in sides))
     tasks = carried(sides, tasks, _MIN_TASKS)
     if not tasks:
@@ -279,11 +284,11 @@ def _sizes_row(glue):
 
 def _parameter_rows(glue):
     top = [r for r in selection.filter_by_method(glue, TOP_LAYERS) if TOP_LAYERS.level_of(r) == 1]
+    adapters = selection.select_adapters(glue, sizes=[64])
     yield _difference_row(
         "Top layer alone, minus adapters of size 64, accuracy",
         "−5.9 (MNLI)",
-        side("top layer", _by_accuracy(top)),
-        side(ADAPTERS.label, _by_accuracy(selection.select_adapters(glue, sizes=[64]))),
+        *sides_of({"top layer": _by_accuracy(top), ADAPTERS.label: _by_accuracy(adapters)}),
         by_task=True,
         min_tasks=2,
     )
@@ -292,8 +297,7 @@ def _parameter_rows(glue):
     yield _difference_row(
         "LayerNorms alone, minus full fine-tuning, accuracy",
         "−3.5 (CoLA), −4 (MNLI)",
-        side(LAYER_NORM.label, _by_accuracy(norms)),
-        side(FULL.label, _by_accuracy(full)),
+        *sides_of({LAYER_NORM.label: _by_accuracy(norms), FULL.label: _by_accuracy(full)}),
         by_task=True,
         min_tasks=2,
     )
@@ -304,11 +308,10 @@ def _squad_rows(records):
     full = selection.filter_by_method(squad, FULL)
     for size, expected in ((64, -0.3), (2, -0.8)):
         adapters = selection.select_adapters(squad, sizes=[size])
-        by_method = selection.at_equal_epochs({ADAPTERS: adapters, FULL: full})
         yield _difference_row(
             f"SQuAD: F1 of adapters of size {size}, minus full fine-tuning",
             estimates.signed(expected),
-            *(side(method.label, group) for method, group in by_method.items()),
+            *sides_of({ADAPTERS.label: adapters, FULL.label: full}),
             at_least=expected,
         )
 
@@ -319,11 +322,10 @@ def _further_rows(records):
         for record in records
         if record["task"] in paper.TABLE_2 and selection.points(record, TEST) is not None
     ]
-    full_records = selection.filter_by_method(further, FULL)
-    full = side(FULL.label, full_records, TEST)
+    full = selection.filter_by_method(further, FULL)
     top = selection.filter_by_method(further, TOP_LAYERS)
     varied = {record["task"] for record in top}
-    variable = top + [record for record in full_records if record["task"] in varied]
+    variable = top + [record for record in full if record["task"] in varied]
     for label, method_records, expected, lowest in (
         ("adapters", selection.select_adapters(further), -0.4, -0.4),
         ("top layers, best number per task", variable, 0.3, 0.3),
@@ -332,8 +334,7 @@ def _further_rows(records):
         yield _difference_row(
             f"Further tasks: {label}, minus full fine-tuning, test accuracy",
             f"{estimates.signed(expected)} (17 tasks)",
-            side(label, method_records, TEST),
-            full,
+            *sides_of({label: method_records, FULL.label: full}, TEST),
             at_least=lowest,
             min_tasks=_MIN_TASKS,
         )
@@ -452,10 +453,13 @@ def _init_scale_rows(records):
 def _learning_rate_row(records):
     """Returns the row of how many learning rates are within 2 points of a method's best."""
     records = [record for record in records if 2e-5 <= record["flags"].get(_RATE, 0) <= 1e-3]
-    by_method = {
-        ADAPTERS: _sides_by_rate(selection.select_adapters(records)),
-        FULL: _sides_by_rate(selection.filter_by_method(records, FULL)),
-    }
+    by_method = selection.at_equal_epochs(
+        {
+            ADAPTERS: selection.select_adapters(records),
+            FULL: selection.filter_by_method(records, FULL),
+        }
+    )
+    by_method = {method: _sides_by_rate(group) for method, group in by_method.items()}
     # Only rates that both methods were trained with.
     rates = {
         task: set.intersection(

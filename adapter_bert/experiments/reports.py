@@ -92,6 +92,7 @@ def claims(results):
         [
             "- Scores are on the dev set unless the claim says test. ±: the standard error over"
             " seeds, without the choice of the setting and the size of the dev set.",
+            "- Methods are compared at the numbers of epochs that both were trained with, if any.",
             "- Trained: parameters including the head, divided by BERT's.",
             "- Open: fewer than two learning rates, two numbers of epochs, or two seeds with"
             " different scores (or three equal ones), for a method and size; or fewer than three"
@@ -508,6 +509,7 @@ def _percentiles_report(records, split, title):
         method: selection.select_comparable(selection.select_usual(records, method), method.level)
         for method in (ADAPTERS, TOP_LAYERS, FULL)
     }
+    by_method = selection.at_equal_epochs(by_method)
     full = cells_of(FULL.label, by_method[FULL], split)
     baseline = {cell.task: cell.choice.value for cell in full}
     cells = []

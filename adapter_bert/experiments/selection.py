@@ -378,14 +378,12 @@ def schedule_of(record):
 
 
 def at_equal_epochs(by_method):
-    """Returns each method's records, limited to comparable numbers of epochs.
+    """Returns each method's records with numbers of epochs that all methods of the task share.
 
-    If all methods of a task were trained with several numbers of epochs, all records stay and each
-    method has its best, as in the paper. Otherwise only numbers of epochs that all methods share
-    stay, if there are any.
+    If they share none, all records stay.
 
     Args:
-      by_method: dict from `Method` to records.
+      by_method: dict from `Method` or label to records.
     """
 
     def epochs_of(record):
@@ -395,13 +393,11 @@ def at_equal_epochs(by_method):
     for records in by_method.values():
         for task, task_records in group_by(records, lambda r: r["task"]).items():
             tried[task].append(set(map(epochs_of, task_records)))
-    shared = {}
-    for task, epochs in tried.items():
-        in_all = set.intersection(*epochs)
-        is_swept = all(len(method_epochs) > 1 for method_epochs in epochs)
-        shared[task] = in_all if in_all and not is_swept else set.union(*epochs)
+    counted = {
+        task: set.intersection(*epochs) or set.union(*epochs) for task, epochs in tried.items()
+    }
     return {
-        method: [record for record in records if epochs_of(record) in shared[record["task"]]]
+        method: [record for record in records if epochs_of(record) in counted[record["task"]]]
         for method, records in by_method.items()
     }
 

@@ -109,6 +109,13 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 per method and task"))
         self.assertEqual((row.seeds, row.verdict), ("2 to 3", "agrees"))
 
+    def test_epochs_that_one_method_lacks_do_not_count(self):
+        expected = rows(self.records())
+        flags = {"adapter_size": 64, "learning_rate": 1, "trained": 360}
+        longer = [record("MRPC", 0.99, seed, num_train_epochs=20, **flags) for seed in (1, 2)]
+        self.assertEqual(rows(self.records() + longer)[CHOSEN], expected[CHOSEN])
+        self.assertEqual(rows(self.records() + longer)[FIXED], expected[FIXED])
+
     def test_too_far_behind_differs(self):
         found = rows(self.records(adapters=(0.80, 0.80)))
         self.assertEqual((found[CHOSEN].ours[:4], found[CHOSEN].verdict), ("−1.0", "differs"))
@@ -173,7 +180,8 @@ class VerdictTest(tf.test.TestCase):
         )
 
     def test_each_size_needs_a_sweep(self):
-        records = [*self.records(), record("MRPC", 0.1, adapter_size=8, learning_rate=1e-4)]
+        flags = {"adapter_size": 8, "learning_rate": 1e-4, "num_train_epochs": 3}
+        records = [*self.records(), record("MRPC", 0.1, **flags)]
         row = rows(records)[CHOSEN]
         self.assertRegex(row.verdict, "^open: one learning rate")
         self.assertEndsWith(row.ours, "; only size 64 on QNLI, RTE")

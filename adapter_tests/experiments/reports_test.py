@@ -299,7 +299,7 @@ class LearningRateTest(tf.test.TestCase):
 
 
 class EqualEpochsTest(tf.test.TestCase):
-    """Figures 5 and 7 compare methods at equal numbers of epochs, or each at its swept best."""
+    """Figures compare methods at the numbers of epochs that all of them have."""
 
     def squad(self, score, epochs, **flags):
         flags = {"score": "f1", "script": "run_squad.py", "num_train_epochs": epochs, **flags}
@@ -316,7 +316,17 @@ class EqualEpochsTest(tf.test.TestCase):
         self.assertEqual(curves(report.panels[0])["full fine-tuning"], [(10_000, 64.0)])
         self.assertIn("Epochs: adapters 2, full fine-tuning 2.", report.caption)
 
-    def test_each_has_its_best_where_both_are_swept(self):
+    def test_numbers_that_one_method_lacks_do_not_count(self):
+        records = [
+            *(self.squad(60.0 + epochs, epochs, adapter_size=64) for epochs in (3, 10, 20)),
+            *(self.squad(60.0 + epochs, epochs, tuning="full", trained=9) for epochs in (3, 10)),
+        ]
+        report = reports.figure5(Results(records))
+        points = curves(report.panels[0])
+        self.assertEqual(points, {"adapters": [(200, 70.0)], "full fine-tuning": [(9, 70.0)]})
+        self.assertIn("Epochs: adapters 3 or 10, full fine-tuning 3 or 10.", report.caption)
+
+    def test_each_has_its_best_if_they_share_none(self):
         records = [
             *(self.squad(60.0 + epochs, epochs, adapter_size=64) for epochs in (3, 10)),
             *(self.squad(60.0 + epochs, epochs, tuning="full", trained=9) for epochs in (2, 5)),
