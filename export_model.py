@@ -38,12 +38,7 @@ from adapter_bert.training.config import PretrainedConfig
 class ExportConfig(PretrainedConfig):
     """The settings of this script."""
 
-    adapters: Tuple[str, ...] = flag(
-        (),
-        "Folders of task adapters, or patterns such as output/*/adapter. A task has the name of the"
-        " run's folder: mrpc for output/mrpc/adapter.",
-        "Tasks",
-    )
+    adapters: Tuple[str, ...] = flag((), adapter_folders.FLAG_HELP, "Tasks")
     export_dir: Optional[str] = flag(
         None, "Output folder. The model is written to a new numbered folder in it.", "Output"
     )
@@ -135,11 +130,13 @@ def _check_no_windows(adapters):
 
 
 def _log_precision(adapters, computed):
-    """Logs the model's precision; for float32, the tasks that were trained in another one."""
+    """Logs the model's precision and, for float32, the tasks that were trained in another one."""
     logging.info("The model computes in %s.", computed)
+    if computed != "float32":
+        return
     for name, adapter in adapters.items():
         precision = adapter.description.training.get("precision")
-        if computed == "float32" and precision not in (None, "float32"):
+        if precision not in (None, "float32"):
             logging.info(
                 "%s was trained in %s: its probabilities differ slightly, by about 3e-4.",
                 name,

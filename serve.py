@@ -37,12 +37,7 @@ _STOP_SECONDS = 5.0  # To close connections after the last answer.
 class ServerConfig(PretrainedConfig):
     """The settings of this script."""
 
-    adapters: Tuple[str, ...] = flag(
-        (),
-        "Folders of task adapters, or patterns such as output/*/adapter. A task has the name of the"
-        " run's folder: mrpc for output/mrpc/adapter.",
-        "Tasks",
-    )
+    adapters: Tuple[str, ...] = flag((), adapter_folders.FLAG_HELP, "Tasks")
     adapter_dir: Optional[str] = flag(
         None,
         "Folder of task adapters: <task>, <task>/adapter or <task>/<number>. The server serves all"

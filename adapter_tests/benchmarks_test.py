@@ -455,6 +455,26 @@ class ArgumentsTest(tf.test.TestCase):
             said = self.refusal(squad_reading.main, "--squad_file=squad.json")
         self.assertIn(f"--bert_dir={demo}: there is no vocab.txt in it", said)
 
+    def test_glue_is_needed_for_its_tasks_alone(self):
+        import epoch
+        import int8_scores
+
+        bert = "--bert_dir=" + tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        needs_no_glue = [bert, "--squad=adapter", "--squad_file=dev.json", "--results="]
+        printed = io.StringIO()
+        with mock.patch.dict(os.environ):
+            os.environ.pop("GLUE_DIR", None)
+            for main, flag in (
+                (epoch.main, f"--peers={sys.executable}"),
+                (int8_scores.main, "--cola=x"),
+            ):
+                self.assertIn("error: set --glue_dir or $GLUE_DIR.", self.refusal(main, bert, flag))
+            with mock.patch.object(sys, "argv", ["script", *needs_no_glue]), mock.patch.multiple(
+                int8_scores, Predictor=mock.DEFAULT, squad_f1=lambda *_: 0.5
+            ), contextlib.redirect_stdout(printed):
+                int8_scores.main()
+        self.assertIn("| SQuAD | 50.0 | 50.0 | +0.0 |", printed.getvalue())
+
 
 class ServingTest(tf.test.TestCase):
     def test_requests_that_fail_end_the_benchmark(self):

@@ -49,16 +49,16 @@ def save_adapter(bert_dir, folder):
     onnx_backbone.load(os.path.join(bert_dir, "bert_model.ckpt"), config)
 
 
-def conversion(bert_dir):
-    """Returns the seconds of converting the BERT, in a process of its own."""
+def conversion_seconds(bert_dir):
+    """Returns how long the command takes that converts the BERT, in a folder of links to it."""
     with tempfile.TemporaryDirectory() as folder:
         for name in os.listdir(bert_dir):
             if name != onnx_backbone.FILE:
                 os.symlink(os.path.join(bert_dir, name), os.path.join(folder, name))
         command = [sys.executable, "convert_checkpoint.py", "to_onnx", folder]
-        start = time.perf_counter()
-        subprocess.run(command, cwd=harness.ROOT, check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - start
+        start = time.monotonic()
+        subprocess.run(command, cwd=harness.ROOT, stdout=sys.stderr, check=True)
+        return time.monotonic() - start
 
 
 def main():
@@ -80,15 +80,15 @@ def main():
         seconds = [end[index] - (end[index - 1] if index else 0.0) for end in ends]
         rows.append([text, f"{1000 * statistics.median(seconds):.0f} ms"])
     first = statistics.median(end[2] for end in ends)
+    converting = conversion_seconds(values.bert_dir)
     lines = [
         *harness.table(["phase", "median"], rows),
         "",
         f"- The first answer comes {first:.2f} s after the start of the process, which holds"
         f" {timing.bytes / 1e9:.2f} GB at most.",
-        f"- Converting this BERT takes {conversion(values.bert_dir):.1f} s, once, most of it"
-        " TensorFlow's import.",
+        f"- Converting this BERT takes {converting:.1f} s, once, most of it TensorFlow's import.",
     ]
-    title = f"From process start to an answer: {os.path.relpath(values.bert_dir, harness.ROOT)}"
+    title = "From process start to an answer: " + os.path.relpath(values.bert_dir, harness.ROOT)
     harness.publish(values, "first_answer", title, lines, [version])
 
 

@@ -102,23 +102,29 @@ def bert_argument(parser):
     parser.add_argument("--bert_dir", type=os.path.abspath, default=default, help=text)
 
 
-def parse(parser):
+def parse(parser, needs_mrpc=True):
     """Parses the command line, and measures how busy the machine is without the benchmark.
 
-    A missing path is an error.
+    A missing path is an error; if not `needs_mrpc`, the script itself checks --glue_dir.
     """
     values = parser.parse_args()
     values.busy = busy_share()
     peers = getattr(values, "peers", sys.executable)
     if not os.access(peers, os.X_OK):
         parser.error(f"--peers: there is no {peers}; run `make .venv-peers/installed`.")
-    for name, needed in (("glue_dir", "MRPC/train.tsv"), ("bert_dir", "vocab.txt")):
-        folder = getattr(values, name, ROOT)
-        if folder is None:
-            parser.error(f"--{name} or ${name.upper()} is needed: a folder with {needed}.")
-        if folder != ROOT and not os.path.exists(os.path.join(folder, needed)):
-            parser.error(f"--{name}={folder}: there is no {needed} in it.")
+    if needs_mrpc and "glue_dir" in values:
+        check_folder(parser, "glue_dir", values.glue_dir, "MRPC/train.tsv")
+    if "bert_dir" in values:
+        check_folder(parser, "bert_dir", values.bert_dir, "vocab.txt")
     return values
+
+
+def check_folder(parser, flag, folder, needed):
+    """Ends with an error of the parser unless the flag's folder has a file or folder in it."""
+    if folder is None:
+        parser.error(f"set --{flag} or ${flag.upper()}.")
+    if not os.path.exists(os.path.join(folder, needed)):
+        parser.error(f"--{flag}={folder}: there is no {needed} in it.")
 
 
 def busy_share(seconds=1.0):
@@ -141,7 +147,7 @@ def project_script(name, script, *options):
 
 
 def peer(name, python, script, *options):
-    """Returns a contestant in another environment, that of a Python."""
+    """Returns a contestant in a Python's environment: a script of this folder."""
     return Contestant(name, [python, os.path.join(FOLDER, script), *options])
 
 

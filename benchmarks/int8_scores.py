@@ -6,7 +6,6 @@
 A `Predictor` of each precision answers the whole dev set.
 """
 
-import collections
 import os
 
 import harness  # First: it makes the project's modules importable.
@@ -68,13 +67,15 @@ def main():
         parser.add_argument("--" + flag, help=f"folder of {name}'s task adapter")
     for flag in ("squad_file", "conll_file"):
         parser.add_argument("--" + flag, help="the dev set")
-    values = harness.parse(parser)
+    values = harness.parse(parser, needs_mrpc=False)
     rows = []
     for name in names:
         folder = getattr(values, name.replace("-", "").lower())
         if not folder:
             continue
-        scores = collections.OrderedDict()
+        if name in _GLUE:
+            harness.check_folder(parser, "glue_dir", values.glue_dir, name)
+        scores = {}
         for precision in ("float32", "int8"):
             predictor = Predictor(folder, values.bert_dir, precision=precision)
             if name in _GLUE:

@@ -79,8 +79,7 @@ def build_for_predicting(model):
 def main():
     arguments = workload.parser(__doc__).parse_args()
     sizes = workload.MODELS[arguments.model]
-    model = settings(sizes, arguments.precision)
-    run = build(model, arguments.work)
+    run = build(settings(sizes, arguments.precision), arguments.work)
     worker.serve(run, facts={"version": "TensorFlow " + tf.__version__})
 
 

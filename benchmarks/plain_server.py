@@ -32,12 +32,11 @@ def main(model_file, vocab_file):
     def answer(instance):
         first = ["[CLS]", *tokenizer.tokenize(instance["text"]), "[SEP]"]
         second = [*tokenizer.tokenize(instance["text_b"]), "[SEP]"]
-        ids = tokenizer.convert_tokens_to_ids(first + second)[:_MAX_LENGTH]
-        segments = ([0] * len(first) + [1] * len(second))[:_MAX_LENGTH]
-        values = {"input_ids": ids, "segment_ids": segments, "input_mask": [1] * len(ids)}
-        feed = {name: np.array([row]) for name, row in values.items()}
-        probabilities, *_ = session.run(None, feed)
-        return {"probabilities": np.ravel(probabilities).tolist()}
+        ids = np.array([tokenizer.convert_tokens_to_ids(first + second)[:_MAX_LENGTH]])
+        segments = np.array([([0] * len(first) + [1] * len(second))[:_MAX_LENGTH]])
+        feed = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
+        (probabilities,) = session.run(["probabilities"], feed)
+        return {"probabilities": probabilities[0].tolist()}
 
     async def predict(request):
         instances = (await request.json())["instances"]

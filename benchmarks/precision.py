@@ -33,15 +33,16 @@ _SMOOTHED_STEPS = 20  # A single batch's loss is noisy, so means over steps are 
 
 def train(values, seed, precision):
     """Trains and evaluates in a new process; returns (dev accuracy, losses by step)."""
-    flags = [
-        *mrpc.flags(values.glue_dir, values.bert_dir),
-        f"--num_train_epochs={_EPOCHS}",
-        f"--random_seed={seed}",
-        f"--precision={precision}",
-    ]
     harness.log(f"seed {seed}, {precision}")
     with tempfile.TemporaryDirectory() as output_dir:
-        command = [sys.executable, __file__, "run_classifier", *flags, "--output_dir=" + output_dir]
+        command = [
+            *(sys.executable, __file__, "run_classifier"),
+            *mrpc.flags(values.glue_dir, values.bert_dir),
+            f"--num_train_epochs={_EPOCHS}",
+            f"--random_seed={seed}",
+            f"--precision={precision}",
+            f"--output_dir={output_dir}",
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with open(os.path.join(output_dir, "eval_results.txt"), encoding="utf-8") as reader:
             scores = dict(line.rstrip("\n").split(" = ") for line in reader)

@@ -63,7 +63,7 @@ def main():
     name = values.model or os.path.basename(values.bert_dir)
     lines = describe(timings, len(mrpc.read(glue_dir, "test")))
     model = values.model or os.path.relpath(values.bert_dir, harness.ROOT)
-    title = f"Predicting MRPC's test set: {model}"
+    title = "Predicting MRPC's test set: " + model
     versions = harness.versions_of(timings)
     harness.publish(values, "predicting " + name, title, lines, versions)
 

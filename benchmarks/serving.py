@@ -33,6 +33,7 @@ import onnxruntime
 
 import random_weights
 import serve
+import worker
 from adapter_bert.common import configs
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving import bank, request_texts
@@ -82,7 +83,7 @@ def serving(command, bert_dir, requests):
             seconds = time.perf_counter() - start
             harness.log(
                 f"{' '.join(command)}: {seconds:.2f} s from start to first answer,"
-                f" {resident_mb(process.pid):.0f} MB"
+                f" {worker.resident_mb(process.pid):.0f} MB"
             )
             yield address.group(), process.pid
         finally:
@@ -96,12 +97,6 @@ def ask_once(address, requests):
         path, body = reader.readline().split("\t")
     with urllib.request.urlopen(address.rstrip("/") + path, body.encode()) as response:
         response.read()
-
-
-def resident_mb(pid):
-    """Returns a process's resident memory."""
-    with open(f"/proc/{pid}/status", encoding="ascii") as reader:
-        return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
 
 
 def cpu_seconds(pid):

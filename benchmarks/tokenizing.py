@@ -36,16 +36,16 @@ def texts_of(glue_dir, squad_files):
 def contestants(peers, texts_file, vocab_file):
     common = ["--texts=" + texts_file, "--vocab_file=" + vocab_file]
 
-    def row(python, name, tokenizer, *options):
-        flags = ["--tokenizer=" + tokenizer, *common, *options]
-        return harness.peer(name, python, "tokenizer_worker.py", *flags)
+    def row(name, python, tokenizer, *options):
+        options = ["--tokenizer=" + tokenizer, *common, *options]
+        return harness.peer(name, python, "tokenizer_worker.py", *options)
 
     return [
-        row(sys.executable, _OURS, "ours"),
-        row(sys.executable, _PLAIN, "plain"),
-        row(peers, "HuggingFace tokenizers, one by one", "single"),
-        row(peers, "HuggingFace tokenizers, batched", "batched"),
-        row(peers, "HuggingFace tokenizers, batched, all cores", "batched", "--all_cores"),
+        row(_OURS, sys.executable, "ours"),
+        row(_PLAIN, sys.executable, "plain"),
+        row("HuggingFace tokenizers, one by one", peers, "single"),
+        row("HuggingFace tokenizers, batched", peers, "batched"),
+        row("HuggingFace tokenizers, batched, all cores", peers, "batched", "--all_cores"),
     ]
 
 

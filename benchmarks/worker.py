@@ -52,9 +52,17 @@ def serve(run, *, facts=None, prepare=None):
 
 def peak_memory():
     """Returns this process's peak memory in bytes."""
-    with open("/proc/self/status", encoding="ascii") as reader:
-        kilobytes = next(line.split()[1] for line in reader if line.startswith("VmHWM:"))
-    return 1024 * int(kilobytes)
+    return 1024 * _kilobytes("self", "VmHWM")
+
+
+def resident_mb(pid):
+    """Returns a process's resident memory in megabytes."""
+    return _kilobytes(pid, "VmRSS") / 1000
+
+
+def _kilobytes(pid, name):
+    with open(f"/proc/{pid}/status", encoding="ascii") as reader:
+        return next(int(line.split()[1]) for line in reader if line.startswith(name + ":"))
 
 
 def mark(name, **values):

@@ -32,7 +32,7 @@ LARGE = dict(
 
 
 def parser(description, precision=True):
-    """Returns the parser of contestants of a step or pass, with --precision if `precision`."""
+    """Returns the parser of contestants of a step or pass, with --precision or without."""
     result = argparse.ArgumentParser(description=description)
     result.add_argument("--model", choices=sorted(MODELS), required=True)
     result.add_argument("--work", choices=["step", "forward"], default="step")
@@ -91,9 +91,9 @@ def products(sizes, batch_size=BATCH_SIZE, length=LENGTH, *, backward, only_firs
     forward_pass, backward_pass = [], []
     for index in range(last + 1):
         queries = 1 if only_first and index == last else length
-        steps = _layer(index, sizes, batch_size, queries, length)
-        forward_pass += [step[0] for step in steps]
-        gradients = [product for step in reversed(steps) for product in step[1:]]
+        layer = _layer(index, sizes, batch_size, queries, length)
+        forward_pass += [step[0] for step in layer]
+        gradients = [product for step in reversed(layer) for product in step[1:]]
         backward_pass = gradients + backward_pass
     return forward_pass + backward_pass if backward else forward_pass
 
@@ -110,7 +110,7 @@ def _dense(name, rows, inputs, outputs, trained):
 
 
 def _layer(index, sizes, batch_size, queries, length):
-    """Returns a list of [product, *gradients], in the order of execution."""
+    """Returns a list of [product, its gradients], in the order of execution."""
     width, inner = sizes["hidden_size"], sizes["intermediate_size"]
     heads = sizes["num_attention_heads"]
     pairs, head = batch_size * heads, width // heads

@@ -8,6 +8,7 @@ server's memory is read ten times a second.
 
 import argparse
 import contextlib
+import datetime
 import http.client
 import io
 import json
@@ -27,7 +28,9 @@ from concurrent import futures
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path += [_PROJECT, os.path.join(_PROJECT, "benchmarks")]
 
+import harness
 import random_weights
+import worker
 from adapter_bert.formats import task_adapter
 
 _ATTACKS = {}
@@ -62,14 +65,14 @@ class Server:
         if match is None:
             raise SystemExit(f"{' '.join(command)} failed: {line}")
         self.address = match.group(1), int(match.group(2))
-        self.stalls, self.memory = [0.0], [self.resident_mb()]
+        self.stalls, self.memory = [0.0], []
         self._done = threading.Event()
         self._watcher = threading.Thread(target=self._watch)
 
     def __enter__(self):
         for _ in range(3):
             self.predict(_TEXT)
-        self.memory = [self.resident_mb()]
+        self.memory.append(worker.resident_mb(self.process.pid))
         self._watcher.start()
         return self
 
@@ -85,12 +88,8 @@ class Server:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 self.call("GET", "/healthz")
             self.stalls.append(time.perf_counter() - start)
-            with contextlib.suppress(OSError):
-                self.memory.append(self.resident_mb())
-
-    def resident_mb(self):
-        with open(f"/proc/{self.process.pid}/status") as reader:
-            return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
+            with contextlib.suppress(OSError, StopIteration):  # The process may have ended.
+                self.memory.append(worker.resident_mb(self.process.pid))
 
     def call(self, method, path, body=None, headers=()):
         """Returns the (status, body) of a response."""
@@ -165,9 +164,9 @@ def upload_json(server):
 @attack
 def flood(server, seconds=20):
     """20 clients with valid requests of 1 MB"""
-    instances = [" ".join([_TEXT] * 120)] * 127
     alone = statistics.median(_timed(server)[1] for _ in range(20))
-    body, end, statuses = json.dumps({"instances": instances}), time.monotonic() + seconds, []
+    body = json.dumps({"instances": [" ".join([_TEXT] * 120)] * 127})
+    end, statuses = time.monotonic() + seconds, []
 
     def ask():
         while time.monotonic() < end:
@@ -277,7 +276,7 @@ def soak(server):
         with futures.ThreadPoolExecutor(8) as pool:
             statuses = list(pool.map(lambda _: server.predict(_TEXT)[0], range(500)))
         statuses += [server.call("PUT", "/v1/models/fresh", form, headers)[0] for _ in range(50)]
-        memory.append(f"{server.resident_mb():.0f}")
+        memory.append(f"{worker.resident_mb(server.process.pid):.0f}")
         if set(statuses) - {200, 201}:
             return f"failed: {_counts(statuses)}"
     return f"memory after each sixth: {', '.join(memory)} MB"
@@ -349,7 +348,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bert_dir", required=True)
     names = [*_ATTACKS, "killed_during_uploads"]
-    parser.add_argument("--attacks", nargs="*", choices=names, default=names)
+    parser.add_argument("--attacks", nargs="+", choices=names, default=names)
     parser.add_argument("--options", default="", help="options of serve.py: '--precision=int8'")
     values = parser.parse_args()
     print("| attack | effect |\n|---|---|")
@@ -369,6 +368,7 @@ def main():
             with Server(values, root) as server:
                 effect = _ATTACKS[name](server)
             print(f"| {_ATTACKS[name].__doc__} | {effect}; {server.watched()} |", flush=True)
+    print(f"\n{datetime.date.today()}, revision {harness.revision()}.")
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ HEADER = [
 
 def settings(values):
     """Returns the list of `Setting` that the command line selects."""
-    asked = Setting(**{name: getattr(values, name) for name in Setting._fields})
+    asked = Setting(*(getattr(values, name) for name in Setting._fields))
     if not values.table:
         return [asked]
     return [
@@ -209,7 +209,7 @@ def _parse():
     python = os.path.join(_ROOT, ".venv-tpu", "bin", "python")
     parser.add_argument("--jax_python", default=python, help="Python with requirements-tpu.txt")
     parser.add_argument("--bert", choices=sorted(_SIZES), default="base")
-    parser.add_argument("--work", choices=list(tpu_program.WORKS), default="train")
+    parser.add_argument("--work", choices=tpu_program.WORKS, default="train")
     parser.add_argument("--tuning", choices=["adapters", "full"], default="adapters")
     parser.add_argument("--topology", choices=sorted(_REPLICAS), default="1x1")
     parser.add_argument("--batch_size", type=int, default=32, help="total over all cores")

@@ -12,6 +12,11 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.formats.bert import count_text
 
+# Of --adapters, whose values `match_patterns` reads.
+FLAG_HELP = (
+    "Folders of task adapters, or patterns such as output/*/adapter. A task has the name of the"
+    " run's folder: mrpc for output/mrpc/adapter."
+)
 TASK_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"  # A regular expression.
 
 

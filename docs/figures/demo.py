@@ -8,15 +8,17 @@ last screen.
 
 import html
 import os
+import shlex
 import subprocess
 import textwrap
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Without the environment and the BERT, which must be there.
-COMMAND = ["make", "demo", "-o", ".venv/installed", "-o", "demo/bert/vocab.txt"]
-COLUMNS, ROWS, LINE, MARGIN, TITLE = 98, 22, 18, 14, 34
-WIDTH, HEIGHT = 2 * MARGIN + 764, TITLE + ROWS * LINE + MARGIN
+TITLE = "make demo"  # The command as the viewer sees it.
+# The environment and the BERT must be there.
+COMMAND = [*TITLE.split(), "-o", ".venv/installed", "-o", "demo/bert/vocab.txt"]
+COLUMNS, ROWS, LINE, MARGIN, TOP = 98, 22, 18, 14, 34
+WIDTH, HEIGHT = 2 * MARGIN + 764, TOP + ROWS * LINE + MARGIN
 MAX_WAIT, PAUSE, HOLD = 0.6, 0.8, 6.0  # Seconds: between lines, after the command, at the end.
 STYLE = """text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre}
 .back{fill:#f6f8fa;stroke:#8c959f}.text{fill:#24292f}.title{fill:#57606a}.command{font-weight:bold}
@@ -38,13 +40,17 @@ def record():
             lines.append((time.monotonic() - start, text))
             print(text, flush=True)
     if process.returncode:
-        raise SystemExit(f"{' '.join(COMMAND)} failed with exit code {process.returncode}")
+        raise SystemExit(f"{shlex.join(COMMAND)} failed with exit code {process.returncode}")
     return lines, time.monotonic() - start
 
 
 def screen_lines(lines):
-    """Returns the lines of the screen, with shortened waits: a list of (seconds, text)."""
-    result, clock, last = [(0.0, "$ make demo")], PAUSE, 0.0
+    """Returns the lines of the screen, with shortened waits: a list of (seconds, text).
+
+    Args:
+      lines: list of (seconds, text).
+    """
+    result, clock, last = [(0.0, f"$ {TITLE}")], PAUSE, 0.0
     for seconds, text in lines:
         clock += min(seconds - last, MAX_WAIT)
         last = seconds
@@ -81,21 +87,20 @@ def svg(lines, seconds):
     title_text = f'<text class="title" x="{WIDTH - MARGIN}" y="22" text-anchor="end">{note}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
-        f' height="{HEIGHT}" role="img" aria-label="make demo: terminal recording">\n'
+        f' height="{HEIGHT}" role="img" aria-label="{TITLE}: terminal recording">\n'
         f"<style>{style}</style>\n"
         f'<rect class="back" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="8"/>\n'
         f"{title_text}\n"
-        f'<svg x="{MARGIN}" y="{TITLE}" width="{WIDTH - 2 * MARGIN}" height="{ROWS * LINE}">'
+        f'<svg x="{MARGIN}" y="{TOP}" width="{WIDTH - 2 * MARGIN}" height="{ROWS * LINE}">'
         f'<g class="lines">\n' + "\n".join(texts) + "\n</g></svg>\n</svg>\n"
     )
 
 
 def main():
     """Writes the recording."""
-    lines, seconds = record()
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "demo.svg")
-    with open(path, "w", encoding="utf-8") as writer:
-        writer.write(svg(lines, seconds))
+    drawn = svg(*record())
+    with open(os.path.join(os.path.dirname(__file__), "demo.svg"), "w", encoding="utf-8") as writer:
+        writer.write(drawn)
 
 
 if __name__ == "__main__":
