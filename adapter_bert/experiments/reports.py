@@ -296,6 +296,8 @@ def variants(results):
         default_records = selection.match_settings(
             default, [record for design_records in designs.values() for record in design_records]
         )
+        if not default_records:  # Nothing to compare with.
+            continue
         for label, variant_records in {_DEFAULT: default_records, **designs}.items():
             variant_records = selection.match_settings(variant_records, default) or variant_records
             design_records = cells_of(label, variant_records, VALIDATION, level=size)
