@@ -417,7 +417,7 @@ class VariantsTest(tf.test.TestCase):
             record("CoLA", 0.25, adapter_depth=2),
             record("CoLA", 0.22, num_train_epochs=10, train_pooler=True),
             record("CoLA", 0.24, num_train_epochs=20, adapter_activation="relu"),
-            record("CoLA", 0.90, adapter_size=8, adapter_depth=2),  # No default of this size.
+            record("CoLA", 0.90, adapter_size=8, adapter_activation="tanh"),  # No default.
         ]
         report = reports.variants(Results(records))
         rows = {name: row[1:3] for name, row in rows_by_label(report.tables[0]).items()}
