@@ -64,7 +64,8 @@ class ExportModelTest(tf.test.TestCase):
 
     def test_onnx(self):
         halved = {"training": {"precision": "bfloat16"}}
-        folders = [self.save("mrpc", **halved), self.save("stars", kind="regression", labels=())]
+        stars = {"kind": "regression", "labels": ()}
+        folders = [self.save("mrpc", **halved), self.save("stars", 1, **stars)]
         for number, (count, precision) in enumerate(((1, "float32"), (2, "int8"))):
             with self.assertLogs("absl", "INFO") as log:
                 report = self.run_it(

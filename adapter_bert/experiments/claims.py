@@ -227,16 +227,17 @@ def _glue_rows(glue):
             (_SIZES, f"GLUE: adapters, best size per task{note}", -0.4, _MAX_SHARE),
             ([64], f"GLUE: adapters of size 64{note}", -0.8, None),
         ):
-            adapters = selection.select_adapters(glue, pooler, sizes)
-            sides = sides_of({ADAPTERS.label: adapters, FULL.label: full})
+            records = selection.select_adapters(glue, pooler, sizes)
+            adapters, reference = sides_of({ADAPTERS.label: records, FULL.label: full})
             yield _difference_row(
                 f"{claim}, minus full fine-tuning",
                 f"{estimates.signed(expected)}"
                 + (f", {max_share:.1%} trained" if max_share else ""),
-                *sides,
+                adapters,
+                reference,
                 at_least=expected,
                 max_share=max_share,
-                note=_lone_sizes_note(sides[0].at_tasks(sides[1].chosen.__contains__))
+                note=_lone_sizes_note(adapters.at_tasks(reference.chosen.__contains__))
                 if len(sizes) > 1
                 else "",
                 min_tasks=_MIN_TASKS,

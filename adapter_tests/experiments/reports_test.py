@@ -316,25 +316,19 @@ class EqualEpochsTest(tf.test.TestCase):
         self.assertEqual(curves(report.panels[0])["full fine-tuning"], [(10_000, 64.0)])
         self.assertIn("Epochs: adapters 2, full fine-tuning 2.", report.caption)
 
-    def test_numbers_that_one_method_lacks_do_not_count(self):
-        records = [
-            *(self.squad(60.0 + epochs, epochs, adapter_size=64) for epochs in (3, 10, 20)),
-            *(self.squad(60.0 + epochs, epochs, tuning="full", trained=9) for epochs in (3, 10)),
-        ]
-        report = reports.figure5(Results(records))
-        points = curves(report.panels[0])
-        self.assertEqual(points, {"adapters": [(200, 70.0)], "full fine-tuning": [(9, 70.0)]})
-        self.assertIn("Epochs: adapters 3 or 10, full fine-tuning 3 or 10.", report.caption)
-
-    def test_each_has_its_best_if_they_share_none(self):
-        records = [
-            *(self.squad(60.0 + epochs, epochs, adapter_size=64) for epochs in (3, 10)),
-            *(self.squad(60.0 + epochs, epochs, tuning="full", trained=9) for epochs in (2, 5)),
-        ]
-        report = reports.figure5(Results(records))
-        points = curves(report.panels[0])
-        self.assertEqual(points, {"adapters": [(200, 70.0)], "full fine-tuning": [(9, 65.0)]})
-        self.assertIn("Epochs: adapters 3 or 10, full fine-tuning 2 or 5.", report.caption)
+    def test_numbers_that_one_method_lacks_do_not_count_unless_none_is_shared(self):
+        for adapters, full, caption, points in (
+            ((3, 10, 20), (3, 10), "adapters 3 or 10, full fine-tuning 3 or 10", (70.0, 70.0)),
+            ((3, 10), (2, 5), "adapters 3 or 10, full fine-tuning 2 or 5", (70.0, 65.0)),
+        ):
+            records = [
+                *(self.squad(60.0 + epochs, epochs, adapter_size=64) for epochs in adapters),
+                *(self.squad(60.0 + epochs, epochs, tuning="full", trained=9) for epochs in full),
+            ]
+            report = reports.figure5(Results(records))
+            expected = {"adapters": [(200, points[0])], "full fine-tuning": [(9, points[1])]}
+            self.assertEqual(curves(report.panels[0]), expected)
+            self.assertIn(f"Epochs: {caption}.", report.caption)
 
     def test_the_best_epochs_and_size_at_each_learning_rate(self):
         rates = (1e-4, 3e-4, 1e-3)
