@@ -83,6 +83,8 @@ def run(values):
     if config.compare or config.labels:
         if len(config.compare) != 2 or not config.labels:
             raise UserError("--compare requires two files of predictions, and --labels.")
+        if config.records or config.ablations or config.searches or not _is_all(config):
+            raise UserError("--compare needs no flag of tables and figures; remove them.")
         first, second = config.compare
         return significance.describe(significance.compare(first, second, config.labels))
     names = _names(config)
@@ -134,7 +136,7 @@ def _read_results(config):
     trainings = [record for record in trainings if record["status"] == records.DONE]
     if not (trainings or ablations or searches):
         raise UserError(f"--records={config.records}: the folder has no finished run.")
-    _check_backbones(trainings)
+    _check_backbones(trainings, ablations)
     tasks = {result["task"] for result in (*trainings, *searches)}
     tasks |= {ablation.task for ablation in ablations}
     for task in config.tasks:
@@ -151,7 +153,7 @@ def _read_results(config):
     return reports.Results(trainings, ablations, select(searches))
 
 
-def _check_backbones(trainings):
+def _check_backbones(trainings, ablations):
     """Raises UserError if the runs used several BERTs, which the tables do not distinguish."""
     backbones = [record["backbone"] for record in trainings if record.get("backbone")]
     names = {backbone["fingerprint"]: backbone["name"] for backbone in backbones}
@@ -160,6 +162,8 @@ def _check_backbones(trainings):
             "--records: found runs of several BERTs"
             f" ({', '.join(sorted(map(str, names.values())))}); use one folder per BERT."
         )
+    if len({*names, *(ablation.backbone for ablation in ablations)}) > 1:
+        raise UserError("--ablations: another BERT than that of the other files or of --records.")
 
 
 def _check_data(trainings):

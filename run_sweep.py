@@ -42,7 +42,8 @@ class SweepConfig(Settings):
     )
     chosen_from: Optional[str] = flag(
         None,
-        "Folder of a sweep. Trains the settings that it selects for each task, method and size.",
+        "Folder of a sweep. Trains the settings that it selects for each task, method, size and"
+        " adapter design.",
         "Trials",
     )
     set: Tuple[str, ...] = flag(
@@ -124,7 +125,7 @@ def run(values, extra_flags=()):
     lines = _table(runner, criterion)
     if config.halving:
         admitted = len(_admitted_keys(runner, config, criterion))
-        lines.append(f"halving: {admitted} of {len(runner.trials)} trials remain")
+        lines.append(f"halving: {admitted} of {len(runner.trials)} trials selected")
     failed = sum(record["status"] != DONE for record in runner.records().values())
     if failed and not config.status:
         print("\n".join(lines))
@@ -230,13 +231,10 @@ def _best(done, trials):
     if not done:
         return ""
     best = max(done, key=selection.criterion_points)
-    varied_flags = {
-        name
-        for name, value in best["flags"].items()
-        for t in trials
-        if dict(t.flags).get(name) != value
-    }
-    setting = " ".join(f"{name}={best['flags'][name]}" for name in sorted(varied_flags))
+    varied = [
+        name for name in sorted(best["flags"]) if len({dict(t.flags).get(name) for t in trials}) > 1
+    ]
+    setting = " ".join(f"{name}={best['flags'][name]}" for name in varied)
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}"
 
 

@@ -118,6 +118,20 @@ class RunReportTest(tf.test.TestCase):
         self.write_records(records[:1])
         self.run_report("--report=table1")
 
+    def test_ablations_of_another_bert(self):
+        path = os.path.join(self.folder, "ablation.json")
+        for backbone, is_refused in (("b1", False), ("b2", True)):
+            self.write_records(
+                [{**record("MRPC", 0.8), "backbone": {"name": "base", "fingerprint": "b1"}}]
+            )
+            with open(path, "w") as writer:
+                json.dump({**ABLATION_FILE, "backbone": backbone}, writer)
+            if is_refused:
+                shutil.rmtree(self.out)
+                self.assert_refused("--ablations: another BERT", f"--ablations={path}")
+            else:
+                self.run_report("--report=claims", f"--ablations={path}")
+
     def test_a_place_that_cannot_be_written(self):
         with open(self.out, "w"):
             pass
@@ -138,3 +152,6 @@ class RunReportTest(tf.test.TestCase):
         self.assertRegex(lines[-1], "p = 1$")
         self.assert_refused("--compare requires two files", f"--compare={a}", f"--labels={labels}")
         self.assert_refused("--compare requires two files", f"--compare={a},{b}")
+        self.assert_refused(
+            "--compare needs no flag of tables", f"--compare={a},{b}", f"--labels={labels}"
+        )

@@ -25,6 +25,7 @@ class Ablation(NamedTuple):
       full: the scores with all adapters, one per model.
       none: the scores without any adapter, one per model.
       majority: the share of the most frequent label; None for a regression.
+      backbone: the fingerprint of the BERT.
       spans: (first layer, last layer) → the scores without these layers' adapters, one per model.
     """
 
@@ -34,6 +35,7 @@ class Ablation(NamedTuple):
     full: List[float]
     none: List[float]
     majority: Optional[float]
+    backbone: str
     spans: Dict[Tuple[int, int], List[float]]
 
     def changes(self, first, last):
@@ -93,6 +95,7 @@ def _ablation_in_points(record):
         none=[_points(record["none"])],
         # A regression has no classes.
         majority=_points(record["majority"]) if "majority" in record else None,
+        backbone=files.require_type(record["backbone"], str),
         spans=spans,
     )
 

@@ -323,19 +323,27 @@ def _further_rows(records):
         for record in records
         if record["task"] in paper.TABLE_2 and selection.points(record, TEST) is not None
     ]
-    full = selection.filter_by_method(further, FULL)
-    top = selection.filter_by_method(further, TOP_LAYERS)
-    varied = {record["task"] for record in top}
-    variable = top + [record for record in full if record["task"] in varied]
-    for label, method_records, expected, lowest in (
-        ("adapters", selection.select_adapters(further), -0.4, -0.4),
-        ("top layers, best number per task", variable, 0.3, 0.3),
-        (NO_BERT.label, selection.filter_by_method(further, NO_BERT), -1.0, None),
+    by_method = {
+        method: selection.filter_by_method(further, method)
+        for method in (FULL, TOP_LAYERS, NO_BERT)
+    }
+    by_method[ADAPTERS] = selection.select_adapters(further)
+    for method, note, expected, lowest in (
+        (ADAPTERS, "", -0.4, -0.4),
+        (TOP_LAYERS, ", best number per task", 0.3, 0.3),
+        (NO_BERT, "", -1.0, None),
     ):
+        first, second = selection.at_equal_epochs(
+            {one: by_method[one] for one in (method, FULL)}
+        ).values()
+        if method is TOP_LAYERS:  # All layers are full fine-tuning.
+            varied = {record["task"] for record in first}
+            first = first + [record for record in second if record["task"] in varied]
         yield _difference_row(
-            f"Further tasks: {label}, minus full fine-tuning, test accuracy",
+            f"Further tasks: {method.label}{note}, minus full fine-tuning, test accuracy",
             f"{estimates.signed(expected)} (17 tasks)",
-            *sides_of({label: method_records, FULL.label: full}, TEST),
+            side(method.label, first, TEST),
+            side(FULL.label, second, TEST),
             at_least=lowest,
             min_tasks=_MIN_TASKS,
         )
@@ -389,10 +397,7 @@ def _init_scale_sides(records):
 
     The tasks are those with scores at two scales or more up to 1e-2, and at one or more above.
     """
-    adapters = selection.filter_by_method(records, ADAPTERS)
-    adapters = selection.select_comparable(
-        [r for r in adapters if set(selection.design(r)) <= {_INIT_SCALE}], _INIT_SCALE
-    )
+    adapters = selection.select_by_scale(records)
     by_scale = selection.group_by(adapters, lambda r: selection.flag_of(r, _INIT_SCALE))
     parts = [
         [
@@ -658,7 +663,7 @@ def _range(counts):
 def _titles(tasks):
     if len(tasks) > 4:  # Their names would fill the table.
         return f"{len(tasks)} tasks"
-    return ", ".join(map(paper.title, sorted(tasks, key=paper.sort_key)))
+    return report_tables.titles(tasks)
 
 
 def _by_task(by_task):

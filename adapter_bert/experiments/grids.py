@@ -143,6 +143,8 @@ def parse_setting(text, flag):
     if not (equals and name and values):
         raise UserError(f"{flag}={text}: expected a flag and its values, as in adapter_size=8,64.")
     name = name.lstrip("-")
+    if name == "script":
+        raise UserError(f"{flag}={text}: script is not a flag; change it in the grid.")
     return name, [read_value(name, value, f"{flag}={text}") for value in values.split(",")]
 
 
@@ -161,12 +163,22 @@ def override_flags(grids, overrides):
     Args:
       grids: list of dicts.
       overrides: dict from flags to lists of values. They replace a flag's values in the grids that
-        have the flag; if none has it, all grids get it.
+        have the flag; if none has it, all grids get it for whose tuning method it has an effect.
     """
     for name, values in overrides.items():
-        matching = [grid for grid in grids if name in grid] or grids
+        matching = [grid for grid in grids if name in grid]
+        matching = matching or [grid for grid in grids if _has_effect(name, grid)] or grids
         grids = [{**grid, name: values} if grid in matching else grid for grid in grids]
     return grids
+
+
+def _has_effect(name, grid):
+    """Returns whether a flag changes the trials of a grid with one of its tuning methods."""
+    methods = grid.get("tuning", "adapters")
+    methods = set(methods if isinstance(methods, list) else [methods])
+    if name == "train_pooler":  # The other methods always train it.
+        return not methods <= {"full", "top_layers"}
+    return "adapters" in methods or not name.startswith("adapter_")
 
 
 def expand_grids(grids, only=(), source="grid"):

@@ -64,9 +64,8 @@ def cells_of(label, records, split, choose=selection.choose_mean, level=None):
 
 
 def cells_along(label, records, flag, split=VALIDATION):
-    """Returns the `Cell`s of comparable records, one for each task and value of a flag."""
-    comparable = selection.select_comparable(records, flag)
-    by_level = selection.group_by(comparable, lambda record: selection.flag_of(record, flag))
+    """Returns the `Cell`s of records, one for each task and value of a flag."""
+    by_level = selection.group_by(records, lambda record: selection.flag_of(record, flag))
     return [
         cell
         for level, level_records in by_level.items()
@@ -103,7 +102,7 @@ def methods_table(heading, cells, num_tasks=None):
     """
     tasks = tasks_of(cells)
     averaged = _averaged_tasks(cells)
-    suffix = "" if averaged == set(tasks) else f" of {_titles(averaged)}"
+    suffix = "" if averaged == set(tasks) else f" of {titles(averaged)}"
     columns = ["", *map(paper.title, tasks), "mean" + suffix]
     columns += ["total parameters", "trained per task"] if num_tasks else []
     rows = []
@@ -125,7 +124,8 @@ def methods_table(heading, cells, num_tasks=None):
     return Table(heading, columns, rows)
 
 
-def _titles(tasks):
+def titles(tasks):
+    """Returns the tasks' display names, in the paper's order: "CoLA, MRPC"."""
     return ", ".join(map(paper.title, sorted(tasks, key=paper.sort_key)))
 
 
@@ -141,11 +141,14 @@ def find_complete_tasks(sets_of_tasks):
 
     Means over different sets of tasks are not comparable.
     """
+    candidates = dict.fromkeys(map(frozenset, sets_of_tasks))
+    for tasks in list(candidates):
+        candidates.update(dict.fromkeys([tasks & other for other in candidates]))
 
     def size(tasks):
         return len(tasks) * sum(tasks <= other for other in sets_of_tasks), len(tasks)
 
-    return max(sets_of_tasks, key=size, default=set())
+    return max(candidates, key=size, default=frozenset())
 
 
 def _costs(cells, num_tasks):

@@ -152,10 +152,11 @@ def table1(results):
             size_records = [{**record, "score": "eval_accuracy"} for record in size_records]
             accuracies += cells_of(label, size_records, VALIDATION, best)
     tasks = tasks_of(cells)
+    designed = [selection.without(r, "train_pooler") for r in sum(designs.values(), [])]
     caption = (
         "Dev scores in points, the GLUE score of each task. Each is that of the best run on"
         f" the dev set, over all settings and {count_seeds(cells)}."
-        f" {_total_note(cells)}{_design_note(records)}"
+        f" {_total_note(cells)}{_design_note(designed)}"
     )
     tables = [_with_untrained(report_tables.methods_table("", cells, len(tasks)), labels)]
     if len(sizes) > 1 and accuracies:
@@ -252,18 +253,8 @@ def figure6(results):
 
 def figure7(results):
     """Returns the best score at each learning rate, for adapters and full fine-tuning."""
-    by_method = {
-        method: selection.select_comparable(
-            [
-                record
-                for record in selection.select_usual(results.records, method)
-                if _LEARNING_RATE in record["flags"]
-            ],
-            _LEARNING_RATE,
-        )
-        for method in (ADAPTERS, FULL)
-    }
-    by_method = selection.at_equal_epochs(by_method)
+    records = [record for record in results.records if _LEARNING_RATE in record["flags"]]
+    by_method = _comparable(records, (ADAPTERS, FULL), _LEARNING_RATE)
     cells = _select_curves(
         cell
         for method, records in by_method.items()
@@ -470,21 +461,22 @@ def _epochs_note(by_method, tasks):
     """Returns a caption's sentence on the numbers of epochs of each method."""
     texts = []
     for method, records in by_method.items():
-        epochs = {record["flags"].get(_EPOCHS) for record in records if record["task"] in tasks}
-        numbers = sorted(value for value in epochs if value is not None)
+        numbers = _tried([record for record in records if record["task"] in tasks], _EPOCHS)
         if numbers:
-            texts.append(f"{method.label} {' or '.join(f'{number:g}' for number in numbers)}")
+            texts.append(f"{method.label} {numbers}")
     return f" Epochs: {', '.join(texts)}." if texts else ""
 
 
 def _tried_note(records):
     """Returns a caption's sentence on the learning rates and numbers of epochs."""
-    tried = [
-        sorted({record["flags"][flag] for record in records if flag in record["flags"]})
-        for flag in (_LEARNING_RATE, _EPOCHS)
-    ]
-    rates, epochs = (" or ".join(f"{value:g}" for value in values) for values in tried)
-    return f" Learning rates: {rates}; epochs: {epochs}." if rates and epochs else ""
+    rates, epochs = _tried(records, _LEARNING_RATE), _tried(records, _EPOCHS)
+    return f" Learning rates: {rates}; epochs: {epochs}." if records else ""
+
+
+def _tried(records, flag):
+    """Returns the values of the learning rate or number of epochs: "3 or 10"."""
+    values = {selection.schedule_of(record)[flag] for record in records}
+    return " or ".join(f"{value:g}" for value in sorted(values))
 
 
 def _singles_note(cells):
@@ -495,23 +487,35 @@ def _singles_note(cells):
 
 def _init_scale_cells(records):
     """Returns the `Cell`s of adapters that differ only in the scale of initial weights."""
-    usual_design = selection.find_usual_design(records, ADAPTERS)
-    comparable = [
+    records = [
         record
-        for record in selection.filter_by_method(records, ADAPTERS)
-        if set(selection.design_difference(record, usual_design)) <= {_INIT_SCALE}
-        and selection.flag_of(record, _INIT_SCALE) > 0  # The axis is logarithmic.
+        for record in selection.select_by_scale(records)
+        if selection.flag_of(record, _INIT_SCALE) > 0  # The axis is logarithmic.
     ]
-    return _select_curves(cells_along(ADAPTERS.label, comparable, _INIT_SCALE))
+    return _select_curves(cells_along(ADAPTERS.label, records, _INIT_SCALE))
+
+
+def _comparable(records, methods, flag=None):
+    """Returns each method's comparable records of its usual design, at equal numbers of epochs.
+
+    Args:
+      records: list.
+      methods: list of `selection.Method`.
+      flag: see `selection.select_comparable`; by default, that of the method's level.
+    """
+    return selection.at_equal_epochs(
+        {
+            method: selection.select_comparable(
+                selection.select_usual(records, method), flag or method.level
+            )
+            for method in methods
+        }
+    )
 
 
 def _percentiles_report(records, split, title):
     """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
-    by_method = {
-        method: selection.select_comparable(selection.select_usual(records, method), method.level)
-        for method in (ADAPTERS, TOP_LAYERS, FULL)
-    }
-    by_method = selection.at_equal_epochs(by_method)
+    by_method = _comparable(records, (ADAPTERS, TOP_LAYERS, FULL))
     full = cells_of(FULL.label, by_method[FULL], split)
     baseline = {cell.task: cell.choice.value for cell in full}
     cells = []
@@ -593,11 +597,7 @@ def _percentiles_table(rows):
 def _parameters_report(records, title):
     """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
     methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
-    by_method = {
-        method: selection.select_comparable(selection.select_usual(records, method), method.level)
-        for method in methods
-    }
-    by_method = selection.at_equal_epochs(by_method)
+    by_method = _comparable(records, methods)
     cells = [
         cell
         for method in methods

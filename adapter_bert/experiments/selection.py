@@ -271,6 +271,20 @@ def select_usual(records, method):
     ]
 
 
+def select_by_scale(records):
+    """Returns the adapters that differ from the usual ones at most in their initial weights.
+
+    They are comparable along the scale of these weights.
+    """
+    usual_design = find_usual_design(records, ADAPTERS)
+    adapters = [
+        record
+        for record in filter_by_method(records, ADAPTERS)
+        if set(design_difference(record, usual_design)) <= {INIT_SCALE}
+    ]
+    return select_comparable(adapters, INIT_SCALE)
+
+
 def without(record, flag):
     """Returns a record without a flag."""
     flags = {name: value for name, value in record["flags"].items() if name != flag}
@@ -330,8 +344,8 @@ def choose_mean(records, split=VALIDATION):
     """Returns the setting with the best mean over seeds on the dev set.
 
     Settings are compared over the seeds that all of them have (over all seeds if they share none),
-    so that an unfinished sweep has no influence. A setting that another one beats on all its seeds
-    is dropped first, so that it does not reduce the shared seeds.
+    so that an unfinished sweep has no influence. A setting is dropped first, so that it does not
+    reduce the shared seeds, if another one beats it on all its seeds, or ties and has more seeds.
 
     Args:
       records: one task's records.
@@ -350,11 +364,13 @@ def choose_mean(records, split=VALIDATION):
         return float(np.mean([criterion_points(settings[key][seed]) for seed in seeds]))
 
     def is_beaten(key):
-        seeds_of_key = settings[key].keys()
+        seeds = settings[key].keys()
+
+        def rank(other):
+            return validation(other, seeds), len(settings[other])
+
         return any(
-            seeds_of_key <= settings[other].keys()
-            and validation(other, seeds_of_key) > validation(key, seeds_of_key)
-            for other in settings
+            seeds <= settings[other].keys() and rank(other) > rank(key) for other in settings
         )
 
     candidates = [key for key in sorted(settings) if not is_beaten(key)]

@@ -41,8 +41,8 @@ KEEP = ("adapters", "scores", "all")  # Files that stay of a finished trial.
 # Flags of the BERT's files that its checkpoint does not contain.
 _BERT_FILES = ("bert_config_file", "vocab_file", "spm_model_file")
 
-# Flags that name a location or a device. They are not part of a trial's key, in which
-# `_backbone_fingerprint` identifies the BERT.
+# Flags that name a location or a device. As extra flags, they are not part of a trial's key, in
+# which `_backbone_fingerprint` identifies the BERT.
 _LOCATION_FLAGS = (
     *(*_BERT_FILES, "init_checkpoint", "bert_hub_module_handle", "feature_cache_dir"),
     *("tpu_name", "tpu_zone", "gcp_project", "master"),
@@ -210,12 +210,10 @@ class Sweep:
     def _expanded_locations(self, trial):
         """Returns a trial's flags, a dict, with environment variables in locations expanded."""
         flags = {**dict(trial.flags), **self._location_flags}
-        locations = {
-            name: grids.expand_variables(name, flags[name])
-            for name in _LOCATION_FLAGS
-            if name in flags
+        return {
+            name: grids.expand_variables(name, value) if name in _LOCATION_FLAGS else value
+            for name, value in flags.items()
         }
-        return {**flags, **locations}
 
     def _digest(self, source, task):
         """Returns the digests of a `data_digests.DataSource`, or None if it cannot be read."""
@@ -223,7 +221,8 @@ class Sweep:
             return self._digests.compute(source)
         except UserError as error:
             logging.warning(
-                "%s: its data cannot be read (%s), so later changes to it are not detected.",
+                "%s: its data cannot be read (%s). Trials that finished with this data do not"
+                " count, and later changes to it are not detected.",
                 task,
                 str(error).rstrip("."),
             )

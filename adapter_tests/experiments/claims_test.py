@@ -319,6 +319,40 @@ class VerdictTest(tf.test.TestCase):
         ]
         self.assertStartsWith(row.ours, "0.0 ± 0.0 (")
 
+    def test_further_top_layers_at_the_epochs_that_full_fine_tuning_lacks(self):
+        name = (
+            "Further tasks: top layers, best number per task, minus full fine-tuning, test accuracy"
+        )
+        for top_epochs, full_epochs, ours in (
+            ((2, 3), (5, 10), "+10.0 (airline)"),  # None is shared.
+            ((3, 5), (3, 5, 20), "+10.0 (airline)"),  # At 20 epochs, full gains 20 points.
+        ):
+            records = [
+                record(
+                    "airline",
+                    0.9,
+                    test=0.9,
+                    tuning="top_layers",
+                    num_top_layers=1,
+                    num_train_epochs=e,
+                )
+                for e in top_epochs
+            ]
+            records += [
+                record("airline", score, test=score, tuning="full", num_train_epochs=e)
+                for e in full_epochs
+                for score in [1.0 if e == 20 else 0.8]
+            ]
+            self.assertEqual(rows(records)[name].ours, ours)
+
+    def test_initial_weights_of_adapters_with_the_pooler_trained(self):
+        records = [
+            record("CoLA", score, adapter_init_scale=scale, train_pooler=True)
+            for scale, score in ((1e-3, 0.8), (1e-2, 0.7), (1.0, 0.5))
+        ]
+        row = rows(records)["Initial standard deviations up to 1e-2: worst minus best score"]
+        self.assertEqual(row.ours, "−10.0 (CoLA)")
+
     def test_a_search_tries_as_many_settings_as_its_trials(self):
         search = record("airline", 0.7, test=0.7, script="run_baseline.py", trials=60)
         row = rows([search, record("airline", 0.8, test=0.8, tuning="full")])[

@@ -44,6 +44,16 @@ class TrialsTest(tf.test.TestCase):
             [{"adapter_size": [1, 2], "random_seed": [3]}, {"tuning": "full", "random_seed": [3]}],
         )
 
+    def test_flags_without_effect_on_a_method_are_not_added(self):
+        methods = ["adapters", "layer_norm", "top_layers", "full", ["full", "adapters"]]
+        trial_grids = [{"tuning": method} for method in methods]
+        for name, changed in (("adapter_depth", [0, 4]), ("train_pooler", [0, 1, 4])):
+            overridden = grids.override_flags(trial_grids, {name: [1, 2]})
+            self.assertEqual([i for i, grid in enumerate(overridden) if name in grid], changed)
+        self.assertIn(
+            "adapter_size", grids.override_flags(trial_grids[3:4], {"adapter_size": [8]})[0]
+        )
+
     def test_settings_are_numbers_truths_or_texts(self):
         self.assertEqual(
             grids.parse_setting("--a=3e-4,1,True,CoLA,null", "--set"),
@@ -64,6 +74,8 @@ class TrialsTest(tf.test.TestCase):
                 grids.parse_setting(wrong, "--set")
         with self.assertRaisesRegex(UserError, "^--set=output_dir=here: the sweep sets"):
             grids.parse_setting("output_dir=here", "--set")
+        with self.assertRaisesRegex(UserError, "^--set=script=run_squad.py: script is not a flag"):
+            grids.parse_setting("script=run_squad.py", "--set")
 
     def test_what_no_flag_can_be_is_refused(self):
         for grid, complaint in (

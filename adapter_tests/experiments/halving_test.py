@@ -216,7 +216,7 @@ class KilledTest(tf.test.TestCase):
         self.assertEqual(collections.Counter(name for name, _ in self.starts()), expected)
         self.assertLen(records.read(self.folder), 7)
         table = output.decode().splitlines()
-        self.assertEqual(table[-1], "halving: 7 of 12 trials remain")
+        self.assertEqual(table[-1], "halving: 7 of 12 trials selected")
         self.assertRegex(table[-3], r"adapters +12 +7 +0 +0 +eval_f1 0.9840 learning_rate=2")
         settings = selection.chosen_grids(records.read(self.folder))
         self.assertEqual([(s["learning_rate"], s["num_train_epochs"]) for s in settings], [(2, 4)])

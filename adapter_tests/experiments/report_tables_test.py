@@ -24,6 +24,14 @@ class TablesTest(tf.test.TestCase):
         self.assertEqual(means, ["50.0", "50.0", report_tables.GAP])
         self.assertEqual(report_tables.methods_table("", []).rows, [])
 
+    def test_a_mean_over_tasks_that_no_method_has_alone(self):
+        tasks = {"a": ("CoLA", "SST-2"), "b": ("CoLA", "MRPC"), "c": ("CoLA", "RTE")}
+        cells = [cell(method, task, 50.0) for method in tasks for task in tasks[method]]
+        # One task of three methods is more than two tasks of one.
+        table = report_tables.methods_table("", cells)
+        self.assertEqual(table.columns[-1], "mean of CoLA")
+        self.assertEqual([row[-1] for row in table.rows], ["50.0"] * 3)
+
 
 class OtherTablesTest(tf.test.TestCase):
     def test_the_papers(self):

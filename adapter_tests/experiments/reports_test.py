@@ -80,6 +80,22 @@ class GlueTest(tf.test.TestCase):
         self.assertEqual(found["adapters 8, pooler trained"][0], "not trained yet")
         self.assertEqual(found["adapters 64"], ["48.0", "–", "–", "1.06×", "3.00%"])
 
+    def test_table1_names_the_initial_weights_of_all_its_rows(self):
+        records = [
+            *seeds("CoLA", [0.5], score="matthews", adapter_size=8),
+            *(
+                entry
+                for task in ("CoLA", "MRPC")
+                for entry in seeds(
+                    task, [0.6], adapter_size=8, train_pooler=True, adapter_init_scale=1e-2
+                )
+            ),
+        ]
+        caption = reports.table1(Results(records)).caption
+        self.assertEndsWith(
+            caption, " Adapters were trained with --adapter_init_scale=0.001 or 0.01."
+        )
+
     def test_samples_of_a_task_count_once_they_can_be_compared(self):
         records = [*self.records(), record("mnli_9k", 0.6, adapter_size=8)]
         self.assertNotIn("MNLI (9k rows)", reports.table1(Results(records)).tables[0].columns)
@@ -330,6 +346,14 @@ class EqualEpochsTest(tf.test.TestCase):
             self.assertEqual(curves(report.panels[0]), expected)
             self.assertIn(f"Epochs: {caption}.", report.caption)
 
+    def test_epochs_that_are_the_default(self):
+        records = [
+            *(self.squad(60.0 + epochs, epochs, adapter_size=8) for epochs in (2, 20)),
+            record("SQuAD", 64.0, score="f1", script="run_squad.py", tuning="full"),
+        ]
+        caption = reports.figure5(Results(records)).caption
+        self.assertIn("Epochs: adapters 2 or 20, full fine-tuning 3.", caption)
+
     def test_the_best_epochs_and_size_at_each_learning_rate(self):
         rates = (1e-4, 3e-4, 1e-3)
         records = [
@@ -509,6 +533,7 @@ class DamagedFilesTest(tf.test.TestCase):
         spans = [[i, j, 0.5 + 0.01 * (i + j)] for i in range(3) for j in range(i, 3)]
         content = {"task": "MRPC", "score": "accuracy", "num_layers": 3, "num_rows": 10}
         content.update({"all": 0.8, "none": 0.6, "majority": 0.6, "spans": spans, "adapter": "a1"})
+        content["backbone"] = "b1"
         name = "ablation.json"
         self.check(name, json.dumps(content), (name,), "ablations", ["figure6"])
 

@@ -69,6 +69,16 @@ class ChooseMeanTest(tf.test.TestCase):
         ]
         self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 3e-4)
 
+    def test_a_tie_goes_to_the_setting_with_more_seeds(self):
+        records = [
+            *seeds("MRPC", [0.86, 0.86, 0.86], adapter_size=64),
+            *seeds("MRPC", [0.87, 0.80, 0.80], adapter_size=8, learning_rate=1e-4),
+            *seeds("MRPC", [0.87], adapter_size=8, learning_rate=1e-3),
+        ]
+        choice = selection.choose_mean(records)
+        self.assertAlmostEqual(choice.value, 86.0)
+        self.assertEqual((choice.setting["adapter_size"], choice.seeds), (64, 3))
+
     def test_without_seeds_in_common_all_compare(self):
         records = [
             record("MRPC", 0.8, 1, learning_rate=1e-4),

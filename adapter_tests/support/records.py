@@ -17,6 +17,7 @@ ABLATION_FILE = {
     "majority": 0.6875,
     "spans": [[0, 0, 0.745], [0, 1, 0.69], [1, 1, 0.76]],
     "adapter": "a1",
+    "backbone": "b1",
 }
 
 # The same in points.
@@ -27,6 +28,7 @@ ABLATION = ablation_results.Ablation(
     full=[75.0],
     none=[69.0],
     majority=68.75,
+    backbone="b1",
     spans={(0, 0): [74.5], (0, 1): [69.0], (1, 1): [76.0]},
 )
 
