@@ -15,7 +15,6 @@ if __name__ == "__main__":
 import contextlib
 import dataclasses
 import gc
-import importlib
 import os
 from typing import Optional, Tuple
 
@@ -90,7 +89,8 @@ class ServerConfig(PretrainedConfig):
     )
     read_timeout: float = flag(
         10.0,
-        "Seconds in which a request must arrive. Connections idle for as long are closed.",
+        "Seconds in which a request must arrive; an upload has more, by its size (1 Mbit/s)."
+        " Connections idle for as long are closed.",
         "Limits",
         lower=0.01,
     )
@@ -142,15 +142,13 @@ def run(values):
 def _http_modules():
     """Returns the modules whose packages only the server needs."""
     try:
-        return [
-            importlib.import_module("adapter_bert.serving." + name)
-            for name in ("http_server", "rest_api")
-        ]
+        from adapter_bert.serving import http_server, rest_api
     except ImportError as error:
         raise UserError(
             f"serve.py needs more packages ({error}); run `pip install -r"
             " requirements-serving.txt`."
         ) from None
+    return http_server, rest_api
 
 
 def _token(config):

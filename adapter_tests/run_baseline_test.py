@@ -232,6 +232,10 @@ class SearchTest(ScriptTestCase):
             with self.assertRaisesRegex(UserError, "started with another precision; give the same"):
                 self.search("--precision=float32")
 
+    def test_a_preset_has_no_search(self):
+        with self.assertRaisesRegex(UserError, "--search_only: --preset trains one model"):
+            self.run_script("--preset=airline", f"--module={self.module}", "--search_only")
+
     def test_search_only_and_another_process(self):
         report = self.search("--search_only")
         self.assertEqual(

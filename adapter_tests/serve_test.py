@@ -163,10 +163,9 @@ class FlagsTest(ServeTestCase):
             serve._load(self.values(f"--adapters={folder}"))
 
     def test_a_missing_package_is_a_sentence(self):
-        missing = ImportError("No module named 'uvicorn'")
-        absent = mock.patch.object(serve.importlib, "import_module", side_effect=missing)
-        with absent, self.assertRaisesRegex(UserError, "'uvicorn'.*requirements-serving.txt"):
-            serve.run(self.values())
+        absent = mock.patch("builtins.__import__", side_effect=ImportError("No 'uvicorn'"))
+        with self.assertRaisesRegex(UserError, "'uvicorn'.*requirements-serving.txt"), absent:
+            serve._http_modules()
 
 
 class ProgramTest(ServeTestCase):

@@ -157,8 +157,8 @@ class Baseline:
         """Trains for the settings' number of samples, or until the score stops rising.
 
         Args:
-          folder: where the best weights and TensorBoard's files go, and which turns on the display
-            of progress; None keeps nothing.
+          folder: for the best weights and TensorBoard's files; progress is then printed. None:
+            nothing is kept or printed.
           patience: number of evaluations without a better score after which to stop; 0 for never.
           on_score: function of (samples, score), which may raise to end the training.
 

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import operator
 import platform
 import typing
@@ -363,9 +364,14 @@ def versions() -> Dict[str, str]:
 
 def summary(description: Description) -> Dict[str, Any]:
     """Returns a description as a JSON object for exports, without the backbone's config."""
-    record = dataclasses.asdict(description)
+    record = {**dataclasses.asdict(description), "scores": finite_scores(description)}
     del record["backbone"]["config"]
     return record
+
+
+def finite_scores(description: Description) -> Dict[str, Optional[float]]:
+    """Returns the scores, with None for the NaN of a run that diverged, which is not JSON."""
+    return {name: s if math.isfinite(s) else None for name, s in description.scores.items()}
 
 
 def compatibility_fields(description: Description) -> Dict[str, Any]:

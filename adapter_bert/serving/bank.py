@@ -55,8 +55,8 @@ class _Entry:
     Args:
       source: a folder, or the `task_adapter.TaskAdapter` itself.
       description: its `task_adapter.Description`.
-      digest: its `_digest`, taken before the description was read: if the folder is replaced
-        later, reading its tensors fails.
+      digest: its `_digest` from before the description was read. `read` fails if the folder was
+        replaced since.
       label: the folder's name in errors.
     """
 
@@ -218,11 +218,13 @@ class AdapterBank:
         self._engine.session(entries[name].architecture or self._any_architecture(entries))
         self._loaded(name, entries[name], entries)
 
-    def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
+    def predict(self, rows: Iterable[Row], return_errors: bool = False) -> List[Dict[str, Any]]:
         """Returns a prediction for each row, as its task's own model computes it.
 
         Args:
           rows: iterable of `Row`, of any tasks in any order.
+          return_errors: if an adapter gives NaN or Inf for a row, return the UserError as that
+            row's prediction.
 
         Returns:
           A list of dicts, one per row. By kind of task: "probabilities", float32 [L];
@@ -241,6 +243,8 @@ class AdapterBank:
         for start in range(0, len(rows), BATCH_SIZE):
             batch = order[start : start + BATCH_SIZE]
             for index, result in zip(batch, self._predict_batch([rows[index] for index in batch])):
+                if isinstance(result, UserError) and not return_errors:
+                    raise result
                 results[index] = result
         return results
 
@@ -273,14 +277,19 @@ class AdapterBank:
                     f" expected 0 to {size - 1}."
                 )
 
-    def _predict_batch(self, rows: List[Row]) -> List[Dict[str, Any]]:
-        """Returns the predictions of at most `BATCH_SIZE` rows."""
+    def _predict_batch(self, rows: List[Row]) -> List[Any]:
+        """Returns the predictions of at most `BATCH_SIZE` rows, or a row's UserError."""
         with self._lock:
             entries = self._ask_for(row.task for row in rows)
         tasks = {name: self._loaded(name, entry, entries) for name, entry in entries.items()}
         results: List[Any] = [None] * len(rows)
         any_architecture = self._any_architecture(entries)
-        for (architecture, _), indices in _passes(rows, entries, any_architecture).items():
+        passes: Dict[Any, List[int]] = {}  # Usually one, of all rows.
+        for index, row in enumerate(rows):
+            entry = entries[row.task]
+            own_task = None if entry.shares_passes else row.task
+            passes.setdefault((entry.architecture or any_architecture, own_task), []).append(index)
+        for (architecture, _), indices in passes.items():
             group = [rows[index] for index in indices]
             group_entries = [entries[row.task] for row in group]
             outputs = self._engine.run(
@@ -340,28 +349,6 @@ class AdapterBank:
             self._entries[name].loaded = None
 
 
-def _passes(
-    rows: List[Row], entries: Dict[str, _Entry], any_architecture: compatibility.Architecture
-) -> Dict[Any, List[int]]:
-    """Returns the row indices of each pass through the encoder: usually one list of all rows.
-
-    Args:
-      rows: list of `Row`.
-      entries: dict from their tasks to `_Entry`s.
-      any_architecture: `Architecture` of tasks without adapters.
-
-    Returns:
-      A dict from (`Architecture`, task with a pass of its own or None) to lists of indices.
-    """
-    passes: Dict[Any, List[int]] = {}
-    for index, row in enumerate(rows):
-        entry = entries[row.task]
-        architecture = entry.architecture or any_architecture
-        key = architecture, None if entry.shares_passes else row.task
-        passes.setdefault(key, []).append(index)
-    return passes
-
-
 def _digest(source: AdapterSource) -> Optional[str]:
     """Returns a digest that identifies the adapter in a folder, or None."""
     if not isinstance(source, str):
@@ -380,11 +367,11 @@ def _check_tensors(source: AdapterSource, label: str, where: str) -> None:
     task_adapter.check_finite(source.tensors, where)
 
 
-def _make_prediction(row: Row, entry: _Entry, logits, token_logits) -> Dict[str, Any]:
-    """Returns a row's prediction, cut to the outputs of its task's head."""
+def _make_prediction(row: Row, entry: _Entry, logits, token_logits) -> Any:
+    """Returns a row's prediction, cut to the outputs of its task's head, or a UserError."""
     if entry.kind.reads_tokens:
         logits = token_logits[: len(row.input_ids)]
     logits = logits[..., : entry.num_outputs]
     if not np.isfinite(logits).all():
-        raise UserError(f"Task {row.task!r}: its adapter gives NaN or Inf for this text.")
+        return UserError(f"Task {row.task!r}: its adapter gives NaN or Inf for this text.")
     return entry.kind.decode(logits)

@@ -16,8 +16,8 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
 from absl import logging
 
 BATCH_SIZE = 32  # A larger batch is no faster per row, and needs more memory.
-# Allowed padding is the larger of two: tokens that take about as long as a batch's fixed overhead
-# (BERTs of 6 and 12 layers on CPU), or a share of the batch.
+# A batch may be padded by this many tokens, which take about as long as its fixed overhead (BERTs
+# of 6 and 12 layers on CPU), or by this share of its tokens if that is more.
 _MAX_PADDING_TOKENS = 64
 _MAX_PADDING_RATIO = 0.25
 # On CPU a larger batch is no faster per token, and the next row waits for all of it.
@@ -58,7 +58,8 @@ class Batcher:
     """Calls a function with batches of rows. Every method may be called from any thread.
 
     Args:
-      predict: function of a list of rows that returns a list of their outputs.
+      predict: function of a list of rows that returns a list of their outputs; an Exception is the
+        output of a row that failed.
       length_of: function of a row; rows of similar length share a batch.
       max_batch_size: maximum number of rows in a batch.
     """
@@ -163,6 +164,8 @@ class Batcher:
             self._compute(batch[middle:])
             return
         for entry, output in zip(batch, outputs):
+            if isinstance(output, Exception):
+                logging.warning("A row failed: %s", output)
             entry.call.set_output(entry.row_index, output)
 
 

@@ -29,6 +29,7 @@ _RESERVED_FILES = 256
 _BACKLOG = 2048
 _LINGER_SECONDS = 1.0  # A refused client has this time to read the response.
 MAX_HEAD_BYTES = 64 << 10  # A request's first line and headers.
+_MAX_PIPELINED = 16  # Requests that wait for an earlier answer of their connection.
 
 
 def _refusal(status: str, error: str, headers: str = "") -> bytes:
@@ -48,16 +49,19 @@ _TOO_LARGE = _refusal(
 )
 
 
+_BAD_REQUEST = _refusal(
+    "400 Bad Request", f"expected HTTP/1.1, with at most {_MAX_PIPELINED} pipelined requests"
+)
+
+
 def is_loopback(host: str) -> bool:
     """Returns whether only this machine can reach a server at this address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = _ip_address(host)
+    return address.is_loopback if address else host == "localhost"
 
 
 def is_own_host(host: str, address: str) -> bool:
-    """Returns whether a request's Host is a name of this machine that an attacker cannot choose.
+    """Returns whether a Host header is an address of this machine, or its own name.
 
     Guards against DNS rebinding: an attacker's own domain name may resolve to this machine.
 
@@ -71,17 +75,16 @@ def is_own_host(host: str, address: str) -> bool:
         return False
     if is_loopback(name):
         return True
-    return not is_loopback(address) and (
-        _is_ip(name) or name in (address.lower(), socket.gethostname().lower())
+    return not is_loopback(address) and bool(
+        _ip_address(name) or name in (address.lower(), socket.gethostname().lower())
     )
 
 
-def _is_ip(name: str) -> bool:
+def _ip_address(name: str):
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -177,9 +180,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
         self._pending_bytes += len(data)
         super().data_received(data)
         if self._pending_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            transport = self.transport
-            self.connection_lost(ConnectionAbortedError())  # Ends uvicorn's and the app's handling.
-            _refuse(transport, self.loop, _TOO_LARGE)
+            self._end(_TOO_LARGE)
 
     def on_headers_complete(self):
         self._pending_bytes = 0
@@ -188,6 +189,8 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
         super().on_headers_complete()
         if self.parser.should_upgrade():  # The parser reads nothing after these headers.
             self.cycle.keep_alive = False
+        if len(self.pipeline) > _MAX_PIPELINED:
+            raise ValueError  # The parser stops, and `send_400_response` closes the connection.
 
     def on_body(self, body):
         self._pending_bytes = 0
@@ -199,8 +202,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
             self._start_timer()  # Limits the rest of a refused body and the next headers.
 
     def send_400_response(self, msg):
-        super().send_400_response(msg)
-        self._start_timer()  # Limits the time in which the client must read the answer.
+        self._end(_BAD_REQUEST)
 
     def pause_writing(self):
         super().pause_writing()
@@ -215,6 +217,12 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
     def connection_lost(self, exc):
         self._cancel_timer()
         super().connection_lost(exc)
+
+    def _end(self, response):
+        """Ends the connection with a response, also for the application."""
+        transport = self.transport
+        self.connection_lost(ConnectionAbortedError())
+        _refuse(transport, self.loop, response)
 
     def _start_timer(self):
         self._cancel_timer()

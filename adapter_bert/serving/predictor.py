@@ -15,6 +15,7 @@ from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import bank, request_texts
+from adapter_bert.training import pretrained
 
 _MAX_CHARACTERS = 1 << 30  # No limit: only a server needs one.
 
@@ -123,20 +124,24 @@ def _recorded_bert(folder: str) -> Optional[Bert]:
     folder = folder if files.is_remote(folder) else os.path.abspath(folder)
     path = posixpath.join(posixpath.dirname(folder.rstrip("/")), paths.SETTINGS_FILE)
     try:
-        recorded = files.read_object(path).get("pretrained", {})
+        recorded = files.read_object(path).get("pretrained")
     except UserError:
         return None
+    if not isinstance(recorded, dict):
+        return None
+    names = ("bert_hub_module_handle", "init_checkpoint", "spm_model_file", "vocab_file")
+    recorded = {name: recorded[name] for name in names if isinstance(recorded.get(name), str)}
+    if any(map(files.is_remote, recorded.values())) and not files.is_remote(folder):
+        return None  # A downloaded folder must not name what else to download.
     handle = recorded.get("bert_hub_module_handle")
-    if isinstance(handle, str):
-        from adapter_bert.formats import tfhub  # Here, as it needs TensorFlow.
-
-        bert = tfhub.read_bert(handle)
+    if handle:
+        bert = pretrained.read_hub_bert(handle)
         assert bert.vocab_file is not None
         return Bert(bert.init_checkpoint, bert.vocab_file)
     checkpoint = recorded.get("init_checkpoint")
     sentencepiece = recorded.get("spm_model_file")
     vocabulary = sentencepiece or recorded.get("vocab_file")
-    if not isinstance(checkpoint, str) or not isinstance(vocabulary, str):
+    if not checkpoint or not vocabulary:
         return None
     from adapter_bert.formats import onnx_backbone  # Here, as Python 3.7 has no ONNX.
 

@@ -10,9 +10,18 @@ _SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.
 
 
 class Metrics:
-    """The metrics of one server."""
+    """The metrics of one server.
 
-    def __init__(self):
+    Args:
+      queue_rows, tasks, tasks_in_memory: functions that return the gauges' values.
+    """
+
+    def __init__(
+        self,
+        queue_rows: Callable[[], float],
+        tasks: Callable[[], float],
+        tasks_in_memory: Callable[[], float],
+    ):
         self._registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self._registry)
         at: Dict[str, Any] = {"namespace": "adapter_bert", "registry": self._registry}
@@ -42,19 +51,12 @@ class Metrics:
         self._batch_seconds = prometheus_client.Histogram(
             "batch_seconds", "Time to compute a batch.", buckets=_SECONDS_BUCKETS, **at
         )
-        self._gauges = {
-            name: prometheus_client.Gauge(name, text, **at)
-            for name, text in (
-                ("queue_rows", "Rows of requests without an answer."),
-                ("tasks", "Tasks served."),
-                ("tasks_in_memory", "Versions of tasks whose adapters are in memory."),
-            )
-        }
-
-    def watch(self, **functions: Callable[[], float]) -> None:
-        """Sets functions that return the gauges' values: queue_rows, tasks, tasks_in_memory."""
-        for name, function in functions.items():
-            self._gauges[name].set_function(function)
+        for name, text, function in (
+            ("queue_rows", "Rows of requests without an answer.", queue_rows),
+            ("tasks", "Tasks served.", tasks),
+            ("tasks_in_memory", "Versions of tasks whose adapters are in memory.", tasks_in_memory),
+        ):
+            prometheus_client.Gauge(name, text, **at).set_function(function)
 
     def count_request(self, endpoint: str, status: Any, seconds: float) -> None:
         """Counts and times an answered request."""

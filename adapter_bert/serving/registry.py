@@ -30,6 +30,8 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import bank, request_texts
 
+_MAX_LABEL_LENGTH = 256  # In characters. An answer repeats a tag for each word.
+
 
 class TaskNotServed(UserError):
     """A request names a task that is not served."""
@@ -248,6 +250,12 @@ class ServedTasks:
         key, where = f"{name}@{version}", f"Task {name}:"
         description = self._bank.add(key, folder, lazy=lazy, label=where)
         try:
+            longest = max(map(len, description.labels), default=0)
+            if longest > _MAX_LABEL_LENGTH:
+                raise UserError(
+                    f"{where} {folder} has a label of {longest:,} characters; expected at most"
+                    f" {_MAX_LABEL_LENGTH}."
+                )
             texts = request_texts.TaskTexts(description, self._encoding, f"{where} {folder}")
         except BaseException:
             self._bank.remove(key)
@@ -337,7 +345,10 @@ class Lease:
 
 
 def _marker(folder: str) -> str:
-    """Returns the name of a file that only the upload to this folder has, and no copy elsewhere."""
+    """Returns the name of the file that marks a folder as an upload.
+
+    It contains the folder's name, so that a copy under another name is no upload.
+    """
     task_folder, number = posixpath.split(folder)
     return f"{posixpath.basename(task_folder)}-{number}.upload"
 

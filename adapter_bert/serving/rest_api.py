@@ -13,9 +13,9 @@ An error is {"error": "..."} with a status of 4xx (the client's) or 5xx (the ser
 """
 
 import asyncio
+import functools
 import hmac
 import json
-import math
 import os
 import time
 from typing import (
@@ -68,6 +68,7 @@ _PAGE_HEADERS = {
 _OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")
 _UNEXPECTED = "internal error; see the server's log"
 _MAX_CHANGE_BYTES = 64 << 10  # For a change without an upload.
+_MIN_UPLOAD_RATE = 125_000  # Bytes per second: 1 Mbit/s.
 _MAX_LABELS = 100_000  # Of all instances of a request together: an answer of about 3 MB.
 
 
@@ -79,7 +80,8 @@ class Limits(NamedTuple):
       max_instances: instances of a prediction.
       max_queue_rows: waiting rows of all predictions together.
       max_batch_rows: rows of a batch.
-      read_seconds: time from a request's headers to the end of its body.
+      read_seconds: time from a request's headers to the end of its body; an upload has more, by its
+        size.
       answer_seconds: time from then to its answer.
     """
 
@@ -150,14 +152,13 @@ class RestApi:
             self._page_text = reader.read()
         self._queue = admission.Queue(limits.max_queue_rows, limits.answer_seconds)
         self._readers = admission.Readers(self._queue.count_work)
-        self._metrics = prometheus.Metrics()
-        self._metrics.watch(
+        self._metrics = prometheus.Metrics(
             queue_rows=lambda: len(self._queue),
             tasks=lambda: len(tasks),
             tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
         )
         self._batcher = batcher.Batcher(
-            adapter_bank.predict,
+            functools.partial(adapter_bank.predict, return_errors=True),
             lambda row: len(row.input_ids),
             max_batch_size=limits.max_batch_rows,
         )
@@ -229,7 +230,9 @@ class RestApi:
             sentence = f"the headers are over {http_server.MAX_HEAD_BYTES:,} bytes"
             return _error_response(431, sentence, {"connection": "close"})
         headers = dict(scope["headers"])
-        if _offers_upgrade(headers) and {b"content-length", b"transfer-encoding"} & set(headers):
+        if _offers_upgrade(scope["headers"]) and {b"content-length", b"transfer-encoding"} & set(
+            headers
+        ):
             sentence = "the server speaks HTTP/1.1 only: send no header Upgrade with a body"
             return _error_response(400, sentence, {"connection": "close"})
         if self._token is None:
@@ -312,10 +315,10 @@ class RestApi:
         """Adds or replaces a task: {"adapter": folder}, or a form with the adapter's two files."""
         self._check_allows_changes()
         name = request.path_params["task"]
-        is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
+        content_type = request.headers.get("content-type", "").lower()
+        is_form = content_type.startswith("multipart/form-data")
         is_new = name not in self._tasks
         if is_form:
-            self._check_length(request, self._limits.max_upload_bytes)
             task = await self._upload(request, name)
         else:
             self._check_length(request, _MAX_CHANGE_BYTES)
@@ -334,10 +337,12 @@ class RestApi:
     async def _upload(self, request: Request, name: str) -> registry.ServedTask:
         """Adds or replaces a task by the two files in a form, which are spooled to disk."""
         expected = f"a form of the two files {' and '.join(task_adapter.FILES)}"
-        chunks = self._body_chunks(request, self._limits.max_upload_bytes)
+        max_bytes = self._limits.max_upload_bytes
+        num_bytes = self._check_length(request, max_bytes) or max_bytes
+        chunks = self._body_chunks(request, max_bytes)
         parser = formparsers.MultiPartParser(request.headers, chunks, max_files=2, max_fields=0)
         try:
-            form = await self._in_time(parser.parse())
+            form = await self._in_time(parser.parse(), num_bytes / _MIN_UPLOAD_RATE)
         except (formparsers.MultiPartException, FormParserError, UnicodeError) as error:
             raise UserError(f"{error}; expected {expected}") from None
         except OSError as error:
@@ -374,7 +379,8 @@ class RestApi:
                 start = time.perf_counter()
                 answer = self._answer(body, name, lease, ticket)
                 content = await _while_queued(ticket, answer, self._limits.answer_seconds)
-                self._metrics.count_tasks(lease.names(), time.perf_counter() - start)
+                served = filter(self._tasks.__contains__, lease.names())
+                self._metrics.count_tasks(served, time.perf_counter() - start)
         except admission.Overloaded:
             raise Refused(503, "too many rows are waiting; try again later") from None
         except asyncio.TimeoutError:
@@ -401,7 +407,7 @@ class RestApi:
         except batcher.Closed:
             raise Refused(503, "the server is stopping") from None
         content, answered = await in_thread(_format_response(prediction, outputs))
-        self._metrics.count_instances(task.name for task in answered)
+        self._metrics.count_instances(t.name for t in answered if t.name in self._tasks)
         return content
 
     def _encode_instances(
@@ -472,18 +478,20 @@ class RestApi:
         except ClientDisconnect:
             raise Refused(400, "the client disconnected", closes_connection=True) from None
 
-    async def _in_time(self, reading: Awaitable) -> Any:
+    async def _in_time(self, reading: Awaitable, more_seconds: float = 0) -> Any:
         """Awaits the reading of a body, with a timeout."""
+        seconds = self._limits.read_seconds + more_seconds
         try:
-            return await asyncio.wait_for(reading, self._limits.read_seconds)
+            return await asyncio.wait_for(reading, seconds)
         except asyncio.TimeoutError:
-            sentence = f"the body did not arrive within {self._limits.read_seconds:g} seconds"
+            sentence = f"the body did not arrive within {seconds:g} seconds"
             raise Refused(408, sentence, closes_connection=True) from None
 
 
-def _offers_upgrade(headers: Mapping[bytes, bytes]) -> bool:
+def _offers_upgrade(headers: List[Tuple[bytes, bytes]]) -> bool:
     """Returns whether a client offers another protocol, so that uvicorn's parser drops the body."""
-    return b"upgrade" in headers and b"upgrade" in headers.get(b"connection", b"").lower()
+    connection = b",".join(value for name, value in headers if name == b"connection")
+    return b"upgrade" in connection.lower() and any(name == b"upgrade" for name, _ in headers)
 
 
 async def _while_queued(
@@ -567,13 +575,13 @@ def _format_response(
     for task, request in zip(prediction.tasks, prediction.requests):
         yield
         answers.append(_decode(request, [next(remaining) for _ in request.rows]))
-        if not isinstance(answers[-1], _Failure):
+        if not isinstance(answers[-1], Refused):
             answered.append(task)
-    failures = [answer for answer in answers if isinstance(answer, _Failure)]
+    failures = [answer for answer in answers if isinstance(answer, Refused)]
     if failures and (prediction.is_columnar or len(failures) == len(answers)):
-        raise Refused(500, failures[0].sentence)
+        raise failures[0]
     if not prediction.is_columnar:
-        answers = [{"error": a.sentence} if isinstance(a, _Failure) else a for a in answers]
+        answers = [{"error": str(a)} if isinstance(a, Refused) else a for a in answers]
         return _dump_json({"predictions": answers}), answered
     return _dump_json({"outputs": _columns(answers)}), answered
 
@@ -587,19 +595,13 @@ def _columns(answers: List[Any]) -> Any:
     return {name: [a[name] for a in answers] for name in answers[0]}
 
 
-class _Failure(NamedTuple):
-    """The error message of an instance without a prediction."""
-
-    sentence: str
-
-
 def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
-    """Returns an instance's prediction, or the `_Failure` of its rows."""
+    """Returns an instance's prediction, or a `Refused` if one of its rows failed."""
     for output in outputs:
-        if isinstance(output, UserError):  # The adapter is at fault, not the instance.
-            return _Failure(str(output))
+        if isinstance(output, UserError):  # Its text may name folders.
+            return Refused(500, "the task's adapter failed; the server's log has the reason")
         if isinstance(output, Exception):
-            return _Failure(_UNEXPECTED)
+            return Refused(500, _UNEXPECTED)
     return request.decode(outputs)
 
 
@@ -618,8 +620,7 @@ def _summary(task: registry.ServedTask) -> Dict[str, Any]:
         "example": presentation.example,
         "max_seq_length": description.max_seq_length,
         "do_lower_case": description.do_lower_case,
-        # A run that diverged may have NaN, which is not JSON.
-        "scores": {name: s if math.isfinite(s) else None for name, s in description.scores.items()},
+        "scores": task_adapter.finite_scores(description),
     }
 
 

@@ -7,6 +7,7 @@ shows most context around it, so that it is trained and predicted once.
 Axes: N rows, S positions, T WordPieces of all rows.
 """
 
+import weakref
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -18,8 +19,9 @@ IGNORED = 0  # No tag is read at this position.
 UNKNOWN = 1  # A tag is read here, but the true one is unknown or not in the task's labels.
 FIRST_TAG = 2
 
-_MAX_CACHED_WORDS = 100000  # Words whose pieces are cached,
+_MAX_CACHED_WORDS = 100000  # Words of a tokenizer whose pieces are cached,
 _MAX_CACHED_LENGTH = 30  # if they have at most this many characters.
+_CACHES: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Tokenizer → word → ids.
 _TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
@@ -72,7 +74,7 @@ class WordPieces:
     def __init__(self, tokenizer, max_seq_length: int):
         self.room = max_seq_length - 2
         self._tokenizer = tokenizer
-        self._ids: Dict[str, List[int]] = {}
+        self._ids: Dict[str, List[int]] = _CACHES.setdefault(tokenizer, {})
 
     def ids(self, word: str) -> List[int]:
         """Returns a word's ids; [UNK] for one without WordPieces, such as a control character."""
@@ -80,11 +82,11 @@ class WordPieces:
         if ids is None:
             if len(self._ids) >= _MAX_CACHED_WORDS:
                 self._ids.clear()
-            tokens = self._tokenizer.tokenize(word)[: self.room] or ["[UNK]"]
+            tokens = self._tokenizer.tokenize(word) or ["[UNK]"]
             ids = list(self._tokenizer.convert_tokens_to_ids(tokens))
             if len(word) <= _MAX_CACHED_LENGTH:
                 self._ids[word] = ids
-        return ids
+        return ids[: self.room]
 
 
 class Row(NamedTuple):

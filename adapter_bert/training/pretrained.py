@@ -84,9 +84,18 @@ def _from_hub(config):
                 ", ".join(conflicting_flags)
             )
         )
-    from adapter_bert.formats import tfhub
+    return read_hub_bert(config.bert_hub_module_handle)
 
-    return tfhub.read_bert(config.bert_hub_module_handle)
+
+def read_hub_bert(handle: str) -> configs.PretrainedBert:
+    """Returns a BERT of TensorFlow Hub; raises UserError, also if TensorFlow is missing."""
+    try:
+        from adapter_bert.formats import tfhub
+    except ImportError:
+        raise UserError(
+            f"--bert_hub_module_handle={handle} requires TensorFlow, which is not installed."
+        ) from None
+    return tfhub.read_bert(handle)
 
 
 def recorded_flags(config: PretrainedConfig, bert: configs.PretrainedBert) -> Dict[str, str]:

@@ -187,6 +187,11 @@ class PredictTest(BankTestCase):
         bank.add("plain", made._replace(tensors=huge))
         with self.assertRaisesRegex(UserError, "Task 'plain': its adapter gives NaN or Inf"):
             bank.predict(self.rows(["plain"]))
+        bank.add("sound", made)
+        rows = self.rows(["sound", "plain"])
+        sound, error = bank.predict(rows, return_errors=True)
+        self.assertAllClose(sound["probabilities"], bank.predict(rows[:1])[0]["probabilities"])
+        self.assertRegex(str(error), "Task 'plain': its adapter gives NaN or Inf")
 
     def test_rows_that_are_none(self):
         bank = self.bank(["plain"])

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
 
 # isort: split
+from adapter_bert.common.errors import UserError
 from adapter_bert.serving import batcher
 from adapter_bert.serving.batcher import Batcher, Closed
 
@@ -108,6 +109,21 @@ class BatchingTest(tf.test.TestCase):
         self.assertIsInstance(error, ValueError)
         self.assertEqual(str(error), "row 13")
         self.assertEqual(row_batcher.submit([9]).result(10), [18])
+
+    def test_an_error_that_is_returned_is_not_computed_again(self):
+        calls = []
+
+        def predict(rows):
+            calls.append(rows)
+            return [UserError("bad") if row == 13 else row for row in rows]
+
+        row_batcher = batcher.Batcher(predict, lambda row: 1, max_batch_size=4)
+        self.addCleanup(row_batcher.close)
+        with self.assertLogs("absl", "WARNING") as logs:
+            outputs = row_batcher.submit([1, 13, 2]).result(10)
+        self.assertEqual((outputs[0], str(outputs[1]), outputs[2]), (1, "bad", 2))
+        self.assertEqual(calls, [[1, 13, 2]])
+        self.assertIn("A row failed: bad", logs.output[0])
 
     def test_rows_of_a_lower_priority_go_first_whenever_they_come(self):
         row_batcher, worker, _ = self.busy(max_batch_size=1)

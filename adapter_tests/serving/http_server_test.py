@@ -170,6 +170,18 @@ class HttpServerTest(tf.test.TestCase):
             received = b"".join(iter(lambda: connection.recv(1000), b""))
         self.assertEqual(received.count(b"200 OK"), 2)
 
+    def test_many_pipelined_requests_are_refused(self):
+        request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        with servers.serving(echo) as port:
+            for count, is_refused in ((17, False), (5000, True)):
+                connection = self.connect(port, request * count)
+                connection.shutdown(socket.SHUT_WR)
+                received = b"".join(iter(lambda c=connection: c.recv(1000), b""))
+                self.assertEqual(b"HTTP/1.1 400" in received, is_refused, received)
+                self.assertLessEqual(received.count(b"200 OK"), 17)
+        error = json.loads(received.rpartition(b"\r\n\r\n")[2])["error"]
+        self.assertEqual(error, "expected HTTP/1.1, with at most 16 pipelined requests")
+
     def test_who_takes_no_answer_is_not_waited_for_but_who_takes_it_slowly_is(self):
         last = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         request = last.replace(b"Connection: close\r\n", b"")
@@ -212,7 +224,8 @@ class HttpServerTest(tf.test.TestCase):
             await asyncio.sleep(0.5)
             return transport
 
-        transport = asyncio.run(check())
+        with mock.patch.object(http_server, "_LINGER_SECONDS", 0.05):
+            transport = asyncio.run(check())
         self.assertIn(b"400", transport.write.call_args_list[0].args[0])
         transport.abort.assert_called()
 

@@ -80,7 +80,8 @@ class OnnxExportTest(tf.test.TestCase):
                 {"method": "layer_norm"},
             )
         ):
-            adapter = own_models.build_task_adapter(self.bert, seed, **changes)
+            scores = {"eval_loss": float("nan"), "eval_f1": 0.5}
+            adapter = own_models.build_task_adapter(self.bert, seed, scores=scores, **changes)
             path = self.write({"task": adapter})
             found, metadata = self.outputs(path)
             for index, row in enumerate(ROWS):
@@ -98,6 +99,7 @@ class OnnxExportTest(tf.test.TestCase):
             self.assertEqual(tuple(description["labels"]), adapter.description.labels)
             self.assertEqual(description["max_seq_length"], 16)
             self.assertEqual(description["do_lower_case"], True)
+            self.assertEqual(description["scores"], {"eval_loss": None, "eval_f1": 0.5})
             with open(os.path.join(os.path.dirname(path), "tasks.json")) as reader:
                 self.assertEqual(json.load(reader)["task"], description)
             with open(os.path.join(os.path.dirname(path), "vocab.txt")) as reader:

@@ -154,6 +154,18 @@ class PredictorTest(tf.test.TestCase):
         read.assert_called_once_with("a/module")
         self.assertEqual(answer, self.predictor("topics")("a dog"))
 
+    def test_a_downloaded_folder_names_no_further_downloads(self):
+        run = os.path.join(self.root, "topics")
+        for pretrained in (
+            {"bert_hub_module_handle": "https://example.com/bert"},
+            {"init_checkpoint": "ram://elsewhere/bert_model.ckpt", "vocab_file": "vocab.txt"},
+            "x",
+        ):
+            files.write_object(os.path.join(run, "settings.json"), {"pretrained": pretrained})
+            with mock.patch.object(tfhub, "read_bert") as read, self.assertRaises(UserError):
+                predictor.Predictor(os.path.join(run, "adapter"))
+            read.assert_not_called()
+
     def test_a_process_without_tensorflow(self):
         self.predictor("sms")  # Converts the BERT.
         code = (

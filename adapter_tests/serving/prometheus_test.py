@@ -21,10 +21,13 @@ def values(metrics):
     }
 
 
+def new_metrics():
+    return Metrics(queue_rows=lambda: 7, tasks=lambda: 5, tasks_in_memory=lambda: 3)
+
+
 class ServingMetricsTest(tf.test.TestCase):
     def test_what_is_counted(self):
-        metrics, queue = Metrics(), [7]
-        metrics.watch(queue_rows=lambda: len(queue), tasks=lambda: 5, tasks_in_memory=lambda: 3)
+        metrics = new_metrics()
         metrics.count_request("predict", 200, 0.03)
         metrics.count_request("predict", 200, 0.3)
         metrics.count_request("predict", 404, 0.001)
@@ -43,14 +46,14 @@ class ServingMetricsTest(tf.test.TestCase):
             (("batch_seconds_count",), 1),
             (("instances_total", "sms"), 2),
             (("instances_total", "stars"), 1),
-            (("queue_rows",), 1),
+            (("queue_rows",), 7),
             (("tasks",), 5),
             (("tasks_in_memory",), 3),
         ):
             self.assertEqual(found[("adapter_bert_" + key[0], *key[1:])], value, key)
 
     def test_a_task_that_is_no_more_is_not_told_of(self):
-        metrics = Metrics()
+        metrics = new_metrics()
         metrics.count_instances(["sms", "stars"])
         metrics.remove_task("sms")
         metrics.remove_task("never")
@@ -58,6 +61,6 @@ class ServingMetricsTest(tf.test.TestCase):
         self.assertEqual(names, {("stars",)})
 
     def test_servers_do_not_share_counts(self):
-        one, two = Metrics(), Metrics()
+        one, two = new_metrics(), new_metrics()
         one.count_batch(1, 0.1)
         self.assertEqual(values(two)[("adapter_bert_batch_rows_count",)], 0)

@@ -1,6 +1,7 @@
 """Tests of registry.py: which version answers, when it goes, and which folders are taken."""
 
 import contextlib
+import dataclasses
 import io
 import os
 import shutil
@@ -120,6 +121,20 @@ class ServedTasksTest(tf.test.TestCase):
             self.tasks.put_below_root("sms", "strange")
         self.assertEqual(self.tasks.get("sms").version, 1)
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
+
+    def test_a_long_label_is_refused(self):
+        adapter = served.other("topics")
+        for length, is_refused in ((256, False), (257, True)):
+            labels = ("x" * length, *adapter.description.labels[1:])
+            description = dataclasses.replace(adapter.description, labels=labels)
+            contents = self.contents(adapter._replace(description=description))
+            if is_refused:
+                with self.assertRaisesRegex(
+                    UserError, "a label of 257 characters; expected at most 256"
+                ):
+                    self.tasks.upload("long", contents)
+            else:
+                self.tasks.upload("long", contents)
 
     def test_only_folders_below_the_root(self):
         outside = tempfile.mkdtemp(dir=self.get_temp_dir())

@@ -225,8 +225,10 @@ class PredictionsTest(RestApiTestCase):
     def test_an_offer_of_another_protocol(self):
         client = self.client()
         headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}
-        response = client.post("/v1/models/sms:predict", content=b"", headers=headers)
-        self.assert_error(response, 400, "HTTP/1.1", "Upgrade")
+        twice = [("Connection", "Upgrade"), ("Connection", "close"), ("Upgrade", "h2c")]
+        for sent in (headers, twice):
+            response = client.post("/v1/models/sms:predict", content=b"", headers=sent)
+            self.assert_error(response, 400, "HTTP/1.1", "Upgrade")
         self.assertEqual(client.get("/healthz", headers=headers).status_code, 200)
 
     def test_many_requests_at_once(self):
@@ -253,7 +255,7 @@ class OverloadTest(RestApiTestCase):
         """(a client whose first row waits, its URL, a thread pool) until the context ends."""
         begun, go = threading.Event(), threading.Event()
 
-        def predict(rows):
+        def predict(rows, return_errors):
             begun.set()
             go.wait(20)
             return self.bank.predict(rows)
@@ -333,7 +335,7 @@ class OverloadTest(RestApiTestCase):
             self.assert_error(first.result(), 504, "1 seconds")
 
     def test_an_error_of_the_computation(self):
-        def broken(rows):
+        def broken(rows, return_errors):
             raise ValueError("secret")
 
         client = self.client(mock.Mock(self.bank, predict=broken))
@@ -347,12 +349,13 @@ class OverloadTest(RestApiTestCase):
             client, ask = self.client(bank), {"instances": ["a"]}
             os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
             response = client.post("/v1/models/sms:predict", json=ask)
-            self.assert_error(response, 500, "sms/adapter")
+            self.assert_error(response, 500, "the task's adapter failed")
+            self.assertNotIn("sms/adapter", response.text)
             mixed = [{"task": "sms", "text": "a"}, {"task": "stars", "text": "a"}]
             response = client.post("/v1/models:predict", json={"instances": mixed})
             self.assertEqual(response.status_code, 200)
             failed, answered = response.json()["predictions"]
-            self.assertIn("sms/adapter", failed["error"])
+            self.assertIn("the task's adapter failed", failed["error"])
             self.assertIsInstance(answered, float)
             self.assertEqual(client.post("/v1/models/topics:predict", json=ask).status_code, 200)
             self.tasks.close()
@@ -370,14 +373,14 @@ class OverloadTest(RestApiTestCase):
         self.assertEqual(response.status_code, 200, response.text)
         answers = response.json()["predictions"]
         for index in (1, 3):
-            self.assertRegex(answers[index]["error"], "huge.* NaN or Inf")
+            self.assertIn("the task's adapter failed", answers[index]["error"])
         for index, name in ((0, "sms"), (2, "topics")):
             expected = self.own(served.prepare()[1][name])["probabilities"]
             found = list(answers[index]["probabilities"].values())
             self.assertAllClose(found, expected, 1e-5, 1e-5)
         for body in ({"instances": ["a"]}, {"inputs": {"text": ["a", "the"]}}):
             response = client.post("/v1/models/huge:predict", json=body)
-            self.assert_error(response, 500, "NaN or Inf")
+            self.assert_error(response, 500, "the task's adapter failed")
         metrics = client.get("/metrics").text
         self.assertIn('adapter_bert_instances_total{task="sms"} 1.0', metrics)
         self.assertNotIn('adapter_bert_instances_total{task="huge"}', metrics)
@@ -451,6 +454,18 @@ class DescriptionsTest(RestApiTestCase):
         self.assertEqual(client.delete("/v1/models/sms").status_code, 200)
         self.assertNotIn('task="sms"', client.get("/metrics").text)
 
+    def test_metrics_of_a_task_that_is_removed_while_it_answers(self):
+        client = None
+
+        def remove_and_predict(rows, return_errors):
+            client.delete("/v1/models/sms")
+            return self.bank.predict(rows, return_errors)
+
+        client = self.client(mock.Mock(self.bank, predict=remove_and_predict))
+        response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
+        self.assertEqual(response.status_code, 200, response.text)
+        self.assertNotIn('task="sms"', client.get("/metrics").text)
+
     def test_a_body_that_does_not_arrive(self):
         async def receive():
             await asyncio.sleep(60)
@@ -470,6 +485,27 @@ class DescriptionsTest(RestApiTestCase):
         )
         asyncio.run(application(scope, receive, send))
         self.assertEqual(sent[0]["status"], 408)
+
+    def test_an_upload_has_time_for_its_size(self):
+        async def receive():
+            await asyncio.sleep(0.3)  # More than read_seconds.
+            return {"type": "http.request", "body": b"--b--", "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        sent, application = [], self.client(read_seconds=0.1).app
+        for length, status in ((b"5", 408), (b"125000", 400)):  # Time for the larger: 1.1 seconds.
+            headers = {
+                b"content-type": b"multipart/form-data; boundary=b",
+                b"content-length": length,
+            }
+            scope = {"type": "http", "method": "PUT", "path": "/v1/models/up", "query_string": b""}
+            scope["headers"] = [(b"host", b"127.0.0.1"), *headers.items()]
+            scope.update(raw_path=b"/v1/models/up", client=("127.0.0.1", 1))
+            sent.clear()
+            asyncio.run(application(scope, receive, send))
+            self.assertEqual(sent[0]["status"], status, sent)
 
     def test_the_page_loads_nothing_from_elsewhere(self):
         response = self.client(token="secret").get("/")
@@ -511,6 +547,10 @@ class ChangesTest(RestApiTestCase):
         self.assertEqual(response.status_code, 201, response.text)
         expected = self.own(adapter)["probabilities"]
         self.assertAllClose(self.predicted(client, "up"), expected, 1e-5, 1e-5)
+        response = client.put(
+            "/v1/models/up", content=b"", headers={"content-type": "MULTIPART/Form-Data"}
+        )
+        self.assert_error(response, 400, "expected a form of the two files")
         one = {"adapter_config.json": files["adapter_config.json"]}
         response = client.put("/v1/models/up", files=one)
         self.assert_error(response, 400, "adapter.safetensors")

@@ -3,6 +3,7 @@
 import os
 import tempfile
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -73,6 +74,13 @@ class RowsTest(tf.test.TestCase):
         size, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         self.assertLess(size, 1000000)
+
+    def test_all_lengths_share_a_cache(self):
+        tokenizer = mock.Mock(wraps=self.tokenizer)
+        for max_seq_length, num_pieces in ((8, 2), (3, 1), (8, 2)):
+            ids = features.WordPieces(tokenizer, max_seq_length).ids("dogs")
+            self.assertEqual(ids, self.ids("dog ##s")[:num_pieces])
+        tokenizer.tokenize.assert_called_once_with("dogs")
 
     def test_the_first_piece_carries_the_tag(self):
         rows = self.rows([(["The", "dogs", "Xs", "."], [0, 1, -1, 2]), (["a"], None)])

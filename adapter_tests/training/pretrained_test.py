@@ -40,6 +40,12 @@ class LoadTest(PretrainedTestCase):
             self.assertEqual(list(tokenizer.vocab), tiny.VOCABULARY)
             self.assertEqual(tokenizer.tokenize("The DOG"), ["the", "dog"])
 
+    def test_a_hub_module_without_tensorflow(self):
+        absent = mock.patch("builtins.__import__", side_effect=ImportError)
+        message = "--bert_hub_module_handle=x requires TensorFlow"
+        with self.assertRaisesRegex(UserError, message), absent:
+            pretrained.read_hub_bert("x")
+
     def test_do_lower_case(self):
         _, tokenizer = self.load("--do_lower_case=false")
         self.assertEqual(tokenizer.tokenize("The dog"), ["[UNK]", "dog"])
