@@ -157,6 +157,8 @@ def from_adapter_bert(
         number of labels; labels or max_seq_length are none that a task can have.
     """
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
+    if not task:
+        raise UserError("--task: expected the task's name, as in MRPC.")
     is_utf8 = all(label.encode("utf-8", "ignore").decode() == label for label in labels)
     if not is_utf8 or not all(labels) or len(set(labels)) < len(labels):
         raise UserError(f"--labels={','.join(labels)}: expected names in UTF-8, none twice.")
@@ -182,6 +184,8 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     Raises:
       UserError: the task adapter is damaged or fits another BERT, or there is a checkpoint.
     """
+    if checkpoint.endswith("/") or files.isdir(checkpoint):
+        raise UserError(f"CHECKPOINT {checkpoint} is a folder; expected a prefix, as in full.ckpt.")
     if files.exists(checkpoint + ".index") and not overwrite:
         raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
     loaded = task_adapter.load(adapter, "ADAPTER_DIR")

@@ -86,6 +86,8 @@ def run(values):
         where = f"--adapters {folder}"
         compatibility.check_compatible(adapters[name].description, backbone, where)
         task_adapter.check_finite(adapters[name].tensors, where)
+    if bert.vocab_file:
+        _check_vocabulary(_read_tokenizer(config, bert.vocab_file, True), bert.vocab_file, adapters)
     _log_precision(adapters, config.precision)
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
     if is_onnx:
@@ -107,7 +109,6 @@ def _write_onnx(config, bert, adapters):
     """Writes the ONNX file; returns its path."""
     from adapter_bert.serving import onnx_export  # Not at the top: Python 3.7 has an old ONNX only.
 
-    _check_vocabulary(_read_tokenizer(config, bert.vocab_file, True), bert.vocab_file, adapters)
     backbone = onnx_backbone.load(bert.init_checkpoint, bert.config)
     return onnx_export.write(
         str(config.export_dir),
@@ -157,9 +158,7 @@ def _tokenizer(config, vocab_file, adapters):
         raise UserError(
             "--raw_text: some tasks lower-case their texts and some do not; export them separately."
         )
-    tokenizer = _read_tokenizer(config, vocab_file, casings.pop())
-    _check_vocabulary(tokenizer, vocab_file, adapters)
-    return tokenizer
+    return _read_tokenizer(config, vocab_file, casings.pop())
 
 
 def _read_tokenizer(config, vocab_file, lower_case):

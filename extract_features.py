@@ -140,8 +140,15 @@ def run(values):
             config.output_file, len(texts), config, bert.hidden_size
         )
         with contextlib.closing(outputs), writer:
+            num_written = 0
             for features, vectors in progress.show_progress(outputs, len(texts)):
                 writer.write(features, vectors)
+                num_written += 1
+            if num_written != len(texts):
+                raise UserError(
+                    f"--input_file={config.input_file}: had {len(texts)} lines, and now has"
+                    f" {num_written}; do not change it during the run."
+                )
     size = files.readable_size(config.output_file)
     return [f"Features: {config.output_file} ({len(texts)} texts, {size})"]
 

@@ -207,13 +207,15 @@ class AdapterTestCase(tf.test.TestCase):
 
 
 class AdapterBertTest(AdapterTestCase):
-    def from_adapter_bert(self, checkpoint, labels="no,yes", max_seq_length=16, cased=False):
+    def from_adapter_bert(
+        self, checkpoint, labels="no,yes", max_seq_length=16, cased=False, task="MRPC"
+    ):
         return self.output(
             "from_adapter_bert",
             checkpoint,
             self.bert,
             self.path("taken"),
-            "--task=MRPC",
+            "--task=" + task,
             "--labels=" + labels,
             f"--max_seq_length={max_seq_length}",
             *(["--cased"] if cased else []),
@@ -256,6 +258,8 @@ class AdapterBertTest(AdapterTestCase):
             self.from_adapter_bert(self.prefix)
         with self.assertRaisesRegex(UserError, "--labels=.*: expected names in UTF-8"):
             self.from_adapter_bert(full, labels="a,b\udcff")
+        with self.assertRaisesRegex(UserError, "--task: expected the task's name"):
+            self.from_adapter_bert(full, task="")
         with open(os.path.join(self.bert, "vocab.txt"), "w") as writer:
             writer.writelines(f"{word.title()}\n" for word in tiny.VOCABULARY)
         with self.assertRaisesRegex(UserError, "BERT_DIR .* is cased: add --cased"):
@@ -276,6 +280,9 @@ class AdapterBertTest(AdapterTestCase):
             self.output(*arguments)
         self.output(*arguments, "--overwrite")
         checkpoints.check_tensors(full)
+        for folder in (self.folder, self.path("new") + "/"):
+            with self.assertRaisesRegex(UserError, f"CHECKPOINT {folder} is a folder"):
+                self.output(*arguments[:-1], folder)
         self.assertEqual([name for name in os.listdir(self.folder) if "partial" in name], [])
 
     @needs_shared

@@ -114,6 +114,7 @@ class ExportModelTest(tf.test.TestCase):
             ([f"--adapters={one},{cased}", "--raw_text"], "some tasks lower-case"),
             ([f"--adapters={other}", "--raw_text"], "other was trained with another vocabulary"),
             ([f"--adapters={other}", "--format=onnx"], "other was trained with another vocab"),
+            ([f"--adapters={other}"], "other was trained with another vocabulary"),
             ([f"--adapters={deep}"], f"--adapters {deep} .* may only train plain adapters"),
             (
                 [f"--adapters={diverged}"],

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import unittest
 from unittest import mock
 
 import numpy as np
@@ -262,6 +263,18 @@ class NumbersTest(ExtractionTestCase):
             self.assertEqual(self.tokenizer.convert_ids_to_tokens(ids), tokens)
             self.assertAllClose(archive["features"][start:end], outputs, rtol=0, atol=1e-5)
 
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
+    def test_a_remote_archive(self):
+        self.write(TEXTS)
+        local = np.load(self.extract("out.npz"))
+        remote = "ram://extract_features_test/out.npz"
+        code, _, stderr = self.call("--output_file=" + remote)
+        self.assertIsNone(code, stderr)
+        with tf.io.gfile.GFile(remote, "rb") as reader:
+            archive = np.load(io.BytesIO(reader.read()))
+        self.assertAllEqual(archive["features"], local["features"])
+        self.refuse(["ram://nothing/x", "cannot be read"], "--input_file=ram://nothing/x")
+
     def test_it_streams(self):
         """The first lines are written before the last texts are read."""
         self.write(TEXTS * 100)
@@ -346,6 +359,19 @@ class RefusalsTest(ExtractionTestCase):
 
         with mock.patch.object(files.TextFile, "__init__", change):
             self.refuse([path, "line 41", "NUL"])
+
+    def test_a_file_that_loses_or_gains_lines(self):
+        init = extract_features.feature_files.TextFile.__init__
+        for count in (2, 9):
+            path = self.write(b"a dog\n" * 3)
+
+            def change(texts, *args, count=count):
+                init(texts, *args)
+                self.write(b"a dog\n" * count)
+
+            with mock.patch.object(extract_features.feature_files.TextFile, "__init__", change):
+                parts = [path, "had 3 lines, and now has"]
+                self.refuse(parts, "--pooling=cls", name="out.npy")
 
     def test_an_older_file_stays_where_a_run_fails(self):
         self.write(TEXTS)

@@ -23,11 +23,11 @@ import run_classifier
 import tokenization
 from adapter_bert.common import errors, tf_estimator
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import adapter_checkpoints, task_adapter
 from adapter_bert.ops import xla
 from adapter_bert.tasks import classifier_data, glue, table_readers
 from adapter_bert.training import finetuning
-from adapter_tests.support import command_lines, tiny
+from adapter_tests.support import command_lines, own_models, tiny
 from adapter_tests.support.mutations import files_in
 from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, read, write
 
@@ -362,6 +362,11 @@ class BadInputTest(ScriptTestCase):
     def test_checkpoints(self):
         bigger = os.path.join(tiny.write_bert(self.folder, hidden_size=16), "bert_model.ckpt")
         self.refuse_all([(["--init_checkpoint=" + bigger], [bigger, "[23, 16]", "[23, 8]"])])
+        full = os.path.join(self.folder, "full.ckpt")
+        adapter = own_models.build_task_adapter(self.bert)
+        adapter_checkpoints.to_full_checkpoint(adapter, self.prefix, full)
+        ignored = [full, "16 tensors of adapters that this model would ignore"]
+        self.refuse_all([(["--init_checkpoint=" + full, "--tuning=full"], ignored)])
 
     def test_vocabularies(self):
         longer, cased = (

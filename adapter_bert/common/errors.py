@@ -40,10 +40,12 @@ def exit_code(main, *arguments):
     """Calls `main(*arguments)` and returns the exit code.
 
     1 after a `UserError`, whose sentence goes to stderr; so does the path of a PermissionError or
-    NotADirectoryError, and a text that is not UTF-8. 130 after Ctrl-C, SIGTERM or SIGHUP, which all
-    raise KeyboardInterrupt during the call. 141 if stdout was closed, as in `--help | head`; 1 if
-    its disk is full.
+    NotADirectoryError, or of any OSError of a remote path, and a text that is not UTF-8. 130 after
+    Ctrl-C, SIGTERM or SIGHUP, which all raise KeyboardInterrupt during the call. 141 if stdout was
+    closed, as in `--help | head`; 1 if its disk is full.
     """
+    if hasattr(sys.stdout, "reconfigure"):  # It may be no UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with interrupts.handle_signals(signal.default_int_handler):
             try:
@@ -53,11 +55,10 @@ def exit_code(main, *arguments):
                     sys.stdout.flush()
     except UserError as error:
         return _report(error)
-    except (PermissionError, NotADirectoryError) as error:
-        if error.filename is None:
-            raise
-        return _report(UserError(f"{error.filename}: {error.strerror}"))
     except OSError as error:
+        is_users = isinstance(error, (PermissionError, NotADirectoryError))
+        if error.filename is not None and (is_users or "://" in str(error.filename)):
+            return _report(UserError(f"{error.filename}: {error.strerror}"))
         if error.errno not in (errno.EPIPE, errno.ENOSPC) or not _is_stdout_broken():
             raise
         if isinstance(error, BrokenPipeError):

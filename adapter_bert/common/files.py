@@ -177,14 +177,14 @@ def copy(path: str, destination: str) -> None:
 def _gfile(path: str, function: str, *arguments: Any, **options: Any) -> Any:
     """Returns the result of the `tf.io.gfile` function of that name for a remote path."""
     tf = _tensorflow(path)
-    with _as_os_errors(tf):
+    with _as_os_errors(tf, path):
         return getattr(tf.io.gfile, function)(path, *arguments, **options)
 
 
 @contextlib.contextmanager
 def _remote_file(path, mode):
     tf = _tensorflow(path)
-    with _as_os_errors(tf), tf.io.gfile.GFile(path, mode) as file:
+    with _as_os_errors(tf, path), tf.io.gfile.GFile(path, mode) as file:
         yield file
 
 
@@ -196,16 +196,16 @@ def _tensorflow(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def _as_os_errors(tf):
+def _as_os_errors(tf, path):
     """Converts TensorFlow's errors to the matching OSError while entered."""
     try:
         yield
     except tf.errors.UnimplementedError as error:  # No file system handles the scheme.
         raise unreadable_scheme(error.message) from error
     except tf.errors.NotFoundError as error:
-        raise FileNotFoundError(reason(error)) from error
+        raise FileNotFoundError(errno.ENOENT, reason(error), path) from error
     except tf.errors.OpError as error:
-        raise OSError(reason(error)) from error
+        raise OSError(errno.EIO, reason(error), path) from error
 
 
 def write_atomically(path: str, content: Union[str, bytes]) -> None:

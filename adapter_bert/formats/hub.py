@@ -50,7 +50,7 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
 
     Args:
       folder: folder of the task adapter; if it has no card, one is created on the Hub.
-      repository: owner/name.
+      repository: owner/name, or hf://owner/name.
       private: whether a new repository is private.
 
     Returns:
@@ -59,7 +59,9 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
     Raises:
       UserError: the adapter is damaged, the repository's name is invalid, or the Hub rejects it.
     """
-    repository, revision = _parse(_SCHEME + repository, "REPOSITORY")
+    if not repository.startswith(_SCHEME):
+        repository = _SCHEME + repository
+    repository, revision = _parse(repository, "REPOSITORY")
     if revision:
         raise UserError(f"REPOSITORY {repository}: expected owner/name without a revision.")
     adapter = task_adapter.load(folder, "ADAPTER_DIR")

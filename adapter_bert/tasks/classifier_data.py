@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, Optional
 import numpy as np
 
 import tokenization
-from adapter_bert.common import paths
+from adapter_bert.common import paths, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
@@ -114,6 +114,14 @@ def find_task(config: TaskConfig, trained_adapter):
     Raises:
       UserError: the task is unknown, its data is missing, or --adapter is of another kind of task.
     """
+    if trained_adapter:
+        description = trained_adapter.description
+        script = task_kinds.get(description.kind).script
+        if script != "run_classifier.py":
+            raise UserError(
+                f"--adapter was trained on {description.task}, a {description.kind} task; use"
+                f" {script}."
+            )
     task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
     data_dir = paths.find_data_dir(config.data_dir, folder)
     if isinstance(task, glue.TaskProcessor):

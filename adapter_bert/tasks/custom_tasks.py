@@ -329,7 +329,10 @@ class TableProcessor(SplitProcessor):
             missing = [
                 name for name in expected if not files.exists(os.path.join(self._data_dir, name))
             ]
-            raise UserError(f"--data_dir={self._data_dir}: there is no {' or '.join(missing)}.")
+            raise UserError(
+                f"--data_dir={self._data_dir}: there is no {' or '.join(missing)}, which supplies"
+                " missing splits and, without --adapter, the labels."
+            )
         return self._table(path)
 
     def _path(self, split: str) -> Optional[str]:

@@ -78,6 +78,9 @@ class TextFile:
         self._path = path
         if not files.is_remote(path) and files.exists(path) and not os.path.isfile(path):
             raise UserError(f"--input_file={path}: expected a regular file, as it is read twice.")
+        if files.is_remote(path):
+            with files.convert_read_errors(f"--input_file={path}"):
+                files.size(path)  # Iterating over a remote file hides its errors.
         self._length = sum(1 for _ in self)
         if not self._length:
             raise UserError(f"--input_file={path}: the file is empty; expected one text per line.")
@@ -208,8 +211,13 @@ class _Archive:
             arrays["starts"] = np.array(self._starts, np.int64)
             arrays["token_ids"] = np.concatenate(self._ids)
             num_rows = self._starts[-1]
+
+        def write(content):
+            self._writer.write(content)
+            return len(content)  # Remote files return None.
+
         # Hides `seek`, which remote files lack.
-        stream: Any = types.SimpleNamespace(write=self._writer.write, flush=lambda: None)
+        stream: Any = types.SimpleNamespace(write=write, flush=lambda: None)
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, values in arrays.items():
                 content = io.BytesIO()

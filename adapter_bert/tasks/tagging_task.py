@@ -131,7 +131,8 @@ def load(
     if given:
         labels = given.description.labels
     else:
-        train = tagged_files.get("train") or _read(config, paths, "train")
+        why = ", or --adapter, for the task's labels"
+        train = tagged_files.get("train") or _read(config, paths, "train", why)
         labels = _labels_of(train)
     is_chunks = tag_schemes.are_chunk_tags(labels)
     splits = {name: _as_split(name, file, labels, is_chunks) for name, file in tagged_files.items()}
@@ -146,12 +147,12 @@ def load(
 _DATA_FLAGS = ("data_dir", "train_file", "dev_file", "test_file")
 
 
-def _read(config, paths, split):
+def _read(config, paths, split, why=""):
     if not paths[split]:
         folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
         raise UserError(
             f"{folder or f'Neither --data_dir nor --{split}_file is given'}; expected sentences"
-            f" for {split} in {split}.txt or --{split}_file."
+            f" for {split} in {split}.txt or --{split}_file{why}."
         )
     (path,) = paths[split]
     return tagging_data.read(path, config.token_column, config.tag_column, split != "test")

@@ -331,6 +331,11 @@ class FinetuningConfig(TextConfig, DeviceConfig):
                         tuning_values["method"],
                     )
             adapter_config = None
+        if tuning_values["train_pooler"] and tuning_values["method"] in ("full", "top_layers"):
+            logging.warning(
+                "--train_pooler has no effect: --tuning=%s always trains the pooler.",
+                tuning_values["method"],
+            )
         return cls(
             **config_values,
             tuning=Tuning(**tuning_values, layer_norms=layer_norms),

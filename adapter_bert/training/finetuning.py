@@ -305,7 +305,9 @@ def _texts_and_backbone(setup):
 def check(setup: Setup, task: Task) -> None:
     """Raises UserError if --adapter, or a task's tensors in --init_checkpoint, do not fit."""
     description = describe(setup, task, {})
-    checkpoints.check_shapes(setup.bert.init_checkpoint, task_adapter.shapes(description))
+    trained_shapes = task_adapter.shapes(description)
+    checkpoints.check_shapes(setup.bert.init_checkpoint, trained_shapes)
+    _check_no_other_adapters(setup.bert.init_checkpoint, set(trained_shapes))
     if setup.start.adapter:
         where = f"--adapter {setup.config.adapter_folder}"
         task_adapter.check_fits(
@@ -750,7 +752,13 @@ def _check_is_trained(output, init_checkpoint):
             f"The model is not trained yet: --output_dir {output.path} has no checkpoint, and"
             f" --init_checkpoint {init_checkpoint} lacks {untrained[-1]}; train first (--do_train)."
         )
-    ignored = sorted(name for name in checkpoint_names - trained_names if "/adapters/" in name)
+    _check_no_other_adapters(init_checkpoint, trained_names)
+
+
+def _check_no_other_adapters(init_checkpoint, trained_names):
+    """Raises UserError if --init_checkpoint holds adapters that the model does not train."""
+    names = set(checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map())
+    ignored = sorted(name for name in names - trained_names if "/adapters/" in name)
     ignored = [name for name in ignored if not name.endswith(checkpoints.MOMENTS)]
     if ignored:
         raise UserError(

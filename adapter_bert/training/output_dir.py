@@ -187,6 +187,8 @@ _DIGEST_NAMES = {
     "dev_data": "the dev data (--data_dir, --predict_file, --dev_file)",
     "started_from": "the task adapter that it starts from (--adapter)",
 }
+# Settings whose runs also record the dev data, and how often and how it is scored.
+_SELECTIONS = ("keep_best", "early_stopping_patience")
 # Settings that exactly the runs with adapters record.
 _ADAPTER_SETTINGS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
 
@@ -194,16 +196,28 @@ _ADAPTER_SETTINGS = ("adapter_fn", "adapter_size", "adapter_activation", "adapte
 def describe_by_flags(differences):
     """Returns phrases about how settings differ, named by their flags.
 
-    If --tuning differs and one of the methods has no adapters, adapter settings are omitted.
+    Settings that only one run has because of another difference are omitted: those of adapters if
+    --tuning differs, and all others if --keep_best or --early_stopping_patience does.
 
     Args:
       differences: list of (name, before, now), as in `OutputDir.claim`.
     """
     other_method = any(name == "method" for name, _, _ in differences)
+    selections = {
+        name
+        for name, *values in differences
+        if name in _SELECTIONS and bool(values[0]) != bool(values[1])
+    }
+
+    def is_consequence(name):
+        if other_method and name in _ADAPTER_SETTINGS:
+            return True
+        return bool(selections) and name not in selections
+
     return [
         _describe_by_flag(name, before, now)
         for name, before, now in differences
-        if not (other_method and name in _ADAPTER_SETTINGS and None in (before, now))
+        if not (None in (before, now) and is_consequence(name))
     ]
 
 

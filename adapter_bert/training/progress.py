@@ -32,12 +32,12 @@ class _Display:
     def __init__(self, unit, done, total, examples, every_seconds, delay_seconds=0.0, stream=None):
         self._unit, self._total, self._examples = unit, total, examples
         self._every_seconds = every_seconds
-        self._stream = stream or sys.stdout
+        self._stream = stream or sys.stdout  # None if the shell started the script with >&-.
         now = time.monotonic()
         self._last_shown = (done, now)  # (count, time).
         self._due_time = now + delay_seconds
         self._bar = None
-        if self._stream.isatty():
+        if self._stream and self._stream.isatty():
             bar_format = _BAR_FORMAT.format(unit)
             self._bar = tqdm(total=total, initial=done, file=self._stream, bar_format=bar_format)
 

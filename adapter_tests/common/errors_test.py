@@ -123,6 +123,21 @@ class ExitCodeTest(tf.test.TestCase):
             code, said = self.call(raising, error)
             self.assertEqual((code, said), (1, f"Error: /data/a: {error.strerror}.\n"))
 
+    def test_a_remote_path_that_cannot_be_reached(self):
+        code, said = self.call(raising, OSError(5, "Could not resolve the host", "gs://bucket/a"))
+        self.assertEqual((code, said), (1, "Error: gs://bucket/a: Could not resolve the host.\n"))
+
+    def test_a_terminal_that_lacks_a_character(self):
+        program = "import sys; from adapter_bert.common import errors; "
+        program += "sys.exit(errors.exit_code(lambda: print('na \u0142')))"
+        process = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=paths.PROJECT,
+            env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+            stdout=subprocess.PIPE,
+        )
+        self.assertEqual((process.returncode, process.stdout), (0, b"na \\u0142\n"))
+
     def test_a_bug_flies_on(self):
         with self.assertRaises(tf.errors.UnimplementedError):
             errors.exit_code(raising, tf.errors.UnimplementedError(None, None, "an operation"))

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import tempfile
+import unittest
 from unittest import mock
 
 import numpy as np
@@ -107,6 +108,18 @@ class ObjectTest(FilesTestCase):
         with self.assertRaisesRegex(UserError, "nosuch.* cannot read") as caught:
             files.read_object("nosuch://folder/thing")
         self.assertNotIn("JSON", str(caught.exception))
+
+
+class RemoteTest(tf.test.TestCase):
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
+    def test_errors_name_the_path(self):
+        path = "ram://files_test/missing"
+        with self.assertRaises(FileNotFoundError) as caught:
+            files.size(path)
+        self.assertEqual(caught.exception.filename, path)
+        with self.assertRaises(FileNotFoundError) as caught, files.open_file(path) as reader:
+            reader.read()
+        self.assertEqual(caught.exception.filename, path)
 
 
 class ExistsTest(FilesTestCase):

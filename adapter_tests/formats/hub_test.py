@@ -97,7 +97,9 @@ class HubTest(tf.test.TestCase):
         self.assertTrue(self.hub.is_private["me/mrpc"])
         self.assertIn("Bearer hf_secret", self.hub.tokens)
         self.assertEqual(self.hub.repositories["me/mrpc"][-1], mutations.files_in(self.adapter))
-        for path in (address, "hf://me/mrpc"):
+        code, _, complaints = self.convert("push", self.adapter, "hf://me/again")
+        self.assertEqual(code, 0, complaints)
+        for path in (address, "hf://me/mrpc", "hf://me/again"):
             code, output, complaints = self.convert("describe", path)
             self.assertEqual(code, 0, complaints)
             self.assertIn("Task adapter: MRPC, classification", output)

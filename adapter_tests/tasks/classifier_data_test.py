@@ -38,9 +38,13 @@ class FindTaskTest(tf.test.TestCase):
         self.assertEqual(processor.get_labels(), ["1", "0", "2"])
         with self.assertRaisesRegex(UserError, "--adapter .* classification task.* regression"):
             self.find("--task_name=custom", "--label_type=float", *columns, given=given)
-        given.description.kind = "span"
+        given.description.kind = "regression"
         with self.assertRaisesRegex(UserError, r"expected classification\.$"):
             self.find("--task_name=airline", given=given)
+        given.description.kind, given.description.task = "span", "SQuAD"
+        for arguments in ([], ["--task_name=airline"]):
+            with self.assertRaisesRegex(UserError, r"on SQuAD, a span task; use run_squad.py\.$"):
+                self.find(*arguments, given=given)
         processor, _ = self.find("--task_name=custom", "--label_type=float", *columns)
         self.assertEqual((processor.get_labels(), processor.task.kind), ([], "regression"))
 

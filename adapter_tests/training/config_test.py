@@ -199,6 +199,11 @@ class TuningTest(RefusalTestCase):
         ):
             self.assertEqual(self.settings(*arguments), (expected, None))
 
+    def test_a_pooler_that_is_trained_anyway(self):
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.settings("--tuning=full", "--train_pooler")
+        self.assertIn("--train_pooler has no effect: --tuning=full", logs.output[0])
+
     def test_flags_of_adapters_that_other_methods_do_not_use_are_named(self):
         with self.assertLogs("absl", "WARNING") as logs:
             self.settings("--tuning=head", "--adapter_size=8", "--adapter_sites=attention")

@@ -717,6 +717,18 @@ class InFlagsTest(tf.test.TestCase):
             # Settings that follow from the other method, and others.
             ([("adapter_size", 64, None), method], [tuned]),
             ([("adapter_size", 64, None)], [["--adapter_size", "64"]]),
+            # Settings that only a run with --keep_best has, and others.
+            (
+                [
+                    ("keep_best", True, None),
+                    ("early_stopping_patience", 0, None),
+                    ("dev_data", "a", None),
+                    ("evaluated_every", 4, None),
+                    ("learning_rate", 3e-4, 5e-5),
+                ],
+                [["--keep_best", "not set"], ["--learning_rate"]],
+            ),
+            ([("dev_data", "a", "b"), ("evaluated_every", 4, 8)], [["dev data"], ["4", "8"]]),
             (
                 [("adapter_depth", None, 2), method, ("learning_rate", 3e-4, 5e-5)],
                 [["--adapter_depth", "2"], tuned, ["--learning_rate", "0.0003", "5e-05"]],

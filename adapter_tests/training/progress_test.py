@@ -248,6 +248,10 @@ class CountedTest(tf.test.TestCase):
         )
         self.assertEqual(self.count([], 0, io.StringIO()), "")
 
+    def test_stdout_that_is_closed(self):
+        with mock.patch.object(progress.sys, "stdout", None):
+            self.assertEqual(list(progress.show_progress(iter("ab"), 2)), ["a", "b"])
+
     def test_a_terminal_gets_a_bar(self):
         text = self.count([2.0] * 4, 4, Terminal())
         self.assertEqual(text.count("\n"), 1)
