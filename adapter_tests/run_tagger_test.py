@@ -244,6 +244,17 @@ class TrainingTest(TaggerTestCase):
             ["training data"], "--do_train", "--num_train_epochs=8", "--train_file=" + other
         )
 
+    def test_header_line_of_a_training_file_is_warned_of(self):
+        for header, has_warning in (("token tag\n", True), ("", False)):
+            content = header + "the DET\ndog NOUN\n\na DET\ncat NOUN\n"
+            path = write(os.path.join(self.folder, "train.txt"), content)
+            output_dir = os.path.join(self.folder, f"pos{has_warning}")
+            arguments = ["--do_train", "--train_batch_size=1", "--train_file=" + path]
+            with self.assertLogs("absl", "INFO") as log:
+                self.succeed(*arguments, output_dir=output_dir)
+            warning = f"{path}: only the first line has the tag 'tag'; remove the line if it is"
+            self.assertEqual(warning in "\n".join(log.output), has_warning)
+
     def test_a_tag_that_the_training_does_not_have(self):
         for content, has_warning in (
             ("the O\ndog I-CITY\n", True),

@@ -160,7 +160,8 @@ def _read(config, paths, split, why=""):
 
 def _labels_of(train: tagging_data.TaggedFile):
     """Returns the labels of a training file: its tags; for chunks B and I of each type."""
-    tags = sorted({tag for _, tag in tagging_data.tags_at(train.sentences)})
+    all_tags = [tag for _, tag in tagging_data.tags_at(train.sentences)]
+    tags = sorted(set(all_tags))
     if tag_schemes.are_chunk_tags(tags):
         _check_notation(train)
         types = sorted({tag[2:] for tag in tags if tag != tag_schemes.OUTSIDE})
@@ -168,6 +169,12 @@ def _labels_of(train: tagging_data.TaggedFile):
     if len(tags) < 2:
         raise UserError(
             f"{train.path}: all tags are {tagging_data.shown(tags[0])}; expected at least two tags."
+        )
+    if all_tags.count(all_tags[0]) == 1:
+        logging.warning(
+            "%s: only the first line has the tag %s; remove the line if it is a header.",
+            train.path,
+            tagging_data.shown(all_tags[0]),
         )
     return tuple(tags)
 
