@@ -1,6 +1,6 @@
-"""Tests of benchmarks/: how contestants are measured and compared, and that plain ones are right.
+"""Tests of benchmarks/: measuring and comparing contestants, and the results of the plain ones.
 
-No time is tested; the workers here are stand-ins, or compute on a tiny model.
+No test checks a time. The workers are stand-ins, or compute on a tiny model.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from adapter_bert.training import finetuning
 from adapter_tests.support import tiny
 
 FOLDER = os.path.join(PROJECT, "benchmarks")
-sys.path.append(FOLDER)  # Its scripts import each other so.
+sys.path.append(FOLDER)  # Its scripts import each other by bare name.
 
 if tf.__version__.startswith("1."):
     raise unittest.SkipTest("Benchmarks run on TensorFlow 2.")
@@ -53,7 +53,7 @@ def cells(line):
 
 
 def program(folder, name, text):
-    """A contestant whose program is `text`."""
+    """Returns a contestant whose program is `text`."""
     path = os.path.join(folder, name + ".py")
     with open(path, "w") as writer:
         writer.write(textwrap.dedent(text))
@@ -61,7 +61,7 @@ def program(folder, name, text):
 
 
 class StartTest(tf.test.TestCase):
-    def test_what_make_bench_runs_starts_anywhere(self):
+    def test_benchmark_scripts_start_from_any_folder(self):
         with open(os.path.join(PROJECT, "Makefile"), encoding="utf-8") as reader:
             scripts = sorted(set(re.findall(r"benchmarks/\w+\.py", reader.read())))
         self.assertIn("benchmarks/precision.py", scripts)
@@ -117,12 +117,12 @@ class TurnsTest(tf.test.TestCase):
             self.assertGreater(min(t.seconds + [t.first]), 0)
         self.assertEqual(harness.versions_of(timings), ["a", "b"])
 
-    def test_peak_memory_is_each_contestants_own(self):
+    def test_peak_memory_is_measured_per_contestant(self):
         timings, _ = self.run_workers({"small": 1, "large": 200 * 10**6}, repeats=1)
         difference = timings[1].bytes - timings[0].bytes
         self.assertAllClose(difference, 200e6, atol=20e6)
 
-    def test_a_contestant_that_fails_ends_the_benchmark_with_its_words(self):
+    def test_failing_contestant_aborts_benchmark_with_its_error(self):
         broken = program(
             tempfile.mkdtemp(dir=self.get_temp_dir()), "broken", "raise OSError('so it is')"
         )
@@ -131,7 +131,7 @@ class TurnsTest(tf.test.TestCase):
         with self.assertRaisesRegex(SystemExit, "(?s)broken failed.*so it is"):
             harness.take_turns_whole([broken], 1)
 
-    def test_whole_processes_take_turns_each_in_a_new_folder(self):
+    def test_whole_processes_take_turns_in_new_folders(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         order = os.path.join(folder, "order")
         text = f"""
@@ -174,14 +174,14 @@ class ResultsTest(tf.test.TestCase):
         self.assertEqual({line.count("|") for line in lines}, {8})
         self.assertEqual({line.count("|") for line in harness.compare(timings, "ours")}, {7})
 
-    def test_targets_are_judged(self):
+    def test_targets_are_reported_as_reached_or_missed(self):
         timings = [timing("ours", 2.0), timing("peer", 4.0)]
         targets = [harness.Target("peer", 0.5), harness.Target("peer", 0.4)]
         reached, missed = harness.judge(timings, "ours", targets)
         self.assertRegex(reached, r"measured 0\.5×: reached")
         self.assertRegex(missed, r"measured 0\.5×: missed")
 
-    def test_a_benchmark_replaces_its_own_section_alone(self):
+    def test_benchmark_replaces_only_its_own_section(self):
         one = harness.with_section("", "one", "first \\1")
         both = harness.with_section(one, "two", "second")
         self.assertRegex(both, r"(?s)^# Results.*first \\1.*second")
@@ -189,7 +189,7 @@ class ResultsTest(tf.test.TestCase):
         self.assertEqual(again, both.replace("first \\1", "third"))
         self.assertEqual(harness.with_section(again, "one", "third"), again)
 
-    def test_what_a_measurement_writes_leaves_its_revision_clean(self):
+    def test_results_file_does_not_make_revision_dirty(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         os.mkdir(os.path.join(folder, "benchmarks"))
         paths = [os.path.join(folder, name) for name in ("code.py", "benchmarks/RESULTS.md")]
@@ -217,7 +217,7 @@ class ResultsTest(tf.test.TestCase):
             with mock.patch.dict(os.environ, PATH=""):
                 self.assertEqual(harness.revision(), "unknown")
 
-    def test_the_machine_is_described(self):
+    def test_machine_line_names_revision_hardware_and_versions(self):
         (line,) = harness.machine(["TensorFlow 9", "TensorFlow 9"])
         self.assertRegex(line, r"^\d{4}-\d\d-\d\d, revision .*\d+ cores, \d+ GB")
         self.assertEqual(line.count("TensorFlow 9"), 1)
@@ -229,26 +229,27 @@ class WorkloadTest(tf.test.TestCase):
     def flops(self, **options):
         return sum(p.flops for p in workload.products(SIZES, 3, 5, **options))
 
-    def test_products_of_a_forward_pass(self):
+    def test_forward_pass_flops_match_hand_count(self):
         # Rows 15, D 8, inner 16, adapter 64, 3 * 2 heads of 4.
         dense = 4 * 8 * 8 + 2 * 8 * 16 + 2 * 2 * 8 * 64
         attention = 2 * 3 * 2 * 5 * 5 * 4
         self.assertEqual(self.flops(backward=False), 2 * 2 * (15 * dense + attention))
 
-    def test_products_of_a_step(self):
+    def test_training_step_flops_match_hand_count(self):
         forward = self.flops(backward=False)
         weights = 2 * 2 * 15 * 2 * 2 * 8 * 64
         attention = 2 * 2 * 2 * 3 * 2 * 5 * 5 * 4
-        # Gradients of the inputs cost what the products do, twice for those of two activations.
+        # The gradient of a product's input costs as much as the product. A product of two
+        # activations has two such gradients.
         self.assertEqual(self.flops(backward=True), 2 * forward + attention + weights)
 
-    def test_of_the_last_layer_only_the_first_position(self):
-        whole = self.flops(backward=False) // 2  # Of a layer.
+    def test_only_first_counts_one_position_in_last_layer(self):
+        whole = self.flops(backward=False) // 2  # Of one layer.
         dense = 2 * 8 * 8 + 2 * 8 * 16 + 2 * 2 * 8 * 64
         last = 15 * 2 * 8 * 8 + 3 * dense + 2 * 3 * 2 * 1 * 5 * 4
         self.assertEqual(self.flops(backward=False, only_first=True), whole + 2 * last)
 
-    def test_no_product_could_stand_for_another(self):
+    def test_products_are_distinct_with_consistent_shapes(self):
         for only_first in (False, True):
             products = workload.products(SIZES, 3, 5, backward=True, only_first=only_first)
             self.assertEqual(len(set(products)), len(products))
@@ -258,7 +259,7 @@ class WorkloadTest(tf.test.TestCase):
             for p in products:
                 self.assertEqual(np.matmul(*(operand_of(p))).ndim, len(p.left[1]))
 
-    def test_a_batch_has_no_padding(self):
+    def test_batch_has_no_padding(self):
         batch = workload.features(100, 2, 6)
         self.assertEqual({v.dtype for v in batch.values()}, {np.dtype(np.int32)})
         self.assertEqual({v.shape for v in batch.values()}, {(2, 6), (2,)})
@@ -267,14 +268,14 @@ class WorkloadTest(tf.test.TestCase):
 
 
 def operand_of(product):
-    """Zeros of the shapes that a product multiplies."""
+    """Returns zeros in the shapes that a product multiplies."""
     left, right = np.zeros(product.left[1]), np.zeros(product.right[1])
     left = np.swapaxes(left, -1, -2) if product.transpose_left else left
     return left, np.swapaxes(right, -1, -2) if product.transpose_right else right
 
 
 class PlainBertTest(tf.test.TestCase):
-    """The plain model is the same model: equal variables, loss and gradients."""
+    """The plain model has the same variables, loss and gradients as ours."""
 
     def outputs(self, build, values=None):
         """Returns (loss, probabilities, gradients by name, variables by name)."""
@@ -306,7 +307,7 @@ class PlainBertTest(tf.test.TestCase):
         )
         return loss, probabilities
 
-    def test_loss_and_gradients_are_ours(self):
+    def test_plain_loss_and_gradients_equal_ours(self):
         *ours, values = self.outputs(self.ours)
         plain = self.outputs(lambda features: plain_bert.classifier(SIZES, features, 0.0), values)
         self.assertEqual(set(plain[3]), set(values))
@@ -314,7 +315,7 @@ class PlainBertTest(tf.test.TestCase):
         for expected, found in zip(ours, plain):
             self.assertAllClose(found, expected, rtol=1e-4, atol=1e-5)
 
-    def test_a_step_is_ours(self):
+    def test_plain_training_step_matches_hand_computed_adam(self):
         # The first step of Adam without bias correction, by hand, for a gradient below the clip.
         with tf.Graph().as_default(), tf.Session() as session:
             kernel = tf.get_variable("bert/adapters/w", initializer=[2.0, -1.0])
@@ -329,7 +330,7 @@ class PlainBertTest(tf.test.TestCase):
             self.assertAllEqual(session.run(frozen), [1.0])
             self.assertEqual(session.run(tf.train.get_global_step()), 1)
 
-    def test_dropout_is_on_in_training(self):
+    def test_plain_training_applies_dropout(self):
         losses = set()
         with tf.Graph().as_default(), tf.Session() as session:
             features = {name: tf.constant(rows) for name, rows in tiny.arrays(rows=4).items()}
@@ -339,7 +340,7 @@ class PlainBertTest(tf.test.TestCase):
                 losses.add(float(session.run(loss)))
         self.assertGreater(len(losses), 1)
 
-    def test_features_are_ours(self):
+    def test_plain_features_equal_ours(self):
         folder = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
         vocab_file = os.path.join(folder, "vocab.txt")
         tokenizer = tokenization.FullTokenizer(vocab_file)
@@ -357,7 +358,7 @@ class PlainBertTest(tf.test.TestCase):
             self.assertAllEqual(arrays[name], [getattr(f, name) for f in features])
         self.assertAllEqual(arrays["label_ids"], [1, 0, 1])
 
-    def test_rate_rises_then_falls(self):
+    def test_learning_rate_rises_then_falls(self):
         rates = [plain_mrpc.rate_at(step, 20) / workload.LEARNING_RATE for step in range(20)]
         self.assertAllClose(rates[:4], [0, 0.5, 0.9, 0.85])
         self.assertAllClose(rates[-1], 0.05)
@@ -372,7 +373,7 @@ class PlainTokenizerTest(tf.test.TestCase):
         "a" * 201 + " " + "\u0130stanbul \u1e9e \U0001f600",
     )
 
-    def test_tokens_are_those_of_full_tokenizer(self):
+    def test_plain_tokens_match_full_tokenizer(self):
         folder = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
         vocab_file = os.path.join(folder, "vocab.txt")
         tokenizer = tokenization.FullTokenizer(vocab_file)
@@ -384,7 +385,7 @@ class PlainTokenizerTest(tf.test.TestCase):
             words = plain_tokenizer.words_of(text)
             self.assertEqual(words, tokenizer.basic_tokenizer.tokenize(text))
 
-    def test_tokens_are_the_originals(self):
+    def test_plain_tokens_match_original_goldens(self):
         data = os.environ.get("ADAPTER_BERT_DATA")
         if not data:
             self.skipTest("Needs the original's tokens ($ADAPTER_BERT_DATA).")
@@ -400,7 +401,7 @@ class PlainTokenizerTest(tf.test.TestCase):
 
 
 class OwnModelTest(tf.test.TestCase):
-    def test_the_step_that_is_timed_trains(self):
+    def test_timed_step_trains_and_forward_pass_does_not(self):
         import own_model
 
         settings = own_model.settings(dict(SIZES, max_position_embeddings=128), "float32")
@@ -418,7 +419,7 @@ class OwnModelTest(tf.test.TestCase):
 
 
 class StepTest(tf.test.TestCase):
-    def test_the_share_is_of_the_fastest_floor_of_the_same_work_in_bfloat16(self):
+    def test_share_uses_fastest_bfloat16_floor_of_same_work(self):
         import step
 
         timings = [
@@ -445,7 +446,7 @@ class ArgumentsTest(tf.test.TestCase):
             main()
         return said.getvalue()
 
-    def test_without_an_environment_the_berts_folder_is_that_of_the_demo(self):
+    def test_bert_dir_defaults_to_the_demo_folder(self):
         import squad_reading
 
         root = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -455,7 +456,7 @@ class ArgumentsTest(tf.test.TestCase):
             said = self.refusal(squad_reading.main, "--squad_file=squad.json")
         self.assertIn(f"--bert_dir={demo}: there is no vocab.txt in it", said)
 
-    def test_glue_is_needed_for_its_tasks_alone(self):
+    def test_glue_dir_is_required_only_for_glue_tasks(self):
         import epoch
         import int8_scores
 
@@ -477,7 +478,7 @@ class ArgumentsTest(tf.test.TestCase):
 
 
 class ServingTest(tf.test.TestCase):
-    def test_requests_that_fail_end_the_benchmark(self):
+    def test_failed_requests_abort_the_benchmark(self):
         import serving
 
         report = {"requests": 9, "seconds": 1.0, "p50": 0.1, "p99": 0.2, "failed": 9}
@@ -492,7 +493,7 @@ class ServingTest(tf.test.TestCase):
 
 
 class StepsTest(tf.test.TestCase):
-    def test_a_short_training_has_its_steps_whatever_the_size_of_the_data(self):
+    def test_short_training_has_same_steps_for_any_data_size(self):
         import epoch
 
         for rows in (24, 408, 3668):
@@ -504,7 +505,7 @@ class StepsTest(tf.test.TestCase):
 
 
 class TracedTest(tf.test.TestCase):
-    def test_marks_come_in_the_order_of_a_run(self):
+    def test_marks_follow_the_order_of_a_run(self):
         import startup
 
         bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))

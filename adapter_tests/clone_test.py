@@ -1,4 +1,4 @@
-"""A clone as a package of somebody's project, as google-research/bert is used."""
+"""Tests a clone as a package inside another project, as google-research/bert is used."""
 
 import glob
 import os
@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import paths
 
-# As in the scripts for named entities that were written for BERT.
+# Uses the clone as scripts for named-entity recognition with BERT do.
 PROJECT = """
 import common, files, layers
 
@@ -44,7 +44,7 @@ print(tokenization.BasicTokenizer().tokenize("Adapters work."))
 
 
 class CloneTest(tf.test.TestCase):
-    def test_a_project_with_modules_of_the_same_names(self):
+    def test_clone_works_in_project_with_same_module_names(self):
         for clone in ("bert", "adapter_bert"):
             folder = tempfile.mkdtemp(dir=self.get_temp_dir())
             shutil.copytree(

@@ -1,4 +1,4 @@
-"""What pytest needs to know of tf.test, and what tests leave alone."""
+"""Fixtures for all tests: their temporary folders and XLA. Also selects and orders the tests."""
 
 import importlib
 import os
@@ -17,13 +17,13 @@ def own_folders(tmp_path_factory):
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     yield
     for path in list(folder.rglob("*")):
-        if path.is_symlink():  # TensorFlow removes its folder, but fails at a link.
+        if path.is_symlink():  # TensorFlow fails to remove its folder if it contains a link.
             path.unlink()
 
 
 @pytest.fixture(autouse=True, scope="class")
 def without_xla(request):
-    """Lets XLA compile nothing in modules and classes with the marker of this name."""
+    """Disables XLA in modules and classes with the marker `without_xla`."""
     if not request.node.get_closest_marker("without_xla"):
         yield
         return
@@ -34,7 +34,7 @@ def without_xla(request):
 
 
 def pytest_collection_modifyitems(items):
-    # tf.test.TestCase has a method of this name that is no test; it would count as skipped in each
-    # class, among which a real skip goes unseen.
+    # `test_session` is a method of tf.test.TestCase, not a test. pytest would report it as skipped
+    # in each class, which would hide real skips.
     items[:] = [item for item in items if item.name != "test_session"]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -1,4 +1,7 @@
-"""Tests of the demo: its data's generator, that words do not give labels away, and its module."""
+"""Tests of the demo's data and embedding module.
+
+The data's labels must not be predictable from word overlap.
+"""
 
 import os
 import re
@@ -25,13 +28,16 @@ def read_bytes(*path):
 
 
 def read_rows(split):
-    """The rows of a committed file, header excluded, each a list of five strings."""
+    """Returns the rows of a committed file without its header, each a list of five strings."""
     text = read_bytes(DEMO, "MRPC", split + ".tsv").decode("utf-8-sig")
     return [line.split("\t") for line in text.split("\n")[1:-1]]
 
 
 def word_features(split):
-    """[N, 4] jaccard, containment, length difference, number mismatch; [N] labels, for a split."""
+    """Returns (features [N, 4], labels [N]) of a split.
+
+    The features are jaccard, containment, length difference and number mismatch.
+    """
     features, labels = [], []
     for label, _, _, one, other in read_rows(split):
         words = one.lower().split(), other.lower().split()
@@ -50,13 +56,13 @@ def word_features(split):
 
 
 def best_threshold_accuracy(feature, labels):
-    """The accuracy of the best rule "at least t", or its opposite, chosen on these very rows."""
+    """Returns the accuracy of the best rule "at least t", or its opposite, fitted on these rows."""
     right = [np.mean((feature >= threshold) == labels) for threshold in np.unique(feature)]
     return max(right + [1 - share for share in right])
 
 
 def logistic_regression(features, labels):
-    """Weights [F + 1] (the bias is last) of the maximum likelihood, by Newton's method."""
+    """Returns the maximum-likelihood weights [F + 1], bias last, by Newton's method."""
     inputs = np.c_[features, np.ones(len(features))]
     weights = np.zeros(inputs.shape[1])
     for _ in range(20):
@@ -67,7 +73,7 @@ def logistic_regression(features, labels):
 
 
 class GeneratorTest(tf.test.TestCase):
-    def test_writes_the_committed_bytes(self):
+    def test_generator_reproduces_committed_files(self):
         output_dir = self.get_temp_dir()
         script = os.path.join(DEMO, "make_mrpc.py")
         subprocess.check_call([sys.executable, script, "--output_dir", output_dir])
@@ -81,21 +87,21 @@ class OverlapTest(tf.test.TestCase):
         pairs = [frozenset(row[3:]) for split in SPLITS for row in read_rows(split)]
         self.assertLen(set(pairs), len(pairs))
 
-    def test_no_threshold_on_shared_words_tells_paraphrases(self):
+    def test_word_overlap_threshold_does_not_predict_labels(self):
         features, labels = word_features("dev")
         majority = max(np.mean(labels), 1 - np.mean(labels))
         for column in (0, 1):
             accuracy = best_threshold_accuracy(features[:, column], labels)
             self.assertLess(accuracy, majority + 0.1)
 
-    def test_no_logistic_regression_on_words_tells_paraphrases(self):
+    def test_word_logistic_regression_does_not_predict_labels(self):
         weights = logistic_regression(*word_features("train"))
         features, labels = word_features("dev")
         scores = np.c_[features, np.ones(len(features))] @ weights
         majority = max(np.mean(labels), 1 - np.mean(labels))
         self.assertLess(np.mean((scores > 0) == labels), majority + 0.1)
 
-    def test_both_labels_range_from_few_to_most_words_shared(self):
+    def test_both_labels_cover_low_and_high_word_overlap(self):
         features, labels = word_features("train")
         for label in (0, 1):
             jaccard = features[labels == label, 0]
@@ -105,7 +111,7 @@ class OverlapTest(tf.test.TestCase):
 
 class EmbeddingModuleTest(tf.test.TestCase):
     def run_script(self, *arguments):
-        """(the report's lines, the embeddings of a tiny BERT's words)."""
+        """Runs the script on a tiny BERT; returns (report, embeddings by word)."""
         bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
         script = runpy.run_path(os.path.join(DEMO, "embedding_module.py"))
         checkpoint = os.path.join(bert, "bert_model.ckpt")
@@ -118,7 +124,7 @@ class EmbeddingModuleTest(tf.test.TestCase):
         table = tf.train.load_variable(checkpoint, "bert/embeddings/word_embeddings")
         return script["run"](values), dict(zip(tiny.VOCABULARY, table))
 
-    def test_texts_become_the_means_of_their_words_embeddings(self):
+    def test_text_embedding_is_mean_of_word_embeddings(self):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "module")
         report, table = self.run_script(f"--output_dir={folder}")
         self.assertEqual(report, [f"Module: {folder} ({len(table)} words, 8 wide)"])
@@ -134,7 +140,7 @@ class EmbeddingModuleTest(tf.test.TestCase):
         found = model.compute_embeddings(module, texts)
         self.assertAllClose(found, [zeros, *expected, zeros])
 
-    def test_what_is_cut_short_leaves_no_module(self):
+    def test_interrupted_export_leaves_no_module(self):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "module")
 
         def begin(module, path, session):
@@ -146,7 +152,7 @@ class EmbeddingModuleTest(tf.test.TestCase):
             self.run_script(f"--output_dir={folder}")
         self.assertEqual(os.listdir(os.path.dirname(folder)), [])
 
-    def test_what_is_refused(self):
+    def test_invalid_arguments_are_refused(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         vocabulary = os.path.join(folder, "vocab.txt")
         open(vocabulary, "w").close()

@@ -1,7 +1,8 @@
-"""Every command of the pages and of the scripts' first lines is parsed by the script that it calls.
+"""Tests that the commands on the pages and in the scripts' docstrings work.
 
-Those of `RUN` are run, in the order of the pages, in a folder where a newcomer's BERT and data are
-tiny ones; what a page shows of their output is what comes out, but for the numbers.
+Each command must be parsed by the script that it calls. The commands in `RUN` are also run, in the
+order of the pages, with a tiny BERT and tiny data. Their output must contain the lines that the
+page shows; numbers may differ.
 """
 
 import argparse
@@ -39,7 +40,7 @@ PAGES += sorted(
     os.path.relpath(path, PROJECT) for path in glob.glob(os.path.join(PROJECT, "docs/*.md"))
 )
 
-# Page → what those of its commands begin with that are run; in text blocks, not in sentences.
+# Page → beginnings of the commands that are run. Commands in sentences are not run.
 RUN = {
     "README.md": ("export", "make demo", "python run_classifier.py"),
     "docs/from_adapterhub.md": tuple(
@@ -64,17 +65,17 @@ RUN = {
     "results/README.md": ("python run_report.py",),
 }
 FURTHER = {"run_sweep.py": ["--dry_run"]}
-# What takes several devices; adapter_tests/training/distribution_test.py has them.
+# Flags that need several devices; adapter_tests/training/distribution_test.py tests them.
 DEVICES = re.compile("--(distribution|num_tpu_cores)=")
 
 
 class Command(NamedTuple):
-    """A command of a page, and the lines that the page shows of its output."""
+    """A command on a page, and the lines of its output that the page shows."""
 
     page: str
     line: int
     text: str
-    output: Optional[List[str]]  # None: it stands in a sentence.
+    output: Optional[List[str]]  # None for a command in a sentence.
 
     @property
     def place(self):
@@ -95,7 +96,7 @@ def read(page):
 
 
 def blocks(page):
-    """(the fenced blocks of a page, its other lines with their numbers)."""
+    """Returns (the fenced blocks of a page, its other lines with their numbers)."""
     found, prose, block = [], [], None
     for number, line in enumerate(read(page).splitlines(), 1):
         fence = re.match(r"\s*```(.*)$", line)
@@ -109,7 +110,7 @@ def blocks(page):
 
 
 def is_whole(text):
-    """Whether a shell would not wait for more."""
+    """Returns whether a command is complete, so that a shell would not wait for more."""
     try:
         shlex.split(text, comments=True)
     except ValueError:
@@ -118,7 +119,7 @@ def is_whole(text):
 
 
 def commands_of(block, page):
-    """The `Command`s of a block, in "console" blocks what follows "$ "."""
+    """Returns the `Command`s of a block; outside of "bash" blocks they follow "$ "."""
     found, open_one = [], None
     for number, line in block.lines:
         if open_one is not None:
@@ -140,7 +141,7 @@ INLINE = re.compile(rf"`((?:{PROGRAMS}|{SCRIPT})\s[^`]+)`")
 
 @functools.lru_cache(maxsize=None)
 def commands(page):
-    """All `Command`s of a page: of its blocks, and those between backquotes."""
+    """Returns all `Command`s of a page, in its blocks and between backquotes."""
     fenced, prose = blocks(page)
     found = [c for block in fenced for c in commands_of(block, page) if c.text]
     text = "\n".join(line for _, line in prose)
@@ -153,25 +154,25 @@ def commands(page):
 
 
 def commands_of_docstring(script):
-    """The `Command`s of a script's first lines."""
+    """Returns the `Command`s in a script's docstring."""
     text = ast.get_docstring(ast.parse(read(script)))
     found = re.findall(rf"^    ({PROGRAMS} (?:.*\\\n)*.*)", text, re.MULTILINE)
     return [Command(script, 1, command, None) for command in found]
 
 
 def words_of(text, folder):
-    """What a shell makes of a command, started in a folder."""
+    """Returns the words into which a shell in a folder expands a command."""
     script = f"set -- {text}\nprintf '%s\\0' \"$@\""
     said = subprocess.check_output(["bash", "-c", script], cwd=folder)
     return said.decode().split("\0")[:-1]
 
 
 class ParsedError(Exception):
-    """A script has parsed its command line."""
+    """Reports that a script has parsed its command line."""
 
 
 def parses_arguments(call):
-    """Checks that a call comes as far as having parsed a command line by argparse."""
+    """Checks that a call parses a command line with argparse."""
     parse = argparse.ArgumentParser.parse_args
 
     def stop(parser, *arguments):
@@ -187,7 +188,7 @@ def parses_arguments(call):
 
 
 def values_of(script, arguments):
-    """(the module, its parsed flags, what is left of the command line)."""
+    """Returns (the module, its parsed flags, the remaining arguments)."""
     module = importlib.import_module(script[: -len(".py")])
     values, rest = parsed(module.define_flags, script, arguments)
     return module, values, rest
@@ -206,7 +207,7 @@ def parse_python(script, *arguments):
         parses_arguments(lambda: convert_checkpoint.main(command))
         return
     if script.startswith("benchmarks/") and not SERVES:
-        return  # Some benchmarks measure what serves.
+        return  # Some benchmarks import the serving packages.
     with mock.patch.object(
         sys, "path", [os.path.dirname(os.path.join(PROJECT, script)), *sys.path]
     ):
@@ -220,7 +221,7 @@ def parse_python(script, *arguments):
 
 
 def scripts_of_make(*targets):
-    """The scripts that make would run for its targets, each with its arguments."""
+    """Yields the scripts that make would run for its targets, each with its arguments."""
     said = subprocess.check_output(
         ["make", "--dry-run", "--always-make", *targets], cwd=PROJECT, universal_newlines=True
     )
@@ -231,15 +232,15 @@ def scripts_of_make(*targets):
 
 
 def parse_make(*targets):
-    """Make knows the targets, and the scripts the command lines that it would run."""
+    """Checks that make knows the targets, and that their scripts parse the arguments."""
     for words in scripts_of_make(*targets):
         parse_python(*words)
 
 
 def parse_pip(*words):
-    """What is installed is what the tests run with."""
+    """Checks that requirements-dev.txt lists the installed package or file."""
     assert words[0] == "install", words
-    if words[-1] == "tensorflow[and-cuda]":  # An extra of what the files before it require.
+    if words[-1] == "tensorflow[and-cuda]":  # An extra of a package in the files before it.
         words = words[:-1]
     package, is_one, _ = words[-1].partition("==")
     line = f"{package}>=" if is_one else " ".join(words[1:]) + "\n"
@@ -268,7 +269,7 @@ def parse_saved_model_cli(*arguments):
 
 
 def parse_curl(*arguments):
-    """`ServingTest` sends them all."""
+    """Checks the URL; `RunTest.check_serving` sends the requests of docs/serving.md."""
     assert arguments[-1].startswith("http://127.0.0.1:8501/v1/"), arguments
 
 
@@ -287,13 +288,13 @@ PARSERS = {
 
 class DocsTestCase(tf.test.TestCase):
     def enter(self, context):
-        """Leaves a context when the test ends."""
+        """Enters a context until the test ends."""
         context.__enter__()
         self.addCleanup(context.__exit__, None, None, None)
 
 
 class PagesTest(DocsTestCase):
-    def test_python_and_json_are_valid(self):
+    def test_python_and_json_blocks_are_valid(self):
         for page in PAGES:
             for block in blocks(page)[0]:
                 text = "\n".join(line for _, line in block.lines)
@@ -302,7 +303,7 @@ class PagesTest(DocsTestCase):
                 elif block.language == "json":
                     json.loads(text)
 
-    def test_every_command_is_parsed_by_what_it_calls(self):
+    def test_every_documented_command_parses(self):
         names = "BERT_BASE_DIR", "GLUE_DIR", "SQUAD_DIR", "SQUAD_FILES"
         self.enter(mock.patch.dict(os.environ, dict.fromkeys(names, "/given")))
         modules = [path for path in sorted(os.listdir(PROJECT)) if path.endswith(".py")]
@@ -316,14 +317,14 @@ class PagesTest(DocsTestCase):
             program_name, *arguments = words_of(command.text, PROJECT)
             with self.subTest(command.place):
                 self.assertIn(program_name, PARSERS)
-                # zsh refuses a pattern that no file matches, as none matches with the flag's name.
+                # zsh refuses a glob without a match. No file name begins with the flag.
                 self.assertNotRegex(command.text, r"--\w+=[^\s'\"$]*[*?]")
                 try:
                     PARSERS[program_name](*arguments)
                 except SystemExit as end:
                     self.assertEqual(end.code, 0)
 
-    def test_links_lead_somewhere(self):
+    def test_links_have_existing_targets(self):
         for page in PAGES:
             for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
                 if target.startswith("http"):
@@ -334,14 +335,14 @@ class PagesTest(DocsTestCase):
                 if anchor:
                     self.assertIn(anchor, anchors(path), f"{page}: {target}")
 
-    def test_the_pictures_are_what_their_scripts_draw(self):
+    def test_committed_figures_match_their_scripts(self):
         for name in ("adapter", "architecture"):
             folder = os.path.join(PROJECT, "docs", "figures")
             with mock.patch.object(sys, "path", [folder, *sys.path]):
                 script = runpy.run_path(os.path.join(folder, name + ".py"))
             self.assertEqual(script["svg"](), read(f"docs/figures/{name}.svg"))
 
-    def test_pictures_are_shown(self):
+    def test_results_page_shows_every_figure(self):
         for path in glob.glob(os.path.join(PROJECT, "results", "*.png")):
             self.assertIn(f"]({os.path.basename(path)})", read("results/README.md"))
 
@@ -351,19 +352,19 @@ def tf1():
 
 
 def anchors(page):
-    """Where links into a page may lead: its headings, as GitHub writes them."""
+    """Returns the anchors of a page: its headings, as GitHub writes them in links."""
     headings = [line for _, line in blocks(page)[1] if line.startswith("#")]
     plain = (re.sub(r"[^\w\- ]", "", heading.lstrip("# ").lower()) for heading in headings)
     return [heading.replace(" ", "-") for heading in plain]
 
 
 def masked(line):
-    """A line of output without what differs from run to run."""
+    """Returns a line of output with 0 for each number and digest, which vary between runs."""
     return re.sub(r"[0-9a-f]{64}|-?\d[\d.,]*", "0", line)
 
 
 def keys_of(value):
-    """The keys of all objects in a JSON value."""
+    """Returns the keys of all objects in a JSON value."""
     if isinstance(value, list):
         return set().union(*map(keys_of, value))
     if isinstance(value, dict):
@@ -372,7 +373,7 @@ def keys_of(value):
 
 
 class SessionTestCase(DocsTestCase):
-    """Where /path/to on the pages leads to, and the current folder."""
+    """Runs commands in a folder of the test, which also replaces /path/to on the pages."""
 
     def setUp(self):
         super().setUp()
@@ -395,18 +396,21 @@ class SessionTestCase(DocsTestCase):
         return os.path.join(self.folder, *parts)
 
     def words(self, command):
-        """A command's words, with its paths in this folder."""
+        """Returns a command's words, with this folder in place of /path/to."""
         return words_of(command.text.replace("/path/to", shlex.quote(self.folder)), self.folder)
 
     def run_command(self, command):
-        """Runs a command; what it prints holds what the page shows of its end."""
+        """Runs a command, and checks that its output contains the lines that the page shows.
+
+        If the page shows "...", only the lines after the last one are checked.
+        """
         program_name, *arguments = self.words(command)
         if program_name == "export":
             name, value = arguments[0].split("=", 1)
             os.environ[name] = value
             return
         printed = io.StringIO()
-        if program_name == "make":  # Of what it would run, the training alone.
+        if program_name == "make":  # Only the training of what it would run.
             calls = (words for words in scripts_of_make(*arguments) if words[0].startswith("run_"))
         else:
             calls = [arguments]
@@ -421,7 +425,7 @@ class SessionTestCase(DocsTestCase):
             self.assertIn(masked(line), found)
 
     def run_python(self, script, *arguments):
-        """The lines that end a script's run."""
+        """Runs a script; returns its report, a list of lines."""
         arguments = [*arguments, *FURTHER.get(script, ())]
         if script == "convert_checkpoint.py":
             convert_checkpoint.main(arguments)
@@ -430,7 +434,7 @@ class SessionTestCase(DocsTestCase):
         return module.run(values)
 
     def run_page(self, page):
-        """Runs a page's commands of `RUN`, each once; all of `RUN` must be there."""
+        """Runs a page's commands in `RUN`, each once; checks that the page has all of them."""
         texts, starts = set(), set()
         for command in commands(page):
             start = next((s for s in RUN[page] if command.text.startswith(s)), None)
@@ -445,7 +449,7 @@ class SessionTestCase(DocsTestCase):
 
 
 class ResultsTest(SessionTestCase):
-    def test_the_tables_are_what_the_commands_make_of_the_records(self):
+    def test_committed_tables_match_committed_records(self):
         for name in ("records", "ablations", "searches"):
             source = os.path.join(PROJECT, "results", name)
             shutil.copytree(source, self.path("results", name))
@@ -459,7 +463,7 @@ class ResultsTest(SessionTestCase):
 
 @pytest.mark.slow
 class RunTest(SessionTestCase):
-    def test_readme_and_the_pages_behind_it(self):
+    def test_commands_of_readme_and_docs_run(self):
         shutil.copytree(os.path.join(PROJECT, "results", "grids"), "results/grids")
         os.makedirs("output/sizes")
         with open("output/sizes/results.jsonl", "w") as writer:
@@ -474,7 +478,7 @@ class RunTest(SessionTestCase):
         self.check_moving()
 
     def check_python(self):
-        """The README's Python gives a probability for each class."""
+        """Checks that the README's Python gives a probability for each class."""
         (block,) = (b for b in blocks("README.md")[0] if b.language == "python")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -494,7 +498,7 @@ class RunTest(SessionTestCase):
 
     @contextlib.contextmanager
     def served(self, *arguments):
-        """(the lines that a server says at its start, its port)."""
+        """Runs a server; yields (the first line that it prints, its port)."""
         port = tiny.free_port()
         process = subprocess.Popen(
             [sys.executable, os.path.join(PROJECT, "serve.py"), *arguments, f"--port={port}"],
@@ -509,7 +513,7 @@ class RunTest(SessionTestCase):
                 process.kill()
 
     def check_serving(self):
-        """The server of the README answers each curl of docs/serving.md with status 200."""
+        """Checks that the README's server answers each curl of docs/serving.md with status 200."""
         importlib.import_module("uvicorn")
         for folder in ("served/mrpc_2/adapter", "adapter"):
             shutil.copytree("output/mrpc/adapter", folder)

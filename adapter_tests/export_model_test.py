@@ -46,7 +46,7 @@ class ExportModelTest(tf.test.TestCase):
     def vocabulary(self):
         return "--vocab_file=" + os.path.join(self.bert, "vocab.txt")
 
-    def test_tasks(self):
+    def test_tasks_are_exported_as_saved_model(self):
         self.save("mrpc")
         self.save("stars", 1, kind="regression", labels=())
         self.save("old", training={"precision": "bfloat16"})
@@ -62,7 +62,7 @@ class ExportModelTest(tf.test.TestCase):
         signatures = tf.saved_model.contains_saved_model(path)
         self.assertTrue(signatures)
 
-    def test_onnx(self):
+    def test_tasks_are_exported_as_onnx(self):
         halved = {"training": {"precision": "bfloat16"}}
         stars = {"kind": "regression", "labels": ()}
         folders = [self.save("mrpc", **halved), self.save("stars", 1, **stars)]
@@ -82,7 +82,7 @@ class ExportModelTest(tf.test.TestCase):
             self.assertRegex(report[1], rf"^ONNX file: {re.escape(path)} \([\d.]+ MB\)$")
             self.assertCountEqual(os.listdir(folder), ["model.onnx", "tasks.json", "vocab.txt"])
 
-    def test_raw_text(self):
+    def test_raw_text_adds_text_signatures(self):
         if in_graph_tokenizer.tensorflow_text is None:
             self.skipTest("tensorflow-text is not installed.")
         folder = self.save("mrpc")
@@ -92,7 +92,7 @@ class ExportModelTest(tf.test.TestCase):
         self.assertEqual(sorted(loaded.signature_def), ["serving_default", "text", "text_pair"])
         self.assertEqual(sorted(loaded.signature_def["text_pair"].inputs), ["text", "text_b"])
 
-    def test_refused(self):
+    def test_invalid_arguments_are_refused(self):
         one = self.save("one")
         cased = self.save("cased", do_lower_case=False)
         other = self.save("other", vocabulary="0" * 16)
@@ -127,7 +127,7 @@ class ExportModelTest(tf.test.TestCase):
 
 
 class TensorFlow1Test(tf.test.TestCase):
-    def test_refused(self):
+    def test_tensorflow_1_is_refused(self):
         one = mock.patch.object(tf, "__version__", "1.15.5")
         sentence = r"export_model\.py needs TensorFlow 2; this is 1\.15\.5\.$"
         with one, self.assertRaisesRegex(UserError, sentence):

@@ -1,4 +1,4 @@
-"""Tests of extract_features.py: its numbers beside BERT in NumPy, and the files that it writes."""
+"""Tests of extract_features.py: compares its numbers with BERT in NumPy, and checks its files."""
 
 import contextlib
 import glob
@@ -32,7 +32,7 @@ TEXTS += ["the small dog likes the big old cat and the young woman hears " * 3, 
 
 
 class ExtractionTestCase(tf.test.TestCase):
-    """A BERT of 5 layers whose outputs differ from token to token."""
+    """Sets up a BERT of 5 layers whose outputs differ from token to token."""
 
     @classmethod
     def setUpClass(cls):
@@ -81,7 +81,7 @@ class ExtractionTestCase(tf.test.TestCase):
         return code, "\n".join(report), stderr.getvalue()
 
     def extract(self, name, *arguments):
-        """Runs the script, which must succeed; returns the path of what it wrote."""
+        """Runs the script, which must succeed; returns the path of its output."""
         code, report, stderr = self.call("--output_file=" + self.path(name), *arguments)
         self.assertIsNone(code, stderr)
         self.assertIn(self.path(name), report)
@@ -98,12 +98,12 @@ class ExtractionTestCase(tf.test.TestCase):
             self.assertNotIn(name, "".join(os.listdir(self.folder)))
 
     def lines(self, *arguments):
-        """The objects of the JSON lines that a run writes."""
+        """Runs the script; returns the objects of the JSON lines that it writes."""
         with open(self.extract("out.jsonl", *arguments)) as reader:
             return [json.loads(line) for line in reader]
 
     def tokens_of(self, text, length=16):
-        """(tokens, segment ids) as Devlin et al. describe them."""
+        """Returns (tokens, segment ids) as Devlin et al. describe them."""
         a, _, b = text.strip().rpartition(" ||| ") if " ||| " in text else (text, "", "")
         a, b = self.tokenizer.tokenize(a), self.tokenizer.tokenize(b)
         while len(a) + len(b) > length - (3 if b else 2):
@@ -112,12 +112,12 @@ class ExtractionTestCase(tf.test.TestCase):
         return first + second, [0] * len(first) + [1] * len(second)
 
     def expected(self, text, layers=(-1, -2, -3, -4), tensors=None, adapters=False, length=16):
-        """(tokens, array [T, L, D]) of a text alone, by NumPy."""
+        """Returns (tokens, array [T, L, D]) of a single text, computed by NumPy."""
         tokens, segments = self.tokens_of(text, length)
         ids = np.array([self.tokenizer.convert_tokens_to_ids(tokens)])
         outputs = []
         for layer in layers:
-            # The output of a layer is that of a BERT whose last one it is.
+            # A layer has the output of a BERT that ends with this layer.
             config = tiny.config(num_hidden_layers=layer % LAYERS + 1)
             values = {**self.values, **(tensors or {})}
             values = {name: np.asarray(value, np.float64) for name, value in values.items()}
@@ -126,7 +126,7 @@ class ExtractionTestCase(tf.test.TestCase):
         return tokens, np.stack(outputs, 1)
 
     def adapter(self, seed=3, **changes):
-        """(folder, tensors) of a random task adapter of the BERT."""
+        """Saves a random task adapter of the BERT; returns (folder, tensors)."""
         description = task_adapters.description(
             **{
                 "backbone": adapter_checkpoints.backbone_of(self.prefix, self.config),
@@ -155,7 +155,7 @@ class NumbersTest(ExtractionTestCase):
                 found = [layer["values"] for layer in each["layers"]]
                 self.assertAllClose(found, of_token, rtol=0, atol=1e-5)
 
-    def test_json_lines_are_those_of_numpy(self):
+    def test_json_lines_match_numpy(self):
         self.write(TEXTS)
         self.check(self.lines(), TEXTS)
 
@@ -166,16 +166,16 @@ class NumbersTest(ExtractionTestCase):
         self.assertEqual(values, [round(value, 6) for value in values])
         self.assertGreater(len(set(values)), 200)
 
-    def test_other_layers_in_their_order(self):
+    def test_layers_are_written_in_the_requested_order(self):
         self.write(TEXTS)
         self.check(self.lines("--layers=0,-5,4, 2"), TEXTS, (0, -5, 4, 2))
 
-    def test_one_hot_embeddings_and_another_length(self):
+    def test_one_hot_embeddings_and_shorter_length_match_numpy(self):
         self.write(TEXTS)
         lines = self.lines("--use_one_hot_embeddings", "--max_seq_length=9", "--layers=-1")
         self.check(lines, TEXTS, (-1,), length=9)
 
-    def test_an_adapter(self):
+    def test_adapter_outputs_match_numpy(self):
         folder, tensors = self.adapter()
         self.write(TEXTS)
         lines = self.lines("--adapter=" + folder, "--layers=-1,-3")
@@ -184,12 +184,12 @@ class NumbersTest(ExtractionTestCase):
         with_it = self.expected(TEXTS[0], tensors=tensors, adapters=True)[1]
         self.assertGreater(np.abs(plain - with_it).max(), 0.1)
 
-    def test_an_adapter_of_a_full_fine_tuning_has_none(self):
+    def test_fully_fine_tuned_outputs_match_numpy(self):
         folder, tensors = self.adapter(tuning=tuning.Tuning("full"), adapter=None)
         self.write(TEXTS)
         self.check(self.lines("--adapter=" + folder), TEXTS, tensors=tensors)
 
-    def test_an_adapter_of_tokens_supplies_their_length(self):
+    def test_span_adapter_supplies_max_seq_length(self):
         folder, tensors = self.adapter(kind="span", labels=(), max_seq_length=11)
         self.write(TEXTS)
         with mock.patch.object(self, "call", self._call_without_length):
@@ -205,7 +205,7 @@ class NumbersTest(ExtractionTestCase):
         with mock.patch.object(command_lines, "parsed", parsed):
             return ExtractionTestCase.call(self, *arguments)
 
-    def test_neither_order_nor_batch_nor_what_is_beside_it_matters(self):
+    def test_outputs_do_not_depend_on_order_or_batch_size(self):
         random = np.random.RandomState(0)
         texts = [tiny.sentence(random) for _ in range(75)]
         texts[40] = TEXTS[3]
@@ -231,7 +231,7 @@ class NumbersTest(ExtractionTestCase):
             )
             self.assertAllClose(found, expected, rtol=0, atol=1e-5)
 
-    def test_pooling(self):
+    def test_pooled_features_match_numpy_in_every_format(self):
         self.write(TEXTS)
         for pooling in ("cls", "mean"):
             lines = self.lines("--pooling=" + pooling)
@@ -251,7 +251,7 @@ class NumbersTest(ExtractionTestCase):
                 self.assertAllClose(found, expected, rtol=0, atol=1e-5)
                 self.assertAllClose(array[index], expected, rtol=0, atol=1e-5)
 
-    def test_tokens_in_an_archive(self):
+    def test_npz_archive_has_the_features_of_all_tokens(self):
         self.write(TEXTS)
         archive = np.load(self.extract("out.npz", "--batch_size=2"))
         self.assertEqual(set(archive), {"features", "layers", "starts", "token_ids"})
@@ -264,7 +264,7 @@ class NumbersTest(ExtractionTestCase):
             self.assertAllClose(archive["features"][start:end], outputs, rtol=0, atol=1e-5)
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
-    def test_a_remote_archive(self):
+    def test_remote_archive_equals_local_archive(self):
         self.write(TEXTS)
         local = np.load(self.extract("out.npz"))
         remote = "ram://extract_features_test/out.npz"
@@ -275,7 +275,7 @@ class NumbersTest(ExtractionTestCase):
         self.assertAllEqual(archive["features"], local["features"])
         self.refuse(["ram://nothing/x", "cannot be read"], "--input_file=ram://nothing/x")
 
-    def test_it_streams(self):
+    def test_features_are_written_while_texts_are_read(self):
         """The first lines are written before the last texts are read."""
         self.write(TEXTS * 100)
         read, written = [], []
@@ -294,7 +294,7 @@ class NumbersTest(ExtractionTestCase):
 
 
 class RefusalsTest(ExtractionTestCase):
-    def test_inputs(self):
+    def test_invalid_input_files_are_refused(self):
         self.refuse(["--input_file", "input.txt", "No such file"])
         for content, parts in (
             (b"", ["empty"]),
@@ -310,7 +310,7 @@ class RefusalsTest(ExtractionTestCase):
         os.mkdir(self.path("input.txt"))
         self.refuse(["--input_file", "input.txt", "file"])
 
-    def test_flags(self):
+    def test_invalid_flags_are_refused(self):
         self.write(TEXTS)
         self.refuse(["--layers", "no layer -6", "-5 to -1", "0 to 4"], "--layers=-1,-6")
         self.refuse(["--layers", "no layer 5"], "--layers=5")
@@ -326,19 +326,19 @@ class RefusalsTest(ExtractionTestCase):
         self.assertEqual(code, 1)
         self.assertIn("--input_file", stderr)
 
-    def test_a_checkpoint_with_adapters_is_no_plain_bert(self):
+    def test_checkpoint_with_adapters_is_refused_as_plain_bert(self):
         self.write(TEXTS)
         folder, _ = self.adapter()
         prefix = self.path("full.ckpt")
         adapter_checkpoints.to_full_checkpoint(task_adapter.load(folder), self.prefix, prefix)
         self.refuse(["--init_checkpoint", "adapters", "--adapter"], "--init_checkpoint=" + prefix)
 
-    def test_an_adapter_of_another_bert(self):
+    def test_adapter_with_another_vocabulary_is_refused(self):
         self.write(TEXTS)
         folder, _ = self.adapter(vocabulary="0123456789abcdef")
         self.refuse(["--adapter", folder, "vocabulary"], "--adapter=" + folder)
 
-    def test_broken_weights(self):
+    def test_non_finite_outputs_are_refused(self):
         self.write(TEXTS)
         folder, tensors = self.adapter()
         adapter = task_adapter.load(folder)
@@ -349,7 +349,7 @@ class RefusalsTest(ExtractionTestCase):
         task_adapter.save(folder, adapter._replace(tensors=tensors))
         self.refuse(["line 1", "NaN or Inf"], "--adapter=" + folder)
 
-    def test_a_file_that_changes_while_it_is_read(self):
+    def test_input_that_becomes_invalid_during_the_run_is_refused(self):
         path, files = self.write(TEXTS * 10), extract_features.feature_files
         init = files.TextFile.__init__
 
@@ -360,7 +360,7 @@ class RefusalsTest(ExtractionTestCase):
         with mock.patch.object(files.TextFile, "__init__", change):
             self.refuse([path, "line 41", "NUL"])
 
-    def test_a_file_that_loses_or_gains_lines(self):
+    def test_input_whose_line_count_changes_is_refused(self):
         init = extract_features.feature_files.TextFile.__init__
         for count in (2, 9):
             path = self.write(b"a dog\n" * 3)
@@ -373,7 +373,7 @@ class RefusalsTest(ExtractionTestCase):
                 parts = [path, "had 3 lines, and now has"]
                 self.refuse(parts, "--pooling=cls", name="out.npy")
 
-    def test_an_older_file_stays_where_a_run_fails(self):
+    def test_failed_run_keeps_the_existing_output_file(self):
         self.write(TEXTS)
         path = self.extract("out.jsonl", "--pooling=cls")
         with open(path) as reader:
@@ -394,7 +394,7 @@ class RefusalsTest(ExtractionTestCase):
             self.assertEqual(reader.read(), before)
         self.assertEqual(sorted(os.listdir(self.folder)), ["input.txt", "out.jsonl"])
 
-    def test_a_path_that_cannot_be_written(self):
+    def test_unwritable_output_paths_are_refused(self):
         self.write(TEXTS)
         code, _, stderr = self.call("--output_file=" + self.path("input.txt/out"))
         self.assertEqual(code, 1)
@@ -405,7 +405,7 @@ class RefusalsTest(ExtractionTestCase):
         self.assertRegex(stderr, r"Error: --output_file=.* cannot be written \(it is a folder")
         self.assertNotIn("Reading", stderr)
 
-    def test_parts_of_a_tpu(self):
+    def test_invalid_tpu_settings_are_refused(self):
         self.write(TEXTS)
         found = mock.patch.object(devices, "find_tpu", lambda *args: (True, None))
         with found:
@@ -417,19 +417,19 @@ class RefusalsTest(ExtractionTestCase):
 
 
 class TextsTest(ExtractionTestCase):
-    def test_a_bom_and_windows_line_ends(self):
+    def test_bom_and_windows_line_endings_are_stripped(self):
         path = self.write(b"\xef\xbb\xbfa dog\r\nthe cat ||| \xc3\xa9 \r\nno end")
         found = [(e.unique_id, e.text_a, e.text_b) for e in extract_features.read_examples(path)]
         self.assertEqual(found, [(0, "a dog", None), (1, "the cat", "é"), (2, "no end", None)])
 
-    def test_a_name_of_a_folder_that_is_not_there(self):
+    def test_missing_output_folders_are_created(self):
         self.write(TEXTS)
         shutil.rmtree(self.path("new"), ignore_errors=True)
         self.assertTrue(os.path.exists(self.extract("new/folder/out.jsonl")))
 
 
 class BertFunctionsTest(ExtractionTestCase):
-    def test_a_length_without_room_for_special_tokens(self):
+    def test_too_small_seq_length_is_refused(self):
         for text_b, length in ((None, 2), ("the cat sees", 3)):
             example = extract_features.InputExample(0, "the dog hears", text_b)
             convert = extract_features.convert_examples_to_features
@@ -439,7 +439,7 @@ class BertFunctionsTest(ExtractionTestCase):
             with self.assertRaisesRegex(errors.UserError, message):
                 convert([example], length - 1, self.tokenizer)
 
-    def test_a_program_written_for_bert(self):
+    def test_original_bert_functions_match_numpy(self):
         path = self.write(TEXTS)
         examples = extract_features.read_examples(input_file=path)
         features = extract_features.convert_examples_to_features(

@@ -1,4 +1,4 @@
-"""Tests of support/mutations.py: what passes its property, and what fails it."""
+"""Tests of support/mutations.py: which readers pass its check, and which fail it."""
 
 import time
 from unittest import mock
@@ -12,7 +12,7 @@ CONTENTS = {"a.json": b'{"a": [1, 2, {"b": "c"}]}', "b.tsv": b"1\t2\n3\t4\n"}
 
 
 def on_damage(action):
-    """Returns a reader that calls action() for all but the valid files."""
+    """Returns a reader that calls action() unless the files are the valid ones."""
 
     def read(folder):
         if mutations.files_in(folder) != CONTENTS:
@@ -29,12 +29,12 @@ def raising(error):
 
 
 class CheckTest(tf.test.TestCase):
-    def test_one_sentence_that_names_the_file_passes(self):
+    def test_refusals_that_name_the_file_pass(self):
         mutations.check(CONTENTS, raising(UserError("a.json: no.")))
         mutations.check(CONTENTS, raising(UserError("--flag: no.")), ("--flag",))
         mutations.check(CONTENTS, lambda folder: None, refuses=False)
 
-    def test_all_else_fails(self):
+    def test_vague_refusals_errors_and_overuse_fail(self):
         for read, pattern in (
             (raising(UserError("no.")), "no name of"),
             (lambda folder: None, "no damage was refused"),

@@ -39,12 +39,12 @@ class ScheduleTest(tf.test.TestCase):
                 ]
             )
 
-    def test_warmup_then_decay(self):
+    def test_rate_warms_up_then_decays_linearly(self):
         # 0.1 * t / 4 for t < 4, then 0.1 * (1 - t / 10): the rate drops to 0.06 at t = 4.
         expected = [0, 0.025, 0.05, 0.075, 0.06, 0.05, 0.01, 0, 0]
         self.assertAllClose(expected, self.rates([0, 1, 2, 3, 4, 5, 9, 10, 12], 4), atol=1e-7)
 
-    def test_without_warmup(self):
+    def test_rate_without_warmup_decays_from_start(self):
         for warmup in (0, None):
             self.assertAllClose([0.1, 0.09], self.rates([0, 1], warmup), atol=1e-7)
 
@@ -111,7 +111,7 @@ class AdamWeightDecayTest(tf.test.TestCase):
             rates = [Sparing(0.1, 0.3).decay_of(name) for name in ("kernel", "spared")]
             self.assertEqual(rates, [0.3, 0.0])
 
-    def test_decay_by_kind(self):
+    def test_weight_decay_depends_on_kind_of_variable(self):
         names = ["kernel", "LayerNorm/gamma", "adapter_w", "adapter_bias"]
         values = self.train(
             2, lambda w: w * 0 + 1, names, ["LayerNorm", "bias"], ["adapter_w", "adapter_bias"]
@@ -121,7 +121,7 @@ class AdamWeightDecayTest(tf.test.TestCase):
                 values[name], self.numpy_adam(2, lambda w: w * 0 + 1, decay), rtol=1e-5
             )
 
-    def test_sparse_gradients_equal_dense_ones(self):
+    def test_sparse_gradients_step_like_dense_ones(self):
         def sparse(w):
             return tf.IndexedSlices(tf.constant([1.0, 2.0]), tf.constant([1, 1]), tf.constant([2]))
 
@@ -129,7 +129,7 @@ class AdamWeightDecayTest(tf.test.TestCase):
         expected = self.numpy_adam(2, lambda w: np.array([0.0, 3.0]), 0.3)
         self.assertAllClose(values["w"], expected, rtol=1e-5)
 
-    def test_variables_of_two_types(self):
+    def test_float32_and_float64_variables_are_trained_together(self):
         with tf.Graph().as_default(), self.session() as session:
             variables = [tf.get_variable(t.name, [2], t) for t in (tf.float32, tf.float64)]
             optimizer = optimization.AdamWeightDecayOptimizer(0.1, beta_1=0.0, beta_2=0.0)
@@ -139,7 +139,7 @@ class AdamWeightDecayTest(tf.test.TestCase):
             session.run(train_op)
             self.assertAllClose(session.run(variables), [v - 0.1 for v in before], rtol=1e-4)
 
-    def test_slot_names_and_global_step(self):
+    def test_slot_names_and_global_step_match_bert(self):
         values = self.train(5, lambda w: w, ["scope/w"])
         self.assertEqual(
             set(values), {"scope/w", "scope/w/adam_m", "scope/w/adam_v", "global_step"}
@@ -157,8 +157,8 @@ class AdamWeightDecayTest(tf.test.TestCase):
 
 
 class MovingAverageTest(tf.test.TestCase):
-    def test_momentum_increases(self):
-        """Computed by hand: the momentum is min(0.99, (1 + t) / (10 + t))."""
+    def test_momentum_increases_with_global_step(self):
+        """Compares with hand computation: the momentum is min(0.99, (1 + t) / (10 + t))."""
         with tf.Graph().as_default(), self.session() as session:
             for t, expected in ((0, 0.1 * 5 + 0.9 * 2), (8, 0.5 * 5 + 0.5 * 2)):
                 average = optimization.moving_average(tf.constant(5.0), 2.0, tf.constant(t))
@@ -174,7 +174,7 @@ def minimize(loss, variables, learning_rate, use_tpu=False):
 
 
 class TakeStepTest(tf.test.TestCase):
-    def test_clips_by_the_global_norm(self):
+    def test_gradients_are_clipped_by_global_norm(self):
         with tf.Graph().as_default(), self.session() as session:
             a = tf.get_variable("a", [], initializer=tf.zeros_initializer())
             b = tf.get_variable("b", [], initializer=tf.zeros_initializer())
@@ -186,14 +186,14 @@ class TakeStepTest(tf.test.TestCase):
         self.assertAllClose(moments["a/adam_m"], 0.1 * 0.6)
         self.assertAllClose(moments["b/adam_m"], 0.1 * 0.8)
 
-    def test_a_loss_without_gradients_is_an_error(self):
+    def test_loss_without_gradients_is_an_error(self):
         with tf.Graph().as_default():
             for name in "ab":
                 tf.get_variable(name, [])
             with self.assertRaisesRegex(ValueError, "none of the 2 variables"):
                 optimization.create_optimizer(tf.constant(1.0), 1e-3, 10, 0, use_tpu=False)
 
-    def test_weight_decay_and_statistics_of_adapter_variants(self):
+    def test_weight_decay_applies_only_to_weight_matrices(self):
         """With gradients of 0, a step applies only the weight decay of 0.01."""
         decayed = {"weights1", "weights_hidden2", "weights2", "output_weights"}
         for normalization in ("layer", "batch"):
@@ -223,7 +223,7 @@ class TakeStepTest(tf.test.TestCase):
             ):
                 minimize(w**2, [w], tf.constant(0.1), use_tpu=True)
 
-    def test_one_replica_outside_of_a_tpu_program(self):
+    def test_use_tpu_outside_tpu_program_means_one_replica(self):
         with tf.Graph().as_default(), self.session() as session:
             w = tf.get_variable("w", [], initializer=tf.ones_initializer())
             train_op = optimization.create_optimizer(w * 0.5, 1e-3, 10, 0, use_tpu=True)
@@ -278,7 +278,7 @@ class TakeStepTest(tf.test.TestCase):
         warnings = [r.getMessage() for r in log.records if r.levelname == "WARNING"]
         return changed, {v.op.name for v in variables}, warnings
 
-    def test_heads_of_other_tasks_do_not_train_and_are_listed(self):
+    def test_unused_heads_are_not_trained_and_are_listed(self):
         def loss_of(model):
             heads = [tf.get_variable(name, [8, 2]) for name in ("task_a", "task_b", "task_c")]
             return tf.reduce_sum(tf.matmul(model.get_pooled_output(), heads[0]) ** 2)
@@ -290,7 +290,7 @@ class TakeStepTest(tf.test.TestCase):
             self.assertIn("task_b, task_c", warning)
             self.assertNotIn("task_a", warning)
 
-    def test_layers_above_the_loss_do_not_train_and_are_listed(self):
+    def test_layers_above_loss_are_not_trained_and_are_listed(self):
         def loss_of(model):
             return tf.reduce_sum(model.get_all_encoder_layers()[0] ** 3)
 
@@ -306,8 +306,8 @@ class TakeStepTest(tf.test.TestCase):
             self.assertNotIn("/layer_0/", warning)
             self.assertNotIn("pooler", warning)
 
-    def test_a_users_variable_inside_the_encoders_scope(self):
-        """adapter-bert does not train it, as it is in no collection; BERT trains it."""
+    def test_user_variable_in_bert_scope_trains_without_adapters(self):
+        """adapter-bert does not train it because it is in no collection. BERT trains it."""
 
         def loss_of(model):
             head = tf.get_variable("bert/mine/head", [8, 2])
@@ -324,8 +324,8 @@ class TakeStepTest(tf.test.TestCase):
         _, _, warnings = self.step_of_user(lambda model: tf.reduce_sum(model.get_pooled_output()))
         self.assertEqual(warnings, [])
 
-    def test_warning_of_a_learning_rate_for_full_fine_tuning(self):
-        """The script may have been written for BERT without adapters, and so its learning rate."""
+    def test_fine_tuning_learning_rate_with_adapters_warns(self):
+        """The script and its learning rate may have been written for BERT without adapters."""
 
         def loss_of(model):
             return tf.reduce_sum(model.get_pooled_output() ** 2)
@@ -337,10 +337,10 @@ class TakeStepTest(tf.test.TestCase):
             _, _, warnings = self.step_of_user(loss_of, adapter_fn, rate)
             self.assertEqual(warnings, [])
 
-    def test_replicas_equal_one(self):
+    def test_two_replicas_train_like_one(self):
         """With clipping, two replicas with half a batch each match one with the whole batch."""
         folders = [tempfile.mkdtemp(dir=self.get_temp_dir()) for _ in range(2)]
-        # A new process, because TensorFlow splits its CPU into two only before the first use.
+        # A new process, because TensorFlow can split its CPU into two only before its first use.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             alone, mirrored, num_graphs = pool.apply(train_alone_and_mirrored, folders)
         self.assertAllClose(alone, mirrored, rtol=1e-5)
@@ -348,7 +348,7 @@ class TakeStepTest(tf.test.TestCase):
 
 
 class MeanGradientsTest(tf.test.TestCase):
-    """Compares with gradients computed by hand of mean((table[id] * w + x)^2)."""
+    """Compares with hand-computed gradients of mean((table[id] * w + x)^2)."""
 
     ids = np.array([0, 1, 1, 2, 1, 0])
     x = np.random.RandomState(0).normal(size=[6, 2])
@@ -393,14 +393,14 @@ class MeanGradientsTest(tf.test.TestCase):
         norm = np.sqrt(np.sum((d_rows * self.w) ** 2) + np.sum(d_w**2))
         return [np.mean(rows**2), norm, d_table, d_w]
 
-    def test_parts_equal_the_whole_batch(self):
+    def test_parts_give_gradients_of_whole_batch(self):
         for num_parts in (1, 2, 3, 6):
             for use_resource in (True, False):
                 actual, missing = self.run_parts(num_parts, use_resource=use_resource)
                 self.assertEqual(missing, [False, False, True])
                 self.assertAllClose(actual, self.by_hand(), rtol=1e-6)
 
-    def test_index_of_a_part(self):
+    def test_loss_function_gets_index_of_part(self):
         def loss_of(features, index):
             w = tf.get_variable("w", [], initializer=tf.ones_initializer())
             return w * tf.reduce_mean(features["x"]) * 0 + w * tf.cast(index, tf.float32)
@@ -408,7 +408,7 @@ class MeanGradientsTest(tf.test.TestCase):
         actual, _ = self.run_parts(3, loss_of)
         self.assertAllClose(actual, [1.0, 1.0, 1.0])
 
-    def test_parts_are_sequential(self):
+    def test_parts_run_one_after_another(self):
         """The backward pass of a part ends before the forward pass of the next part begins."""
         events = []
 
@@ -441,7 +441,7 @@ class MeanGradientsTest(tf.test.TestCase):
         self.assertEqual(events[:6], one_step)
         self.assertEqual(events, one_step * 2)
 
-    def test_one_part_by_default(self):
+    def test_default_is_one_part_without_loop(self):
         indices = []
 
         def loss_of(features, index):
@@ -455,7 +455,7 @@ class MeanGradientsTest(tf.test.TestCase):
         self.assertEqual(indices, [0])
         self.assertNoCommonElements(operations, {"While", "Enter"})
 
-    def test_tpu_replicas_equal_one(self):
+    def test_two_tpu_replicas_step_like_one(self):
         """Two replicas with the same rows match one batch that holds the rows twice."""
         with tf.Graph().as_default(), self.session() as session:
             features = {"ids": tf.constant(self.ids), "x": tf.constant(self.x, tf.float32)}
@@ -474,15 +474,15 @@ class MeanGradientsTest(tf.test.TestCase):
         self.assertAllClose(table, 0.1 * d_table / norm)
         self.assertAllClose(moments["unnamed/w/adam_m"], 0.1 * d_w / norm)
 
-    def test_a_mean_over_tpu_replicas(self):
+    def test_mean_over_tpu_replicas_divides_their_sum(self):
         with tf.Graph().as_default(), self.session(), tpu_function.tpu_shard_context(
             2
         ), mock.patch.object(tf.tpu, "cross_replica_sum", lambda tensor: tensor + 6.0):
             (mean,) = optimization.mean_over_replicas([tf.constant(2.0)], use_tpu=True)
             self.assertEqual(mean.eval(), 4.0)
 
-    def test_statistics_of_the_parts_are_averaged(self):
-        """Two updates from 0, with momentum 0.1 and 2 / 11, by the mean over the parts."""
+    def test_batch_statistics_are_averaged_over_parts(self):
+        """Expects two updates by the mean over the parts: from 0, with momentum 0.1 and 2 / 11."""
 
         def loss_of(features, index):
             w = tf.get_variable("w", [], initializer=tf.ones_initializer())
@@ -509,7 +509,7 @@ class MeanGradientsTest(tf.test.TestCase):
                     self.assertAllClose(actual, [expected], rtol=1e-5)
                 self.assertEqual(layers.take_statistics(), [])
 
-    def test_unequal_parts_are_an_error(self):
+    def test_unequal_parts_are_refused(self):
         with self.assertRaisesRegex(ValueError, "a batch of 6 cannot be split into 4 equal parts"):
             self.run_parts(4)
 
@@ -557,7 +557,7 @@ def l2(arrays):
 @pytest.mark.estimator
 @pytest.mark.slow
 class GoldenTest(tf.test.TestCase):
-    """Compares twenty steps with the original adapter-bert's on a real BERT."""
+    """Compares twenty steps on a real BERT with those of the original adapter-bert."""
 
     def setUp(self):
         super().setUp()
@@ -588,7 +588,7 @@ class GoldenTest(tf.test.TestCase):
         )
         return loss, logits, train_op
 
-    def test_training(self):
+    def test_training_equals_original(self):
         golden = self.golden
         trained_names = [str(name) for name in golden["trained_variable_names"]]
         with tf.Graph().as_default(), self.session() as session:
@@ -621,7 +621,7 @@ class GoldenTest(tf.test.TestCase):
         self.assertAllClose(final_logits, golden["train/final_logits"], rtol=0, atol=2e-5)
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 shows no XLA program.")
-    def test_training_compiled_by_xla(self):
+    def test_training_compiled_by_xla_equals_original(self):
         golden = self.golden
         with tf.Graph().as_default() as graph:
             inputs = self.placeholders()
@@ -643,7 +643,7 @@ class GoldenTest(tf.test.TestCase):
             return tpu_program.imported(definition, outputs, fed, values)
 
         losses = []
-        for t in range(8):  # A few, because each takes a second; `test_training` runs all.
+        for t in range(8):  # Each takes a second; `test_training_equals_original` runs all.
             arrays = [tf.constant(values, tf.int32) for values in self.fed(t)]
             losses.append(run(*arrays)[0].numpy())
         self.assertAllClose(losses, golden["train/losses"][:8], rtol=0, atol=2e-5)

@@ -1,4 +1,4 @@
-"""Tests of results/README.md: each number on the page against the records that lie beside it."""
+"""Tests of results/README.md: compares its numbers with the records in the same folder."""
 
 import csv
 import glob
@@ -31,7 +31,7 @@ def tables_of(text):
 
 
 def ours_of_claims(text):
-    """Our values of the claims with a text in their names."""
+    """Returns our values of the claims whose names contain a text."""
     rows = csv.DictReader(read("claims.tsv").splitlines(), delimiter="\t")
     return [row["ours"] for row in rows if text in row["claim"]]
 
@@ -39,14 +39,14 @@ def ours_of_claims(text):
 class PageTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        # docs_test makes the reports' own pages of the records again, and compares them.
+        # docs_test generates the reports' pages from the records again, and compares them.
         names = [os.path.basename(path) for path in glob.glob(os.path.join(RESULTS, "*.md"))]
         self.reported = [
             table for name in names if name != "README.md" for table in tables_of(read(name))
         ]
         self.page = read("README.md")
 
-    def test_every_table_of_scores_is_one_of_a_report(self):
+    def test_every_table_on_the_page_is_from_a_report(self):
         tables = tables_of(self.page)
         self.assertNotEmpty(tables)
         for table in tables:
@@ -57,7 +57,7 @@ class PageTest(tf.test.TestCase):
         text = re.sub(r"section\s+3\.\d|v[12]\.\d", "", text)
         self.assertEqual(re.findall(r".*(?:\d\.\d|%|±).*", text), [])
 
-    def test_the_readmes_table_is_of_table_1(self):
+    def test_readme_table_matches_table_1_records(self):
         rows = list(csv.DictReader(read("table1.tsv").splitlines(), delimiter="\t"))
         (best,) = {row["method"] for row in rows if "per task (1," in row["method"]}
         labels = {"full": "full fine-tuning", "best": best, "8": "adapters 8", "64": "adapters 64"}
@@ -67,7 +67,7 @@ class PageTest(tf.test.TestCase):
         }
 
         def texts(label, tasks):
-            """A score, or a mean of scores, and its difference from full fine-tuning."""
+            """Returns the mean score of tasks, and its difference from full fine-tuning."""
             mean, full = (
                 sum(float(points[name][task]["points"]) for task in tasks) / len(tasks)
                 for name in (label, "full")
@@ -89,7 +89,7 @@ class PageTest(tf.test.TestCase):
                 trained = [int(points[label][task]["trained_parameters"]) for task in tasks]
                 self.assertIn(f"{sum(trained) / 4 / 22_713_216:.2%}", beginning)
 
-    def test_the_readmes_mean_over_seeds_is_of_the_claims(self):
+    def test_readme_mean_over_seeds_matches_claims(self):
         (frozen, tasks), (trained, same_tasks) = (
             re.match(r"(.*?) (\(.*?\))", text).groups()
             for text in ours_of_claims("adapters, best size per task")
@@ -101,13 +101,13 @@ class PageTest(tf.test.TestCase):
             " ".join(read("../README.md").split()),
         )
 
-    def test_the_readmes_gain_on_squad_is_of_the_claims(self):
+    def test_readme_squad_gain_matches_claims(self):
         (ours,) = ours_of_claims("SQuAD: F1 of adapters of size 64")
         gain = re.fullmatch(r"\+(.*) \(SQuAD\)", ours).group(1)
         text = f"size 64 scores {gain} F1 more than full fine-tuning"
         self.assertIn(text, " ".join(read("../README.md").split()))
 
-    def test_the_scripts_know_the_grids_flags(self):
+    def test_scripts_accept_the_flags_of_grids(self):
         for path in glob.glob(os.path.join(RESULTS, "grids", "*.json")):
             seen = set()
             for trial in grids.expand_grids(grids.read_grids(path)):

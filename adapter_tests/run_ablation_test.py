@@ -1,4 +1,4 @@
-"""Tests of run_ablation.py: its numbers beside those of edited adapters, one by one."""
+"""Tests of run_ablation.py: each of its scores equals the score of an edited adapter."""
 
 import contextlib
 import csv
@@ -28,7 +28,7 @@ def parsed(*arguments):
 
 
 class PartsTest(tf.test.TestCase):
-    def test_gates(self):
+    def test_span_gates_remove_each_span_of_layers(self):
         self.assertEqual(run_ablation.spans(3), [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)])
         self.assertAllEqual(
             run_ablation.span_gates(3),
@@ -45,7 +45,7 @@ class PartsTest(tf.test.TestCase):
         record = {"task": "MRPC", "num_layers": 3, "num_rows": 408, "score": "accuracy"}
         return {**record, "all": 0.75, "none": 0.25, "majority": 0.3, "spans": spans, **changes}
 
-    def test_report(self):
+    def test_report_shows_changes_and_averages(self):
         # The middle layer counts in both halves: (0 + 0.04) / 2 and (0.04 + 25) / 2.
         self.assertEqual(
             run_ablation.report(self.record()),
@@ -62,7 +62,7 @@ class PartsTest(tf.test.TestCase):
             ],
         )
 
-    def test_report_of_numbers_and_of_a_single_layer(self):
+    def test_report_covers_regression_and_a_single_layer(self):
         record = self.record(score="spearman", num_layers=1, spans=[[0, 0, 0.8]], none=0.8)
         del record["majority"]
         self.assertEqual(
@@ -75,7 +75,7 @@ class PartsTest(tf.test.TestCase):
             ],
         )
 
-    def test_it_has_no_flag_of_a_training(self):
+    def test_training_flags_are_not_defined(self):
         values = parsed()
         for name in ("do_train", "learning_rate", "tuning", "adapter_size", "train_batch_size"):
             self.assertNotIn(name, values)
@@ -84,7 +84,7 @@ class PartsTest(tf.test.TestCase):
 
 
 class AblationTestCase(ScriptTestCase):
-    """A BERT of 3 layers and an adapter whose every layer changes what is answered."""
+    """Provides a BERT of 3 layers and an adapter whose every layer changes the predictions."""
 
     @classmethod
     def setUpClass(cls):
@@ -103,7 +103,7 @@ class AblationTestCase(ScriptTestCase):
 
     @classmethod
     def balanced(cls, adapter):
-        """A copy of an adapter whose head says "1" of half of the dev set."""
+        """Copies an adapter, to predict "1" for half of the dev set; returns the copy's folder."""
         output_dir = adapter + "_predicting"
         code, _, stderr = cls.call(output_dir, "--do_eval", "--adapter=" + adapter)
         assert code is None, stderr
@@ -122,7 +122,7 @@ class AblationTestCase(ScriptTestCase):
         training = {"precision": "float32", **dict(training)}
         made = own_models.build_task_adapter(cls.bert3, 1, training=training, **changes)
         folder = os.path.join(cls.root, name + "_adapter")
-        tensors = {  # Wide adapters and a wide head, without biases; LayerNorms as in a BERT.
+        tensors = {  # Large weights without biases; LayerNorms as in a BERT.
             name: 1.5 * value if value.ndim > 1 else np.full_like(value, name.endswith("gamma"))
             for name, value in made.tensors.items()
         }
@@ -131,7 +131,14 @@ class AblationTestCase(ScriptTestCase):
 
     @staticmethod
     def edited(folder, new_folder, part, edit):
-        """A copy of a task adapter: where `part`, a pattern, is in its name, a tensor is edited."""
+        """Saves a copy of a task adapter with some tensors edited; returns its folder.
+
+        Args:
+          folder: the task adapter.
+          new_folder: the copy.
+          part: pattern for names of tensors; those that contain it are edited.
+          edit: function from a tensor to the edited one.
+        """
         made = task_adapter.load(folder)
         tensors = {
             name: edit(value).astype(np.float32) if re.search(part, name) else value
@@ -141,19 +148,19 @@ class AblationTestCase(ScriptTestCase):
         return new_folder
 
     def without(self, adapter, first, last):
-        """The folder of an adapter whose layers from first to last add nothing."""
+        """Returns the folder of an adapter whose layers from first to last add nothing."""
         layers = "|".join(map(str, range(first, last + 1)))
         part = f"layer_({layers})/.*/(weights2|biases2)"
         return self.edited(adapter, f"{adapter}_{first}_{last}", part, np.zeros_like)
 
     def scores(self, adapter, *arguments):
-        """What run_classifier.py says of an adapter on the dev set."""
+        """Returns the scores of run_classifier.py for an adapter on the dev set."""
         output_dir = os.path.join(self.folder, os.path.basename(adapter))
         self.succeed("--do_eval", "--adapter=" + adapter, *arguments, output_dir=output_dir)
         return json.loads(read(os.path.join(output_dir, "eval_results.json")))
 
     def ablate(self, *arguments, adapter=None):
-        """(exit code, report, stderr, what was printed meanwhile)."""
+        """Runs run_ablation.py; returns (exit code, report, stderr, stdout)."""
         report, given = [], ["--adapter=" + (adapter or self.adapter)]
         values = parsed(
             "--data_dir=" + self.data,
@@ -168,14 +175,14 @@ class AblationTestCase(ScriptTestCase):
         return code, "\n".join(report), err.getvalue(), out.getvalue()
 
     def record(self, *arguments, adapter=None):
-        """ablation.json of a run that must succeed."""
+        """Returns ablation.json of a run that must succeed."""
         code, _, stderr, _ = self.ablate(*arguments, adapter=adapter)
         self.assertIsNone(code, stderr)
         return json.loads(read(self.path("ablation.json")))
 
 
 class NumbersTest(AblationTestCase):
-    def test_they_are_those_of_edited_adapters(self):
+    def test_scores_equal_scores_of_edited_adapters(self):
         forward = mock.patch.object(model_fn, "_forward", side_effect=model_fn._forward)
         with forward as graphs:
             code, report, stderr, shown = self.ablate("--eval_batch_size=7")
@@ -216,7 +223,12 @@ class NumbersTest(AblationTestCase):
         self.assertEqual(read(self.path("ablation.txt")) + "Ablation: " + path, report)
 
     def own_task(self, label, *arguments):
-        """Flags of a task of numbers or sets, whose rows are the tiny MRPC's first sentences."""
+        """Writes a custom task with the first sentences of the tiny MRPC; returns its flags.
+
+        Args:
+          label: function from the index of a row to its label.
+          *arguments: further flags.
+        """
         folder = os.path.join(self.folder, "own")
         rows = read(os.path.join(self.data, "dev.tsv")).splitlines()[1:]
         lines = [f"{row.split(chr(9))[3]}\t{label(index)}\n" for index, row in enumerate(rows)]
@@ -225,7 +237,7 @@ class NumbersTest(AblationTestCase):
         columns = ["--text_column=text", "--label_column=label"]
         return ["--task_name=custom", "--data_dir=" + folder, *columns, *arguments]
 
-    def test_numbers(self):
+    def test_regression_scores_match_edited_adapters(self):
         task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
         adapter = self.make("numbers", kind="regression", labels=())
         found = self.record(*task, adapter=adapter)
@@ -241,7 +253,7 @@ class NumbersTest(AblationTestCase):
         self.assertAllClose(pearson["spans"][3], [1, 1, expected["eval_pearson"]], rtol=1e-4)
         self.assertLen({found["all"], *(spearman for _, _, spearman in found["spans"])}, 7)
 
-    def test_adapters_in_one_layer_alone(self):
+    def test_only_layers_with_adapters_affect_the_score(self):
         task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
         adapter = self.make(
             "upper",
@@ -260,7 +272,7 @@ class NumbersTest(AblationTestCase):
         self.assertAllClose(without_it, expected)
         self.assertNotAllClose(with_it, without_it)
 
-    def test_long_texts_in_windows(self):
+    def test_window_scores_match_edited_adapters(self):
         task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
         task.append("--max_seq_length=6")
         adapter = self.make(
@@ -278,7 +290,7 @@ class NumbersTest(AblationTestCase):
         again = self.scores(adapter, *task, "--long_texts=cut", "--overwrite_output_dir")
         self.assertNotAllClose(found["all"], again["eval_spearman"])
 
-    def test_a_pooling_without_windows(self):
+    def test_window_pooling_without_windows_is_refused(self):
         task = self.own_task(lambda index: "ab"[index % 2])
         adapter = self.make("cut", labels=("a", "b"))
         given = [*task, "--adapter=" + adapter, "--window_pooling=max"]
@@ -286,7 +298,7 @@ class NumbersTest(AblationTestCase):
         with self.assertRaisesRegex(errors.UserError, "--window_pooling=max requires --long_texts"):
             run_ablation.run(values)
 
-    def test_seeds_share_a_setting(self):
+    def test_setting_digest_ignores_the_seed(self):
         first = task_adapters.description(training={"random_seed": 1, "train_batch_size": 8})
         second = task_adapters.description(training={"train_batch_size": 8, "random_seed": 2})
         other = task_adapters.description(training={"train_batch_size": 9, "random_seed": 2})
@@ -294,7 +306,7 @@ class NumbersTest(AblationTestCase):
         self.assertEqual(digests[0], digests[1])
         self.assertNotEqual(digests[1], digests[2])
 
-    def test_sets_of_labels(self):
+    def test_multilabel_scores_match_edited_adapters(self):
         sets = ["a", "b", "a,b", "b"]
         task = self.own_task(lambda index: sets[index % 4], "--label_type=multilabel")
         adapter = self.make("sets", kind="multilabel", labels=("a", "b"))
@@ -307,7 +319,7 @@ class NumbersTest(AblationTestCase):
 
 
 class RunsTest(AblationTestCase):
-    def test_what_is_there_is_not_computed_again(self):
+    def test_finished_ablation_is_not_recomputed(self):
         found = self.record()
         write(self.path("ablation.json"), json.dumps({**found, "none": 0.125}))
         before = files_in(self.output_dir)
@@ -318,7 +330,7 @@ class RunsTest(AblationTestCase):
         self.assertEqual(files_in(self.output_dir), before)
         self.assertEqual(self.record("--overwrite_output_dir"), found)
 
-    def test_what_is_there_of_another_adapter_or_of_other_data_is_not_replaced(self):
+    def test_result_of_another_adapter_or_data_is_not_replaced(self):
         self.record()
         before = files_in(self.output_dir)
         other = self.without(self.adapter, 0, 0)
@@ -333,7 +345,7 @@ class RunsTest(AblationTestCase):
             self.assert_one_sentence(code, stderr, [expected, "--overwrite_output_dir"])
         self.assertEqual(files_in(self.output_dir), before)
 
-    def test_a_kill_in_its_middle_leaves_nothing(self):
+    def test_interrupt_leaves_no_files(self):
         kind, calls = classification.KIND, []
         answers = kind.answers
 
@@ -348,7 +360,7 @@ class RunsTest(AblationTestCase):
         self.assertEqual(files_in(self.output_dir), {})
         self.assertEqual(self.record()["num_rows"], 24)
 
-    def test_refused(self):
+    def test_invalid_runs_are_refused(self):
         bare = self.make("bare", method="head")
         code, _, stderr, _ = self.ablate(adapter=bare)
         self.assert_one_sentence(code, stderr, [bare, "--tuning=head", "no adapters to remove"])

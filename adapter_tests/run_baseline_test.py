@@ -1,4 +1,4 @@
-"""Tests of run_baseline.py: the whole script on a toy task, and what it says of wrong input."""
+"""Tests of run_baseline.py: the whole script on a toy task, and its errors for invalid input."""
 
 import contextlib
 import csv
@@ -49,7 +49,7 @@ class ScriptTestCase(tf.test.TestCase):
         self.write_data()
 
     def write_data(self, splits=("train", "dev", "test"), label=None):
-        """Sentences; the label says whether there is "not" among the words."""
+        """Writes sentences; by default the label says whether the word "not" is in them."""
         os.makedirs(self.data, exist_ok=True)
         random = np.random.RandomState(0)
         for split in splits:
@@ -61,7 +61,7 @@ class ScriptTestCase(tf.test.TestCase):
                     writer.write(f"{text}\t{label(row) if label else truth}\n")
 
     def run_script(self, *arguments, steps=10):
-        """The report's lines; trainings have so many steps and two evaluations."""
+        """Runs the script; returns its report. A training has `steps` steps and two evaluations."""
         common = ["--task_name=custom", "--text_column=text", "--label_column=label"]
         common += [f"--data_dir={self.data}", f"--output_dir={self.out}", "--random_seed=1"]
         settings = training.NetworkConfig
@@ -77,18 +77,18 @@ class ScriptTestCase(tf.test.TestCase):
 
 
 class SearchTest(ScriptTestCase):
-    def test_a_search_from_the_data_to_the_report(self):
+    def test_search_writes_results_that_run_report_reads(self):
         report = self.search()
         self.assertRegex(report[0], r"^Search: 3 trials \(\d stopped early\), the best is trial \d")
         found = read_json(self.out, "search.json")
-        self.assertEqual(found["task"], "data")  # As the records of a sweep call it.
+        self.assertEqual(found["task"], "data")  # As in a sweep's records.
         best = max(trial["score"] for trial in found["trials"])
         (chosen, *_) = [t for t in found["trials"] if t["score"] == best]
         results = read_json(self.out, "eval_results.json")
-        # Trained once more, from the same seed, and to its end, it is no worse.
+        # The best model is trained again, from the same seed and to its end, so it is no worse.
         self.assertGreaterEqual(results["eval_accuracy"], best)
         self.assertEqual(results["score"], "eval_accuracy")
-        # The files that run_classifier.py writes, and scores that follow from them.
+        # The files are those of run_classifier.py, and the scores follow from them.
         for stage, start in (("eval", "dev_"), ("test", "")):
             labels = read_rows(self.out, start + "labels.tsv")[1:]
             rows = read_rows(self.out, start + "predictions.tsv")
@@ -100,7 +100,7 @@ class SearchTest(ScriptTestCase):
         self.assertIn(f"eval_accuracy = {results['eval_accuracy']}", self.read("eval_results.txt"))
         settings = read_json(self.out, "settings.json")["training"]
         self.assertEqual({n: settings[n] for n in chosen["settings"]}, chosen["settings"])
-        # A record that run_report.py takes.
+        # run_report.py accepts the record.
         reports = os.path.join(self.folder, "reports")
         search_file = os.path.join(self.out, "search.json")
         arguments = [
@@ -119,7 +119,7 @@ class SearchTest(ScriptTestCase):
             return reader.read()
 
     @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
-    def test_a_saved_model_of_tensorflow_2(self):
+    def test_tensorflow_2_module_trains_frozen_and_fine_tuned(self):
         shutil.rmtree(self.module)
         tf2_modules.save_text_module(self.module)
         for fine_tune in ("false", "true"):
@@ -131,14 +131,14 @@ class SearchTest(ScriptTestCase):
             names = {name for name, _ in held}
             self.assertEqual("module/table" in names, fine_tune == "true")
 
-    def test_started_again_it_trains_nothing_and_says_the_same(self):
+    def test_rerun_trains_nothing_and_repeats_the_report(self):
         first = self.search()
         with mock.patch.object(Baseline, "train", side_effect=AssertionError):
             self.assertEqual(self.search(), first)
 
-    def test_more_trials_may_find_another_best(self):
+    def test_better_trial_replaces_model_once_it_is_trained(self):
         scores = iter([0.5, 0.6, 0.9, 0.7, 0.9, 0.9])
-        trained, changed = [], {"search.db", "search.json"}  # By an interrupted training.
+        trained, changed = [], {"search.db", "search.json"}  # Files that an interruption changes.
 
         def train(model, folder=None, patience=0, on_score=None):
             if folder is None:
@@ -160,21 +160,21 @@ class SearchTest(ScriptTestCase):
             report = self.search("--trials=4", "--pruner=none")
         self.assertLen(trained, 3)
         self.assertNotIn("better_model", os.listdir(self.out))
-        # What the earlier best came to stays recorded.
+        # The earlier best model's record stays.
         recorded = list(map(json.loads, self.read("results.jsonl").splitlines()))
         self.assertEqual([record["flags"]["trials"] for record in recorded], [2, 3, 4])
         self.assertIn("the best is trial 2 with accuracy 0.9000", report[0])
         found = read_json(self.out, "search.json")["trials"]
         self.assertEqual(found[2]["settings"]["conv_dropout"], trained[2].conv_dropout)
 
-    def test_what_another_run_left_is_kept(self):
+    def test_search_refuses_output_dir_of_another_run(self):
         self.run_script("--preset=airline", f"--module={self.module}")
         kept = self.contents()
         with mock.patch.object(Baseline, "train", side_effect=AssertionError):
             with self.assertRaisesRegex(UserError, "settings.json: the model there is not of"):
                 self.search()
             self.assertEqual({name: self.contents()[name] for name in kept}, kept)
-            # As run_classifier.py leaves them.
+            # These files are as run_classifier.py leaves them.
             shutil.rmtree(self.out)
             os.makedirs(os.path.join(self.out, "adapter"))
             for name in ("settings.json", "eval_results.json", "adapter/adapter_config.json"):
@@ -185,7 +185,7 @@ class SearchTest(ScriptTestCase):
         self.assertIn("adapter", os.listdir(self.out))
 
     def contents(self):
-        """Name → bytes of the files in output_dir."""
+        """Returns the bytes of the files in output_dir by name."""
         found = {}
         for name in os.listdir(self.out):
             if os.path.isfile(os.path.join(self.out, name)):
@@ -193,11 +193,11 @@ class SearchTest(ScriptTestCase):
                     found[name] = reader.read()
         return found
 
-    def test_each_training_has_its_own_record(self):
+    def test_different_settings_get_different_record_keys(self):
         preset = ["--preset=airline", f"--module={self.module}", "--overwrite_output_dir"]
         preset.append(f"--records_dir={self.folder}/new/records")
         for further in (["--setting=hidden_layers=3"], [], ["--max_words=5"], ["--max_words=128"]):
-            self.run_script(*preset, *further)  # The last is the default.
+            self.run_script(*preset, *further)  # The last value is the default.
         preset.remove("--overwrite_output_dir")
         self.run_script(*preset)  # Trains nothing.
         with open(os.path.join(self.folder, "new", "records", "results.jsonl")) as reader:
@@ -205,7 +205,7 @@ class SearchTest(ScriptTestCase):
         self.assertEqual([keys.index(key) for key in keys][:3], [0, 1, 2])
         self.assertLen(set(keys), 3)
 
-    def test_other_data_or_another_module_is_another_search(self):
+    def test_search_refuses_to_resume_with_other_data_or_module(self):
         self.search("--search_only")
         with open(os.path.join(self.data, "dev.tsv"), "a") as writer:
             writer.write("one more\tno\n")
@@ -220,7 +220,7 @@ class SearchTest(ScriptTestCase):
             self.search()
 
     @unittest.skipIf(tf2_modules.IS_TF1, "TensorFlow 1 computes in float32 alone.")
-    def test_a_search_resumes_in_its_precision_whatever_is_measured(self):
+    def test_search_resumes_in_recorded_precision(self):
         with mock.patch.object(devices, "has_bfloat16", return_value=True):
             for seconds in (2.0, 1.0):
                 measured = {"float32": seconds, "bfloat16": 1.0}
@@ -232,11 +232,11 @@ class SearchTest(ScriptTestCase):
             with self.assertRaisesRegex(UserError, "started with another precision; give the same"):
                 self.search("--precision=float32")
 
-    def test_a_preset_has_no_search(self):
+    def test_search_only_is_refused_with_preset(self):
         with self.assertRaisesRegex(UserError, "--search_only: --preset trains one model"):
             self.run_script("--preset=airline", f"--module={self.module}", "--search_only")
 
-    def test_search_only_and_another_process(self):
+    def test_concurrent_searches_leave_best_model_to_one_process(self):
         report = self.search("--search_only")
         self.assertEqual(
             report,
@@ -247,7 +247,7 @@ class SearchTest(ScriptTestCase):
             self.assertIn("the last process to end trains the best model", self.search()[0])
             with self.assertRaisesRegex(UserError, "--overwrite_output_dir: another process"):
                 self.search("--overwrite_output_dir")
-        # One that only searches, and is not yet done, leaves the best to the other.
+        # A --search_only process that is still searching leaves the best model to the other.
         real, reports = search.Search.run, []
 
         def run(original_search, train):
@@ -266,7 +266,7 @@ class SearchTest(ScriptTestCase):
         ):
             self.search("--overwrite_output_dir")
 
-    def test_the_seed_is_the_search_s_where_one_process_makes_it(self):
+    def test_search_is_seeded_only_if_one_process_runs_it(self):
         seeds, real = [], search.Search
         journal = os.path.join(self.folder, "search.journal")
 
@@ -286,7 +286,7 @@ class SearchTest(ScriptTestCase):
                     self.search(*arguments)
         self.assertEqual(seeds, [False, False, False, True])
 
-    def test_what_is_refused_overwrites_nothing(self):
+    def test_refused_runs_leave_output_dir_unchanged(self):
         preset = ["--preset=airline", "--overwrite_output_dir"]
         own = f"--module={self.module}"
         self.run_script(*preset, own)
@@ -307,7 +307,7 @@ class SearchTest(ScriptTestCase):
             self.assertEqual(self.contents(), before)
             shutil.move(os.path.join(self.folder, "aside"), os.path.join(self.out, "eval"))
 
-    def test_a_preset(self):
+    def test_preset_trains_one_model_without_search(self):
         arguments = ["--preset=airline", f"--module={self.module}", "--setting=hidden_layers=2"]
         report = self.run_script(*arguments)
         self.assertRegex(report[2], r"use_convolution=True, conv_activation=leaky_relu.*layers=2")
@@ -326,7 +326,7 @@ class SearchTest(ScriptTestCase):
 
 
 class RecordsTest(ScriptTestCase):
-    """A training in name only: it takes one step, and predicts the same of all texts."""
+    """Replaces training by one step, and prediction by the same probabilities for all texts."""
 
     def setUp(self):
         super().setUp()
@@ -346,13 +346,13 @@ class RecordsTest(ScriptTestCase):
         return {"loss": np.zeros(100), "probabilities": np.tile(self.probabilities, [100, 1])}
 
     def run_preset(self, *arguments):
-        """All records, after one more run."""
+        """Runs a preset; returns all records."""
         with mock.patch.multiple(Baseline, train=self.train, predict=self.predict):
             preset = ["--preset=airline", f"--module={self.module}"]
             self.run_script(*preset, f"--records_dir={self.records}", *arguments)
         return records.read(self.records)
 
-    def test_data_of_another_folder_or_column_are_another_task(self):
+    def test_other_folders_and_columns_get_separate_records(self):
         self.run_preset()
         other = os.path.join(self.folder, "other")
         shutil.copytree(self.data, other)
@@ -366,7 +366,7 @@ class RecordsTest(ScriptTestCase):
         self.assertEqual(folders, [self.data, other, self.data])
         self.assertEqual(self.run_preset(*of_other), recorded)
 
-    def test_when_it_finished_is_told_in_utc(self):
+    def test_finish_time_is_recorded_in_utc(self):
         self.addCleanup(time.tzset)
         with mock.patch.dict(os.environ, {"TZ": "XYZ-9"}):
             time.tzset()
@@ -375,7 +375,7 @@ class RecordsTest(ScriptTestCase):
         ago = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) - finished
         self.assertBetween(ago.total_seconds(), 0, 3600)
 
-    def test_scores_of_a_test_set_that_is_predicted_later_are_recorded(self):
+    def test_later_test_scores_are_added_to_the_record(self):
         (record,) = self.run_preset("--nodo_predict")
         self.assertNotIn("test_accuracy", record["scores"])
         (record,) = self.run_preset()
@@ -387,7 +387,7 @@ class RecordsTest(ScriptTestCase):
         with open(os.path.join(self.records, "results.jsonl")) as reader:
             self.assertLen(reader.readlines(), 2)
 
-    def test_scores_that_could_not_be_recorded_are_recorded_later(self):
+    def test_rerun_records_scores_after_a_write_error(self):
         self.run_preset()
         self.probabilities = [0.75, 0.25]
         full = mock.patch.object(records, "append", side_effect=UserError("The disk is full."))
@@ -404,12 +404,12 @@ class RecordsTest(ScriptTestCase):
         with self.assertRaisesRegex(UserError, "eval_results.json is no eval_results.json .KeyErr"):
             self.run_preset()
 
-    def test_scores_without_their_weights_do_not_count(self):
+    def test_scores_without_a_checkpoint_are_discarded(self):
         self.run_preset()
         for arguments in ([], ["--setting=conv_filters=100"]):
             for path in files.glob(f"{self.out}/model.ckpt-*") + [f"{self.out}/checkpoint"]:
                 os.remove(path)
-            # Nor do they beside the weights of another training, which is interrupted.
+            # An interrupted training must not leave old scores next to its own weights.
             with mock.patch.object(self, "train", side_effect=InterruptedError), self.assertRaises(
                 InterruptedError
             ):
@@ -424,7 +424,7 @@ class RefusedTest(ScriptTestCase):
         with self.assertRaisesRegex(UserError, pattern):
             self.run_script(*arguments)
 
-    def test_flags(self):
+    def test_invalid_flags_are_refused(self):
         module = f"--module={self.module}"
         for pattern, *arguments in (
             ("--setting=hidden_layers=4: expected one of 0", module, "--setting=hidden_layers=4"),
@@ -443,16 +443,16 @@ class RefusedTest(ScriptTestCase):
         ):
             self.assert_refused(pattern, *arguments)
 
-    def test_modules(self):
+    def test_missing_and_invalid_modules_are_refused(self):
         missing = os.path.join(self.folder, "missing")
         self.assert_refused("TF-Hub module .*missing: cannot be downloaded", f"--module={missing}")
-        # One of several, too, before any trial.
+        # One missing module among several is refused, too.
         both = f"--module={self.module},{missing}"
         self.assert_refused("TF-Hub module .*missing: cannot be downloaded", both)
         with mock.patch.object(files, "walk", side_effect=AssertionError("A large folder.")):
             self.assert_refused("expected a module in TensorFlow 1's", f"--module={self.data}")
 
-    def test_folders_before_the_training(self):
+    def test_invalid_folders_are_refused_before_training(self):
         damaged = os.path.join(self.folder, "damaged")
         os.makedirs(damaged)
         with open(os.path.join(damaged, "results.jsonl"), "w") as writer:
@@ -466,7 +466,7 @@ class RefusedTest(ScriptTestCase):
             with mock.patch.object(Baseline, "train", side_effect=AssertionError):
                 self.assert_refused(pattern, f"--module={self.module}", argument)
 
-    def test_a_class_with_one_example_gets_a_sentence(self):
+    def test_class_with_one_example_causes_a_warning(self):
         self.write_data(["train"], label=lambda row: "rare" if row == 7 else "ny"[row % 2])
         self.write_data(["dev", "test"], label=lambda row: "ny"[row % 2])
         with self.assertLogs(absl_logging.get_absl_logger(), "WARNING") as logs:

@@ -41,7 +41,7 @@ class ClassWeightsTest(tf.test.TestCase):
         label_ids = np.array([labels.index(label) for label in rows])
         return classifier_data.class_weights(text, glue.Task("T", tuple(labels), {}), label_ids)
 
-    def test_balanced_weights(self):
+    def test_class_weights_are_parsed_or_refused(self):
         labels, rows = ["a", "b", "c"], ["a"] * 6 + ["b"] * 2
         self.assertAllClose(self.weights("balanced", labels, rows), [8 / (3 * 6), 8 / (3 * 2), 0.0])
         self.assertEqual(self.weights("1,0.5,2", labels, rows), [1.0, 0.5, 2.0])
@@ -50,7 +50,7 @@ class ClassWeightsTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "--class_weights=.*a, b, c"):
                 self.weights(text, labels, rows)
 
-    def test_one_label_a_row(self):
+    def test_class_weights_require_one_label_per_row(self):
         for kind in ("multilabel", "regression"):
             task = glue.Task("T", ("a", "b"), {}, kind=kind)
             with self.assertRaisesRegex(UserError, "--class_weights requires"):
@@ -58,7 +58,7 @@ class ClassWeightsTest(tf.test.TestCase):
 
 
 class ScriptTest(ScriptTestCase):
-    def test_trains_and_evaluates_by_default_then_predicts(self):
+    def test_script_trains_and_evaluates_by_default_then_predicts(self):
         report = self.succeed()
         for part in (" dev: f1 ", "accuracy ", "Trained: ", "eval_results.txt", "Adapter: "):
             self.assertIn(part, report)
@@ -81,7 +81,7 @@ class ScriptTest(ScriptTestCase):
         first = self.results()
         self.assertEqual(first["global_step"], "3")
 
-        # 24 rows are neither batches of 7 nor of 5.
+        # 24 rows are a multiple of neither 7 nor 5.
         self.succeed("--do_eval", "--do_predict", "--eval_batch_size=7", "--predict_batch_size=5")
         again = self.results()
         for name in ("eval_accuracy", "eval_loss"):
@@ -96,7 +96,7 @@ class ScriptTest(ScriptTestCase):
         losses = -np.log(probabilities[np.arange(24), labels])
         self.assertAllClose(float(first["eval_loss"]), losses.mean(), rtol=1e-4)
 
-    def test_data_of_ones_own(self):
+    def test_custom_task_trains_evaluates_and_predicts(self):
         folder = os.path.join(self.folder, "mails")
         rows = "".join(
             f'"{{""subject"": ""dog""}}\nthe woman likes it","{kind}",{score}\n'
@@ -111,7 +111,7 @@ class ScriptTest(ScriptTestCase):
         report = self.succeed(*flags, "--label_column=folder", *stages)
         shown = task_adapter.describe(self.path("adapter")).presentation
         self.assertEqual(shown, task_adapter.Presentation({"play": "for fun"}, ("text",)))
-        # What is edited there holds in later runs of the command and of others that start from it.
+        # Edits of the adapter's config persist in repeated runs, and in runs that start from it.
         config = json.loads(read(self.path("adapter/adapter_config.json")))
         config["presentation"]["label_descriptions"]["rest"] = "no work"
         write(self.path("adapter/adapter_config.json"), json.dumps(config))
@@ -134,7 +134,7 @@ class ScriptTest(ScriptTestCase):
         dev, test = (
             json.loads(read(self.path(name))) for name in ("eval_results.json", "test_scores.json")
         )
-        # The three sets are one: what is said of dev is true of test, and of the predictions.
+        # The three splits have the same rows, so dev, test and the predictions must agree.
         self.assertEqual(dev["labels"], ["play", "rest", "work, hard"])
         self.assertEqual(test["score"], "test_accuracy")
         for name in ("accuracy", "macro_f1", "confusion_matrix"):
@@ -148,7 +148,7 @@ class ScriptTest(ScriptTestCase):
             self.assertEqual(np.argmax(np.array(line[2:], float)), dev["labels"].index(line[1]))
         self.assertAllEqual(dev["eval_confusion_matrix"], found)
 
-        # And of what is left of both, to be compared with another training's.
+        # So must the files that are kept for comparing this training with another.
         for name in ("predictions.tsv", "labels.tsv"):
             self.assertEqual(read(self.path(name)), read(self.path("dev_" + name)))
         labels = [line.split("\t") for line in read(self.path("labels.tsv")).splitlines()]
@@ -161,7 +161,7 @@ class ScriptTest(ScriptTestCase):
         self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
-    def test_no_text_is_kept_while_it_trains(self):
+    def test_texts_are_freed_before_training(self):
         folder = os.path.join(self.folder, "own")
         write(os.path.join(folder, "train.csv"), "body,kind\n" + 12 * "dog,a\ncat,b\n")
         held = []
@@ -170,7 +170,7 @@ class ScriptTest(ScriptTestCase):
             kinds = (run_classifier.InputExample, table_readers.Row)
             return [some for some in gc.get_objects() if type(some) in kinds]
 
-        others = set(map(id, texts()))  # Of other tests of this process.
+        others = set(map(id, texts()))  # Left by other tests in this process.
 
         def train(*_):
             held.append([some for some in texts() if id(some) not in others])
@@ -182,7 +182,7 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual(held, [[]])
 
     def write_mnli(self):
-        """Writes a tiny MNLI, whose second sets are longer than the first; returns its folder."""
+        """Writes a tiny MNLI with mismatched sets larger than the matched; returns its folder."""
         random = np.random.RandomState(0)
         folder = os.path.join(self.folder, "mnli")
         labels = ("neutral", "contradiction", "entailment")
@@ -201,7 +201,7 @@ class ScriptTest(ScriptTestCase):
             write(os.path.join(folder, name + ".tsv"), "\n".join(lines) + "\n")
         return folder
 
-    def test_both_dev_and_test_sets_of_mnli(self):
+    def test_mnli_results_cover_matched_and_mismatched_sets(self):
         stages = ["--do_train", "--do_eval", "--do_predict", "--tuning=head"]
         self.succeed("--task_name=mnli", "--data_dir=" + self.write_mnli(), *stages)
         results = json.loads(read(self.path("eval_results.json")))
@@ -218,7 +218,7 @@ class ScriptTest(ScriptTestCase):
             self.assertAllClose(results[name], np.mean(np.array(found) == labels))
             self.assertLen(read_probabilities(self.path(f"test_results{end}.tsv")), num_test)
 
-    def test_class_weights_are_trained_by(self):
+    def test_class_weights_affect_training_and_are_recorded(self):
         path = os.path.join(self.folder, "data", "train.tsv")
         header, *lines = read(os.path.join(self.data, "train.tsv")).splitlines()
         lines = [line for line in lines if line.startswith("0")]
@@ -227,7 +227,7 @@ class ScriptTest(ScriptTestCase):
         self.succeed(*train, "--class_weights=0,1")
         adapter = task_adapter.load(self.path("adapter"))
         self.assertEqual(adapter.description.training["class_weights"], [0.0, 1.0])
-        # All rows have the label that weighs nothing.
+        # All rows have the label with weight 0.
         self.assertAllEqual(adapter.tensors["output_bias"], [0.0, 0.0])
         for weights in (["--class_weights=1,1"], []):
             parts = ["--class_weights", "[0.0, 1.0]", "--overwrite_output_dir"]
@@ -243,11 +243,11 @@ class ScriptTest(ScriptTestCase):
             output_dir=os.path.join(self.folder, "other"),
         )
 
-    def test_what_is_not_trained_is_not_evaluated(self):
+    def test_evaluation_and_prediction_need_a_trained_model(self):
         for stage in ("--do_eval", "--do_predict"):
             self.refuse(["--do_train"], stage)
 
-    def test_a_second_run(self):
+    def test_repeated_run_needs_same_settings_or_overwriting(self):
         train = ["--do_train", "--tuning=head", "--num_train_epochs=0.4"]
         self.succeed(*train)
         write(self.path("notes.txt"), "mine")
@@ -257,7 +257,7 @@ class ScriptTest(ScriptTestCase):
         self.assertIn("Already trained: the last checkpoint is of step 1", "\n".join(log.output))
         self.assertIn("Adapter: " + self.path("adapter"), report)
         self.assertEqual(files_in(self.output_dir), before)
-        # With other settings it needs another folder, or overwrites.
+        # Other settings need another folder or --overwrite_output_dir.
         for flag, old, new in (
             ("--tuning", "head", "adapters"),
             ("--train_batch_size", "8", "9"),
@@ -275,7 +275,7 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual(settings["training"]["random_seed"], 1)
         self.assertEqual(read(self.path("notes.txt")), "mine")
 
-    def test_sentencepiece(self):
+    def test_script_trains_with_a_sentencepiece_model(self):
         random = np.random.RandomState(0)
         prefix = os.path.join(self.folder, "pieces")
         model = tiny.train_sentencepiece(
@@ -305,7 +305,7 @@ class ScriptTest(ScriptTestCase):
 
 
 class BadInputTest(ScriptTestCase):
-    """Each mistake: one sentence that names it, and every file of an earlier run still there."""
+    """Checks that one sentence names each mistake, and that an earlier run's files stay."""
 
     @classmethod
     def setUpClass(cls):
@@ -322,14 +322,14 @@ class BadInputTest(ScriptTestCase):
         return os.path.join(folder, "bert_model.ckpt")
 
     def refuse_all(self, cases):
-        """Checks (arguments, parts of the sentence) against the trained folder."""
+        """Checks that each of (arguments, parts of the error) is refused for the trained folder."""
         before = files_in(self.trained)
         for arguments, parts in cases:
             given = ["--do_train", "--overwrite_output_dir", *arguments]
             self.refuse(parts, *given, output_dir=self.trained)
             self.assertEqual(files_in(self.trained), before)
 
-    def test_missing_files(self):
+    def test_missing_files_are_refused(self):
         nowhere = os.path.join(self.folder, "nowhere")
         self.refuse_all(
             [
@@ -345,7 +345,7 @@ class BadInputTest(ScriptTestCase):
             + [(["--data_dir=" + self.bert], ["train.tsv", "--data_dir"])]
         )
 
-    def test_files_of_another_kind(self):
+    def test_files_of_the_wrong_type_are_refused(self):
         vocab_file = os.path.join(self.bert, "vocab.txt")
         empty = write(os.path.join(self.folder, "empty"), "")
         self.refuse_all(
@@ -359,7 +359,7 @@ class BadInputTest(ScriptTestCase):
             ]
         )
 
-    def test_checkpoints(self):
+    def test_mismatched_checkpoints_are_refused(self):
         bigger = os.path.join(tiny.write_bert(self.folder, hidden_size=16), "bert_model.ckpt")
         self.refuse_all([(["--init_checkpoint=" + bigger], [bigger, "[23, 16]", "[23, 8]"])])
         full = os.path.join(self.folder, "full.ckpt")
@@ -368,7 +368,7 @@ class BadInputTest(ScriptTestCase):
         ignored = [full, "16 tensors of adapters that this model would ignore"]
         self.refuse_all([(["--init_checkpoint=" + full, "--tuning=full"], ignored)])
 
-    def test_vocabularies(self):
+    def test_mismatched_vocabularies_are_refused(self):
         longer, cased = (
             write(os.path.join(self.folder, name), "\n".join([*tiny.VOCABULARY[:-2], *more]) + "\n")
             for name, more in (("longer", ["x", "y", "z"]), ("cased", ["The", "Dog"]))
@@ -383,13 +383,13 @@ class BadInputTest(ScriptTestCase):
             ]
         )
 
-    def test_rows(self):
+    def test_rows_with_unknown_labels_are_refused(self):
         data = shutil.copytree(self.data, os.path.join(self.folder, "data"))
         train = os.path.join(data, "train.tsv")
         write(train, read(train, "rb") + b"yes\t1\t2\ta\tb\n", "wb")
         self.refuse_all([(["--data_dir=" + data], [train, "line 26", "'yes'", "0, 1"])])
 
-    def test_flags(self):
+    def test_invalid_flags_are_refused(self):
         for flags, *parts in (
             ("--task_name=what", "--task_name=what", "MRPC", "sms_spam", "custom"),
             ("--max_seq_length=41", "--max_seq_length=41", "40"),
@@ -399,13 +399,13 @@ class BadInputTest(ScriptTestCase):
         ):
             self.refuse_all([(flags.split(), parts)])
 
-    def test_damage_that_shows_only_when_tensors_are_read(self):
+    def test_checkpoint_with_damaged_tensors_is_refused(self):
         prefix = self.copy_bert()
         data = prefix + ".data-00000-of-00001"
         write(data, b"\xff" * len(read(data, "rb")), "wb")
         self.refuse(["--init_checkpoint", prefix], "--init_checkpoint=" + prefix)
 
-    def test_a_broken_output_dir(self):
+    def test_damaged_output_dir_is_refused(self):
         data, index = "partial.ckpt-2.data-00000-of-00001", "partial.ckpt-2.index"
         for name, change, part in (
             (data, lambda old: old[: len(old) // 2], "partial.ckpt-2"),
@@ -415,7 +415,7 @@ class BadInputTest(ScriptTestCase):
         ):
             output_dir = os.path.join(tempfile.mkdtemp(dir=self.folder), "output")
             shutil.copytree(self.trained, output_dir)
-            shutil.rmtree(os.path.join(output_dir, "adapter"))  # It would do for evaluating.
+            shutil.rmtree(os.path.join(output_dir, "adapter"))  # It would suffice for evaluation.
             path = os.path.join(output_dir, name)
             changed = change(read(path, "rb"))
             if changed is None:
@@ -429,9 +429,9 @@ class BadInputTest(ScriptTestCase):
 
 
 class CommandLineTest(ScriptTestCase):
-    """The script as a process of its own."""
+    """Runs the script as a separate process."""
 
-    def test_the_report_is_printed_and_the_log_is_quiet(self):
+    def test_report_is_printed_and_every_log_line_has_a_time(self):
         script = os.path.join(FOLDER, "run_classifier.py")
         arguments = ["--output_dir=" + self.output_dir, "--num_train_epochs=0.4", "--tuning=head"]
         # TensorFlow 2.12 sets this variable itself when it is imported.
@@ -450,8 +450,8 @@ class CommandLineTest(ScriptTestCase):
             self.assertRegex(line, r"^\d\d:\d\d:\d\d ")
 
 
-# TensorFlow's ram:// stands for gs://. It treats every prefix of a name as a folder and cannot
-# rename folders: the functions below mend that.
+# TensorFlow's ram:// stands in for gs://. It treats every prefix of a name as a folder and cannot
+# rename folders; the functions below correct both.
 BUCKET = "ram://bucket"
 
 
@@ -488,7 +488,7 @@ def _rename(source, target, overwrite=False):
 @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
 @pytest.mark.without_xla
 class RemotePathsTest(tf.test.TestCase):
-    """A whole run on paths that are not local files, as gs:// paths are."""
+    """Runs whole scripts on paths that are not local files, like gs:// paths."""
 
     def setUp(self):
         super().setUp()
@@ -517,7 +517,7 @@ class RemotePathsTest(tf.test.TestCase):
         values = command_lines.parsed(export_model.define_flags, *arguments)
         return "\n".join(export_model.run(values))
 
-    def test_train_evaluate_predict_and_go_on(self):
+    def test_training_prediction_and_export_use_remote_paths(self):
         with tempfile.TemporaryDirectory() as folder:
             self.upload(tiny.write_bert(os.path.join(folder, "bert")), BUCKET + "/bert")
             self.upload(tiny.write_mrpc(os.path.join(folder, "mrpc")), BUCKET + "/mrpc")
@@ -537,7 +537,7 @@ class RemotePathsTest(tf.test.TestCase):
             do_train=True, do_eval=True, keep_best=True, output_dir=first, **given
         )
         self.assertIn(f"Adapter: {first}/adapter", report)
-        for _ in range(2):  # The second one has nothing left to train.
+        for _ in range(2):  # The second run has nothing left to train.
             report = self.run_script(
                 do_train=True,
                 do_predict=True,
@@ -550,7 +550,7 @@ class RemotePathsTest(tf.test.TestCase):
         for name in ("checkpoint", "adapter", "full_model.ckpt.index", "test_results.tsv"):
             self.assertTrue(_exists(f"{second}/{name}"), name)
         self.assertEmpty([n for n in _REAL["listdir"](second) if n.startswith("task_")])
-        for number in (1, 2):  # Each export has a folder of its own.
+        for number in (1, 2):  # Each export has its own folder.
             exported = self.export(
                 given, adapters=second + "/adapter", export_dir=BUCKET + "/export"
             )
@@ -559,7 +559,7 @@ class RemotePathsTest(tf.test.TestCase):
                 self.assertTrue(_exists(f"{BUCKET}/export/{number}/{name}"), name)
         self.assertEmpty([name for name in os.listdir(".") if name.startswith("ram:")])
 
-    def test_what_is_not_there(self):
+    def test_missing_remote_data_is_refused(self):
         with self.assertRaisesRegex(errors.UserError, "ram://bucket/none"):
             self.run_script(task_name="MRPC", data_dir=BUCKET + "/none")
 
@@ -574,7 +574,7 @@ WEATHER = "".join(
 
 
 class WeatherProcessor(run_classifier.DataProcessor):
-    """A task of a user's own, written as BERT's README tells."""
+    """A user's own task, written as BERT's README describes."""
 
     def get_train_examples(self, data_dir):
         return self._create_examples(self._read_tsv(os.path.join(data_dir, "train.tsv")), "train")
@@ -599,7 +599,7 @@ class WeatherProcessor(run_classifier.DataProcessor):
 
 @pytest.mark.estimator
 class LibraryTest(tf.test.TestCase):
-    """Code as it was written for BERT's run_classifier."""
+    """Runs code that was written for BERT's run_classifier."""
 
     def setUp(self):
         super().setUp()
@@ -613,7 +613,7 @@ class LibraryTest(tf.test.TestCase):
             os.path.join(self.bert, "bert_config.json")
         )
 
-    def test_it_has_the_names_of_berts_script(self):
+    def test_module_has_the_public_names_of_berts_script(self):
         for name in (
             *("InputExample", "PaddingInputExample", "InputFeatures", "DataProcessor"),
             *("XnliProcessor", "MnliProcessor", "MrpcProcessor", "ColaProcessor"),
@@ -641,14 +641,14 @@ class LibraryTest(tf.test.TestCase):
         )
 
     def record_file(self, name, examples):
-        """The path of a TFRecord file of the weather's examples."""
+        """Writes weather examples to a TFRecord file; returns its path."""
         path = os.path.join(self.folder, name + ".tf_record")
         run_classifier.file_based_convert_examples_to_features(
             examples, WeatherProcessor().get_labels(), SEQ_LENGTH, self.tokenizer, path
         )
         return path
 
-    def test_a_task_of_ones_own(self):
+    def test_custom_processor_trains_evaluates_and_predicts(self):
         data_dir, processor = os.path.join(self.folder, "data"), WeatherProcessor()
         for split in ("train", "dev"):
             write(os.path.join(data_dir, split + ".tsv"), WEATHER)
@@ -686,14 +686,14 @@ class LibraryTest(tf.test.TestCase):
         probabilities = np.array([row["probabilities"] for row in rows])[:6]
         labels = [0, 1, 2, 0, 1, 2]
         self.assertAllClose(probabilities.sum(axis=1), np.ones(6))
-        # The padding rows, two of eight, weigh nothing.
+        # The padding rows, two of eight, have weight 0.
         self.assertAllClose(
             result["eval_accuracy"], np.mean(probabilities.argmax(axis=1) == labels)
         )
         losses = -np.log(probabilities[np.arange(6), labels])
         self.assertAllClose(result["eval_loss"], losses.mean(), rtol=1e-5)
 
-    def test_positional_arguments_and_features_in_memory(self):
+    def test_positional_arguments_and_in_memory_features_work(self):
         data = tiny.write_mrpc(os.path.join(self.folder, "data"), rows=6)
         processor = run_classifier.MrpcProcessor()
         features = run_classifier.convert_examples_to_features(
@@ -722,15 +722,15 @@ class LibraryTest(tf.test.TestCase):
             "output_weights/adam_v",
         ):
             self.assertIn(name, names)
-        # What does not train is read from the pretrained checkpoint, and never written.
+        # Frozen variables are read from the pretrained checkpoint, and never written.
         self.assertNotIn("bert/pooler/dense/kernel", names)
-        # Of those before the first step and after the last, keep_checkpoint_max leaves one.
+        # Checkpoints are saved before the first step and after the last; keep_checkpoint_max is 1.
         saved = tf.io.gfile.glob(os.path.join(estimator.model_dir, "*.index"))
         self.assertEqual([os.path.basename(path) for path in saved], ["partial.ckpt-2.index"])
         self.check_export(estimator, features, input_fn)
 
     def check_export(self, estimator, features, input_fn):
-        """A SavedModel predicts what its estimator does, wherever the BERT has gone."""
+        """Checks that a SavedModel predicts like its estimator after the BERT is deleted."""
         names = ("input_ids", "input_mask", "segment_ids")
 
         def receiver():
@@ -755,7 +755,7 @@ class LibraryTest(tf.test.TestCase):
             found = session.run(signature.outputs["probabilities"].name, feeds)
         self.assertAllClose(found, expected, atol=1e-6)
 
-    def test_create_model(self):
+    def test_create_model_computes_loss_and_probabilities(self):
         arrays = tiny.arrays(rows=5, num_labels=3)
         labels = arrays["label_ids"]
         with tf.Graph().as_default(), tf.Session() as session:

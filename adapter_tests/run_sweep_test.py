@@ -45,12 +45,12 @@ class RunSweepTest(tf.test.TestCase):
             json.dump({"common": {"task_name": "MRPC", **common}, "grids": trial_grids}, writer)
         return "--grid=" + path
 
-    def test_a_sweep_from_its_grid_to_its_table(self):
+    def test_sweep_runs_its_grid_and_prints_a_table(self):
         grid = self.grid(num_train_epochs=2, train_batch_size=8)
         table = self.run_failing(grid, "--only=num_top_layers=99", "--set=random_seed=7")
         self.assertRegex(table[1], r"^MRPC  top_layers  1 +0 +1 +0$")
         self.assertRegex(table[2], r"^failed: MRPC-top_layers-\w+: .*the encoder has 2 layers")
-        with mock.patch.object(sweep.Sweep, "check_flags"):  # Seconds, and done above.
+        with mock.patch.object(sweep.Sweep, "check_flags"):  # Slow, and done above.
             table = self.run_failing(grid, "--set=random_seed=7")
         self.assertRegex(table[1], r"^MRPC  adapters +2 +2 +0 +0 +eval_f1 \d\.\d+ adapter_size=\d$")
         self.assertRegex(table[2], r"^MRPC  top_layers  2 +1 +1 +0 +eval_f1 ")
@@ -62,7 +62,7 @@ class RunSweepTest(tf.test.TestCase):
         self.check_old_records(grid, table)
 
     def run_failing(self, *arguments):
-        """Runs a sweep of which one trial fails; returns the table that it prints at its end."""
+        """Runs a sweep in which one trial fails; returns the table that it prints at the end."""
         with contextlib.redirect_stdout(io.StringIO()) as stdout, self.assertRaisesRegex(
             UserError, "^1 of [14] trials failed for the reasons above; add --retry_failed"
         ):
@@ -71,9 +71,10 @@ class RunSweepTest(tf.test.TestCase):
         return (header + rows).splitlines()
 
     def check_old_records(self, grid, table):
-        """Records without a digest, under the keys of flags and BERT alone, count if done.
+        """Checks that finished trials of an older format count, and failed ones run again.
 
-        A failed trial runs again: its data may have been missing.
+        Older records have no digest of the data, and their keys cover only the flags and the BERT.
+        A failed trial runs again because its data may have been missing.
         """
         path = os.path.join(self.folder, "results.jsonl")
         bert = files.sha256(os.path.join(os.environ["BERT_BASE_DIR"], "bert_model.ckpt.index"))
@@ -92,7 +93,10 @@ class RunSweepTest(tf.test.TestCase):
         self.assertIn("--num_top_layers=99", command)
 
     def check_counts(self, record):
-        """By hand: h = 8 wide (see tiny.config), 2 layers with 2 adapters each, 5 LayerNorms."""
+        """Compares with a count by hand.
+
+        h = 8 wide (see tiny.config), 2 layers with 2 adapters each, 5 LayerNorms.
+        """
         width, size = tiny.config().hidden_size, record["flags"]["adapter_size"]
         adapters = 4 * (2 * width * size + size + width)
         trained = adapters + 5 * 2 * width + 2 * width + 2
@@ -109,7 +113,7 @@ class RunSweepTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "expected i/n"):
                 run_sweep._shard(wrong)
 
-    def test_mistakes_are_refused(self):
+    def test_invalid_flags_and_grids_are_refused(self):
         for arguments in ((), ("--preset=glue", self.grid())):
             with self.assertRaisesRegex(UserError, "Set exactly one of --preset, --grid"):
                 self.run_sweep(*arguments)
@@ -125,14 +129,14 @@ class RunSweepTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "adaptr_size.*Did you mean"):
             self.run_sweep(self.grid(adaptr_size=3))
 
-    def test_presets_are_listed_command_by_command(self):
+    def test_dry_run_lists_commands_of_preset_shard(self):
         arguments = "--preset=glue", "--only=task_name=MRPC", "--only=tuning=full"
         commands = self.run_sweep(*arguments, "--dry_run", "--shard=1/3")
-        self.assertLen(commands, 7)  # A third of 4 rates and 5 seeds, the first of each three.
+        self.assertLen(commands, 7)  # The first of every three commands, for 4 rates and 5 seeds.
         self.assertIn("--task_name=MRPC", commands[0])
         self.assertIn("--max_seq_length=16", commands[0])
 
-    def test_the_settings_that_another_sweep_chose(self):
+    def test_chosen_from_repeats_best_settings_of_another_sweep(self):
         entries = [
             *seeds("MRPC", [0.7, 0.8], score="f1", adapter_size=4, learning_rate=1e-3),
             *seeds("MRPC", [0.7, 0.9], score="f1", adapter_size=4, learning_rate=1e-2),

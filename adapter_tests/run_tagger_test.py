@@ -1,4 +1,4 @@
-"""Tests of run_tagger.py on a tiny BERT: it learns, and what it writes scores as it says."""
+"""Tests of run_tagger.py on a tiny BERT: learning, written predictions, scores and errors."""
 
 import json
 import os
@@ -23,7 +23,7 @@ NOUNS = {"dog": "ANIMAL", "cat": "ANIMAL", "bird": "ANIMAL", "man": "PER", "woma
 
 
 def sentences(count, seed, longest=8):
-    """(words, chunks): a noun and the adjectives before it are a chunk."""
+    """Yields (words, chunks); a noun and the adjectives before it are a chunk."""
     random = np.random.RandomState(seed)
     for _ in range(count):
         words, chunks, start = [], [], 0
@@ -54,7 +54,7 @@ def json_lines(count, seed, scheme="IOB2"):
 
 
 def spans_of(path, **options):
-    """All chunks of a file: a set of (sentence, label, start, end)."""
+    """Returns all chunks of a file, a set of (sentence, label, start, end)."""
     file = tagging_data.read(path, **options)
     return {
         (index, *chunk)
@@ -64,7 +64,7 @@ def spans_of(path, **options):
 
 
 def span_scores(gold, predicted):
-    """(precision, recall, f1), counted in sets."""
+    """Returns (precision, recall, f1), computed from sets of spans."""
     right = len(gold & predicted)
     precision, recall = right / max(1, len(predicted)), right / max(1, len(gold))
     return precision, recall, 2 * precision * recall / max(1e-9, precision + recall)
@@ -112,7 +112,7 @@ class TrainingTest(TaggerTestCase):
         super().setUp()
         self.output_dir = self.trained
 
-    def test_it_learns_and_what_it_writes_scores_as_it_says(self):
+    def test_reported_scores_match_written_predictions(self):
         self.assertRegex(
             self.report, r"tagging dev: f1 [\d.]+, precision [\d.]+, recall [\d.]+, acc"
         )
@@ -136,7 +136,7 @@ class TrainingTest(TaggerTestCase):
             ]
             same = [a == b for a, b in zip(*tags)]
             self.assertAllClose(scores[f"{stage}_accuracy"], np.mean(same))
-            # The input's own notation: I begins a chunk where none of its type has just ended.
+            # As in the input: a chunk begins with I unless one of its type has just ended.
             self.assertFalse([line for line in predicted[:5] if " B-" in line])
             spans = {
                 (index, entity["label"], entity["text"])
@@ -151,7 +151,7 @@ class TrainingTest(TaggerTestCase):
             }
             self.assertEqual(spans, expected)
 
-    def test_the_adapter(self):
+    def test_saved_adapter_gives_same_predictions(self):
         adapter = task_adapter.load(self.path("adapter"))
         labels = ("O", "B-ANIMAL", "I-ANIMAL", "B-PER", "I-PER")
         self.assertEqual(
@@ -159,7 +159,7 @@ class TrainingTest(TaggerTestCase):
         )
         self.assertEqual(adapter.tensors["cls/tagging/output_weights"].shape, (5, 32))
         self.assertEqual(adapter.description.scores["eval_f1"], self.results()["eval_f1"])
-        # Another process's way to the same weights, other batches, tags of another notation.
+        # A new run loads the adapter, with other batch sizes and notations of tags.
         other = os.path.join(self.folder, "other")
         write(os.path.join(other, "test.tsv"), columns(30, 2, "IOBES", "\t"))
         write(os.path.join(other, "dev.jsonl"), json_lines(40, 1))
@@ -185,7 +185,7 @@ class TrainingTest(TaggerTestCase):
         self.assertEqual(os.listdir(output_dir), [])
 
     def predict(self, path, output_dir, *arguments):
-        """The predicted tags of a file by the trained adapter."""
+        """Returns the tags that the trained adapter predicts for a file."""
         self.succeed(
             "--do_predict",
             "--adapter=" + self.path("adapter"),
@@ -197,7 +197,7 @@ class TrainingTest(TaggerTestCase):
         file = tagging_data.read(os.path.join(output_dir, "predictions." + extension))
         return [sentence.tags for sentence in file.sentences]
 
-    def test_a_test_file_without_tags(self):
+    def test_untagged_test_file_gets_predictions_without_scores(self):
         words = [words for words, _ in sentences(30, 2)]
         expected = tagging_data.read(self.path("predictions.txt"))
         iob2 = [tag_schemes.to_iob2(sentence.tags) for sentence in expected.sentences]
@@ -213,26 +213,26 @@ class TrainingTest(TaggerTestCase):
                 {"predictions.txt", "predictions.json"},
             )
 
-    def test_windows_leave_no_word_without_a_tag(self):
+    def test_every_word_of_long_sentences_gets_a_tag(self):
         long_sentence = [word for words, _ in sentences(60, 5) for word in words]
         content = "\n".join(long_sentence) + "\n\nbig\ndog\n\n" + "x" * 10000 + "\n\u200b\n"
         path = write(os.path.join(self.folder, "long.txt"), content)
         found = self.predict(path, os.path.join(self.folder, "output"))
         self.assertEqual([len(tags) for tags in found], [len(long_sentence), 2, 2])
         self.assertGreater(len(set(found[0])), 2)
-        # Words of the first window alone are predicted as in a sentence that ends with it.
+        # Words that only the first window holds get the same tags if the sentence ends with it.
         start = "\n".join(long_sentence[:14])
         path = write(os.path.join(self.folder, "start.txt"), start)
         (first,) = self.predict(path, os.path.join(self.folder, "first"))
         self.assertEqual(tag_schemes.to_iob2(first)[:7], found[0][:7])
 
-    def test_where_one_window_fits_it_is_the_whole_sentence(self):
+    def test_max_seq_length_does_not_change_short_sentences(self):
         path = os.path.join(self.data, "eng.testb")
         found = self.predict(path, os.path.join(self.folder, "output"), "--max_seq_length=40")
         expected = tagging_data.read(self.path("predictions.txt"))
         self.assertEqual(found, [sentence.tags for sentence in expected.sentences])
 
-    def test_a_run_is_resumed_and_its_settings_have_flags(self):
+    def test_run_is_resumed_only_with_same_training_data(self):
         self.output_dir = os.path.join(self.folder, "output")
         shutil.copytree(self.trained, self.output_dir)
         with self.assertLogs("absl", "INFO") as log:
@@ -255,7 +255,7 @@ class TrainingTest(TaggerTestCase):
             warning = f"{path}: only the first line has the tag 'tag'; remove the line if it is"
             self.assertEqual(warning in "\n".join(log.output), has_warning)
 
-    def test_a_tag_that_the_training_does_not_have(self):
+    def test_unknown_tags_warn_in_dev_and_are_refused_in_training(self):
         for content, has_warning in (
             ("the O\ndog I-CITY\n", True),
             ("the O\ndog I-ANIMAL\n", False),
@@ -279,7 +279,7 @@ class TrainingTest(TaggerTestCase):
 
 
 class ScriptTest(TaggerTestCase):
-    def test_parts_of_speech(self):
+    def test_parts_of_speech_are_tagged_and_scored(self):
         self.succeed("--tag_column=2", "--task_name=pos", "--do_train", "--do_eval", "--do_predict")
         self.refuse(
             ["none of its tags", "--tag_column"],
@@ -306,7 +306,7 @@ class ScriptTest(TaggerTestCase):
         self.assertEqual(third.sentences, whole.sentences)
         self.assertNotIn("entities", self.results("predictions.json")["sentences"][0])
 
-    def test_the_best_is_kept(self):
+    def test_keep_best_keeps_weights_with_highest_f1(self):
         self.succeed(
             "--keep_best", "--eval_every_steps=10", "--do_train", "--do_eval", "--do_predict"
         )
@@ -321,7 +321,7 @@ class ScriptTest(TaggerTestCase):
         dev = "--dev_file=" + os.path.join(self.data, "eng.testb")
         self.refuse(["--dev_file"], "--keep_best", "--eval_every_steps=10", dev)
 
-    def test_refused(self):
+    def test_invalid_inputs_are_refused(self):
         def file(content):
             self.number = getattr(self, "number", 0) + 1
             return write(os.path.join(self.folder, f"{self.number}.txt"), content)
@@ -378,7 +378,7 @@ class DamagedFilesTest(tf.test.TestCase):
 
 
 class TaskTest(tf.test.TestCase):
-    def test_scores_beside_counts_of_spans(self):
+    def test_scores_equal_counts_of_spans(self):
         random = np.random.RandomState(0)
         tags = ["O", "B-X", "I-X", "B-Y", "I-Y"]
         for _ in range(50):
@@ -400,7 +400,7 @@ class TaskTest(tf.test.TestCase):
         self.assertEqual((none["f1"], none["accuracy"]), (0.0, 1.0))
         self.assertEqual(tagging_task.scores([["X", "Y"]], [["X", "X"]], False), {"accuracy": 0.5})
 
-    def test_the_task_is_one_of_a_run(self):
+    def test_summary_shows_task_split_and_scores(self):
         task = finetuning.Task("tagging", "tagging", ("O", "B-X", "I-X"), "f1")
         line = tagging_task.summary(task, "eval", {"eval_f1": 0.5, "eval_accuracy": 1.0})
         self.assertEqual(line, "tagging dev: f1 0.5000, accuracy 1.0000")

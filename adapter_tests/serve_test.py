@@ -42,7 +42,7 @@ class ServeTestCase(tf.test.TestCase):
 
 class FlagsTest(ServeTestCase):
     def arguments(self, *flags, **environment):
-        """Runs the script but for its server; returns the arguments of what it calls, by name."""
+        """Runs the script without its server; returns the arguments of its calls by name."""
         served.save_all(self.root, ["sms"])
         places = {bank: "AdapterBank", registry: "ServedTasks", rest_api: "RestApi"}
         places[http_server] = "make_server"
@@ -62,7 +62,7 @@ class FlagsTest(ServeTestCase):
                 for name, (signature, spied) in called.items()
             }
 
-    def test_who_may_add_and_remove_tasks(self):
+    def test_changes_need_a_token_or_a_loopback_host(self):
         def allowed(*flags, **environment):
             api = self.arguments(*flags, **environment)["RestApi"]
             return api["token"], api["allows_changes"], api["address"]
@@ -79,7 +79,7 @@ class FlagsTest(ServeTestCase):
             found = allowed(everybody, "--token=other", **secret)
             self.assertEqual(found, ("other", True, "0.0.0.0"))
 
-    def test_limits(self):
+    def test_limit_flags_are_passed_on(self):
         found = self.arguments(
             *("--max_body_mb=2", "--max_upload_mb=3", "--max_instances=4", "--max_queue_size=5"),
             *("--max_batch_size=6", "--read_timeout=7", "--answer_timeout=8"),
@@ -107,7 +107,7 @@ class FlagsTest(ServeTestCase):
         self.assertEqual((made["max_connections"], made["read_seconds"]), (12, 7.0))
         self.assertGreater(made["stop_seconds"], 7.0 + 8.0)
 
-    def test_flags_that_are_refused(self):
+    def test_invalid_flags_are_refused(self):
         with http_server.listen("127.0.0.1", 0) as bound:
             taken = f"--port={bound.getsockname()[1]}"
             for arguments, sentence in (
@@ -122,16 +122,16 @@ class FlagsTest(ServeTestCase):
                 with self.subTest(arguments), self.assertRaisesRegex(UserError, sentence):
                     serve.run(self.values(*arguments))
 
-    def test_an_empty_token_in_the_environment(self):
+    def test_empty_token_variable_is_refused(self):
         empty = mock.patch.dict(os.environ, {serve.TOKEN_VARIABLE: ""})
         with empty, self.assertRaisesRegex(UserError, r"^\$ADAPTER_BERT_TOKEN: expected"):
             serve.run(self.values("--port=0"))
 
-    def test_batches_are_no_larger_than_the_banks(self):
+    def test_batch_size_above_limit_is_refused(self):
         with self.assertRaisesRegex(flags.IllegalFlagValueError, "max_batch_size=33"):
             self.values("--max_batch_size=33")
 
-    def test_a_name_in_both_places_is_told(self):
+    def test_duplicate_task_name_causes_a_warning(self):
         served.save_all(self.root, ["sms"])
         one = os.path.join(served.save_all(os.path.join(self.root, "a.b"), ["sms"]), "sms")
         values = self.values(f"--adapters={one}", f"--adapter_dir={self.root}")
@@ -144,7 +144,7 @@ class FlagsTest(ServeTestCase):
             logs.output[-1], "'sms' is served from .*/sms/adapter, not from .*/a.b/sms"
         )
 
-    def test_an_adapter_whose_config_would_replace_a_class_is_left_out(self):
+    def test_adapter_with_hostile_config_is_not_served(self):
         served.save_all(self.root, ["sms"])
         adapter = served.prepare()[1]["stars"]
         backbone = adapter.description.backbone
@@ -162,7 +162,7 @@ class FlagsTest(ServeTestCase):
         with found, self.assertRaisesRegex(UserError, "__class__"):
             serve._load(self.values(f"--adapters={folder}"))
 
-    def test_a_missing_package_is_a_sentence(self):
+    def test_missing_package_raises_user_error(self):
         absent = mock.patch("builtins.__import__", side_effect=ImportError("No 'uvicorn'"))
         with self.assertRaisesRegex(UserError, "'uvicorn'.*requirements-serving.txt"), absent:
             serve._http_modules()
@@ -171,7 +171,7 @@ class FlagsTest(ServeTestCase):
 class ProgramTest(ServeTestCase):
     @contextlib.contextmanager
     def running(self, *arguments):
-        """(process, URL) of a server of this test's folder, which has no TensorFlow."""
+        """Runs a server of this test's folder, without TensorFlow; yields (process, URL)."""
         bert, without_tensorflow = served.prepare()[0], tempfile.mkdtemp(dir=self.get_temp_dir())
         onnx_backbone.write(os.path.join(bert, "bert_model.ckpt"), tiny.config())
         with open(os.path.join(without_tensorflow, "tensorflow.py"), "w") as writer:
@@ -207,7 +207,7 @@ class ProgramTest(ServeTestCase):
         answer = self.call(f"{url}v1/models/{name}:predict", body)["predictions"][0]
         return list(answer["probabilities"].values())
 
-    def test_killed_and_started_again_at_the_same_port_then_stopped(self):
+    def test_killed_server_restarts_and_stops_gracefully(self):
         served.save_all(self.root, ["sms", "topics"])
         expected = own_models.SingleTaskModels(served.prepare()[0]).predictions(
             served.prepare()[1]["topics"], [2, 5, 6, 3], [0] * 4
@@ -226,16 +226,16 @@ class ProgramTest(ServeTestCase):
         self.assertRegex(rest, r"Stopped; 3 requests were answered\.\n$")
 
     def stop_under_way(self, process, url):
-        """The answer to a request of which a server has half when it gets SIGTERM."""
+        """Sends SIGTERM to a server that has half of a request; returns the request's answer."""
         host, port = re.search(r"//([\d.]+):(\d+)/", url).groups()
         body = json.dumps({"instances": [{"input_ids": [2, 5, 6, 3]}]}).encode()
         head = "POST /v1/models/sms:predict HTTP/1.1\r\nHost: localhost\r\n"
         head += f"Content-Length: {len(body)}"
         with socket.create_connection((host, int(port)), 30) as connection:
             connection.sendall(head.encode() + b"\r\n\r\n" + body[:5])
-            self.predicted(url, "sms")  # By then it has been read.
+            self.predicted(url, "sms")  # By then the server has read that half.
             process.send_signal(signal.SIGTERM)
-            with self.assertRaises(OSError):  # Others are no longer heard.
+            with self.assertRaises(OSError):  # New connections are refused.
                 while True:
                     socket.create_connection((host, int(port)), 30).close()
             connection.sendall(body[5:])

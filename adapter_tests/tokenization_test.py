@@ -59,7 +59,7 @@ class CheckpointCasingTest(TokenizationTestCase):
         "multi_cased_L-12_H-768_A-12",
     ]
 
-    def test_wrong_casing_of_a_released_model(self):
+    def test_wrong_casing_of_released_model_is_refused(self):
         for models, wrong in [(self.LOWER_CASED, False), (self.CASED, True)]:
             for model in models:
                 path = f"gs://bucket/{model}/bert_model.ckpt"
@@ -69,7 +69,7 @@ class CheckpointCasingTest(TokenizationTestCase):
                 ):
                     tokenization.validate_case_matches_checkpoint(wrong, path)
 
-    def test_right_casing_of_a_released_model(self):
+    def test_right_casing_of_released_model_is_accepted(self):
         for models, right in [(self.LOWER_CASED, True), (self.CASED, False)]:
             for model in models:
                 path = f"{model}/bert_model.ckpt"
@@ -85,7 +85,7 @@ class CheckpointCasingTest(TokenizationTestCase):
 
 
 class VocabCasingTest(TokenizationTestCase):
-    def test_cased(self):
+    def test_cased_vocabulary_is_refused_with_lower_casing(self):
         vocab = _vocab(["[CLS]"] + [f"t{i}" for i in range(97)] + ["##B", "Ab", "ÉC"])
         with self.assert_says("cased.txt", "3%", "'##B'", "--do_lower_case=False"):
             tokenization.check_vocab_casing(vocab, True, "cased.txt")
@@ -102,7 +102,7 @@ class VocabCasingTest(TokenizationTestCase):
             tokenization.check_vocab_casing(_vocab(["[CLS]", "[", "]", "A"]), True, "vocab.txt")
 
     @needs_shared
-    def test_real_vocabularies(self):
+    def test_casing_of_real_vocabularies_is_checked(self):
         for name, cased in [(UNCASED_VOCAB, False), (CHINESE_VOCAB, False), (CASED_VOCAB, True)]:
             vocab = tokenization.load_vocab(os.path.join(SHARED, name))
             if cased:
@@ -113,7 +113,7 @@ class VocabCasingTest(TokenizationTestCase):
 
 
 class VocabSizeTest(TokenizationTestCase):
-    def test_sizes(self):
+    def test_vocab_size_must_fit_the_vocabulary(self):
         # Size of the vocabulary, the config's vocab_size, whether they match.
         table = [
             (100, 100, True),
@@ -135,7 +135,7 @@ class VocabSizeTest(TokenizationTestCase):
                     with self.assert_says("vocab.txt", str(tokens), str(vocab_size)):
                         tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
 
-    def test_a_repeated_token_uses_two_rows(self):
+    def test_repeated_token_uses_two_rows(self):
         vocab = tokenization.load_vocab(self.write(["a", "b", "a"]))
         tokenization.check_vocab_size(vocab, 3, "vocab.txt")
         with self.assert_says("vocab.txt", "3", "2"):
@@ -143,19 +143,19 @@ class VocabSizeTest(TokenizationTestCase):
 
 
 class UnicodeTest(TokenizationTestCase):
-    def test_str_and_bytes(self):
+    def test_str_and_bytes_are_converted_to_str(self):
         for convert in (tokenization.convert_to_unicode, tokenization.printable_text):
             self.assertEqual(convert("caf\u00e9"), "caf\u00e9")
             self.assertEqual(convert(b"caf\xc3\xa9"), "caf\u00e9")
             self.assertEqual(convert(b"a\xffb\xc3"), "ab")
 
-    def test_other_types(self):
+    def test_other_types_raise_value_error(self):
         for convert in (tokenization.convert_to_unicode, tokenization.printable_text):
             for value in (None, 7, ["a"]):
                 with self.assertRaisesRegex(ValueError, type(value).__name__):
                     convert(value)
 
-    def test_whitespace_tokenize(self):
+    def test_whitespace_tokenize_splits_at_white_space(self):
         self.assertEqual(tokenization.whitespace_tokenize(" a\t b\n\u3000c "), ["a", "b", "c"])
         self.assertEqual(tokenization.whitespace_tokenize(" \n"), [])
 
@@ -167,7 +167,7 @@ class BasicTokenizerTest(TokenizationTestCase):
             with self.subTest(ascii(text)):
                 self.assertEqual(tokenizer.tokenize(text), expected)
 
-    def test_lower_cased(self):
+    def test_lower_casing_strips_accents_and_splits_punctuation(self):
         self.check(
             True,
             [
@@ -188,7 +188,7 @@ class BasicTokenizerTest(TokenizationTestCase):
             ],
         )
 
-    def test_a_long_run_of_accents(self):
+    def test_long_run_of_accents_is_stripped(self):
         text = "e" + "\u0301" * 3000 + "\u0316" * 3000 + "\u00fc"
         self.assertEqual(tokenization.BasicTokenizer().tokenize(text), ["eu"])
 
@@ -202,7 +202,7 @@ class BasicTokenizerTest(TokenizationTestCase):
         strip = tokenization.BasicTokenizer()._run_strip_accents
         self.assertEqual([strip("éte\u0301 ñ"), strip("ete")], ["ete n", "ete"])
 
-    def test_cased(self):
+    def test_cased_tokenizer_keeps_case_and_accents(self):
         self.check(
             False,
             [
@@ -213,7 +213,7 @@ class BasicTokenizerTest(TokenizationTestCase):
             ],
         )
 
-    def test_chinese_sentence(self):
+    def test_each_ideograph_becomes_a_word(self):
         table = [
             ("\u6211\u7231BERT\u3002", ["\u6211", "\u7231", "bert", "\u3002"]),
             ("2019\u5e74\u3000\u6625", ["2019", "\u5e74", "\u6625"]),
@@ -222,7 +222,7 @@ class BasicTokenizerTest(TokenizationTestCase):
         ]
         self.check(True, table)
 
-    def test_control_characters(self):
+    def test_control_characters_are_removed(self):
         table = [
             ("a\x00b\ufffdc\x07d\u200be\u00adf\ufeff", ["abcdef"]),
             ("a\tb\nc\rd\u00a0e\u2003f", ["a", "b", "c", "d", "e", "f"]),
@@ -233,16 +233,16 @@ class BasicTokenizerTest(TokenizationTestCase):
         for do_lower_case in (True, False):
             self.check(do_lower_case, table)
 
-    def test_bytes(self):
+    def test_bytes_are_decoded_and_tokenized(self):
         self.check(True, [("É!".encode(), ["e", "!"]), (b"a\xffb", ["ab"])])
 
 
 class WordpieceTokenizerTest(TokenizationTestCase):
-    def test_a_vocabulary_of_single_characters(self):
+    def test_vocabulary_of_single_characters_is_supported(self):
         tokenizer = tokenization.WordpieceTokenizer(_vocab(["a", "#", "?"]), unk_token="?")
         self.assertEqual(tokenizer.tokenize("a ab"), ["a", "?"])
 
-    def test_pieces(self):
+    def test_words_are_split_greedily_into_pieces(self):
         vocab = _vocab(
             ["[UNK]", "play", "re", "##play", "##ing", "##in", "##s", "abc", "ab", "##cd"]
         )
@@ -262,7 +262,7 @@ class WordpieceTokenizerTest(TokenizationTestCase):
         for text, expected in table:
             self.assertEqual(tokenizer.tokenize(text), expected, text)
 
-    def test_limit(self):
+    def test_words_over_the_length_limit_are_unknown(self):
         vocab = _vocab(["a", "##a"])
         tokenizer = tokenization.WordpieceTokenizer(vocab)
         self.assertEqual(tokenizer.tokenize("a" * 200), ["a"] + ["##a"] * 199)
@@ -272,7 +272,7 @@ class WordpieceTokenizerTest(TokenizationTestCase):
         tokenizer = tokenization.WordpieceTokenizer(_vocab(["aaa"]), max_input_chars_per_word=2)
         self.assertEqual(tokenizer.tokenize("aaa"), ["[UNK]"])
 
-    def test_a_prefix_alone_is_not_a_piece(self):
+    def test_empty_pieces_are_never_matched(self):
         tokenizer = tokenization.WordpieceTokenizer(_vocab(["", "##", "a", "##s"]))
         pieces = tokenizer.tokenize("a as ab b ## ##s ###")
         self.assertEqual(pieces, ["a", "a", "##s", "[UNK]", "[UNK]", "##", "##s", "[UNK]"])
@@ -303,7 +303,7 @@ class WordpieceTokenizerTest(TokenizationTestCase):
         tokenizer.vocab = _vocab(["x"])
         self.assertEqual(tokenizer.tokenize("abcd x"), ["<?>", "x"])
 
-    def test_results_can_be_modified(self):
+    def test_modified_results_do_not_change_the_cache(self):
         tokenizer = tokenization.WordpieceTokenizer(_vocab(["ab", "##cd"]))
         for text in ("abcd", "abx", "ab"):
             expected = list(tokenizer.tokenize(text))
@@ -360,7 +360,7 @@ class ReferenceTest(TokenizationTestCase):
                 vocab.append("##" + piece if start else piece)
         return _vocab(vocab)
 
-    def test_random_text(self):
+    def test_random_text_matches_reference(self):
         texts = list(self.random_texts(3000))
         for do_lower_case in (True, False):
             vocab = self.random_vocab(do_lower_case, texts[::30])
@@ -380,7 +380,7 @@ class ReferenceTest(TokenizationTestCase):
                 known += len(pieces)
             self.assertBetween(unknown / known, 0.1, 0.6)
 
-    def test_wordpiece_alone(self):
+    def test_wordpiece_alone_matches_reference(self):
         # Text without BasicTokenizer: only `str.split` precedes WordPiece.
         texts = list(self.random_texts(500))
         vocab = self.random_vocab(False, texts)
@@ -391,8 +391,9 @@ class ReferenceTest(TokenizationTestCase):
             data = text.encode("utf-8", "ignore")
             self.assertEqual(tokenizer.tokenize(data), tokenizer.tokenize(data.decode()))
 
-    def test_every_character(self):
-        # Alone and within a word; of ideographs, Hangul and the higher planes only one in 61.
+    def test_unicode_characters_match_reference(self):
+        # Each character alone and within a word. Of ideographs, Hangul and the higher planes, only
+        # one character in 61.
         codes = [*range(0x3400), *range(0xF900, 0x10000), *range(0x3400, sys.maxunicode + 1, 61)]
         codes += [end + step for ends in _IDEOGRAPHS for end in ends for step in (-1, 0)]
         for do_lower_case in (True, False):
@@ -404,7 +405,7 @@ class ReferenceTest(TokenizationTestCase):
 
 
 class LoadVocabTest(TokenizationTestCase):
-    def test_order_and_stripping(self):
+    def test_load_vocab_keeps_order_and_strips_lines(self):
         vocab = tokenization.load_vocab(self.write(b" the\t\r\n##s\n\n\xe4\xb8\x80"))
         self.assertEqual(list(vocab.items()), [("the", 0), ("##s", 1), ("", 2), ("\u4e00", 3)])
 
@@ -416,10 +417,10 @@ class LoadVocabTest(TokenizationTestCase):
         vocab = tokenization.load_vocab(self.write(["a", "b", "a", "c"]))
         self.assertEqual(list(vocab.items()), [("a", 2), ("b", 1), ("c", 3)])
 
-    def test_byte_order_mark(self):
+    def test_byte_order_mark_is_removed(self):
         self.assertIn("[PAD]", tokenization.load_vocab(self.write(b"\xef\xbb\xbf[PAD]\na\n")))
 
-    def test_conversions(self):
+    def test_tokens_and_ids_are_converted_both_ways(self):
         vocab = _vocab(["a", "b", "c"])
         self.assertEqual(tokenization.convert_by_vocab(vocab, ["b", "c", "b"]), [1, 2, 1])
         self.assertEqual(tokenization.convert_tokens_to_ids(vocab, ("c", "a")), [2, 0])
@@ -459,7 +460,7 @@ def _reference_words(text, do_lower_case):
     return [word for word in words if word]
 
 
-# Each block's first character, and the first one after it.
+# The first character of each block, and the first one after the block.
 _IDEOGRAPHS = [(0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x2A6E0)]
 _IDEOGRAPHS += [(0x2A700, 0x2CEB0), (0x2F800, 0x2FA20)]
 
@@ -490,7 +491,7 @@ VIETNAMESE_MODEL = "data/vocab/albertvi_30k-clean.model"
 class FullTokenizerTest(TokenizationTestCase):
     TOKENS = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
 
-    def test_text_to_ids_and_back(self):
+    def test_text_is_converted_to_ids_and_back(self):
         tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS))
         tokens = tokenizer.tokenize("UNwant\u00e9d,Running  \u4e00")
         self.assertEqual(tokens, ["un", "##want", "##ed", ",", "runn", "##ing", "[UNK]"])
@@ -502,11 +503,11 @@ class FullTokenizerTest(TokenizationTestCase):
         self.assertEqual(tokenizer.basic_tokenizer.tokenize("A,b"), ["a", ",", "b"])
         self.assertEqual(tokenizer.wordpiece_tokenizer.tokenize("unwanted"), tokens[:3])
 
-    def test_cased(self):
+    def test_cased_tokenizer_keeps_capitals(self):
         tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS + ["UN"]), False)
         self.assertEqual(tokenizer.tokenize("UNwanted Want"), ["UN", "##want", "##ed", "[UNK]"])
 
-    def test_unknown_token(self):
+    def test_unknown_tokens_and_ids_are_refused(self):
         tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS))
         with self.assert_says("'[MASK]'", "11 entries"):
             tokenizer.convert_tokens_to_ids(["[CLS]", "[MASK]"])
@@ -515,7 +516,7 @@ class FullTokenizerTest(TokenizationTestCase):
         with self.assertRaisesRegex(KeyError, "^'.MASK.' is not in"):  # Code for BERT catches it.
             tokenizer.convert_tokens_to_ids(["[MASK]"])
 
-    def test_check_special_tokens(self):
+    def test_missing_special_tokens_are_refused(self):
         for tokens, missing in (
             (["the", "[UNK]", "[SEP]"], "lacks [CLS]:"),
             (["the", "[unk]"], "lacks [UNK], [CLS], [SEP]:"),
@@ -529,8 +530,8 @@ class FullTokenizerTest(TokenizationTestCase):
                 tokenizer.convert_tokens_to_ids(["[CLS]"])
         tokenization.FullTokenizer(self.write(self.TOKENS)).check_special_tokens()
 
-    def test_custom_steps(self):
-        """Users can replace either step."""
+    def test_basic_and_wordpiece_tokenizers_can_be_replaced(self):
+        """Users can replace either tokenizer."""
 
         class Hyphens:
             def tokenize(self, text):
@@ -546,7 +547,7 @@ class FullTokenizerTest(TokenizationTestCase):
         tokenizer.wordpiece_tokenizer = Reversed(tokenizer.vocab)
         self.assertEqual(tokenizer.tokenize("unwanted"), ["##ed", "##want", "un"])
 
-    def test_pickle(self):
+    def test_pickled_tokenizer_is_an_independent_copy(self):
         tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS))
         expected = tokenizer.tokenize("unwanted running, wall")
         copy = pickle.loads(pickle.dumps(tokenizer))
@@ -555,17 +556,17 @@ class FullTokenizerTest(TokenizationTestCase):
         self.assertEqual(copy.tokenize("wall"), ["wa", "##ll"])
         self.assertEqual(tokenizer.tokenize("wall"), ["[UNK]"])
 
-    def test_missing_file(self):
+    def test_missing_vocab_file_is_refused(self):
         for path in (os.path.join(self.get_temp_dir(), "none.txt"), self.get_temp_dir()):
             with self.assert_says("vocab_file", path):
                 tokenization.FullTokenizer(path)
 
-    def test_no_file(self):
+    def test_tokenizer_without_any_file_is_refused(self):
         for path in (None, ""):
             with self.assert_says("vocab_file", "spm_model_file"):
                 tokenization.FullTokenizer(path)
 
-    def test_bad_files(self):
+    def test_invalid_vocab_files_are_refused(self):
         table = [
             (b"", ["empty"]),
             (b"[UNK]\n[CLS]\nok\ncaf\xe9\n", ["line 4", "UTF-8", "0xe9"]),
@@ -577,7 +578,7 @@ class FullTokenizerTest(TokenizationTestCase):
                 tokenization.FullTokenizer(path)
 
     @needs_shared
-    def test_goldens(self):
+    def test_tokens_match_goldens(self):
         uncased = tokenization.FullTokenizer(os.path.join(SHARED, UNCASED_VOCAB))
         cased = tokenization.FullTokenizer(os.path.join(SHARED, CASED_VOCAB), do_lower_case=False)
         path = os.path.join(SHARED, "goldens", "tokenization_public.jsonl.gz")
@@ -610,7 +611,7 @@ class SentencePieceTest(TokenizationTestCase):
         self.path = self.write(self.model, "test.model")
         self.reference = _processor(self.model)
 
-    def test_fingerprint(self):
+    def test_fingerprint_depends_on_file_casing_and_version(self):
         other = _train("--pad_id=0 --unk_id=1 --control_symbols=[CLS],[SEP] --model_type=bpe")
         vocab = self.write(["[UNK]", "[CLS]", "[SEP]", "a"])
         twice = self.write(["[UNK]", "[CLS]", "[SEP]", "a", "[UNK]"], "twice.txt")  # The same keys.
@@ -632,7 +633,7 @@ class SentencePieceTest(TokenizationTestCase):
         with mock.patch.object(tokenization, "sentencepiece", old):
             self.assertNotIn(tokenization.FullTokenizer(**options[0]).fingerprint, actual)
 
-    def test_pieces_and_ids(self):
+    def test_pieces_and_ids_match_sentencepiece(self):
         for do_lower_case in (True, False):
             tokenizer = tokenization.FullTokenizer(None, do_lower_case, spm_model_file=self.path)
             for text in self.TEXTS:
@@ -646,13 +647,13 @@ class SentencePieceTest(TokenizationTestCase):
                 # The model's normalizer is "identity": it keeps accents and punctuation.
                 self.assertEqual(self.reference.decode_pieces(tokens), expected)
 
-    def test_bytes_and_lone_surrogates(self):
+    def test_invalid_bytes_and_lone_surrogates_are_dropped(self):
         tokenizer = tokenization.FullTokenizer("", spm_model_file=self.path)
         expected = self.reference.encode_as_pieces("red caf\u00e9")
         self.assertEqual(tokenizer.tokenize(b"red caf\xc3\xa9\xff"), expected)
         self.assertEqual(tokenizer.tokenize("red caf\u00e9\ud83d"), expected)
 
-    def test_vocab(self):
+    def test_vocab_matches_sentencepiece(self):
         tokenizer = tokenization.FullTokenizer("", spm_model_file=self.path)
         size = self.reference.get_piece_size()
         pieces = [self.reference.id_to_piece(index) for index in range(size)]
@@ -666,7 +667,7 @@ class SentencePieceTest(TokenizationTestCase):
         with self.assert_says(str(size)):
             tokenizer.convert_ids_to_tokens([size])
 
-    def test_other_names_of_special_pieces(self):
+    def test_special_pieces_may_have_other_names(self):
         model = _train(
             "--pad_id=2 --pad_piece=[PAD] --unk_id=0 --unk_piece=[UNK] --bos_id=1 "
             "--user_defined_symbols=[CLS],[SEP]"
@@ -679,7 +680,7 @@ class SentencePieceTest(TokenizationTestCase):
         self.assertIn("[SEP]", tokens)
         self.assertEqual(tokens, _processor(model).encode_as_pieces("red [SEP] dog"))
 
-    def test_missing_pieces(self):
+    def test_models_without_special_pieces_are_refused(self):
         table = [
             ("--pad_id=0 --unk_id=1 --control_symbols=[CLS]", "lacks [SEP]:"),
             ("--unk_id=0 --control_symbols=[CLS],[SEP]", "lacks <pad> or [PAD]:"),
@@ -693,7 +694,7 @@ class SentencePieceTest(TokenizationTestCase):
             with self.subTest(message), self.assert_says("spm_model_file", path, message):
                 tokenization.FullTokenizer(None, spm_model_file=path)
 
-    def test_bad_files(self):
+    def test_invalid_model_files_are_refused(self):
         for content in (b"", b"[UNK]\n[CLS]\n[SEP]\n", self.model[:-1]):
             path = self.write(content, "bad.model")
             with self.assert_says("spm_model_file", path, "not a SentencePiece model"):
@@ -703,7 +704,7 @@ class SentencePieceTest(TokenizationTestCase):
             tokenization.FullTokenizer(None, spm_model_file=path)
 
     @needs_shared
-    def test_real_model(self):
+    def test_real_model_matches_sentencepiece(self):
         path = os.path.join(SHARED, VIETNAMESE_MODEL)
         with open(path, "rb") as file:
             reference = _processor(file.read())

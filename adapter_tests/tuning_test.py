@@ -84,7 +84,7 @@ class TuningTestCase(tf.test.TestCase):
 
 
 class TuningOptionsTest(RefusalTestCase):
-    def test_invalid_settings(self):
+    def test_invalid_settings_are_refused(self):
         methods = ["adapters", "full", "top_layers", "layer_norm", "head"]
         needs_adapters = [
             (["--layer_norms=none", f"--tuning={method}"], (method,), {"layer_norms": "none"})
@@ -120,7 +120,7 @@ class MethodsTest(TuningTestCase):
         "layer_norm": LAYER_NORMS | HEAD,
         "head": HEAD,
     }
-    # Without adapters, this method trains only LayerNorms and head.
+    # Without adapters, the method "adapters" trains only LayerNorms and head.
     UNADAPTED = {
         "adapters": LAYER_NORMS | HEAD,
         "full": PLAIN,
@@ -137,15 +137,15 @@ class MethodsTest(TuningTestCase):
                 self.assert_trains(variables, method, top)
                 self.assert_trains(variables | POOLER, method, top, train_pooler=True)
 
-    def test_with_adapters(self):
+    def test_methods_train_expected_variables_with_adapters(self):
         build_classifier()
         self.check(self.ADAPTED)
 
-    def test_plain_bert(self):
+    def test_methods_train_expected_variables_of_plain_bert(self):
         build_classifier(adapter_fn=None)
         self.check(self.UNADAPTED)
 
-    def test_layer_norms_and_adapters_of_some_layers(self):
+    def test_layer_norms_option_with_adapters_in_some_layers(self):
         modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32), adapter_layers=(1,))
         adapters = {name for name in ADAPTERS if "/layer_1/" in name}
         upper = {name for name in LAYER_NORMS if "/layer_1/" in name}
@@ -154,7 +154,7 @@ class MethodsTest(TuningTestCase):
         for layer_norms, expected in (("all", LAYER_NORMS), ("adapted", upper), ("none", set())):
             self.assert_trains(adapters | expected, "adapters", layer_norms=layer_norms)
 
-    def test_variants_of_adapters(self):
+    def test_variables_of_adapter_variants_are_trained(self):
         """All variables of an adapter's variant train, except moving statistics."""
         for normalization, names in (
             ("batch", {"BatchNorm/beta", "BatchNorm/gamma"}),
@@ -179,7 +179,7 @@ class MethodsTest(TuningTestCase):
                 self.assert_trains(adapters | upper, "adapters", layer_norms="adapted")
                 self.assert_trains(adapters, "adapters", layer_norms="none")
 
-    def test_the_backward_pass_ends_at_the_lowest_adapter(self):
+    def test_backward_pass_ends_at_lowest_adapter(self):
         ids = tf.zeros([1, 2], tf.int32)
         model = modeling.BertModel(tiny.config(), False, ids, adapter_layers=(1,))
         for layer_norms, passed in (("adapted", False), ("all", True)):
@@ -190,29 +190,29 @@ class MethodsTest(TuningTestCase):
             below = [name for name in operations if name.startswith(scope) and "layer_0" in name]
             self.assertEqual(bool(below), passed, below[:3])
 
-    def test_top_layers(self):
+    def test_top_layers_method_trains_the_last_layers(self):
         build_classifier(None, tiny.config(num_hidden_layers=12))
         layers = {name for name in LAYERS | LAYER_NORMS if "/layer_0/" in name}
         for count, indices in ((1, [11]), (3, [9, 10, 11]), (11, range(1, 12))):
             top = {name.replace("layer_0", f"layer_{i}") for name in layers for i in indices}
             self.assert_trains(top | POOLER | HEAD, "top_layers", count)
 
-    def test_all_layers_equal_full_fine_tuning(self):
+    def test_top_layers_of_all_layers_equals_full_fine_tuning(self):
         build_classifier(adapter_fn=None)
         self.assert_trains(PLAIN, "top_layers", 2)
 
-    def test_an_encoder_of_one_layer(self):
+    def test_methods_support_an_encoder_of_one_layer(self):
         build_classifier(None, tiny.config(num_hidden_layers=1))
         self.assert_trains(HEAD, "head")
         everything = {name for name in PLAIN if "/layer_1/" not in name}
         self.assert_trains(everything, "top_layers", 1)
 
-    def test_too_many_layers(self):
+    def test_too_many_top_layers_are_refused(self):
         build_classifier(adapter_fn=None)
         with self.assertRaisesRegex(UserError, "--num_top_layers=3: the encoder has 2 layers"):
             trained("top_layers", 3)
 
-    def test_order_of_creation(self):
+    def test_trained_variables_keep_creation_order(self):
         build_classifier()
         order = [v.op.name for v in tuning.trained_variables(Tuning("layer_norm"))]
         self.assertEqual(
@@ -226,26 +226,26 @@ class MethodsTest(TuningTestCase):
 class DefaultMethodTest(TuningTestCase):
     """Checks what trains when code for BERT or adapter-bert calls `create_optimizer`."""
 
-    def test_with_adapters(self):
+    def test_bert_with_adapters_trains_adapters_by_default(self):
         build_classifier()
         self.assert_trains(ADAPTERS | LAYER_NORMS | HEAD)
 
-    def test_an_adapter_function_without_variables(self):
+    def test_adapter_without_variables_trains_layer_norms_and_head(self):
         build_classifier(adapter_fn=lambda x: x)
         self.assert_trains(LAYER_NORMS | HEAD)
 
-    def test_plain_bert(self):
+    def test_plain_bert_trains_fully_by_default(self):
         build_classifier(adapter_fn=None)
         self.assert_trains(PLAIN)
 
-    def test_plain_bert_under_a_head_with_layer_norm(self):
+    def test_plain_bert_trains_fully_under_head_with_layer_norm(self):
         # Like the masked language model's head in BERT's run_pretraining.
         build_classifier(adapter_fn=None)
         with tf.variable_scope("cls/predictions/transform"):
             modeling.layer_norm(tf.zeros([1, 8]))
         self.assert_trains(PLAIN | names("cls/predictions/transform/LayerNorm/{beta,gamma}"))
 
-    def test_no_encoder(self):
+    def test_all_variables_belong_to_the_head_without_encoder(self):
         variable("a")
         variable("b/c")
         self.assert_trains({"a", "b/c"})
@@ -255,7 +255,7 @@ class DefaultMethodTest(TuningTestCase):
 
 
 class RolesTest(TuningTestCase):
-    def test_every_variable_of_the_classifier(self):
+    def test_classifier_variables_have_expected_roles(self):
         build_classifier()
         expected = {name: Role("embeddings") for name in EMBEDDINGS}
         expected.update({name: Role("pooler") for name in POOLER})
@@ -266,7 +266,7 @@ class RolesTest(TuningTestCase):
                 expected[name] = Role(kind, layer)
         self.assertEqual(dict(tuning.roles()), expected)
 
-    def test_roles_by_name(self):
+    def test_roles_are_derived_from_names(self):
         parts = "{weights_hidden2,biases_hidden2,LayerNorm/gamma,BatchNorm/beta}"
         variants = names("bert/encoder/layer_1/{attention/output,output}/adapters/" + parts)
         for name in ADAPTERS | variants:
@@ -274,7 +274,7 @@ class RolesTest(TuningTestCase):
         for name in LAYER_NORMS:
             self.assertEqual(tuning.role_of(name, ["bert/"]).kind, "layer_norm")
 
-    def test_other_variables_outside_of_the_encoder_are_head(self):
+    def test_variables_outside_the_encoder_belong_to_the_head(self):
         build()
         heads = [
             "cls/squad/output_weights",
@@ -292,7 +292,7 @@ class RolesTest(TuningTestCase):
         self.assert_trains(ADAPTERS | LAYER_NORMS | set(heads))
         self.assert_trains(heads, "head")
 
-    def test_a_layer_norm_of_the_head_is_head(self):
+    def test_layer_norm_of_the_head_has_role_head(self):
         build_classifier()
         with tf.variable_scope("cls"):
             modeling.layer_norm(tf.zeros([1, 8]))
@@ -302,13 +302,13 @@ class RolesTest(TuningTestCase):
             LAYER_1 | {n for n in ADAPTERS if "/layer_1/" in n} | POOLER | head, "top_layers", 1
         )
 
-    def test_a_head_in_the_collection_inside_the_encoders_scope(self):
+    def test_head_collection_applies_inside_the_encoder_scope(self):
         build()
         variable("bert/classifier", modeling.HEAD)
         self.assertEqual(tuning.roles()["bert/classifier"], Role("head"))
         self.assert_trains({"bert/classifier"}, "head")
 
-    def test_a_users_adapter_has_any_names(self):
+    def test_custom_adapter_variables_may_have_any_name(self):
         def adapter(x):
             with tf.variable_scope("houlsby", use_resource=False):
                 scale = tf.get_variable(
@@ -323,13 +323,13 @@ class RolesTest(TuningTestCase):
         for name in mine:
             self.assertEqual(role[name], Role("adapter", int("/layer_1/" in name)))
 
-    def test_an_adapter_outside_of_the_encoder(self):
+    def test_adapter_outside_the_encoder_is_trained(self):
         build()
         variable("shared/scale", modeling.ADAPTERS)
         self.assertEqual(tuning.roles()["shared/scale"], Role("adapter"))
         self.assert_trains(ADAPTERS | LAYER_NORMS | {"shared/scale"})
 
-    def test_a_variable_without_a_role_is_an_error(self):
+    def test_variable_without_a_role_raises_value_error(self):
         strays = [
             "bert/encoder/layer_1/output/scale",
             "bert/encoder/layer_1/output/dense/kernel_2",
@@ -349,7 +349,7 @@ class RolesTest(TuningTestCase):
 class ScopesTest(TuningTestCase):
     """The encoder is found in any scope."""
 
-    def test_any_scope(self):
+    def test_encoder_is_found_in_any_scope(self):
         for scope in ("siamese/bert/", "encoder/", "bert_1/", "a.b/layer_0/", ""):
             with tf.Graph().as_default():
                 build(scope[:-1])
@@ -359,7 +359,7 @@ class ScopesTest(TuningTestCase):
                     | {"output_bias"}
                 )
 
-    def test_no_scope_at_all(self):
+    def test_encoder_without_scope_is_found(self):
         build("", adapter_fn=None)
         with tf.variable_scope("cls"):
             modeling.layer_norm(tf.zeros([1, 8]))
@@ -368,13 +368,13 @@ class ScopesTest(TuningTestCase):
         with self.assertRaisesRegex(ValueError, "stray"):
             trained("head")
 
-    def test_an_encoder_within_the_scope_of_another(self):
+    def test_encoder_within_the_scope_of_another_is_found(self):
         build("a")
         build("a/b")
         within = {name.replace("bert/", "a/b/") for name in ADAPTERS | LAYER_NORMS}
         self.assert_trains(within | {name.replace("a/b/", "a/") for name in within})
 
-    def test_two_encoders(self):
+    def test_two_encoders_are_found(self):
         build()
         build()
         variable("output_bias")
@@ -388,7 +388,7 @@ class ScopesTest(TuningTestCase):
         with self.assertRaisesRegex(ValueError, "bert_1/stray"):
             trained()
 
-    def test_encoders_that_share_their_variables(self):
+    def test_encoders_with_shared_variables_are_found(self):
         build("siamese/bert")
         with tf.variable_scope(tf.get_variable_scope(), reuse=True):
             build("siamese/bert")
@@ -399,18 +399,18 @@ class GradientsTest(TuningTestCase):
     def check(self, loss, variables):
         tuning.check_gradients(variables, tf.gradients(loss, variables))
 
-    def test_no_warning_if_all_variables_have_gradients(self):
+    def test_variables_with_gradients_pass_the_check(self):
         loss = build_classifier()
         self.check(loss, tf.trainable_variables())
 
-    def test_no_warning_of_the_pooler(self):
+    def test_pooler_without_gradient_passes_the_check(self):
         model = modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32))
         loss = tf.reduce_sum(model.get_sequence_output())
         gradients = tf.gradients(loss, tf.trainable_variables())
         self.assertEqual(sum(gradient is None for gradient in gradients), 2)
         tuning.check_gradients(tf.trainable_variables(), gradients)
 
-    def test_warning_of_an_adapter_without_gradient(self):
+    def test_adapter_without_gradient_raises_value_error(self):
         model = modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32))
         loss = tf.reduce_sum(model.get_all_encoder_layers()[0])
         with self.assertRaisesRegex(
@@ -418,7 +418,7 @@ class GradientsTest(TuningTestCase):
         ):
             self.check(loss, tuning.trained_variables())
 
-    def test_warning_of_a_head_without_gradient(self):
+    def test_head_without_gradient_raises_value_error(self):
         loss = build_classifier()
         variable("second_head")
         with self.assertRaisesRegex(ValueError, "on 1 of .* second_head"):
@@ -432,7 +432,7 @@ class CountsTest(TuningTestCase):
     the head has 2 * 768 + 2 = 1,538; BERT itself has 109,482,240.
     """
 
-    def test_adapters(self):
+    def test_adapter_parameters_are_counted(self):
         build_classifier(config=modeling.BertConfig(30522, type_vocab_size=2))
         variables = tuning.trained_variables()
         self.assertEqual(tuning.count_parameters(variables), 2419202)
@@ -441,7 +441,7 @@ class CountsTest(TuningTestCase):
             "Training 2,419,202 of 111,863,042 parameters (2.16%); 109,443,840 are frozen.",
         )
 
-    def test_full(self):
+    def test_full_and_top_layer_parameters_are_counted(self):
         build_classifier(None, modeling.BertConfig(30522, type_vocab_size=2))
         variables = tuning.trained_variables()
         self.assertEqual(

@@ -1,4 +1,4 @@
-"""The version stands in one place; pages that repeat it agree."""
+"""Tests that the changelog and the citation have the version of the package and one date."""
 
 import os
 import re
@@ -15,7 +15,7 @@ def _search(pattern, name):
 
 
 class VersionTest(tf.test.TestCase):
-    def test_pages_repeat_the_version_and_its_date(self):
+    def test_changelog_and_citation_match_version(self):
         changelog = _search(r"^## (\S+) \((\S+)\)$", "CHANGELOG.md")
         citation = _search(r"^version: (\S+)\ndate-released: (\S+)$", "CITATION.cff")
         self.assertEqual(changelog, citation)

@@ -1,4 +1,4 @@
-"""Tests of model.py: the towers beside NumPy, the module frozen and not, the optimizer."""
+"""Tests of model.py: the towers against NumPy, frozen and trained modules, and the optimizer."""
 
 import dataclasses
 import os
@@ -44,7 +44,7 @@ class ModelTestCase(tf.test.TestCase):
         return model.NetworkConfig(space, self.module, unit, kind, num_labels, 1)
 
     def prepared(self, config, sentences=TEXTS):
-        """(features, `model.EmbeddedStrings`)."""
+        """Returns (features, `model.EmbeddedStrings`)."""
         strings, has_pairs = texts.StringVocabulary(), any(b for _, b in sentences)
         rows = texts.encode_texts(sentences, config.settings, config.unit, 6, strings, has_pairs)
         vectors = None
@@ -53,7 +53,7 @@ class ModelTestCase(tf.test.TestCase):
         return rows, model.EmbeddedStrings(strings.strings(), vectors)
 
     def computed(self, config, sentences=TEXTS, is_training=False):
-        """(outputs [B, L], all variables by name), biases and statistics not at their start."""
+        """Returns (outputs [B, L], all variables by name); biases and statistics are random."""
         rows, strings = self.prepared(config, sentences)
         with tf.Graph().as_default(), tf.Session() as session:
             tf.set_random_seed(1)
@@ -69,7 +69,7 @@ class ModelTestCase(tf.test.TestCase):
             return session.run([outputs, values])
 
     def stepped(self, config):
-        """(variables before, their gradients, variables after) one step of the model_fn."""
+        """Runs one step of the model_fn; returns (variables before, gradients, variables after)."""
         rows, strings = self.prepared(config)
         features = {**rows, "label_ids": np.array([0, 1, 1, 0], np.int32)}
         with tf.Graph().as_default(), tf.Session() as session:
@@ -110,14 +110,14 @@ def linear(inputs, values, scope):
 
 
 def normalized(inputs, values, scope):
-    """Batch normalization by the moving statistics."""
+    """Applies batch normalization with the moving statistics."""
     part = {name: values[f"{scope}/{name}"] for name in ("beta", "gamma")}
     mean, variance = (values[f"{scope}/moving_{name}"] for name in ("mean", "variance"))
     return (inputs - mean) / np.sqrt(variance + 1e-6) * part["gamma"] + part["beta"]
 
 
 def towers(space, values, deep_inputs, pooled):
-    """The sum of both towers' outputs."""
+    """Returns the sum of both towers' outputs."""
     for layer in range(space.hidden_layers):
         scope = f"deep/hidden_{layer}"
         deep_inputs = linear(deep_inputs, values, scope + "/linear")
@@ -133,7 +133,7 @@ def towers(space, values, deep_inputs, pooled):
 
 
 def convolved(space, values, sentences, unit):
-    """[B, F n], the slow way: text by text, n-gram by n-gram."""
+    """Returns [B, F n], computed text by text and n-gram by n-gram."""
     rows = []
     for text in sentences:
         words, row = text.split(), []
@@ -155,7 +155,7 @@ def convolved(space, values, sentences, unit):
 
 
 class TowersTest(ModelTestCase):
-    def test_on_the_pooled_embedding(self):
+    def test_towers_on_pooled_embeddings_match_numpy(self):
         pooled = np.array([embedded(text) for text, _ in TEXTS])
         for changes in (
             {"hidden_layers": 0},
@@ -169,7 +169,7 @@ class TowersTest(ModelTestCase):
                 outputs, towers(config.settings, values, pooled, pooled), 1e-5, 1e-5
             )
 
-    def test_on_a_convolution(self):
+    def test_towers_on_convolutions_match_numpy(self):
         sentences = [text for text, _ in TEXTS]
         pooled = np.array([embedded(text) for text in sentences])
         for unit, changes in (
@@ -184,7 +184,7 @@ class TowersTest(ModelTestCase):
                 outputs, towers(config.settings, values, inputs, pooled), 1e-5, 1e-5
             )
 
-    def test_a_convolution_in_bfloat16_is_nearly_the_same(self):
+    def test_bfloat16_convolution_is_close_to_float32(self):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no convolution in bfloat16 on CPU")
         config = self.settings(use_convolution=True)
@@ -193,7 +193,7 @@ class TowersTest(ModelTestCase):
         self.assertNotAllClose(outputs, rounded, 1e-6, 1e-6)
         self.assertAllClose(outputs, rounded, 0.02, 0.02)
 
-    def test_pairs(self):
+    def test_towers_on_pairs_match_numpy(self):
         def paired(u, v):
             return np.concatenate([u, v, np.abs(u - v), u * v], -1)
 
@@ -206,7 +206,7 @@ class TowersTest(ModelTestCase):
         )
         self.assertAllClose(outputs, towers(config.settings, values, inputs, pooled), 1e-5, 1e-5)
 
-    def test_dropout_is_of_training_alone(self):
+    def test_dropout_is_applied_only_in_training(self):
         config = self.settings(use_convolution=True, conv_dropout=0.4, hidden_dropout=0.5)
         again = self.settings(use_convolution=True)
         (dropped, _), (plain, _) = (
@@ -217,7 +217,7 @@ class TowersTest(ModelTestCase):
 
 
 class StepTest(ModelTestCase):
-    def test_moving_statistics_move(self):
+    def test_training_step_updates_moving_mean(self):
         config = self.settings(hidden_layers=1, hidden_normalization="batch")
         rows, strings = self.prepared(config)
         features = {**rows, "label_ids": np.array([0, 1, 1, 0], np.int32)}
@@ -253,14 +253,14 @@ class StepTest(ModelTestCase):
 
 
 class ModuleTest(ModelTestCase):
-    """Tests what depends on a module's format, here TensorFlow 1's."""
+    """Tests that depend on the module's format, here TensorFlow 1's."""
 
-    def test_embeddings(self):
+    def test_embeddings_are_means_of_word_vectors(self):
         strings = ["", *(text for text, _ in TEXTS)]
         expected = [embedded(text) for text in strings]
         self.assertAllClose(model.compute_embeddings(self.module, strings), expected)
 
-    def test_a_module_that_trains_begins_as_a_frozen_one(self):
+    def test_trainable_module_starts_equal_to_frozen_module(self):
         for unit, sentences in (("word", TEXTS), ("text", PAIRS)):
             for use_convolution in (False, True):
                 changes = {"use_convolution": use_convolution}
@@ -270,7 +270,7 @@ class ModuleTest(ModelTestCase):
                 self.assertAllClose(frozen, trained, 1e-5, 1e-5)
                 self.assertEqual(set(others) - set(values), {"module/table"})
 
-    def test_each_tower_has_its_rate_and_regularization(self):
+    def test_each_tower_has_its_learning_rate_and_regularization(self):
         config = self.settings(
             fine_tune_module=True,
             deep_learning_rate=0.5,
@@ -285,7 +285,7 @@ class ModuleTest(ModelTestCase):
             # Duchi et al. 2011: adaptive rates, and the proximal step of the penalty.
             adapted = rate / np.sqrt(0.1 + gradient**2)
             expected = (before[name] - adapted * gradient) / (1 + adapted * penalty)
-            if name == "module/table":  # Rows that did not occur are left as they are.
+            if name == "module/table":  # Rows that did not occur stay unchanged.
                 occurred = gradient.any(-1, keepdims=True)
                 expected = np.where(occurred, expected, before[name])
             self.assertAllClose(after[name], expected, 1e-5, 1e-6, msg=name)
@@ -293,7 +293,7 @@ class ModuleTest(ModelTestCase):
 
 @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
 class TensorFlow2ModuleTest(ModuleTest):
-    """The same for TensorFlow 2's SavedModel."""
+    """Runs the same tests on TensorFlow 2's SavedModel."""
 
     @classmethod
     def setUpClass(cls):
@@ -315,14 +315,14 @@ class OpenModuleTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, pattern):
             model.open_module(handle)
 
-    def test_modules_that_are_none(self):
+    def test_missing_and_empty_module_folders_are_refused(self):
         missing = os.path.join(self.get_temp_dir(), "missing")
         self.assert_refused(missing, "TF-Hub module .*missing: cannot be downloaded")
         empty = os.path.join(self.get_temp_dir(), "empty")
         os.makedirs(empty)
         self.assert_refused(empty, r"TensorFlow 2's SavedModel, but .*empty holds neither")
 
-    def test_modules_of_another_type(self):
+    def test_modules_without_text_embeddings_are_refused(self):
         def image():
             pixels = tf.placeholder(tf.float32, [None, 4, 4, 3])
             hub.add_signature(inputs=pixels, outputs=tf.reduce_mean(pixels, [1, 2]))
@@ -342,9 +342,9 @@ class OpenModuleTest(tf.test.TestCase):
         self.assert_refused(self.write("words", words), "expected a text embedding module")
 
     @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
-    def test_saved_models_of_another_type(self):
+    def test_saved_models_without_text_embeddings_are_refused(self):
         class Other(tf2.Module):
-            """Gives what no text embedding module gives."""
+            """A SavedModel that is not a text embedding module."""
 
             def __init__(self, shape, result):
                 super().__init__()

@@ -1,4 +1,4 @@
-"""Tests of search.py: the space as the study has it, shared and interrupted searches."""
+"""Tests of search.py: the search space, and shared and interrupted searches."""
 
 import fcntl
 import json
@@ -20,7 +20,7 @@ from adapter_bert.common.errors import UserError
 
 FOLDER = paths.PROJECT
 
-# A process that takes part in a search; each trial prints a line, reads one, and ends.
+# A process that takes part in a search. Each trial prints a line, reads a line, and ends.
 _PROCESS = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -36,7 +36,7 @@ search.run(train)
 
 
 def dropout(settings, on_score):
-    """A training that is over at once, whose score is one of the settings."""
+    """Stands in for a training: ends at once, with one of the settings as its score."""
     on_score(10_000, settings.conv_dropout / 2)
     on_score(20_000, settings.conv_dropout)
     return settings.conv_dropout
@@ -62,7 +62,7 @@ class SearchTestCase(tf.test.TestCase):
 
 
 class SpaceTest(tf.test.TestCase):
-    def test_each_value_of_table_5_can_be_reached_and_no_other(self):
+    def test_suggestions_cover_exactly_the_search_space(self):
         for name, domain in SPACE.items():
             if isinstance(domain, Choice):
                 values, others = domain.values, ["other", -1]
@@ -85,7 +85,7 @@ class SpaceTest(tf.test.TestCase):
 
 
 class SearchTest(SearchTestCase):
-    def test_tries_as_many_settings_as_it_is_told(self):
+    def test_search_runs_the_requested_number_of_trials(self):
         seen = []
 
         def train(settings, on_score):
@@ -98,13 +98,13 @@ class SearchTest(SearchTestCase):
         self.assertEqual([trial.score for trial in trials], [s.conv_dropout for s in seen])
         self.assertEqual({trial.samples for trial in trials}, {20_000})
         self.assertLen(set(seen), 4)
-        # Enough are there: none more is tried.
+        # The study has enough trials, so that no further one runs.
         self.assertEqual(self.run_search(train, trials=4), trials)
-        largest = 2**32 - 1  # Of the flag; a search that goes on adds to it.
+        largest = 2**32 - 1  # The flag's maximum; a continued search adds to it.
         self.assertEqual(self.run_search(train, trials=6, random_seed=largest)[:4], trials)
         self.assertLen(seen, 6)
 
-    def test_samplers_are_repeatable_and_search(self):
+    def test_each_sampler_is_repeatable(self):
         for sampler in baseline_search.SAMPLERS:
             storages = [os.path.join(self.folder, f"{sampler}.{i}") for i in range(2)]
             trials = [
@@ -114,13 +114,13 @@ class SearchTest(SearchTestCase):
             self.assertEqual(*settings)
             self.assertIsInstance(settings[0][0], Settings)
 
-    def test_only_what_the_space_is_narrowed_to(self):
+    def test_narrowed_space_limits_the_settings(self):
         narrowed = {"module": Choice(("a", "b")), "conv_dropout": Choice((0.25,))}
         trials = self.run_search(trials=24, narrowed=narrowed)
         self.assertEqual({trial.settings.module for trial in trials}, {"a", "b"})
         self.assertEqual({trial.settings.conv_dropout for trial in trials}, {0.25})
 
-    def test_hopeless_trials_are_stopped(self):
+    def test_pruners_stop_poor_trials_early(self):
         reached = []
 
         def train(settings, on_score):
@@ -141,7 +141,7 @@ class SearchTest(SearchTestCase):
             self.assertEqual([trial.samples for trial in trials], reached)
             self.assertAlmostEqual(trials[-1].score, 0.3)
 
-    def test_what_diverges_counts_but_has_no_score(self):
+    def test_diverged_trials_count_but_have_no_score(self):
         def train(settings, on_score):
             raise Diverged
 
@@ -152,14 +152,14 @@ class SearchTest(SearchTestCase):
         trials = self.run_search(trials=4)
         self.assertEqual(baseline_search.best_of(trials).number in (2, 3), True)
 
-    def test_the_best_is_the_first_of_equals_stopped_or_not(self):
+    def test_best_trial_is_first_of_equal_scores_even_if_pruned(self):
         def trial(number, score, pruned=False):
             return baseline_search.SearchTrial(number, score, pruned, 1, 1.0, None)
 
         some = [trial(0, 0.5), trial(1, 0.8, True), trial(2, 0.8), trial(3, None, True)]
         self.assertEqual(baseline_search.best_of(some).number, 1)
 
-    def test_record(self):
+    def test_record_contains_task_sampler_and_settings(self):
         trials = self.run_search(trials=2)
         record = baseline_search.record(self.settings(), trials, "airline", "eval_accuracy")
         record = json.loads(json.dumps(record))
@@ -172,7 +172,7 @@ class RefusedTest(SearchTestCase):
         with self.assertRaisesRegex(UserError, pattern):
             self.run_search(**changes)
 
-    def test_a_study_of_other_conditions(self):
+    def test_study_with_other_conditions_is_refused(self):
         self.run_search(conditions={"max_words": 128})
         self.assert_refused("another max_words; give the same", conditions={"max_words": 64})
         self.assert_refused(
@@ -183,14 +183,14 @@ class RefusedTest(SearchTestCase):
         self.assert_refused("another sampler", conditions={"max_words": 128}, sampler="tpe")
         self.assert_refused("another pruner", conditions={"max_words": 128}, pruner="median")
 
-    def test_what_an_older_search_does_not_say_is_as_now(self):
+    def test_flags_missing_in_older_records_count_as_equal(self):
         settings = self.settings(conditions={"max_words": 128, "precision": "float32"})
         recorded = {name: value for name, value in settings.fixed.items() if name != "sampler"}
         self.assertEqual(settings.differences(recorded), [])
         recorded.update(max_words=64, precision=None, unknown=1)
         self.assertEqual(settings.differences(recorded), ["max_words", "precision", "unknown"])
 
-    def test_storages_that_cannot_be_used(self):
+    def test_unusable_storages_are_refused(self):
         for storage in (
             "sqlite:////no/such/folder/search.db",
             "nodatabase://host/name",
@@ -201,7 +201,7 @@ class RefusedTest(SearchTestCase):
                 f"^--storage={storage} cannot be (used|written) \\(", storage=storage
             )
 
-    def test_a_storage_that_is_no_journal(self):
+    def test_file_that_is_not_a_journal_is_refused_unchanged(self):
         path = os.path.join(self.folder, "other")
         for content in (b"no journal\n", b"\xff\xfe\n", b"[]\n", b'{"a": 1}\n', b"7\n"):
             with open(path, "wb") as writer:
@@ -210,7 +210,7 @@ class RefusedTest(SearchTestCase):
             with open(path, "rb") as reader:
                 self.assertEqual(reader.read(), content)
 
-    def test_a_damaged_journal(self):
+    def test_damaged_journal_is_refused(self):
         self.run_search(trials=2)
         path = self.settings().storage
         with open(path, "rb") as reader:
@@ -225,7 +225,7 @@ class RefusedTest(SearchTestCase):
                 writer.writelines([*lines[:2], line, *lines[3:]])
             self.assert_refused(f"^--storage={path}{where}")
 
-    def test_optuna_is_missing(self):
+    def test_missing_optuna_is_reported(self):
         with mock.patch.dict(sys.modules, {"optuna": None}):
             self.assert_refused("^The search needs Optuna, .* `pip install -r [a-z-]*.txt`.$")
 
@@ -239,14 +239,14 @@ class SharedTest(SearchTestCase):
         self.addCleanup(process.stdin.close)
         return process
 
-    def test_two_processes_share_a_search_and_a_kill_loses_nothing(self):
+    def test_shared_search_survives_a_killed_process(self):
         settings = self.settings(trials=12, storage=self.sqlite())
         killed, other = (self.start(settings) for _ in range(2))
         for process in (killed, other):
             process.stdout.readline()
         os.write(killed.stdin.fileno(), b"\n")
         killed.stdout.readline()
-        killed.send_signal(signal.SIGKILL)  # In the middle of its second trial.
+        killed.send_signal(signal.SIGKILL)  # During its second trial.
         killed.wait()
         kept = Search(settings).trials()
         self.assertLen(kept, 1)
@@ -262,10 +262,10 @@ class SharedTest(SearchTestCase):
             self.assertEqual(process.wait(), 0)
         trials = Search(settings).trials()
         self.assertEqual([t for t in trials if t.number in {k.number for k in kept}], kept)
-        self.assertBetween(len(trials), 12, 13)  # One may begin while the other ends the last.
+        self.assertBetween(len(trials), 12, 13)  # A 13th may start while the 12th is running.
         self.assertLen({trial.settings for trial in trials}, len(trials))
 
-    def test_a_line_of_a_journal_that_a_kill_truncated_is_removed(self):
+    def test_truncated_last_journal_line_is_removed(self):
         path = self.settings().storage
         (first, _) = self.run_search(trials=2)
         with open(path, "rb") as reader:
@@ -274,10 +274,10 @@ class SharedTest(SearchTestCase):
             with open(path, "wb") as writer:
                 writer.write(content[:-length])
             self.assertEqual(self.run_search(trials=2)[0], first)
-            trials = self.run_search(trials=3)  # What was appended is readable.
+            trials = self.run_search(trials=3)  # The appended lines are readable.
             self.assertEqual((trials[0], len(trials)), (first, 3))
 
-    def test_a_trial_that_a_kill_interrupted_is_tried_again(self):
+    def test_trial_of_killed_process_is_retried(self):
         settings = self.settings(trials=3, storage=self.sqlite())
         with mock.patch.object(baseline_search, "_HEARTBEAT", 1):
             search = Search(settings)
@@ -294,14 +294,14 @@ class SharedTest(SearchTestCase):
             search.run(dropout)
         self.assertIn(Settings(**params), [trial.settings for trial in search.trials()])
 
-    def test_what_another_process_took_over_is_left_to_it(self):
+    def test_trial_taken_over_by_another_process_is_dropped(self):
         for storage in (None, self.sqlite()):
             search = Search(self.settings(**({"storage": storage} if storage else {})))
             calls = []
 
             def train(settings, on_score, search=search, calls=calls):
                 calls.append(settings)
-                if len(calls) == 1:  # As if this process had slept, and were taken for killed.
+                if len(calls) == 1:  # As if this process had slept and counted as killed.
                     running = search._study.get_trials()[-1]
                     failed = optuna.trial.TrialState.FAIL
                     search._study._storage.set_trial_state_values(running._trial_id, failed)
@@ -310,7 +310,7 @@ class SharedTest(SearchTestCase):
             search.run(train)
             self.assertEqual([t.settings for t in search.trials()], calls[1:])
 
-    def test_what_ctrl_c_interrupts_is_tried_first(self):
+    def test_trial_interrupted_by_ctrl_c_is_retried_first(self):
         interrupted = []
 
         def train(settings, on_score):
@@ -321,7 +321,7 @@ class SharedTest(SearchTestCase):
             self.run_search(train)
         self.assertEqual(self.run_search()[0].settings, interrupted[0])
 
-    def test_the_last_process_goes_on(self):
+    def test_only_the_last_process_trains_the_best_settings(self):
         with SearchLock(self.folder) as first, SearchLock(self.folder) as second:
             self.assertTrue(first.alone)
             self.assertFalse(second.alone)
@@ -334,7 +334,7 @@ class SharedTest(SearchTestCase):
         with SearchLock(self.folder) as again:
             self.assertTrue(again.alone)
 
-    def test_a_file_system_without_locks(self):
+    def test_process_counts_as_alone_without_file_locks(self):
         error = OSError(38, "not implemented")
         with mock.patch.object(fcntl, "flock", side_effect=error), SearchLock(self.folder) as lock:
             self.assertTrue(lock.alone)

@@ -1,4 +1,4 @@
-"""Tests of texts.py: words, strings by number, n-grams."""
+"""Tests of texts.py: text cleaning, numbered strings and n-grams."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ _CONVOLVED = dataclasses.replace(_PLAIN, use_convolution=True, conv_max_ngram=3)
 
 
 class CleanedTest(tf.test.TestCase):
-    def test_cleaned(self):
+    def test_clean_applies_each_combination_of_options(self):
         text = " It's  GREAT_value: 5€ für Ärger\n"
         for lowercase, remove, expected in (
             (False, False, "It's GREAT_value: 5€ für Ärger"),
@@ -25,13 +25,13 @@ class CleanedTest(tf.test.TestCase):
         ):
             self.assertEqual(texts.clean(text, lowercase, remove), expected)
 
-    def test_marks_belong_to_their_letters(self):
+    def test_combining_marks_stay_with_their_letters(self):
         for text in ("हिन्दी में की", "ภาษาไทยที่นี่", "A\u0308rger שָׁלוֹם"):
             self.assertEqual(texts.clean(text, False, True), text)
         self.assertEqual(texts.clean("great❤\ufe0f! की, हाँ।", False, True), "great की हाँ")
 
-    def test_half_a_surrogate_pair_is_left_out(self):
-        # As "\\ud83d" in a .jsonl is read.
+    def test_lone_surrogates_are_removed(self):
+        # A .jsonl file with "\\ud83d" is read as this.
         self.assertEqual(texts.clean("a\ud83d b \ud83d", False, False), "a b")
 
 
@@ -49,33 +49,33 @@ class RowsTest(tf.test.TestCase):
         mask = rows.pop("input_mask")
         return {name: spelled(numbers) for name, numbers in rows.items()}, mask, listed
 
-    def test_whole_texts(self):
+    def test_texts_are_encoded_with_word_masks(self):
         rows, mask, listed = self.rows([("a  b", None), ("c", None), ("a b", "")], _PLAIN)
         self.assertEqual(rows, {"text": ["a b", "c", "a b"]})
         self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0]])
-        self.assertEqual(listed, ["", "a b", "c"])  # Each once, nothing first.
+        self.assertEqual(listed, ["", "a b", "c"])  # Each string once, after the empty one.
 
-    def test_words_for_a_convolution(self):
+    def test_convolution_over_words_gets_only_unigrams(self):
         rows, mask, _ = self.rows([("a b c d e", None), ("", None)], _CONVOLVED)
         self.assertEqual(
             rows, {"text": ["a b c d", ""], "ngrams_1": [["a", "b", "c", "d"], [""] * 4]}
         )
         self.assertAllEqual(mask, [[1, 1, 1, 1], [0, 0, 0, 0]])
 
-    def test_ngrams_of_modules_that_embed_texts(self):
+    def test_text_modules_get_ngrams_up_to_the_maximum(self):
         rows, _, _ = self.rows([("a b c", None)], _CONVOLVED, "text")
         self.assertEqual(rows["ngrams_1"], [["a", "b", "c", ""]])
         self.assertEqual(rows["ngrams_2"], [["a b", "b c", "c", ""]])
         self.assertEqual(rows["ngrams_3"], [["a b c", "b c", "c", ""]])
 
-    def test_pairs(self):
+    def test_text_pairs_have_a_second_set_of_features(self):
         pairs = [("a", "b c"), ("a b c", None)]
         rows, mask, _ = self.rows(pairs, _CONVOLVED, has_pairs=True)
-        # Another split may have no second text.
+        # A split without second texts has the same features.
         self.assertEqual(set(self.rows(pairs[1:], _CONVOLVED, has_pairs=True)[0]), set(rows))
         self.assertEqual(rows["text_b"], ["b c", ""])
         self.assertEqual(rows["ngrams_b_1"], [["b", "c", "", ""], [""] * 4])
-        self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 1, 1, 0]])  # The longer one's.
+        self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 1, 1, 0]])  # The mask of the longer text.
 
     def test_an_empty_vocabulary_is_refused(self):
         strings = texts.StringVocabulary()

@@ -1,4 +1,4 @@
-"""Tests of training.py: what is learned, kept and gone on from."""
+"""Tests of training.py: learning, saved weights, resuming and errors."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ def task(kind):
 
 
 def data(kind="classification", rows=200):
-    """Sentences; the label says whether there is "not" among the words."""
+    """Returns a `Dataset` of sentences; the label says whether "not" is among the words."""
     random = np.random.RandomState(0)
     texts, labels = {}, {}
     for split in ("train", "dev", "test"):
@@ -60,7 +60,7 @@ class TrainingTest(tf.test.TestCase):
         self.addCleanup(patch.stop)
         return model, some
 
-    def test_learns_and_keeps_the_best_weights(self):
+    def test_training_learns_and_saves_best_weights(self):
         for fine_tune in (False, True):
             changes = {"use_convolution": True, "fine_tune_module": fine_tune}
             folder = os.path.join(self.folder, str(fine_tune))
@@ -71,10 +71,10 @@ class TrainingTest(tf.test.TestCase):
             self.assertEqual([samples for samples, _ in noted], [500 * i for i in range(1, 9)])
             best = max(noted, key=lambda pair: (pair[1], -pair[0]))
             self.assertEqual((result.samples, result.score), best)
-            self.assertGreater(result.score, 0.9)  # The majority class: two thirds.
+            self.assertGreater(result.score, 0.9)  # The majority class has two thirds.
             saved = tf.train.latest_checkpoint(folder)
             self.assertEqual(saved, f"{folder}/model.ckpt-{result.samples // 100}")
-            # What it predicts is what was scored, rows in their order.
+            # The predictions are in the order of the rows and have the recorded score.
             predictions = model.predict("dev", folder)
             scores = classifier_results.scores(some.task, some.labels["dev"], predictions)
             self.assertEqual(scores["accuracy"], result.score)
@@ -82,7 +82,7 @@ class TrainingTest(tf.test.TestCase):
             module = {"module"} if fine_tune else set()
             self.assertEqual(names, {"deep", "wide", "global_step"} | module)
 
-    def test_counts_what_trains(self):
+    def test_trained_parameters_are_counted(self):
         model, _ = self.baseline(steps=5)
         # Deep: (3 + 1) * 64 and (64 + 1) * 2; wide: (3 + 1) * 2.
         self.assertEqual(model.train().trained_parameters, 4 * 64 + 65 * 2 + 4 * 2)
@@ -90,7 +90,7 @@ class TrainingTest(tf.test.TestCase):
         table = 3 * (len(tiny.WORDS) + 1)
         self.assertEqual(model.train().trained_parameters, 4 * 64 + 65 * 2 + 4 * 2 + table)
 
-    def test_numbers_and_sets(self):
+    def test_regression_and_multilabel_tasks_are_learned(self):
         for kind in ("regression", "multilabel"):
             some = data(kind)
             model, _ = self.baseline(some, steps=100, use_convolution=True, fine_tune_module=True)
@@ -100,7 +100,7 @@ class TrainingTest(tf.test.TestCase):
             score = classifier_results.scores(some.task, some.labels["test"], predictions)
             self.assertGreater(score[some.task.score], 0.7)
 
-    def test_as_many_labels_as_words(self):
+    def test_labels_as_many_as_words_are_not_truncated(self):
         some = data("multilabel", rows=20)
         labels = {split: np.repeat(values, 8, axis=1) for split, values in some.labels.items()}
         names = tuple(f"label {place}" for place in range(16))
@@ -110,7 +110,7 @@ class TrainingTest(tf.test.TestCase):
         model.train(self.folder)
         self.assertEqual(model.predict("test", self.folder)["probabilities"].shape, (20, 16))
 
-    def test_two_trainings_of_one_seed_are_equal(self):
+    def test_equal_seeds_give_equal_dev_losses(self):
         scores = []
         for seed in (1, 1, 2):
             model, _ = self.baseline(seed=seed, hidden_dropout=0.5)
@@ -120,7 +120,7 @@ class TrainingTest(tf.test.TestCase):
         self.assertAllEqual(scores[0], scores[1])
         self.assertNotAllClose(scores[0], scores[2])
 
-    def test_stops_early_and_where_it_is_told(self):
+    def test_training_stops_on_patience_and_callback_errors(self):
         model, _ = self.baseline(steps=1000)
         noted = []
         with mock.patch.object(Baseline, "_score", side_effect=[0.1, 0.3, 0.3, 0.2, 0.9]):
@@ -134,7 +134,7 @@ class TrainingTest(tf.test.TestCase):
         with self.assertRaises(InterruptedError):
             model.train(on_score=stop)
 
-    def test_goes_on_from_the_best_weights(self):
+    def test_training_resumes_from_best_weights(self):
         model, some = self.baseline(steps=10)
         first = model.train(self.folder)
         model, _ = self.baseline(some, steps=20)
@@ -145,7 +145,7 @@ class TrainingTest(tf.test.TestCase):
         self.assertEqual([samples for samples, _ in noted][0], first.samples + 500)
         self.assertGreaterEqual(result.score, first.score)
 
-    def test_a_training_that_ended_with_its_best_has_the_same_result_again(self):
+    def test_finished_training_returns_same_result_again(self):
         for fine_tune in (False, True):
             folder = os.path.join(self.folder, str(fine_tune))
             model, _ = self.baseline(steps=10, fine_tune_module=fine_tune, use_convolution=True)
@@ -154,7 +154,7 @@ class TrainingTest(tf.test.TestCase):
                 self.assertEqual((first.score, first.samples), (0.2, 1000))
                 self.assertEqual(model.train(folder), first)
 
-    def test_the_best_weights_before_a_loss_that_is_no_number_count(self):
+    def test_best_weights_before_nan_loss_are_the_result(self):
         model, _ = self.baseline(steps=20)
 
         def diverge(samples, score):
@@ -167,14 +167,14 @@ class TrainingTest(tf.test.TestCase):
         saved = tf.train.latest_checkpoint(self.folder)
         self.assertEqual(saved, f"{self.folder}/model.ckpt-5")
 
-    def test_a_loss_that_is_no_number(self):
+    def test_nan_loss_without_scored_weights_is_an_error(self):
         broken = data()
         model, _ = self.baseline(broken, deep_learning_rate=0.5)
         model._strings.vectors[1:] = np.nan
         with self.assertRaisesRegex(LossIsNaN, "deep_learning_rate=0.5 or wide_learning_rate=0.05"):
             model.train()
 
-    def test_a_dev_loss_that_is_no_number_counts_nowhere(self):
+    def test_nan_dev_loss_without_scored_weights_is_an_error(self):
         model, _ = self.baseline(steps=10)
         predicted = {"loss": np.array([0.5, np.nan])}
         with mock.patch.object(
@@ -182,7 +182,7 @@ class TrainingTest(tf.test.TestCase):
         ), self.assertRaises(LossIsNaN):
             model.train()
 
-    def test_an_empty_vocabulary(self):
+    def test_empty_vocabulary_is_refused(self):
         some = data()
         some.texts["train"] = [("?!", None)] * 200
         with self.assertRaisesRegex(UserError, "^toy data: found no word .*vocabulary is empty"):
@@ -190,7 +190,7 @@ class TrainingTest(tf.test.TestCase):
 
 
 class ModulesTest(tf.test.TestCase):
-    def test_each_thing_is_made_once(self):
+    def test_embeddings_are_computed_once_within_cache_limit(self):
         folder = tiny.write_text_module(os.path.join(self.get_temp_dir(), "module"))
         some = data()
         modules = ModuleCache(some)
@@ -204,7 +204,7 @@ class ModulesTest(tf.test.TestCase):
             self.assertEqual(made.call_count, 2)
             modules.prepare(space)
             self.assertEqual(made.call_count, 2)
-            # Where memory is short, the last alone is kept.
+            # Above the memory limit, the cache keeps only the latest entry.
             with mock.patch.object(training, "_MAX_CACHE_BYTES", 1000):
                 for lowercase in (False, True, True, False):
                     modules.prepare(dataclasses.replace(space, lowercase=lowercase))

@@ -1,4 +1,4 @@
-"""Tests of devices.py on a machine without a TPU: runs without it, or fails at once."""
+"""Tests of devices.py on a machine without a TPU: a run falls back or fails at once."""
 
 import functools
 import http.server
@@ -17,7 +17,7 @@ from adapter_bert.common import devices
 from adapter_bert.common.errors import UserError
 from adapter_tests.support.refusals import RefusalTestCase
 
-# A TPU's name is looked up in Google Cloud, first at this host, where nothing answers.
+# TensorFlow looks up a TPU's name in Google Cloud, first at this host, where nothing answers.
 NO_CLOUD = {"GCE_METADATA_IP": "127.0.0.1:1", "NO_GCE_CHECK": "True"}
 
 
@@ -32,10 +32,10 @@ class FindTpuTest(RefusalTestCase):
         with mock.patch.dict(os.environ, NO_CLOUD):
             super().assert_refused(parts, devices.find_tpu, True, *args, **kwargs)
 
-    def test_not_asked_for(self):
+    def test_no_tpu_is_used_without_use_tpu(self):
         self.assertEqual(self.warnings(False), ((False, None), []))
 
-    def test_a_name_without_use_tpu_is_not_passed_over_in_silence(self):
+    def test_tpu_address_without_use_tpu_logs_a_warning(self):
         for flag in ("tpu_name", "master"):
             result, warnings = self.warnings(False, **{flag: "grpc://127.0.0.1:1"})
             self.assertEqual(result, (False, None))
@@ -43,46 +43,46 @@ class FindTpuTest(RefusalTestCase):
                 warnings, [f"--{flag}=grpc://127.0.0.1:1 is ignored: --use_tpu is off."]
             )
 
-    def test_without_a_tpu_a_run_goes_on_and_says_so_in_one_line(self):
+    def test_missing_tpu_logs_one_warning_and_falls_back(self):
         result, warnings = self.warnings(True)
         self.assertEqual(result, (False, None))
         self.assertLen(warnings, 1)
         self.assertRegex(warnings[0], r"^=== --use_tpu=True, .*no TPU.* running on [CG]PU\. ===$")
 
-    def test_an_address_where_nothing_answers(self):
+    def test_unreachable_address_is_refused(self):
         address = "grpc://127.0.0.1:1"
         self.assert_refused(["--tpu_name=" + address, "refused", "grpc://host:port"], address)
         self.assert_refused(["--master=" + address, "refused"], master=address)
 
-    def test_a_name_and_an_address(self):
+    def test_tpu_name_and_master_together_are_refused(self):
         both = ["--tpu_name=my-tpu", "--master=grpc://h:1"]
         self.assert_refused(both, "my-tpu", master="grpc://h:1")
 
-    def test_an_address_that_is_none(self):
+    def test_malformed_address_is_refused(self):
         for address in ("grpc://", "grpc://127.0.0.1:port", "grpc://127.0.0.1:99999"):
             self.assert_refused(["--tpu_name=" + address, "cannot be reached"], address)
 
-    def test_an_address_that_does_not_answer_in_time(self):
+    def test_address_that_times_out_is_refused(self):
         with mock.patch.object(devices, "_CONNECT_TIMEOUT_SECONDS", 0.1), mock.patch.object(
             socket, "create_connection", side_effect=socket.timeout("timed out")
         ) as connect:
             self.assert_refused(["timed out"], "grpc://10.0.0.1:8470")
         connect.assert_called_with(("10.0.0.1", 8470), timeout=0.1)
 
-    def test_a_plain_name_that_the_cloud_does_not_know(self):
+    def test_unknown_cloud_tpu_name_is_refused(self):
         self.assert_refused(["--tpu_name=my-tpu", "cannot be reached", "--tpu_zone"], "my-tpu")
         self.assert_refused(["--tpu_name=my-tpu"], "my-tpu", "us-central1-b", "my-project")
 
-    def test_local_where_there_is_none(self):
+    def test_local_without_a_tpu_is_refused(self):
         self.assert_refused(["--tpu_name=local", "no TPU on this machine"], "local")
 
-    def test_an_address_where_tensorflow_answers(self):
+    def test_address_of_a_tensorflow_server_is_accepted(self):
         address = tf.train.Server.create_local_server().target
         use_tpu, cluster = devices.find_tpu(True, address)
         self.assertEqual((use_tpu, cluster.master()), (True, address))
         self.assertEqual(devices.find_tpu(True, master=address), (True, None))
 
-    def test_an_address_where_something_else_answers(self):
+    def test_address_of_an_http_server_is_refused(self):
         class NotFound(http.server.BaseHTTPRequestHandler):
             def handle(self):
                 self.request.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
@@ -93,21 +93,21 @@ class FindTpuTest(RefusalTestCase):
                 self.assert_refused(["cannot be reached"], f"grpc://127.0.0.1:{server.server_port}")
             server.shutdown()
 
-    def test_an_address_where_nothing_is_said(self):
+    def test_address_of_a_silent_server_is_refused(self):
         with socket.socket() as server, mock.patch.object(devices, "_TIMEOUT_SECONDS", 0.5):
             server.bind(("127.0.0.1", 0))
             server.listen(1)
             address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
             self.assert_refused(["cannot be reached"], address)
 
-    def test_a_tpu_in_this_machine_is_used(self):
+    def test_tpu_in_this_machine_is_used(self):
         with mock.patch.object(devices, "_num_cores", return_value=4):
             for name, cores in itertools.product((None, "local"), (None, 4)):
                 use_tpu, cluster = devices.find_tpu(True, name, num_tpu_cores=cores)
                 self.assertTrue(use_tpu)
                 self.assertIsInstance(cluster, tf.distribute.cluster_resolver.TPUClusterResolver)
 
-    def test_another_number_of_cores(self):
+    def test_wrong_number_of_tpu_cores_is_refused(self):
         with mock.patch.object(devices, "_num_cores", return_value=4):
             for name in (None, "local"):
                 self.assert_refused(["--num_tpu_cores=8", "the TPU has 4"], name, num_tpu_cores=8)
@@ -117,14 +117,14 @@ class FindTpuTest(RefusalTestCase):
 
 
 class ReplicaTest(tf.test.TestCase):
-    def test_its_number_goes_with_others_in_a_program(self):
+    def test_tpu_replica_index_combines_with_int32_in_xla(self):
         def mixed(x):
             return tf.bitwise.bitwise_xor(devices.tpu_replica(), x)
 
         if tf.__version__.startswith("1."):
             with tf.Graph().as_default(), self.session() as session:
                 self.assertEqual(session.run(xla.compile(mixed, [tf.constant(5)])), [5])
-        else:  # On a CPU the process would crash, as the replica is unknown.
+        else:  # Running it on a CPU would crash the process, which has no replica index.
             function = tf.function(mixed, jit_compile=True, autograph=False)
             program = function.experimental_get_compiler_ir(tf.constant(5))(stage="hlo")
             self.assertRegex(program, r"u32\[\] replica-id\(\)[^$]* s32\[\] xor\(")
@@ -132,7 +132,7 @@ class ReplicaTest(tf.test.TestCase):
 
 class SessionConfigTest(tf.test.TestCase):
     def choose(self, precision, native=True, use_tpu=False, seconds=None, recorded=None):
-        """Returns the choice if products take these seconds in (float32, bfloat16)."""
+        """Returns the chosen precision if products take these seconds in (float32, bfloat16)."""
         measured = mock.Mock(side_effect=self.fail)
         if seconds:
             measured = mock.Mock(return_value=dict(zip(("float32", "bfloat16"), seconds)))
@@ -142,7 +142,7 @@ class SessionConfigTest(tf.test.TestCase):
             measured.assert_called_once_with(384, 1536)
         return chosen
 
-    def test_precision(self):
+    def test_precision_depends_on_flag_and_hardware(self):
         self.assertEqual(self.choose("auto", native=False), "float32")
         self.assertEqual(self.choose("auto", native=False, use_tpu=True), "bfloat16")
         self.assertEqual(self.choose("float32"), "float32")
@@ -160,32 +160,32 @@ class SessionConfigTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "--precision=bfloat16"):
                 self.choose("bfloat16", native=False)
 
-    def test_bfloat16_where_it_is_measured_to_be_faster(self):
+    def test_auto_precision_is_bfloat16_if_clearly_faster(self):
         self.assertEqual(self.choose("auto", seconds=(0.0115, 0.01)), "bfloat16")
         self.assertEqual(self.choose("auto", seconds=(0.0114, 0.01)), "float32")
         with self.assertLogs("absl", "INFO") as logs:
             self.assertEqual(self.choose("auto", seconds=(0.39, 0.67)), "float32")
         self.assertRegex(logs.output[0], "float32 .*390.00 ms in float32, 670.00 ms in bfloat16")
 
-    def test_a_recorded_precision_stays(self):
+    def test_auto_precision_keeps_the_recorded_precision(self):
         for recorded in ("float32", "bfloat16"):
             with mock.patch.object(tf, "__version__", "2.15.1"):
                 self.assertEqual(self.choose("auto", False, recorded=recorded), recorded)
             self.assertEqual(self.choose("float32", recorded=recorded), "float32")
-        with mock.patch.object(tf, "__version__", "1.15.5"):  # Without bfloat16 kernels.
+        with mock.patch.object(tf, "__version__", "1.15.5"):  # It has no bfloat16 kernels.
             self.assertEqual(self.choose("auto", False, recorded="bfloat16"), "float32")
         for unknown in ("float8", ["float32"], 16):
             chosen = self.choose("auto", seconds=(2.0, 1.0), recorded=unknown)
             self.assertEqual(chosen, "bfloat16")
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no bfloat16 on CPU")
-    def test_measured_products(self):
+    def test_product_seconds_measures_both_precisions(self):
         seconds = devices.product_seconds(64, 256)
         self.assertEqual(set(seconds), {"float32", "bfloat16"})
         self.assertGreater(min(seconds.values()), 0)
         self.assertLess(max(seconds.values()), 10)
 
-    def test_the_fastest_turn_counts(self):
+    def test_fastest_returns_the_minimum_time_per_call(self):
         clock, runs = [0.0], {"float32": iter((9, 3, 5, 4)), "bfloat16": iter((1, 8, 2, 7))}
 
         def call(name):
@@ -195,7 +195,7 @@ class SessionConfigTest(tf.test.TestCase):
         with mock.patch("time.perf_counter", lambda: clock[0]):
             self.assertEqual(devices._fastest(calls), {"float32": 3, "bfloat16": 2})
 
-    def test_native_bfloat16_is_read_off_the_processor(self):
+    def test_native_bfloat16_is_read_from_cpuinfo(self):
         path = os.path.join(self.get_temp_dir(), "cpuinfo")
         for flags, native in (
             ("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n", True),
@@ -209,7 +209,7 @@ class SessionConfigTest(tf.test.TestCase):
                     self.assertEqual(devices.has_bfloat16(path), computes_in_it)
         self.assertFalse(devices.has_bfloat16(path + ".none"))
 
-    def test_one_inter_op_thread_on_cpu_only(self):
+    def test_one_inter_op_thread_is_used_on_cpu_only(self):
         for gpu, threads in ((False, 1), (True, 0)):
             with mock.patch.object(devices, "has_gpu", return_value=gpu):
                 config = devices.session_config()
@@ -219,7 +219,7 @@ class SessionConfigTest(tf.test.TestCase):
             self.assertTrue(config.allow_soft_placement)
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no TF32")
-    def test_no_tf32_on_a_gpu(self):
+    def test_tf32_is_disabled_on_a_gpu(self):
         enable = tf.config.experimental.enable_tensor_float_32_execution
         enable(True)
         self.addCleanup(enable, True)
@@ -227,7 +227,7 @@ class SessionConfigTest(tf.test.TestCase):
             devices.session_config()
         self.assertFalse(tf.config.experimental.tensor_float_32_execution_enabled())
 
-    def test_one_operation_at_a_time_whatever_session_came_first(self):
+    def test_operations_do_not_overlap_after_an_earlier_session(self):
         """A process's first session decides the number of threads of all later ones."""
         running, together = [], []
 

@@ -34,14 +34,14 @@ SCRIPTS = (
 
 
 def installed(*packages):
-    """A stand-in for find_spec in a Python that has only these packages."""
+    """Returns a patch of find_spec for a Python that has only these packages."""
     return mock.patch.object(
         importlib.util, "find_spec", lambda name: object() if name in packages else None
     )
 
 
 class MissingTest(tf.test.TestCase):
-    def test_with_estimator_and_without(self):
+    def test_missing_packages_are_listed(self):
         for packages, training, models in (
             (("tensorflow", "tensorflow_estimator"), [], []),
             (("tensorflow",), ["Estimator"], []),  # TensorFlow 2.16 and later, without the wheel
@@ -58,7 +58,7 @@ class MissingTest(tf.test.TestCase):
         with installed("absl", "matplotlib"):
             self.assertEqual(environment.missing_packages(environment.REPORTS), ["SciPy"])
 
-    def test_this_python_has_all(self):
+    def test_this_python_has_all_packages(self):
         for packages in (environment.TRAINING, environment.MODELS, environment.REPORTS):
             self.assertEqual(environment.missing_packages(packages), [])
 
@@ -70,7 +70,7 @@ class PrepareTest(tf.test.TestCase):
         self.execv = mock.Mock(side_effect=SystemExit("handed over"))
 
     def ensure(self, executable, *packages):
-        """Returns the exit and the output of `prepare` in that Python."""
+        """Returns the exit code and stderr of `prepare` in a Python with only these packages."""
         argv = ["run_classifier.py", "--task_name=MRPC"]
         with contextlib.ExitStack() as stack:
             for patch in (
@@ -92,13 +92,13 @@ class PrepareTest(tf.test.TestCase):
     def make_prepared(self):
         open(self.prepared, "w").close()
 
-    def test_goes_on_where_there_is_one(self):
+    def test_complete_python_is_not_restarted(self):
         self.make_prepared()
         result = self.ensure("/usr/bin/python3", "tensorflow", "tensorflow_estimator")
         self.assertEqual(result, (None, ""))
         self.execv.assert_not_called()
 
-    def test_hands_the_command_to_the_prepared_python_and_says_so(self):
+    def test_incomplete_python_restarts_in_the_prepared_python(self):
         self.make_prepared()
         code, stderr = self.ensure("/usr/bin/python3")
         self.assertEqual(code, "handed over")
@@ -115,20 +115,20 @@ class PrepareTest(tf.test.TestCase):
         self.assertIn("requirements.txt", code)
         self.execv.assert_not_called()
 
-    def test_says_what_to_do_where_none_is_prepared(self):
+    def test_missing_prepared_python_gives_installation_advice(self):
         code, stderr = self.ensure("/usr/bin/python3", "tensorflow")
         self.assert_refused(code)
         self.assertIn("/usr/bin/python3", code)
         self.assertEqual(stderr, "")
 
-    def test_the_prepared_python_is_not_restarted_for_ever(self):
+    def test_incomplete_prepared_python_is_not_restarted(self):
         self.make_prepared()
         code, _ = self.ensure(self.prepared)
         self.assert_refused(code)
 
 
 class ScriptTest(tf.test.TestCase):
-    """Separate processes, in a Python without site-packages."""
+    """Runs scripts in separate processes, some of them without site-packages."""
 
     def run_bare(self, folder, code):
         path = os.path.join(folder, "script.py")
@@ -141,14 +141,14 @@ class ScriptTest(tf.test.TestCase):
             text=True,
         )
 
-    def test_an_import_hands_nothing_over(self):
+    def test_import_does_not_restart_python(self):
         done = self.run_bare(
             self.get_temp_dir(), "from adapter_bert.common import environment\nprint('imported')\n"
         )
         self.assertEqual((done.returncode, done.stdout), (0, "imported\n"), done.stderr)
 
-    def test_every_script_is_refused_without_tensorflow(self):
-        """Prints a sentence in any working directory; runs a copy that has no .venv next to it."""
+    def test_every_script_reports_missing_packages(self):
+        """Runs copies of the scripts, without a .venv next to them, from another folder."""
         project = paths.PROJECT
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         os.makedirs(os.path.join(folder, "adapter_bert", "common"))
@@ -172,7 +172,7 @@ class ScriptTest(tf.test.TestCase):
             )
 
     @unittest.skipIf(HAS_ESTIMATOR, "this TensorFlow has an Estimator of its own")
-    def test_another_wheel_is_refused_in_a_sentence(self):
+    def test_incompatible_estimator_wheel_is_refused(self):
         folder = os.path.join(self.get_temp_dir(), "tensorflow_estimator-2.12.0.dist-info")
         os.makedirs(folder)
         with open(os.path.join(folder, "METADATA"), "w") as writer:
@@ -204,7 +204,7 @@ class ScriptTest(tf.test.TestCase):
             text=True,
         )
 
-    def test_scripts_without_a_training_import_no_estimator(self):
+    def test_scripts_that_do_not_train_import_no_estimator(self):
         packages = ("tensorflow_estimator", "tensorflow_hub")  # The second imports the first.
         for script, arguments in (
             ("serve", ()),
@@ -222,7 +222,7 @@ class ScriptTest(tf.test.TestCase):
             done = self.run_without(("tensorflow", "sklearn", "optuna"), script, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""), script)
 
-    def test_a_wrong_flag_needs_no_tensorflow(self):
+    def test_flag_errors_need_no_tensorflow(self):
         done = self.run_without(("tensorflow",), "run_classifier", "--adaptr_size=8")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("adaptr_size", done.stderr)
@@ -237,8 +237,8 @@ class ScriptTest(tf.test.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("figure4.svg", os.listdir(folder))
 
-    def test_start_up_notes_are_left_out_and_nothing_else(self):
-        """Not even the last output of a process that crashes."""
+    def test_only_startup_messages_are_filtered_from_stderr(self):
+        """Even the last output of a crashing process is kept."""
         code = (
             "import os, sys; from adapter_bert.common import environment\n"
             "with environment._filter_stderr():\n"
@@ -251,7 +251,7 @@ class ScriptTest(tf.test.TestCase):
         done = self.run_bare(self.get_temp_dir(), code.replace("os.abort()", "print('ended')"))
         self.assertEqual((done.stdout, done.stderr), ("ended\n", "F0000 no AVX\n"))
 
-    def test_this_tensorflow_starts_without_notes(self):
+    def test_installed_tensorflow_starts_without_messages(self):
         code = (
             "from adapter_bert.common import environment;"
             "environment.prepare(); environment.load(); print('ready')"
@@ -265,7 +265,7 @@ class ScriptTest(tf.test.TestCase):
         )
         self.assertEqual((done.stdout, done.stderr), ("ready\n", ""))
 
-    def test_quiets_tensorflow_unless_the_user_has_set_it(self):
+    def test_tensorflow_log_level_is_3_unless_set_by_the_user(self):
         for given, expected in (({}, "3"), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, "0")):
             done = subprocess.run(
                 [
@@ -283,10 +283,10 @@ class ScriptTest(tf.test.TestCase):
 
 
 class FindPythonTest(tf.test.TestCase):
-    """find_python.sh with fake Pythons that only print a version."""
+    """Tests find_python.sh with fake Pythons that only print a version."""
 
     def find(self, *versions, on_path=(), in_pyenv=(), in_home=()):
-        """Returns its stdout and stderr; paths begin with the folder."""
+        """Returns the script's stdout, with paths relative to the test's folder, and stderr."""
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         for place, names in (
             ("path", on_path),
@@ -312,7 +312,7 @@ class FindPythonTest(tf.test.TestCase):
         self.assertEqual(done.returncode, 1 if done.stderr else 0)
         return done.stdout.replace(folder + "/", "").strip(), done.stderr
 
-    def test_the_first_version_wins_wherever_it_lies(self):
+    def test_first_version_wins_in_any_location(self):
         for places, expected in (
             ({"on_path": ["python3.12", "python3.13"]}, "path/python3.13"),
             (
@@ -325,7 +325,7 @@ class FindPythonTest(tf.test.TestCase):
             found, stderr = self.find("3.13", "3.12", **places)
             self.assertEqual(found, expected or "pyenv/versions/3.12.5/bin/python", stderr)
 
-    def test_none_says_how_to_install_one(self):
+    def test_missing_python_gives_install_commands(self):
         found, stderr = self.find("3.13", "3.12", on_path=["python3.14"])
         self.assertEqual(found, "")
         self.assertRegex(stderr, r"^Error: found no Python 3\.13, 3\.12\. [^\n]+\.\n$")
@@ -334,7 +334,7 @@ class FindPythonTest(tf.test.TestCase):
 
 
 class SilenceTensorflowTest(tf.test.TestCase):
-    def test_verbosity_brings_tensorflows_log_back(self):
+    def test_debug_verbosity_restores_tensorflow_log(self):
         self.addCleanup(logging.set_verbosity, logging.get_verbosity())
         self.addCleanup(tf.logging.set_verbosity, tf.logging.get_verbosity())
         for verbosity, expected in (

@@ -23,20 +23,20 @@ WORKERS = {"worker": ["a:1", "b:1", "c:1"]}
 @unittest.skipIf(tf.__version__.startswith("1."), "--distribution needs TensorFlow 2")
 class RunConfigTest(tf.test.TestCase):
     def config(self, tf_config, **options):
-        """Returns a RunConfig completed by this module, for any TensorFlow."""
+        """Returns a RunConfig that estimator_training has completed, for any TensorFlow."""
         with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(tf_config)):
             config = tf_estimator.RunConfig(model_dir=self.get_temp_dir(), **options)
             estimator_training.init_run_config(config, tf_config)
         return config
 
-    def test_one_process_is_its_own_chief(self):
+    def test_single_process_is_chief(self):
         for strategy in (None, tf.distribute.OneDeviceStrategy("/cpu:0")):
             config = self.config({}, train_distribute=strategy)
             self.assertFalse(estimator_training.should_run_distribute_coordinator(config))
             self.assertTrue(config.is_chief)
             self.assertEqual((config.task_type, config.num_worker_replicas), ("worker", 1))
 
-    def test_a_cluster_trains_together_if_it_has_a_strategy(self):
+    def test_cluster_is_coordinated_only_with_a_strategy(self):
         for strategy, together in (
             (None, False),
             (tf.distribute.OneDeviceStrategy("/cpu:0"), True),
@@ -49,7 +49,7 @@ class RunConfigTest(tf.test.TestCase):
             self.assertEqual(found, together)
             self.assertEqual(config.cluster_spec.num_tasks("worker"), 3)
 
-    def test_who_a_worker_is(self):
+    def test_worker_gets_its_global_id_and_replica_count(self):
         for jobs, kind, index, expected in (
             (WORKERS, "worker", 0, (0, 3)),
             (WORKERS, "worker", 2, (2, 3)),
@@ -69,7 +69,7 @@ class RunConfigTest(tf.test.TestCase):
             self.assertEqual((config.master, config.task_id), ("grpc://here:1", index))
             self.assertEqual(config.is_chief, expected[0] == 0)
 
-    def test_what_is_not_supported_says_so(self):
+    def test_unsupported_calls_raise_not_implemented_error(self):
         for call in (
             lambda: estimator_training.estimator_train(None, None, []),
             lambda: estimator_training.estimator_evaluate(None, None, []),

@@ -1,4 +1,4 @@
-"""Tests of model_variables.py: shapes against graphs and Google's checkpoints, fingerprint."""
+"""Tests of model_variables.py: fingerprints, and shapes in graphs and Google's checkpoints."""
 
 import hashlib
 import os
@@ -13,14 +13,14 @@ from adapter_tests.support.shared import SHARED, needs_shared
 
 
 class EncoderShapesTest(tf.test.TestCase):
-    def test_equals_the_variables_of_the_model(self):
+    def test_encoder_shapes_equal_model_variables(self):
         with tf.Graph().as_default():
             modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32), adapter_fn=None)
             variables = [(v.op.name, tuple(v.shape.as_list())) for v in tf.trainable_variables()]
         self.assertEqual(list(model_variables.encoder_shapes(TINY).items()), variables)
 
     @needs_shared
-    def test_equals_the_indexes_of_official_checkpoints(self):
+    def test_encoder_shapes_equal_official_checkpoints(self):
         for model in ("chinese_L-12_H-768_A-12", "uncased_L-4_H-256_A-4"):
             folder = os.path.join(SHARED, "checkpoints", "indexes", model)
             config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
@@ -34,7 +34,7 @@ class EncoderShapesTest(tf.test.TestCase):
 
 
 class AdapterShapesTest(tf.test.TestCase):
-    def test_equals_the_variables_of_the_graph(self):
+    def test_adapter_shapes_equal_graph_variables(self):
         variants = configs.VARIANTS
         cases = [
             {"normalization": normalization, "depth": depth}
@@ -51,7 +51,7 @@ class AdapterShapesTest(tf.test.TestCase):
                     list(modeling.adapter_shapes(adapter, 8).items()),
                 )
 
-    def test_of_another_function_only_the_graph_tells(self):
+    def test_custom_adapter_functions_are_refused(self):
         with self.assertRaisesRegex(ValueError, "'my_adapter'"):
             model_variables.adapter_shapes(configs.AdapterConfig(fn="my_adapter"), 8)
 
@@ -64,7 +64,7 @@ class FingerprintTest(CheckpointTestCase):
             for name, shape in model_variables.encoder_shapes(TINY).items()
         }
 
-    def test_it_is_the_sha256_of_names_shapes_and_values(self):
+    def test_fingerprint_is_sha256_of_names_shapes_and_values(self):
         tensors = self.tensors()
         expected = hashlib.sha256()
         for name in sorted(tensors):
@@ -72,7 +72,7 @@ class FingerprintTest(CheckpointTestCase):
             expected.update(f"{name} [{shape}]\n".encode() + tensors[name].tobytes())
         self.assertEqual(model_variables.fingerprint(tensors.get, TINY), expected.hexdigest())
 
-    def test_what_lies_beside_the_encoder_does_not_count(self):
+    def test_fingerprint_ignores_variables_outside_encoder(self):
         tensors = self.tensors()
         plain = self.save(tensors)
         more = self.save(
@@ -85,7 +85,7 @@ class FingerprintTest(CheckpointTestCase):
         }
         self.assertEqual(found, {model_variables.fingerprint(tensors.get, TINY)})
 
-    def test_every_tensor_counts(self):
+    def test_fingerprint_depends_on_every_tensor(self):
         tensors = self.tensors()
         found = {model_variables.fingerprint(tensors.get, TINY)}
         for name, value in tensors.items():

@@ -42,7 +42,7 @@ def parsed(settings, *arguments):
 
 
 class SettingsTest(tf.test.TestCase):
-    def test_flags_have_the_fields_types_and_defaults(self):
+    def test_flags_have_types_and_defaults_of_fields(self):
         values = parsed(Own)
         found = {name: (values[name].flag_type(), values[name].default) for name in values}
         self.assertEqual(
@@ -60,7 +60,7 @@ class SettingsTest(tf.test.TestCase):
         )
         self.assertEqual(Own.from_flags(values), Own())
 
-    def test_values(self):
+    def test_flags_are_parsed_into_settings(self):
         values = parsed(
             *(Own, "--size=2", "--rate=1e-3", "--fast", "--kind=b", "--names=a,b", "--each=a,b"),
             *("--each=c", "--even=6", "--adapter=there"),
@@ -70,7 +70,7 @@ class SettingsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "--even=5: expected an even number"):
             Own.from_flags(parsed(Own, "--even=5"))
 
-    def test_bounds_and_choices(self):
+    def test_values_outside_bounds_and_choices_are_refused(self):
         for argument in ("--size=0", "--size=17", "--size=x", "--rate=x"):
             with self.assertRaisesRegex(flags.IllegalFlagValueError, argument):
                 parsed(Base, argument)
@@ -79,13 +79,13 @@ class SettingsTest(tf.test.TestCase):
         with self.assertRaisesRegex(ValueError, "'Outptu'.* SECTIONS"):
             flag(1, "Size.", "Outptu")
 
-    def test_what_is_supplied(self):
+    def test_supplied_values_fill_in_unset_flags(self):
         values = parsed(Base, "--rate=0.5")
         supplied = Supplied({"rate": 0.1, "size": 2}, {"fast": True})
         self.assertEqual(Base.from_flags(values, supplied), Base(2, 0.5, True))
         self.assertEqual((values.size, values.fast), (8, False))  # The flags are unchanged.
 
-    def test_changed_flags(self):
+    def test_changed_flags_returns_nondefault_values(self):
         own = Own(size=4, rate=0.1, folder="there")
         self.assertEqual(
             own.changed_flags(["size", "rate", "adapter"]), {"rate": 0.1, "adapter": "there"}

@@ -1,4 +1,4 @@
-"""Tests of claims.py: differences, errors and verdicts by hand."""
+"""Tests of claims.py: differences, errors and verdicts, computed by hand."""
 
 import math
 
@@ -10,9 +10,9 @@ from adapter_tests.support.records import ABLATION, record, seeds
 
 
 def swept(task, scores, **flags):
-    """Records of two rates × two numbers of epochs, of which the first has the given scores.
+    """Returns records of two rates × two numbers of epochs; the first pair has the given scores.
 
-    Equal scores become three: two would leave a claim open.
+    Two equal scores would leave a claim open, so equal scores become three.
     """
     scores = scores if len(set(scores)) > 1 else [scores[0]] * 3
     return [
@@ -42,8 +42,8 @@ FIXED = "GLUE: adapters of size 64, minus full fine-tuning"
 
 
 class DifferenceTest(tf.test.TestCase):
-    def test_mean_and_standard_error_over_tasks(self):
-        # MRPC: 70 less 72, standard errors 2 and 1; RTE: 61 less 60, 0 and 1.
+    def test_difference_has_mean_and_error_over_common_tasks(self):
+        # MRPC: 70 − 72 with standard errors 2 and 1; RTE: 61 − 60 with 0 and 1.
         first = claims.side(
             "a",
             [
@@ -60,26 +60,26 @@ class DifferenceTest(tf.test.TestCase):
         self.assertAlmostEqual(found.by_task["MRPC"].sem, math.sqrt(4 + 1))
         self.assertAlmostEqual(found.share, (0.01 + 0.03) / 2)
 
-    def test_confidence_intervals(self):
-        # Mean 3, standard error 2 / sqrt(3); Student's t of 2 degrees of freedom is 4.303.
+    def test_confidence_intervals_follow_student_and_welch(self):
+        # Mean 3, standard error 2 / sqrt(3); Student's t with 2 degrees of freedom is 4.303.
         first = claims.side("a", seeds("MRPC", [0.01, 0.03, 0.05])).estimate("MRPC")
         self.assertAllClose([first.moved(-1), first.moved(1)], [3 - 4.968, 3 + 4.968], atol=1e-3)
-        # Squared errors of 4/3 and 1/16, of 2 and 1 degrees of freedom.
+        # Squared errors of 4/3 and 1/16, with 2 and 1 degrees of freedom.
         second = claims.side("b", seeds("MRPC", [0.02, 0.025])).estimate("MRPC")
         expected = (4 / 3 + 1 / 16) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 16) ** 2)
         self.assertAlmostEqual(first.minus(second).freedom, expected)
 
-    def test_a_claim_about_several_differences_does_not_differ_by_chance(self):
-        # 1.6 ± 0.51: Student's t of 4 degrees of freedom is 2.78, and 3.50 for two differences.
+    def test_several_differences_are_bonferroni_corrected(self):
+        # 1.6 ± 0.51: Student's t with 4 degrees of freedom is 2.78, or 3.50 for two differences.
         values = [0.2, 0.8, 1.6, 2.4, 3.0]
         for sign, verdict in ((1, estimates.at_most), (-1, estimates.at_least)):
             beyond = estimates.over_seeds([sign * value for value in values])
             self.assertEqual(verdict([beyond], 0), "differs")
             self.assertEqual(verdict([beyond, estimates.NOTHING], 0), "unclear")
-            # All estimates must agree, so that needs no correction.
+            # "agrees" requires that all estimates agree, so it needs no correction.
             self.assertEqual(verdict([beyond, estimates.NOTHING], sign * 3.1), "agrees")
 
-    def test_one_seed_has_no_error_and_no_common_task_no_difference(self):
+    def test_error_needs_two_seeds_and_difference_a_common_task(self):
         first = claims.side("a", [record("MRPC", 0.7)])
         found = claims.difference(first, claims.side("b", [record("MRPC", 0.6)]))
         self.assertIsNone(found.mean.sem)
@@ -98,9 +98,9 @@ class VerdictTest(tf.test.TestCase):
             )
         ]
 
-    def test_a_sweep_carries_a_verdict(self):
+    def test_complete_sweep_gets_a_verdict(self):
         row = rows(self.records())[CHOSEN]
-        # Three standard errors of 0.1, over three tasks.
+        # Three tasks, each with a standard error of 0.1.
         self.assertEqual(
             row.ours,
             "0.0 ± 0.1 (MRPC, QNLI, RTE), 3.60% trained; only size 64 on MRPC, QNLI, RTE",
@@ -109,21 +109,21 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 per method and task"))
         self.assertEqual((row.seeds, row.verdict), ("2 to 3", "agrees"))
 
-    def test_epochs_that_one_method_lacks_do_not_count(self):
+    def test_epochs_missing_from_one_method_are_ignored(self):
         expected = rows(self.records())
         flags = {"adapter_size": 64, "learning_rate": 1, "trained": 360}
         longer = [record("MRPC", 0.99, seed, num_train_epochs=20, **flags) for seed in (1, 2)]
         self.assertEqual(rows(self.records() + longer)[CHOSEN], expected[CHOSEN])
         self.assertEqual(rows(self.records() + longer)[FIXED], expected[FIXED])
 
-    def test_too_far_behind_differs(self):
+    def test_difference_below_the_limit_differs(self):
         found = rows(self.records(adapters=(0.80, 0.80)))
         self.assertEqual((found[CHOSEN].ours[:4], found[CHOSEN].verdict), ("−1.0", "differs"))
         found = rows(self.records(adapters=(0.804, 0.804)))
         self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("differs", "agrees"))
 
-    def test_within_the_confidence_interval_is_unclear(self):
-        # −0.8 ± 0.3: three standard errors of 0.5, over three tasks. Student's t is 3.18.
+    def test_limit_within_the_confidence_interval_is_unclear(self):
+        # −0.8 ± 0.3: three tasks, each with a standard error of 0.5. Student's t is 3.18.
         found = rows(self.records(adapters=(0.797, 0.807)))
         self.assertEqual(
             (found[CHOSEN].ours[:10], found[CHOSEN].verdict), ("−0.8 ± 0.3", "unclear")
@@ -135,14 +135,14 @@ class VerdictTest(tf.test.TestCase):
         found = rows(self.records(adapters=(0.806, 0.814)))  # 0.0 ± 0.2
         self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("unclear", "agrees"))
 
-    def test_more_parameters_than_the_papers_differ(self):
+    def test_training_more_parameters_than_the_paper_differs(self):
         records = self.records()
         for entry in records:
             if "tuning" not in entry["flags"]:
                 entry["scores"]["trained_parameters"] = 370
         self.assertEqual(rows(records)[CHOSEN].verdict, "differs")
 
-    def test_what_a_sweep_lacks_leaves_it_open(self):
+    def test_incomplete_sweep_leaves_the_claim_open(self):
         for lacking, keep in (
             ("one learning rate", lambda flags: flags["learning_rate"] == 1e-4),
             ("one number of epochs", lambda flags: flags["num_train_epochs"] == 3),
@@ -155,7 +155,7 @@ class VerdictTest(tf.test.TestCase):
             ]
             self.assertEqual(rows(records)[CHOSEN].verdict, f"open: {lacking}")
 
-    def test_two_equal_scores_leave_it_open(self):
+    def test_two_equal_scores_leave_the_claim_open(self):
         records = [
             entry
             for entry in self.records()
@@ -163,7 +163,7 @@ class VerdictTest(tf.test.TestCase):
         ]
         self.assertEqual(rows(records)[CHOSEN].verdict, "open: two equal scores")
 
-    def test_tasks_that_are_swept_count_alone(self):
+    def test_incomplete_tasks_are_ignored_if_enough_remain(self):
         records = [
             *self.records(),
             record("CoLA", 0.5, tuning="full"),
@@ -179,7 +179,7 @@ class VerdictTest(tf.test.TestCase):
             "open: one learning rate (CoLA), one number of epochs (CoLA), one seed (CoLA), 2 tasks",
         )
 
-    def test_each_size_needs_a_sweep(self):
+    def test_each_adapter_size_needs_a_complete_sweep(self):
         flags = {"adapter_size": 8, "learning_rate": 1e-4, "num_train_epochs": 3}
         records = [*self.records(), record("MRPC", 0.1, **flags)]
         row = rows(records)[CHOSEN]
@@ -187,14 +187,14 @@ class VerdictTest(tf.test.TestCase):
         self.assertEndsWith(row.ours, "; only size 64 on QNLI, RTE")
         self.assertEqual(rows(records)[FIXED].verdict, "agrees")
 
-    def test_a_sweep_has_equal_other_settings(self):
+    def test_sweep_requires_equal_other_settings(self):
         records = self.records()
         for entry in records:
             if entry["flags"]["num_train_epochs"] == 9:
                 entry["flags"]["adapter_init_scale"] = 0.01
         self.assertEqual(rows(records)[CHOSEN].verdict, "open: one number of epochs")
 
-    def test_rates_and_epochs_that_do_not_cross_are_no_sweep(self):
+    def test_uncrossed_rates_and_epochs_leave_the_claim_open(self):
         records = [
             entry
             for entry in self.records()
@@ -204,7 +204,7 @@ class VerdictTest(tf.test.TestCase):
         row = rows(records)[CHOSEN]
         self.assertEqual(row.verdict, "open: one learning rate, one number of epochs")
 
-    def test_the_pooler_has_a_row_of_its_own(self):
+    def test_adapters_with_trained_pooler_get_a_separate_row(self):
         pooler = [r for r in self.records(train_pooler=True) if "train_pooler" in r["flags"]]
         found = rows([*self.records(), *pooler])
         self.assertEqual(found[POOLER].verdict, "agrees")
@@ -212,7 +212,7 @@ class VerdictTest(tf.test.TestCase):
         self.assertIn(CHOSEN, found)
         self.assertNotIn(POOLER, rows(self.records()))
 
-    def test_accuracy_of_layer_norms(self):
+    def test_layer_norms_are_compared_by_accuracy(self):
         for spread, verdict in ((0.003, "agrees"), (0.03, "unclear")):
             records = []
             for tuning, accuracies in (
@@ -231,7 +231,7 @@ class VerdictTest(tf.test.TestCase):
             self.assertEqual(row.ours, f"{error} (CoLA), {error} (MRPC)")
             self.assertEqual(row.verdict, verdict)
 
-    def test_the_worst_task_decides_where_a_claim_is_of_each(self):
+    def test_worst_task_decides_a_claim_about_each_task(self):
         for top, verdict in ((0.45, "agrees"), (0.55, "differs")):
             flags = {"tuning": "top_layers", "num_top_layers": 1, "score": "accuracy"}
             records = [
@@ -244,7 +244,7 @@ class VerdictTest(tf.test.TestCase):
             self.assertEqual(row.ours[:19], "−40.0 ± 0.0 (CoLA),")
             self.assertEqual(row.verdict, verdict)
 
-    def test_sizes(self):
+    def test_sizes_agree_if_their_mean_accuracies_are_close(self):
         for accuracies, verdict in (((0.80, 0.802), "agrees"), ((0.79, 0.812), "unclear")):
             records = [
                 entry
@@ -254,12 +254,12 @@ class VerdictTest(tf.test.TestCase):
             ]
             row = rows(records)["GLUE: mean accuracy of adapters by size"]
             self.assertEqual(row.verdict, verdict)
-        # ± 1.1 for each of three tasks.
+        # Size 64 has ± 1.1 on each of three tasks.
         self.assertEqual(
             row.ours, "size 8: 80.0 ± 0.0, 64: 80.1 ± 0.6, 256: 80.0 ± 0.0 (MRPC, QNLI, RTE)"
         )
 
-    def test_variants(self):
+    def test_variants_are_compared_with_the_default(self):
         records = [
             *swept("MRPC", [0.809, 0.811], adapter_size=64),
             *swept("MRPC", [0.70, 0.70], adapter_size=64, adapter_parallel=True),
@@ -268,19 +268,19 @@ class VerdictTest(tf.test.TestCase):
         row = rows(records)["2 variants of the adapter minus the default: worst to best"]
         self.assertEqual(row.ours, "−11.0 ± 0.1 to −2.0 ± 0.1 (MRPC)")
         self.assertEqual(row.verdict, "agrees")
-        # Only settings that the default was trained with, too.
+        # Only settings that the default was also trained with count.
         longer = record("MRPC", 0.9, adapter_size=64, adapter_parallel=True, num_train_epochs=20)
         self.assertEqual(rows([*records, longer])[row.claim], row)
         # A design with one seed does not count.
         deep = of_one_seed(swept("MRPC", [0.9], adapter_size=64, adapter_depth=3))
         self.assertEqual(rows([*records, *deep])[row.claim], row)
-        # A design that may be better than the best one makes it unclear.
+        # A design that may be better than the best one makes the verdict unclear.
         records += swept("MRPC", [0.76, 0.80], adapter_size=64, adapter_depth=2)
         row = rows(records)["3 variants of the adapter minus the default: worst to best"]
         self.assertEndsWith(row.ours, " to −2.0 ± 0.1 (MRPC)")
         self.assertEqual(row.verdict, "unclear")
 
-    def test_variants_with_other_initial_weights_than_usual(self):
+    def test_variants_may_have_unusual_initial_weights(self):
         records = [
             *swept("QNLI", [0.5, 0.5], adapter_size=64),
             *swept("RTE", [0.5, 0.5], adapter_size=64),
@@ -290,7 +290,7 @@ class VerdictTest(tf.test.TestCase):
         row = rows(records)["1 variants of the adapter minus the default: worst to best"]
         self.assertEqual(row.ours, "−11.0 ± 1.0 to −11.0 ± 1.0 (MRPC)")
 
-    def test_variants_on_different_tasks(self):
+    def test_each_variant_is_compared_on_its_tasks(self):
         default = [
             *swept("MRPC", [0.8, 0.8], adapter_size=64),
             *swept("QNLI", [0.8, 0.8], adapter_size=64),
@@ -304,7 +304,7 @@ class VerdictTest(tf.test.TestCase):
         row = rows([*default, *deep, *wide])[name]
         self.assertEqual(row.ours, "−5.0 ± 0.0 to 0.0 ± 0.0 (MRPC, QNLI)")
 
-    def test_the_same_runs_differ_by_nothing(self):
+    def test_identical_runs_have_zero_difference(self):
         tasks = ("airline", "disasters", "sms_spam")
         full = [
             entry for task in tasks for entry in seeds(task, [0.7, 0.8], [0.7, 0.8], tuning="full")
@@ -319,12 +319,12 @@ class VerdictTest(tf.test.TestCase):
         ]
         self.assertStartsWith(row.ours, "0.0 ± 0.0 (")
 
-    def test_further_top_layers_at_the_epochs_that_full_fine_tuning_lacks(self):
+    def test_top_layers_are_compared_at_shared_epochs_if_any(self):
         name = (
             "Further tasks: top layers, best number per task, minus full fine-tuning, test accuracy"
         )
         for top_epochs, full_epochs, ours in (
-            ((2, 3), (5, 10), "+10.0 (airline)"),  # None is shared.
+            ((2, 3), (5, 10), "+10.0 (airline)"),  # No number of epochs is shared.
             ((3, 5), (3, 5, 20), "+10.0 (airline)"),  # At 20 epochs, full gains 20 points.
         ):
             records = [
@@ -345,7 +345,7 @@ class VerdictTest(tf.test.TestCase):
             ]
             self.assertEqual(rows(records)[name].ours, ours)
 
-    def test_initial_weights_of_adapters_with_the_pooler_trained(self):
+    def test_initial_weight_rows_accept_trained_poolers(self):
         records = [
             record("CoLA", score, adapter_init_scale=scale, train_pooler=True)
             for scale, score in ((1e-3, 0.8), (1e-2, 0.7), (1.0, 0.5))
@@ -353,7 +353,7 @@ class VerdictTest(tf.test.TestCase):
         row = rows(records)["Initial standard deviations up to 1e-2: worst minus best score"]
         self.assertEqual(row.ours, "−10.0 (CoLA)")
 
-    def test_a_search_tries_as_many_settings_as_its_trials(self):
+    def test_each_trial_of_a_search_counts_as_a_setting(self):
         search = record("airline", 0.7, test=0.7, script="run_baseline.py", trials=60)
         row = rows([search, record("airline", 0.8, test=0.8, tuning="full")])[
             "Further tasks: no-BERT baseline, minus full fine-tuning, test accuracy"
@@ -362,7 +362,7 @@ class VerdictTest(tf.test.TestCase):
             (row.ours, row.settings), ("−10.0 (airline)", "1 to 60 per method and task")
         )
 
-    def test_squad(self):
+    def test_squad_is_compared_by_f1_at_shared_epochs(self):
         squad = {"score": "f1", "script": "run_squad.py"}
         records = [
             *swept("SQuAD", [60.0, 62.0], tuning="full", **squad),
@@ -370,7 +370,7 @@ class VerdictTest(tf.test.TestCase):
         ]
         row = rows(records)["SQuAD: F1 of adapters of size 64, minus full fine-tuning"]
         self.assertEqual((row.ours, row.verdict), ("−1.0 ± 1.0 (SQuAD)", "unclear"))
-        # Adapters were trained for 3 epochs only, so 9 epochs of the others do not count.
+        # Adapters were trained for 3 epochs only, so 9 epochs of full fine-tuning do not count.
         shorter = [
             r for r in records if "tuning" in r["flags"] or r["flags"]["num_train_epochs"] == 3
         ]
@@ -379,16 +379,16 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual(row.ours, "−1.0 ± 1.0 (SQuAD)")
         self.assertEqual(row.verdict, "open: one number of epochs")
 
-    def test_ablations(self):
+    def test_ablation_rows_give_changes_and_verdicts(self):
         layer = "Removing one layer's adapters: change in accuracy, worst layer"
         every = "All adapters removed: accuracy, minus majority-class accuracy"
         found = rows([], [ABLATION])
-        # 74.5 and 76.0 of 75.0.
+        # Removing a layer changes 75.0 to 74.5 or 76.0.
         self.assertEqual(
             (found[layer].ours, found[layer].verdict), ("−0.5 (CoLA)", "open: one seed")
         )
-        self.assertEqual(found[every].ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
-        # A second model of 77 without adapters: 69 and 77 less 68.75 are 0.25 and 8.25.
+        self.assertEqual(found[every].ours, "+0.2 (CoLA)")  # 69.0 − 68.75.
+        # A second model scores 77 without adapters. 69 and 77 exceed 68.75 by 0.25 and 8.25.
         spans = {(0, 0): [74.4, 74.6], (0, 1): [69.0, 77.0], (1, 1): [76.0, 76.2]}
         two = ABLATION._replace(full=[75.0, 75.0], none=[69.0, 77.0], spans=spans)
         found = rows([], [two, ABLATION._replace(task="MRPC")])
@@ -396,10 +396,10 @@ class VerdictTest(tf.test.TestCase):
             [(found[claim].ours, found[claim].verdict) for claim in (layer, every)],
             [("−0.5 ± 0.1 (CoLA)", "agrees"), ("+4.2 ± 4.0 (CoLA)", "unclear")],
         )
-        # The other layer may cost more than the worst one.
+        # Within its confidence interval, the other layer may cost more than the worst one.
         found = rows([], [two._replace(spans={**spans, (1, 1): [76.0, 75.0]})])
         self.assertEqual(found[layer].verdict, "unclear")
-        # Equal scores of a layer that is not the worst one.
+        # A layer that is not the worst one has two equal scores.
         found = rows(
             [], [two._replace(spans={**spans, (0, 0): [74.5, 74.5], (1, 1): [74.2, 74.3]})]
         )
@@ -410,7 +410,7 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual(found[every].verdict, "open: two equal scores")
         self.assertEqual(rows([], [two._replace(score="spearman")]), {})
 
-    def test_runs_of_another_task_or_scale_leave_a_verdict(self):
+    def test_incomplete_tasks_and_scales_keep_the_verdict(self):
         def scales(task, sizes=(1e-4, 1e-2, 1), runs=swept):
             return [
                 entry
@@ -427,7 +427,7 @@ class VerdictTest(tf.test.TestCase):
             found = rows([*scales("CoLA"), *more])[name]
             self.assertEqual((found.ours, found.verdict), (expected.ours, expected.verdict))
 
-    def test_a_default_that_is_given_is_no_second_value(self):
+    def test_explicit_default_rate_is_not_a_second_rate(self):
         records = self.records()
         for entry in records:
             flags = entry["flags"]
@@ -438,8 +438,8 @@ class VerdictTest(tf.test.TestCase):
                 del flags["learning_rate"]
         self.assertIn("one learning rate", rows(records)[CHOSEN].verdict)
 
-    def test_initial_weights(self):
-        # Of −1 and −10, as far as the errors of the best, 60, say.
+    def test_initial_weights_are_compared_by_scale(self):
+        # The differences from the best, 60, are −1 and −10, with the error of the best.
         for best, error, verdict in (
             ((0.6, 0.6), "0.0", "agrees"),
             ((0.54, 0.66), "6.0", "unclear"),
@@ -459,7 +459,7 @@ class VerdictTest(tf.test.TestCase):
             ]
             self.assertEqual((high.ours, high.verdict), (f"−10.0 ± {error} (CoLA)", verdict))
 
-    def test_initial_weights_are_not_compared_with_themselves(self):
+    def test_no_initial_scale_is_compared_with_itself(self):
         scores = {
             1e-4: (0.538, 0.504, 0.506),
             1e-2: (0.499, 0.504, 0.496),
@@ -468,7 +468,7 @@ class VerdictTest(tf.test.TestCase):
         found = rows([r for s in scores for r in swept("CoLA", scores[s], adapter_init_scale=s)])
         self.assertEqual({row.verdict for row in found.values()}, {"agrees"})
 
-    def test_learning_rates(self):
+    def test_learning_rates_near_the_best_are_counted(self):
         # Full fine-tuning at 3e-4 is 3 points behind, ± the error.
         for error, seed_count, verdict in (
             (0.001, 2, "agrees"),
@@ -499,7 +499,7 @@ class VerdictTest(tf.test.TestCase):
                     for entry in records
                 ]
                 self.assertEqual(rows(equal)[row.claim].verdict, "open: two equal scores")
-            # A rate out of range, one of a single method, and a task with too few runs.
+            # Adds a rate out of range, a rate of a single method, and a task with too few runs.
             records += [
                 record("CoLA", 0.51, seed, learning_rate=rate, num_train_epochs=epochs)
                 for rate, seed in ((3e-3, 1), (3e-3, 2), (2e-4, 1))

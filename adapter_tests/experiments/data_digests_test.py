@@ -1,4 +1,4 @@
-"""Tests of data_digests.py: the files that are read decide, and no others."""
+"""Tests of data_digests.py: digests depend only on the files that a training reads."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ class SweepDataTest(tf.test.TestCase):
         return data_digests.DataDigests().compute(data_digests.data_source_of(trial))
 
     def assert_changes(self, splits, name, *arguments, **options):
-        """Another content of a file changes the digests of these splits and of no other."""
+        """Checks that changing a file changes the digests of exactly these splits."""
         before = self.digests(*arguments, **options)
         path = os.path.join(self.folder, name)
         content = None
@@ -55,7 +55,7 @@ class SweepDataTest(tf.test.TestCase):
         os.remove(path) if content is None else self.write(name, content)
         self.assertEqual(self.digests(*arguments, **options), before)
 
-    def test_a_split_is_known_by_its_files(self):
+    def test_split_digest_depends_only_on_its_files(self):
         for name in ("train", "dev_matched", "dev_mismatched", "test_matched"):
             self.write(name + ".tsv", name)
         self.assertEqual(set(self.digests("MNLI")), {"train", "dev"})
@@ -67,10 +67,10 @@ class SweepDataTest(tf.test.TestCase):
             ("original/notes.txt", set()),
         ):
             self.assert_changes(split, name, "mnli")
-        for name in ("test_matched.tsv", "test_mismatched.tsv"):  # The second need not be there.
+        for name in ("test_matched.tsv", "test_mismatched.tsv"):  # The second file is optional.
             self.assert_changes({"test"}, name, "MNLI", do_predict=True)
 
-    def test_where_files_lie_does_not_count(self):
+    def test_digests_do_not_depend_on_paths(self):
         for folder in ("one", "other"):
             for name in ("train.tsv", "dev.tsv"):
                 self.write(os.path.join(folder, "RTE", name), name)
@@ -83,11 +83,11 @@ class SweepDataTest(tf.test.TestCase):
             found.append(data_digests.DataDigests().compute(data_digests.data_source_of(trial)))
         self.assertLen({str(digests) for digests in found}, 1)
 
-    def test_a_split_without_a_file_is_a_share_of_the_training_rows(self):
+    def test_splits_without_files_share_the_training_file(self):
         self.write("train.csv", "text,label\n")
         everything = {"train", "dev", "test"}
         self.assert_changes(everything, "train.csv", "custom", do_predict=True)
-        # Its rows were shared out before: the other splits get more of them.
+        # With a dev file, the other splits get more of the training rows.
         self.assert_changes(everything, "dev.jsonl", "custom", do_predict=True)
         self.write("dev.tsv", "text\tlabel\n")
         self.assert_changes({"train"}, "test.csv", "custom")
@@ -96,7 +96,7 @@ class SweepDataTest(tf.test.TestCase):
         self.assert_changes({"dev"}, "dev.tsv", "custom", do_predict=True)
         self.assert_changes(set(), "test.csv", "custom")
 
-    def test_published_files_and_folders(self):
+    def test_published_files_and_folders_are_digested(self):
         self.write("Tweets.csv", "x")
         self.assert_changes({"train", "dev"}, "Tweets.csv", "airline")
         self.assert_changes(set(), "train.csv", "airline")
@@ -113,14 +113,14 @@ class SweepDataTest(tf.test.TestCase):
         os.symlink(os.path.join(self.folder, "elsewhere"), link)
         self.assert_changes({"train", "dev"}, "elsewhere/1", "newsgroups")
 
-    def test_a_folder_that_cannot_be_listed_is_refused(self):
+    def test_unreadable_folder_is_refused(self):
         for half in ("train", "test"):
             self.write(f"20news-bydate-{half}/sci.space/1", half)
         refused = mock.patch.object(os, "scandir", side_effect=PermissionError(13, "No leave"))
         with refused, self.assertRaisesRegex(UserError, r"train cannot be read \(No leave\)"):
             self.digests("newsgroups")
 
-    def test_questions(self):
+    def test_squad_digests_depend_on_train_and_predict_files(self):
         flags = {
             "script": "run_squad.py",
             "train_file": self.write("train.json", "{}"),
@@ -129,7 +129,7 @@ class SweepDataTest(tf.test.TestCase):
         self.assert_changes({"train"}, "train.json", **flags)
         self.assert_changes({"dev"}, "dev.json", **flags)
 
-    def test_a_kind_with_a_script_of_its_own(self):
+    def test_registered_kind_supplies_its_data_paths(self):
         for name in ("train.txt", "dev.txt"):
             self.write(name, name)
         flags = {name: os.path.join(self.folder, name + ".txt") for name in ("train", "dev")}
@@ -145,7 +145,7 @@ class SweepDataTest(tf.test.TestCase):
         self.assertEqual(before["train"], after["train"])
         self.assertNotEqual(before["dev"], after["dev"])
 
-    def test_tags(self):
+    def test_tagger_digests_depend_on_the_file_of_each_split(self):
         flags = {"script": "run_tagger.py", "data_dir": self.folder}
         for name in ("eng.train", "eng.testa", "eng.testb"):
             self.write(name, name)
@@ -156,8 +156,8 @@ class SweepDataTest(tf.test.TestCase):
         given = self.write("mine.txt", "")
         self.assert_changes({"dev"}, "mine.txt", dev_file=given, **flags)
 
-    def test_what_a_training_reads_is_what_has_a_digest(self):
-        """`files.open_file` tells what the processors open."""
+    def test_digests_cover_exactly_the_files_read_in_training(self):
+        """Records the paths that the processors pass to `files.open_file`."""
         rows = "".join(f"{i}\ta\tb\tentailment\n" for i in range(9))
         for name in ("train.tsv", "dev.tsv"):
             self.write(name, _NLI + rows)
@@ -185,7 +185,7 @@ class SweepDataTest(tf.test.TestCase):
             self.assertEqual(hashed, read, name)
             self.assertNotEmpty(read)
 
-    def test_a_file_is_read_again_when_it_has_changed(self):
+    def test_only_changed_files_are_read_again(self):
         path = self.write("train.tsv", "one")
         self.write("dev.tsv", "one")
         (trial,) = grids.expand_grids([{"task_name": "RTE", "data_dir": self.folder}])
@@ -199,7 +199,7 @@ class SweepDataTest(tf.test.TestCase):
             self.assertNotEqual(digests.compute(source)["train"], before["train"])
         sha256.assert_called_once_with(path)
 
-    def test_where_data_lie_is_found_and_logged_once(self):
+    def test_data_dir_is_looked_up_and_logged_once(self):
         self.write("RTE/train.tsv", "one")
         self.write("RTE/dev.tsv", "one")
         (trial,) = grids.expand_grids([{"task_name": "RTE"}])
@@ -211,7 +211,7 @@ class SweepDataTest(tf.test.TestCase):
         self.assertNotEqual(before, after)
         self.assertLen([line for line in logs.output if "$GLUE_DIR" in line], 1)
 
-    def test_what_cannot_be_read_is_refused(self):
+    def test_missing_or_ambiguous_data_is_refused(self):
         self.write("train.tsv", "x")
         for complaint, *arguments in (
             ("--task_name is required",),
@@ -234,7 +234,7 @@ class SweepDataTest(tf.test.TestCase):
 
 @contextlib.contextmanager
 def opened():
-    """Yields the set of the paths that are opened until this is left."""
+    """Yields the set of paths that are opened within the context."""
     names, real = set(), files.open_file
 
     def open_file(name, *arguments):

@@ -1,4 +1,4 @@
-"""Tests of figures.py: the files, and where what is drawn lies."""
+"""Tests of figures.py: the files and the layout of the figures."""
 
 import io
 import xml.dom.minidom
@@ -14,7 +14,7 @@ from adapter_bert.experiments.figures import STYLES, Heatmap, Panel, Series
 
 
 def panels():
-    """Curves with and without error bars, a single point, a band, and a heatmap."""
+    """Returns panels: curves with and without error bars, a single point, a band, a heatmap."""
     curve = Series("curve", STYLES[0], [(1e2, 5.0, 4.0, 6.0), (1e5, 7.0, None, None)])
     point = Series("point", STYLES[1], [(3e7, 6.0, 5.5, 6.5)])
     points = [(2e-5, -1.0, -3.0, 0.5), (1e-3, -2.0, -4.0, -1.0)]
@@ -29,7 +29,7 @@ def panels():
 
 
 def drawn(some):
-    """A figure and its renderer, once all is in its place."""
+    """Returns a figure after its layout, and its renderer."""
     with matplotlib.rc_context(figures._RC):
         figure = figures.make_figure(some)
         canvas = FigureCanvasAgg(figure)
@@ -38,7 +38,7 @@ def drawn(some):
 
 
 class DrawTest(tf.test.TestCase):
-    def test_files_that_are_the_same_each_time(self):
+    def test_drawn_files_are_reproducible(self):
         files, again = figures.draw(panels()), figures.draw(panels())
         self.assertEqual(set(files), {"png", "svg"})
         self.assertEqual(files, again)
@@ -46,14 +46,14 @@ class DrawTest(tf.test.TestCase):
         self.assertEqual(root.tagName, "svg")
         self.assertNotIn(b"<dc:date>", files["svg"])
 
-    def test_nothing_is_cut_off(self):
+    def test_no_content_is_cut_off_at_the_edges(self):
         for some in (panels(), panels()[:1], panels()[2:3]):
             image = matplotlib.image.imread(io.BytesIO(figures.draw(some)["png"]))[..., :3]
             edges = [image[:2], image[-2:], image[:, :2], image[:, -2:]]
             self.assertTrue(all(np.all(edge == 1) for edge in edges))
             self.assertLess(image.min(), 0.2)
 
-    def test_the_legend_covers_no_panel(self):
+    def test_legend_does_not_overlap_any_panel(self):
         for some in (panels(), panels()[:1]):
             figure, renderer = drawn(some)
             (legend,) = figure.legends
@@ -64,7 +64,7 @@ class DrawTest(tf.test.TestCase):
             entries = ["curve", "point", "band", "20th to 80th"]
             self.assertEqual(found, entries if len(some) > 1 else entries[:2])
 
-    def test_the_legend_shows_the_line_of_a_series(self):
+    def test_legend_shows_a_line_if_any_panel_draws_one(self):
         lone = Series("curve", STYLES[0], [(1e3, 5.0, 4.0, 6.0)])
         other = Panel("other", "parameters", "accuracy (%)", [lone])
         for some in ([panels()[0], other], [other, panels()[0]]):
@@ -72,13 +72,13 @@ class DrawTest(tf.test.TestCase):
             lines = figure.legends[0].findobj(matplotlib.lines.Line2D)
             self.assertIn("-", [line.get_linestyle() for line in lines if line.get_visible()])
 
-    def test_a_band_of_one_point_is_a_bar(self):
+    def test_band_with_one_point_is_drawn_as_a_bar(self):
         lone = Series("band", STYLES[0], [(1e3, 5.0, 4.0, 6.5)], "20th to 80th")
         figure, _ = drawn([Panel("bands", "parameters", "difference", [lone])])
         ((bar,),) = [bars.get_segments() for bars in figure.axes[0].collections]
         self.assertAllClose(bar, [[1e3, 4.0], [1e3, 6.5]])
 
-    def test_panels_of_one_axis_share_its_limits(self):
+    def test_panels_with_the_same_x_axis_share_its_limits(self):
         figure, _ = drawn(panels())
         one, other, bands = figure.axes[:3]
         self.assertEqual(one.get_xlim(), other.get_xlim())
@@ -86,7 +86,7 @@ class DrawTest(tf.test.TestCase):
         self.assertGreater(one.get_xlim()[1], 3e7)
         self.assertLess(bands.get_xlim()[1], 1)
 
-    def test_labels_of_the_axis(self):
+    def test_x_axis_labels_are_powers_of_ten_without_overlap(self):
         figure, renderer = drawn(panels())
         bands = figure.axes[2].xaxis
         least, greatest = bands.get_view_interval()
@@ -101,7 +101,7 @@ class DrawTest(tf.test.TestCase):
         for one, other in zip(boxes, boxes[1:]):
             self.assertLess(one.x1, other.x0)
 
-    def test_two_powers_of_ten_are_labelled_on_every_axis(self):
+    def test_every_log_axis_labels_two_powers_of_ten(self):
         for points in ([2e-5], [3e2], [1e3], [0.9, 1.1], [2e-5, 1e-3], [1e-7, 1.0]):
             series = Series("curve", STYLES[0], [(x, 5.0, None, None) for x in points])
             figure, _ = drawn([Panel("one", "x", "y", [series])])
@@ -113,12 +113,12 @@ class DrawTest(tf.test.TestCase):
             labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
             self.assertTrue(all("10^" in label for label in labels), labels)
 
-    def test_a_column_or_a_page_of_the_paper_wide(self):
+    def test_figure_width_is_a_column_or_a_page(self):
         for some, width in ((panels()[:1], 3.25), (panels()[:2], 6.75), (panels(), 6.75)):
             image = matplotlib.image.imread(io.BytesIO(figures.draw(some)["png"]))
             self.assertEqual(image.shape[1], round(200 * width))
 
-    def test_a_legend_of_one_row(self):
+    def test_legend_fits_in_one_row(self):
         series = [Series(f"method {i}", STYLES[i], [(1e3, i, None, None)]) for i in range(5)]
         figure, renderer = drawn([Panel(name, "x", "y", series) for name in "ab"])
         (legend,) = figure.legends
@@ -128,14 +128,14 @@ class DrawTest(tf.test.TestCase):
         self.assertGreaterEqual(box.x0, 0)
         self.assertLessEqual(box.x1, figure.bbox.width)
 
-    def test_heatmaps_have_one_colour_scale(self):
+    def test_heatmaps_share_a_colour_scale(self):
         small, large = panels()[3], panels()[3]._replace(values=5 * panels()[3].values)
         figure, _ = drawn([small, large])
         images = [axes.images[0] for axes in figure.axes if axes.images]
         self.assertEqual([image.get_clim() for image in images], 2 * [(-40.0, 0.0)])
         self.assertLen(figure.axes, 3)  # Two heatmaps, one colour bar.
 
-    def test_two_scores_have_axes_of_their_own_and_a_legend_inside(self):
+    def test_two_scores_get_separate_axes_and_an_inner_legend(self):
         left = Series("CoLA", STYLES[0], [(1e-2, 20.0, None, None), (1e-1, 0.0, None, None)])
         right = Series(
             "MNLI", STYLES[1], [(1e-2, 64.0, None, None), (1e-1, 46.0, None, None)], is_right=True
@@ -152,7 +152,7 @@ class DrawTest(tf.test.TestCase):
         box, frame = legend.get_window_extent(renderer), first.get_window_extent(renderer)
         self.assertTrue(frame.x0 <= box.x0 and box.x1 <= frame.x1)
 
-    def test_names_and_single_values_at_points(self):
+    def test_points_show_names_and_single_values(self):
         points = [(1e3, 5.0, None, None), (1e4, 7.0, None, None)]
         series = Series(
             "a", STYLES[0], points, names=("8", "64"), singles=((1e4, 2.0), (1e4, 12.0))
@@ -164,13 +164,13 @@ class DrawTest(tf.test.TestCase):
         hollow = [line for line in axes.lines if line.get_fillstyle() == "none"]
         self.assertEqual([tuple(line.get_xydata()[0]) for line in hollow], list(series.singles))
 
-    def test_error_bars(self):
+    def test_error_bars_span_lower_to_upper_bound(self):
         figure, _ = drawn(panels()[:1])
         bars = figure.axes[0].containers[0].lines[2][0].get_segments()
         found = [bar for bar in bars if len(bar) == 2 and np.all(np.isfinite(bar))]
         self.assertAllClose(found, [[[1e2, 4.0], [1e2, 6.0]]])
 
-    def test_numbers_in_a_heatmap(self):
+    def test_heatmap_cells_show_their_values(self):
         figure, _ = drawn(panels()[3:])
         texts = {text.get_position(): text.get_text() for text in figure.axes[0].texts}
         self.assertEqual(
@@ -185,7 +185,7 @@ class DrawTest(tf.test.TestCase):
             },
         )
 
-    def test_numbers_stay_within_their_cells(self):
+    def test_heatmap_numbers_fit_in_their_cells(self):
         values = np.where(np.tri(6, dtype=bool).T, -11.3, np.nan)
         heatmap = panels()[3]._replace(values=values)
         figure, _ = drawn([heatmap, heatmap])
@@ -194,7 +194,7 @@ class DrawTest(tf.test.TestCase):
         for text in axes.texts:
             self.assertLess(text.get_window_extent().width, 0.95 * cell)
 
-    def test_layers_of_a_heatmap_do_not_touch(self):
+    def test_heatmap_axis_labels_do_not_overlap(self):
         for size in (2, 6, 12, 24):
             heatmap = panels()[3]._replace(values=-np.ones([size, size]))
             figure, _ = drawn(3 * [heatmap])
@@ -206,7 +206,7 @@ class DrawTest(tf.test.TestCase):
             for upper, lower in zip(rows, rows[1:]):
                 self.assertGreater(upper.y0 - lower.y1, 0)
 
-    def test_a_linear_axis(self):
+    def test_is_linear_makes_the_x_axis_linear(self):
         line = Series("line", STYLES[0], [(1, 5.0, None, None), (60, 7.0, None, None)])
         panel = Panel("one", "trial", "accuracy (%)", [line])
         scales = []
@@ -215,7 +215,7 @@ class DrawTest(tf.test.TestCase):
             scales.append(figure.axes[0].get_xscale())
         self.assertEqual(scales, ["log", "linear"])
 
-    def test_a_linear_axis_has_whole_numbers(self):
+    def test_linear_axis_has_integer_ticks(self):
         for count in (1, 2, 3, 60):
             points = [(x, 5.0, None, None) for x in range(count)]
             series = Series("trial", STYLES[0], points)

@@ -1,4 +1,4 @@
-"""Tests of grids.py: trials counted by hand."""
+"""Tests of grids.py against trials listed by hand."""
 
 import json
 import os
@@ -16,35 +16,35 @@ def flags_of(trials):
 
 
 class TrialsTest(tf.test.TestCase):
-    def test_a_grid_is_every_choice_of_its_lists(self):
+    def test_grid_expands_to_all_combinations(self):
         trials = grids.expand_grids([{"adapter_size": [8, 64], "random_seed": [1, 2, 3], "a": 5}])
         on = {"do_train": True, "do_eval": True, "a": 5}
         wanted = [{**on, "adapter_size": s, "random_seed": r} for s in (8, 64) for r in (1, 2, 3)]
         self.assertEqual(flags_of(trials), wanted)
 
-    def test_a_trial_of_two_grids_comes_once(self):
+    def test_duplicate_trials_of_grids_are_dropped(self):
         trial_grids = [{"adapter_size": [8, 64]}, {"adapter_size": [64.0, 256]}]
         sizes = [flags["adapter_size"] for flags in flags_of(grids.expand_grids(trial_grids))]
         self.assertEqual(sizes, [8, 64, 256])
 
-    def test_only_keeps_the_trials_with_these_values(self):
+    def test_only_filters_trials_by_flag_values(self):
         trial_grids = [{"adapter_size": [8, 64], "task_name": ["CoLA", "MRPC"]}, {"tuning": "full"}]
         trials = grids.expand_grids(trial_grids, [("task_name", ["CoLA"]), ("adapter_size", [64])])
         self.assertLen(trials, 1)
-        # What a training does that is not told.
+        # A grid without "tuning" trains adapters.
         trials = grids.expand_grids(trial_grids, [("tuning", ["adapters"])])
         self.assertEqual([flags["adapter_size"] for flags in flags_of(trials)], [8, 8, 64, 64])
         with self.assertRaisesRegex(UserError, "no trial is left"):
             grids.expand_grids(trial_grids, [("task_name", ["RTE"])])
 
-    def test_changed_replaces_a_flag_where_it_is_and_else_adds_it(self):
+    def test_overrides_replace_flags_or_add_them(self):
         trial_grids = [{"adapter_size": 8}, {"tuning": "full"}]
         self.assertEqual(
             grids.override_flags(trial_grids, {"adapter_size": [1, 2], "random_seed": [3]}),
             [{"adapter_size": [1, 2], "random_seed": [3]}, {"tuning": "full", "random_seed": [3]}],
         )
 
-    def test_flags_without_effect_on_a_method_are_not_added(self):
+    def test_overrides_skip_methods_that_ignore_the_flag(self):
         methods = ["adapters", "layer_norm", "top_layers", "full", ["full", "adapters"]]
         trial_grids = [{"tuning": method} for method in methods]
         for name, changed in (("adapter_depth", [0, 4]), ("train_pooler", [0, 1, 4])):
@@ -54,7 +54,7 @@ class TrialsTest(tf.test.TestCase):
             "adapter_size", grids.override_flags(trial_grids[3:4], {"adapter_size": [8]})[0]
         )
 
-    def test_settings_are_numbers_truths_or_texts(self):
+    def test_settings_parse_as_numbers_booleans_or_strings(self):
         self.assertEqual(
             grids.parse_setting("--a=3e-4,1,True,CoLA,null", "--set"),
             ("a", [3e-4, 1, True, "CoLA", "null"]),
@@ -68,7 +68,7 @@ class TrialsTest(tf.test.TestCase):
         for wrong in ("learning_rate", "=3", "learning_rate="):
             with self.assertRaisesRegex(UserError, "^--only=.*: expected a flag and its values"):
                 grids.parse_setting(wrong, "--only")
-        # Absl would accept 0x40, and no reader of the trial's record.
+        # Absl would accept 0x40, but readers of the trial's record would not.
         for wrong in ("adapter_size=0x40", "learning_rate=1e-4x", "num_train_epochs=ten"):
             with self.assertRaisesRegex(UserError, "^--set=.*: expected a number; found"):
                 grids.parse_setting(wrong, "--set")
@@ -77,7 +77,7 @@ class TrialsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "^--set=script=run_squad.py: script is not a flag"):
             grids.parse_setting("script=run_squad.py", "--set")
 
-    def test_what_no_flag_can_be_is_refused(self):
+    def test_invalid_flags_and_values_are_refused(self):
         for grid, complaint in (
             ({"adapter_size": [None]}, "adapter_size: expected"),
             ({"adapter_size": {"a": 1}}, "adapter_size: expected"),
@@ -96,7 +96,7 @@ class TrialsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "^--grid=a.json: no trial is left"):
             grids.expand_grids([], source="--grid=a.json")
 
-    def test_trials_are_counted_before_they_are_listed(self):
+    def test_excess_trials_are_refused_before_expansion(self):
         grid = {f"flag_{i}": list(range(10)) for i in range(100)}
         with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,[0,]+ trials; expected at most"):
             grids.expand_grids([grid], source="--grid=a.json")
@@ -110,24 +110,24 @@ class TrialsTest(tf.test.TestCase):
         trials = grids.expand_grids([many, {**many, "flag_1": 5}], only)
         self.assertLen(trials, 2**6 * 10)
 
-    def test_keys_tell_trials_and_backbones_apart(self):
+    def test_keys_identify_trial_backbone_and_data(self):
         one, other = grids.expand_grids([{"random_seed": [1, 2]}])
         same = grids.expand_grids([{"random_seed": [1.0, "1"], "do_eval": "true"}])[0]
         self.assertEqual(one.key("a"), same.key("a"))
         self.assertLen({one.key("a"), one.key("b"), other.key("a")}, 3)
-        # What a folder of results rests on must not change with the program.
+        # Folders of results depend on this key, so later versions must not change it.
         self.assertEqual(one.key("a"), "86d5cd8d66fb73bd")
         data = {"train": "b", "dev": "c"}
         self.assertLen({one.key("a"), one.key("a", data), one.key("a", {**data, "dev": "b"})}, 3)
         self.assertEqual(one.key("a", data), one.key("a", dict(reversed(list(data.items())))))
 
-    def test_the_name_of_a_column_folder_or_file_is_a_text(self):
+    def test_column_folder_and_file_names_stay_strings(self):
         names = {"label_column": "1.0", "text_column": "true", "data_dir": "1e3", "dev_file": "2.0"}
         (trial,) = grids.expand_grids([names])
         given = [f"--{name}={value}" for name, value in names.items()]
         self.assertContainsSubset(given, trial.command("out"))
 
-    def test_a_trial_is_about_its_task(self):
+    def test_task_of_trial_follows_from_its_flags(self):
         for axes, task in (
             ({"task_name": "CoLA"}, "CoLA"),
             ({"script": "run_squad.py"}, "squad"),
@@ -139,7 +139,7 @@ class TrialsTest(tf.test.TestCase):
         ):
             self.assertEqual(grids.expand_grids([axes])[0].task, task)
 
-    def test_commands_fill_in_environment_variables(self):
+    def test_command_expands_environment_variables(self):
         trial = grids.expand_grids([{"train_file": "$HERE_DIR/train.json"}])[0]
         with self.assertRaisesRegex(UserError, r"--train_file=.*\$HERE_DIR is not set"):
             trial.command("out")
@@ -148,7 +148,7 @@ class TrialsTest(tf.test.TestCase):
         command = trial.command("out$HERE_DIR")
         self.assertEqual(command[0], "run_classifier.py")
         self.assertIn("--train_file=/data/train.json", command)
-        self.assertIn("--output_dir=out$HERE_DIR", command)  # Which the sweep creates and reads.
+        self.assertIn("--output_dir=out$HERE_DIR", command)  # The sweep creates and reads it as is.
 
 
 class FileTest(tf.test.TestCase):
@@ -158,7 +158,7 @@ class FileTest(tf.test.TestCase):
             writer.write(content)
         return grids.read_grids(path)
 
-    def test_what_is_common_stands_in_each_grid(self):
+    def test_common_flags_are_merged_into_each_grid(self):
         content = {"common": {"random_seed": [1, 2], "a": 1}, "grids": [{"a": 2}, {"b": 3}]}
         self.assertEqual(
             self.read(json.dumps(content)),

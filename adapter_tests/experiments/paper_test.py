@@ -1,4 +1,4 @@
-"""Tests of paper.py against the means that the paper gives, and its tables where they lie."""
+"""Tests of paper.py against the paper's means and, with the shared folder, its tables."""
 
 import os
 
@@ -17,11 +17,11 @@ def read_rows(name):
 
 
 class PublishedTest(tf.test.TestCase):
-    def test_table_1s_means(self):
+    def test_table_1_means_match_the_paper(self):
         means = [np.mean(list(row.scores.values())) for row in paper.TABLE_1]
         self.assertAllClose(means, [82.0, 81.5, 81.1], atol=0.05)
 
-    def test_table_2s_averages(self):
+    def test_table_2_averages_match_the_paper(self):
         for name, average in (
             ("no_bert", 72.7),
             ("full", 73.7),
@@ -31,12 +31,12 @@ class PublishedTest(tf.test.TestCase):
             values = [getattr(row, name)[0] for row in paper.TABLE_2.values()]
             self.assertAllClose(np.mean(values), average, atol=0.1, msg=name)
 
-    def test_names_are_those_of_the_tasks(self):
+    def test_task_names_match_supported_tasks(self):
         self.assertEqual(set(paper.TABLE_2), set(LAYOUTS))
         names = {name.split("-m")[0] for name in paper.GLUE}
         self.assertEqual(names, {task.name for task in TASKS.values()} - {"AX", "XNLI"})
 
-    def test_samples_of_glue_tasks(self):
+    def test_glue_samples_have_titles_and_count_as_glue(self):
         for task, title, is_glue in (
             ("mnli_9k", "MNLI (9k rows)", True),
             ("qqp_9k", "QQP (9k rows)", True),
@@ -47,7 +47,7 @@ class PublishedTest(tf.test.TestCase):
         ):
             self.assertEqual((paper.title(task), paper.is_glue(task)), (title, is_glue))
 
-    def test_order(self):
+    def test_tasks_sort_in_the_order_of_the_paper(self):
         tasks = ["own", "sms_spam", "WNLI", "MNLI", "qqp_9k", "CoLA", "newsgroups", "QNLI"]
         self.assertEqual(
             sorted(tasks, key=paper.sort_key),
@@ -55,7 +55,7 @@ class PublishedTest(tf.test.TestCase):
         )
 
     @needs_shared
-    def test_against_the_tables(self):
+    def test_tables_match_the_shared_copies(self):
         for ours, theirs in zip(paper.TABLE_1, read_rows("table1_glue_test.tsv")):
             self.assertEqual([f"{value:.1f}" for value in ours.scores.values()], theirs[3:-1])
             self.assertEqual([ours.total.replace("×", "x"), ours.trained], theirs[1:3])

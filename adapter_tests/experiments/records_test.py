@@ -1,4 +1,4 @@
-"""Tests of records.py: kills in the middle of a line, several files, broken ones."""
+"""Tests of records.py: lines truncated by kills, several files, broken files."""
 
 import json
 import math
@@ -40,7 +40,7 @@ class SweepRecordsTest(tf.test.TestCase):
     def keys(self):
         return [record["key"] for record in records.read(self.folder)]
 
-    def test_what_was_added_is_read_in_the_order_of_its_end(self):
+    def test_records_are_read_in_order_of_finish_time(self):
         self.assertEqual(records.read(self.folder), [])
         self.assertEqual(records.read(os.path.join(self.folder, "missing")), [])
         records.append(self.folder, (0, 2), record("b", "2026-01-02T00:00:00"))
@@ -53,7 +53,7 @@ class SweepRecordsTest(tf.test.TestCase):
         )
         self.assertEqual(records.read(self.folder)[0], record("a"))
 
-    def test_the_later_of_two_counts_but_no_failure_hides_a_success(self):
+    def test_later_failure_does_not_replace_a_success(self):
         for day, status in enumerate(("failed", "done", "failed"), 1):
             finished = f"2026-01-0{day}T00:00:00"
             records.append(self.folder, (0, 1), record("a", finished, status, day=day))
@@ -62,7 +62,7 @@ class SweepRecordsTest(tf.test.TestCase):
         self.assertEqual((found["a"]["status"], found["a"]["day"]), ("done", 2))
         self.assertEqual(found["b"]["reason"], "x")
 
-    def test_a_line_cut_short_anywhere_loses_no_other(self):
+    def test_truncated_line_does_not_lose_other_records(self):
         line = json.dumps(record("a"))
         for length in range(len(line) - 1):
             self.write(json.dumps(record("z")) + "\n" + line[:length])
@@ -70,7 +70,7 @@ class SweepRecordsTest(tf.test.TestCase):
             records.append(self.folder, (0, 1), record("b", "2026-01-02T00:00:00"))
             self.assertEqual(self.keys(), ["z", "b"])
 
-    def test_a_reader_parses_what_is_new(self):
+    def test_reader_parses_only_new_lines(self):
         reader = records.Reader(self.folder)
         self.assertEqual(reader.read(), [])
         for number in range(10):
@@ -89,7 +89,7 @@ class SweepRecordsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "line 3"):
             reader.read()
 
-    def test_other_content_is_refused_with_its_line(self):
+    def test_invalid_records_are_refused_with_line_number(self):
         good = json.dumps(record("a")) + "\n"
         unscored = {name: value for name, value in record("b").items() if name != "scores"}
         changes = (
@@ -119,7 +119,7 @@ class SweepRecordsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "cannot be read"):
             records.read(self.folder)
 
-    def test_scores_that_are_no_numbers_are_refused_by_name(self):
+    def test_invalid_scores_are_refused_by_name(self):
         for name, values in (
             ("eval_accuracy", (math.nan, math.inf)),
             ("trained_parameters", (math.nan, math.inf, -5)),
@@ -131,7 +131,7 @@ class SweepRecordsTest(tf.test.TestCase):
                 with self.assertRaisesRegex(UserError, f"line 2: {name} is {value}; "):
                     records.read(self.folder)
 
-    def test_flags_that_no_training_accepts_are_refused_by_name(self):
+    def test_invalid_flag_values_are_refused_by_name(self):
         self.write(json.dumps(record("a", flags={"adapter_init_scale": 0})) + "\n")
         self.assertEqual(self.keys(), ["a"])
         for name, value in (
@@ -143,31 +143,31 @@ class SweepRecordsTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, f"line 1: --{name} is {value}; expected"):
                 records.read(self.folder)
 
-    def test_scores_of_a_failed_trial_are_not_read(self):
+    def test_invalid_scores_of_a_failed_trial_are_ignored(self):
         for scores in (5, "a text", None, {"eval_accuracy": "a text"}, {"eval_accuracy": math.nan}):
             failed = record("a", status="failed", scores=scores)
             self.write(json.dumps(failed) + "\n")
             self.assertEqual(self.keys(), ["a"])
 
-    def test_flags_that_a_failed_trial_could_not_parse_are_read(self):
+    def test_invalid_flags_of_a_failed_trial_are_accepted(self):
         failed = record("a", status="failed", flags={"adapter_size": "", "learning_rate": "1e-4x"})
         self.write(json.dumps(failed) + "\n")
         self.assertEqual(self.keys(), ["a"])
 
-    def test_a_diverged_trainings_loss_is_read(self):
+    def test_non_finite_loss_is_accepted(self):
         scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "loss": float("inf")}
         self.write(json.dumps(record("a", scores=scores)) + "\n")
         self.assertEqual(self.keys(), ["a"])
 
-    def test_a_folder_that_is_not_there_cannot_be_written(self):
+    def test_append_to_a_missing_folder_is_refused(self):
         with self.assertRaisesRegex(UserError, "cannot be written"):
             records.append(os.path.join(self.folder, "missing"), (0, 1), record("a"))
 
-    def test_a_remote_folder_is_refused(self):
+    def test_remote_folder_is_refused(self):
         with self.assertRaisesRegex(UserError, "^gs://bucket/sweep: records need a local folder"):
             records.read("gs://bucket/sweep")
 
-    def test_those_of_earlier_versions(self):
-        """Those of results/ were written over months, the last before the modules moved."""
+    def test_records_of_earlier_versions_are_read(self):
+        """The records in results/ were written over months, the last before the modules moved."""
         read = records.read(os.path.join(paths.PROJECT, "results", "records"))
         self.assertGreater(len([r for r in read if r["status"] == records.DONE]), 250)

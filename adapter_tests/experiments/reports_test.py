@@ -1,4 +1,4 @@
-"""Tests of reports.py: each report from records made by hand, with gaps, and its files."""
+"""Tests of reports.py: reports from hand-written records with gaps, and their files."""
 
 import dataclasses
 import json
@@ -16,12 +16,12 @@ from adapter_tests.support.records import ABLATION, record, seeds
 
 
 def rows_by_label(table):
-    """A table's rows by what they begin with."""
+    """Returns a table's rows by their first cell."""
     return {row[0]: row[1:] for row in table.rows}
 
 
 def curves(panel):
-    """Label → [(x, y), ...] of a panel, rounded."""
+    """Returns label → [(x, y), ...] of a panel, with rounded y."""
     return {s.label: [(x, round(y, 6)) for x, y, _, _ in s.points] for s in panel.series}
 
 
@@ -37,7 +37,7 @@ class GlueTest(tf.test.TestCase):
             *seeds("airline", [0.99, 0.99], adapter_size=8),
         ]
 
-    def test_table1(self):
+    def test_table1_compares_adapter_sizes_with_full_fine_tuning(self):
         records = self.records()
         for entry, accuracy in zip(records[4:8], (0.70, 0.69, 0.71, 0.72)):
             entry["scores"]["eval_accuracy"] = accuracy
@@ -45,7 +45,7 @@ class GlueTest(tf.test.TestCase):
         first, second, paper = report.tables
         columns = ["CoLA", "SST-2", "mean", "total parameters", "trained per task"]
         self.assertEqual(first.columns, ["", *columns])
-        # Means are over both tasks, which three of the rows have; 1 + 2 * (0.03 + 0.01) / 2 = 1.04.
+        # Three rows have both tasks, and thus a mean. 1 + 2 * (0.03 + 0.01) / 2 = 1.04.
         self.assertEqual(
             rows_by_label(first),
             {
@@ -69,18 +69,18 @@ class GlueTest(tf.test.TestCase):
         self.assertIn("2 seeds", report.caption)
         self.assertIn("Total parameters are those of 2 tasks, as a multiple", report.caption)
 
-    def test_table1_with_the_pooler_trained(self):
+    def test_table1_lists_trained_poolers_separately(self):
         pooler = {"adapter_size": 64, "train_pooler": True, "trained": 400}
         records = [*self.records(), *seeds("SST-2", [0.91, 0.90], **pooler)]
         found = rows_by_label(reports.table1(Results(records)).tables[0])
-        # 1 + 2 * 0.04; without it nothing changes.
+        # 1 + 2 * 0.04. Rows without a trained pooler do not change.
         row = ["–", "91.0", "–", "1.08×", "4.00%"]
         self.assertEqual(found["adapters 64, pooler trained"], row)
         self.assertEqual(found["adapters, size chosen per task (64), pooler trained"], row)
         self.assertEqual(found["adapters 8, pooler trained"][0], "not trained yet")
         self.assertEqual(found["adapters 64"], ["48.0", "–", "–", "1.06×", "3.00%"])
 
-    def test_table1_names_the_initial_weights_of_all_its_rows(self):
+    def test_table1_caption_names_all_initial_weight_scales(self):
         records = [
             *seeds("CoLA", [0.5], score="matthews", adapter_size=8),
             *(
@@ -96,13 +96,13 @@ class GlueTest(tf.test.TestCase):
             caption, " Adapters were trained with --adapter_init_scale=0.001 or 0.01."
         )
 
-    def test_samples_of_a_task_count_once_they_can_be_compared(self):
+    def test_task_samples_are_listed_only_with_full_fine_tuning(self):
         records = [*self.records(), record("mnli_9k", 0.6, adapter_size=8)]
         self.assertNotIn("MNLI (9k rows)", reports.table1(Results(records)).tables[0].columns)
         records.append(record("mnli_9k", 0.65, tuning="full"))
         self.assertIn("MNLI (9k rows)", reports.table1(Results(records)).tables[0].columns)
 
-    def test_mnli_has_two_dev_sets(self):
+    def test_mnli_dev_sets_are_separate_columns(self):
         mnli = record("MNLI", 0.8, tuning="full")
         mnli["scores"]["eval_mismatched_accuracy"] = 0.82
         report = reports.table1(Results([mnli]))
@@ -111,17 +111,18 @@ class GlueTest(tf.test.TestCase):
         report = reports.table1(Results([record("MNLI", 0.8, tuning="full")]))
         self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "mean"])
 
-    def test_figure1(self):
+    def test_figure1_shows_percentiles_over_tasks(self):
         records = self.records()
         for task, value in (("MRPC", 0.80), ("RTE", 0.60)):
             records.append(record(task, value, tuning="full"))
             records.append(record(task, value - 0.05, adapter_size=8, trained=140))
         records.append(record("QNLI", 0.9, adapter_size=8))  # Full fine-tuning is missing.
         report = reports.figure1(Results(records))
-        # Size 64, of CoLA alone, would be a percentile over other tasks.
+        # Only CoLA has size 64. It is left out: its percentiles would be over other tasks.
         (eight,) = report.numbers
-        # CoLA 41 - 52, SST-2 88.5 - 91, MRPC and RTE -5: sorted -11, -5, -5, -2.5. Places 0.6, 1.5
-        # and 2.4 of 0 to 3: -11 + 0.6 * 6, -5 and -5 + 0.4 * 2.5.
+        # Differences: CoLA 41 - 52, SST-2 88.5 - 91, MRPC and RTE -5; sorted: -11, -5, -5, -2.5.
+        # The percentiles are at positions 0.6, 1.5 and 2.4 of 0 to 3: -11 + 0.6 * 6, -5, and
+        # -5 + 0.4 * 2.5.
         self.assertAllClose([eight[p] for p in ("20th", "50th", "80th")], [-7.4, -5.0, -4.0])
         self.assertEqual((eight["level"], eight["trained_parameters"]), (8, 120))
         self.assertAllClose(eight["CoLA"], -11.0)
@@ -139,7 +140,7 @@ class GlueTest(tf.test.TestCase):
             records.append(record("MRPC", 0.79, **setting))
         records.append(record("CoLA", 0.50, score="matthews", **top))
         report = reports.figure1(Results(records))
-        # Two tasks at three levels are more than three tasks, with SST-2, at one.
+        # Two tasks at three levels give a larger table than three tasks, with SST-2, at one.
         self.assertEqual(
             {(row["method"], row["level"]): (row["CoLA"], row["MRPC"]) for row in report.numbers},
             {
@@ -158,7 +159,7 @@ class FurtherTasksTest(tf.test.TestCase):
         return [
             *seeds("airline", [0.8, 0.8], [0.84, 0.86], tuning="full"),
             *seeds("sms_spam", [0.9, 0.9], [0.92, 0.94], tuning="full"),
-            # By validation the better of three, by test the worse.
+            # The best of three settings by dev score, the worst by test score.
             *seeds("airline", [0.9, 0.9], [0.80, 0.82], num_top_layers=2, trained=2000, **top),
             *seeds("airline", [0.7, 0.7], [0.90, 0.92], num_top_layers=1, trained=1000, **top),
             *seeds("airline", [0.7, 0.8], [0.70, 0.72], adapter_size=8, trained=100),
@@ -170,7 +171,7 @@ class FurtherTasksTest(tf.test.TestCase):
             record("conll", 0.5, test=0.5, score="f1", script="run_tagger.py", tuning="full"),
         ]
 
-    def test_table2(self):
+    def test_table2_compares_baseline_fine_tuning_and_adapters(self):
         report = reports.table2(Results(self.records()))
         first, paper = report.tables
         columns = ["no-BERT baseline", "full fine-tuning", "variable fine-tuning", "adapters"]
@@ -190,14 +191,14 @@ class FurtherTasksTest(tf.test.TestCase):
         self.assertEqual([row[0] for row in paper.rows], labels)
         self.assertIn("1 to 2 seeds", report.caption)
 
-    def test_variable_fine_tuning_of_all_layers_is_full(self):
+    def test_variable_fine_tuning_includes_full_fine_tuning(self):
         records = self.records()
         for entry in records[:2]:
             entry["scores"]["eval_accuracy"] = 0.95
         report = reports.table2(Results(records))
         self.assertEqual(rows_by_label(report.tables[0])["airline"][2], "85.0 ± 1.0")
 
-    def test_figure3(self):
+    def test_figure3_shows_test_scores_of_further_tasks(self):
         report = reports.figure3(Results(self.records()))
         found = curves(report.panels[0])
         self.assertEqual(found["adapters"], [(100.0, -14.0), (300.0, -23.0)])
@@ -206,7 +207,7 @@ class FurtherTasksTest(tf.test.TestCase):
 
 
 class ParametersFigureTest(tf.test.TestCase):
-    def test_figure4(self):
+    def test_figures4_and_5_plot_scores_against_parameters(self):
         records = [
             *seeds("MRPC", [0.80, 0.82], score="f1", adapter_size=8, trained=100),
             *seeds("MRPC", [0.84, 0.80], score="f1", adapter_size=64, trained=300),
@@ -223,7 +224,7 @@ class ParametersFigureTest(tf.test.TestCase):
         self.assertEqual(curves(cola), {"head only": [(5, 10.0)]})
         expected = {"adapters": [(100, 81.0), (300, 82.0)], "LayerNorms only": [(30, 70.0)]}
         self.assertEqual(curves(mrpc), expected)
-        # One standard error to each side; none with one seed.
+        # Error bars: one standard error to each side, none for a single seed.
         self.assertAllClose(mrpc.series[0].points[1][2:], [80.0, 84.0])
         self.assertEqual(mrpc.series[1].points[0][2:], (None, None))
 
@@ -231,7 +232,7 @@ class ParametersFigureTest(tf.test.TestCase):
         self.assertEqual([panel.title for panel in report.panels], ["SQuAD"])
         self.assertEqual(curves(report.panels[0]), {"adapters": [(100, 60.0)]})
 
-    def test_a_size_of_another_study_is_no_peak(self):
+    def test_figure4_leaves_out_settings_of_a_single_size(self):
         records = [
             record("MRPC", 0.7, adapter_size=8, learning_rate=3e-4, trained=100),
             record("MRPC", 0.8, adapter_size=64, learning_rate=3e-4, trained=300),
@@ -239,9 +240,9 @@ class ParametersFigureTest(tf.test.TestCase):
         ]
         report = reports.figure4(Results(records))
         self.assertEqual(curves(report.panels[0]), {"adapters": [(100, 70.0), (300, 80.0)]})
-        self.assertNotIn("adapter_init_scale", report.caption)  # What is not drawn is not told.
+        self.assertNotIn("adapter_init_scale", report.caption)  # It is not drawn.
 
-    def test_other_adapters_are_named(self):
+    def test_figure4_caption_names_nondefault_adapter_flags(self):
         records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
         report = reports.figure4(Results(records))
         self.assertIn("--adapter_init_scale=0.01.", report.caption)
@@ -249,7 +250,7 @@ class ParametersFigureTest(tf.test.TestCase):
 
 
 class ScaleAndAblationTest(tf.test.TestCase):
-    def test_spans(self):
+    def test_figure6_shows_ablation_of_layer_spans(self):
         report = reports.figure6(Results([], [ABLATION]))
         (panel,) = report.panels
         self.assertAllClose(panel.values, [[-0.5, -6.0], [np.nan, 1.0]])
@@ -260,7 +261,7 @@ class ScaleAndAblationTest(tf.test.TestCase):
         self.assertAllClose(found["layers removed", "0-1"], 69.0)
         self.assertAllClose(found["majority class", None], 68.75)
 
-    def test_scales(self):
+    def test_figure6_shows_scores_by_initial_weight_scale(self):
         scales = [1e-3, 1e-2, 1e-1]
         records = [
             *(record("CoLA", 0.5 - s, adapter_init_scale=s, score="matthews") for s in scales),
@@ -269,11 +270,11 @@ class ScaleAndAblationTest(tf.test.TestCase):
                 for s in scales
                 for seed in (1, 2)
             ),
-            record("CoLA", 0.9, adapter_size=8, score="matthews"),  # One scale: another study.
-            record("CoLA", 0.9, num_train_epochs=10, score="matthews"),  # Likewise.
+            record("CoLA", 0.9, adapter_size=8, score="matthews"),  # Only one scale.
+            record("CoLA", 0.9, num_train_epochs=10, score="matthews"),  # Only one scale.
             record("CoLA", 0.9, adapter_init_scale=1e-2, adapter_depth=2, score="matthews"),
             record("CoLA", 0.9, adapter_init_scale=0.0, score="matthews"),
-            *(record("RTE", 0.5, adapter_init_scale=s) for s in scales[:2]),  # No curve.
+            *(record("RTE", 0.5, adapter_init_scale=s) for s in scales[:2]),  # Too few for a curve.
         ]
         report = reports.figure6(Results(records))
         (panel,) = report.panels
@@ -288,19 +289,19 @@ class ScaleAndAblationTest(tf.test.TestCase):
 
 
 class LearningRateTest(tf.test.TestCase):
-    def test_figure7(self):
+    def test_figure7_shows_scores_by_learning_rate(self):
         rates = [1e-4, 3e-4, 1e-3]
         records = [
             *(record("MRPC", 0.7, learning_rate=r, num_train_epochs=3) for r in rates),
             *(record("MRPC", 0.7 + 10 * r, learning_rate=r, num_train_epochs=20) for r in rates),
-            record("MRPC", 0.99, learning_rate=3e-4, adapter_size=256),  # Another study's size.
-            record("MRPC", 0.99, learning_rate=3e-4, num_train_epochs=10),  # And its epochs.
-            record("MRPC", 0.98),  # Its learning rate is not told.
-            *(  # No number of epochs is shared.
+            record("MRPC", 0.99, learning_rate=3e-4, adapter_size=256),  # Only one rate.
+            record("MRPC", 0.99, learning_rate=3e-4, num_train_epochs=10),  # Only one rate.
+            record("MRPC", 0.98),  # The learning rate is not recorded.
+            *(  # The methods share no number of epochs.
                 record("MRPC", 0.8 - 100 * r, learning_rate=r, num_train_epochs=5, tuning="full")
                 for r in rates[1:]
             ),
-            *(record("CoLA", 0.5, learning_rate=r) for r in rates[:2]),  # No curve.
+            *(record("CoLA", 0.5, learning_rate=r) for r in rates[:2]),  # Too few for a curve.
         ]
         report = reports.figure7(Results(records))
         (panel,) = report.panels
@@ -315,13 +316,13 @@ class LearningRateTest(tf.test.TestCase):
 
 
 class EqualEpochsTest(tf.test.TestCase):
-    """Figures compare methods at the numbers of epochs that all of them have."""
+    """Checks that figures compare methods at the numbers of epochs that all of them have."""
 
     def squad(self, score, epochs, **flags):
         flags = {"score": "f1", "script": "run_squad.py", "num_train_epochs": epochs, **flags}
         return record("SQuAD", score, **flags)
 
-    def test_full_fine_tuning_has_no_more_epochs_than_adapters(self):
+    def test_full_fine_tuning_uses_the_epochs_of_adapters(self):
         full = {"tuning": "full", "trained": 10_000}
         records = [
             *(self.squad(score, 2, adapter_size=size) for score, size in ((57.0, 8), (62.0, 64))),
@@ -332,7 +333,7 @@ class EqualEpochsTest(tf.test.TestCase):
         self.assertEqual(curves(report.panels[0])["full fine-tuning"], [(10_000, 64.0)])
         self.assertIn("Epochs: adapters 2, full fine-tuning 2.", report.caption)
 
-    def test_numbers_that_one_method_lacks_do_not_count_unless_none_is_shared(self):
+    def test_unshared_epochs_count_only_without_shared_epochs(self):
         for adapters, full, caption, points in (
             ((3, 10, 20), (3, 10), "adapters 3 or 10, full fine-tuning 3 or 10", (70.0, 70.0)),
             ((3, 10), (2, 5), "adapters 3 or 10, full fine-tuning 2 or 5", (70.0, 65.0)),
@@ -346,7 +347,7 @@ class EqualEpochsTest(tf.test.TestCase):
             self.assertEqual(curves(report.panels[0]), expected)
             self.assertIn(f"Epochs: {caption}.", report.caption)
 
-    def test_epochs_that_are_the_default(self):
+    def test_missing_epochs_flag_counts_as_the_default(self):
         records = [
             *(self.squad(60.0 + epochs, epochs, adapter_size=8) for epochs in (2, 20)),
             record("SQuAD", 64.0, score="f1", script="run_squad.py", tuning="full"),
@@ -354,7 +355,7 @@ class EqualEpochsTest(tf.test.TestCase):
         caption = reports.figure5(Results(records)).caption
         self.assertIn("Epochs: adapters 2 or 20, full fine-tuning 3.", caption)
 
-    def test_the_best_epochs_and_size_at_each_learning_rate(self):
+    def test_figure7_uses_best_epochs_and_size_at_each_rate(self):
         rates = (1e-4, 3e-4, 1e-3)
         records = [
             record("CoLA", 0.1 * size / 64 + 0.01 * epochs - rate, **setting)
@@ -369,7 +370,7 @@ class EqualEpochsTest(tf.test.TestCase):
             record("CoLA", 0.3, tuning="full", num_train_epochs=3, learning_rate=rate)
             for rate in rates
         ]
-        # Full fine-tuning had 3 epochs alone.
+        # Full fine-tuning has 3 epochs only.
         panel = reports.figure7(Results(records)).panels[0]
         expected = [(rate, round(100 * (0.13 - rate), 6)) for rate in rates]
         self.assertEqual(curves(panel)["adapters"], expected)
@@ -381,14 +382,14 @@ class EqualEpochsTest(tf.test.TestCase):
         expected = [(rate, round(100 * (0.3 - rate), 6)) for rate in rates]
         self.assertEqual(curves(panel)["adapters"], expected)
 
-    def test_a_lone_learning_rate_is_no_curve(self):
+    def test_figure7_needs_two_rates_of_every_method(self):
         records = [record("CoLA", 0.1, learning_rate=rate) for rate in (1e-4, 3e-4, 1e-3)]
         records.append(record("CoLA", 0.1, learning_rate=1e-4, tuning="full"))
         self.assertEqual(reports.figure7(Results(records)).panels, [])
 
 
 class SinglesTest(tf.test.TestCase):
-    def test_seeds_that_fall_apart_are_drawn(self):
+    def test_bimodal_seeds_are_drawn_individually(self):
         records = [
             *seeds("CoLA", [0.0, 0.25, 0.0], score="matthews", adapter_size=256, trained=900),
             *seeds("CoLA", [0.21, 0.25, 0.23], score="matthews", adapter_size=64, trained=300),
@@ -401,18 +402,18 @@ class SinglesTest(tf.test.TestCase):
 
 
 class VariantsTest(tf.test.TestCase):
-    def test_beside_the_default(self):
+    def test_variants_are_compared_with_the_default(self):
         init = {"adapter_init_scale": 0.01}
         records = [
             *seeds("CoLA", [0.2, 0.3], **init),
             *seeds("MRPC", [0.8, 0.8], **init),
-            *seeds("RTE", [0.6, 0.6], **init),  # No variant of it.
-            *seeds("CoLA", [0.9, 0.9], num_train_epochs=10, **init),  # No variant had as many.
+            *seeds("RTE", [0.6, 0.6], **init),  # No variant has this task.
+            *seeds("CoLA", [0.9, 0.9], num_train_epochs=10, **init),  # No variant has 10 epochs.
             *seeds("CoLA", [0.3, 0.3], adapter_depth=2, trained=400, **init),
             record("CoLA", 0.21, adapter_placement="parallel", adapter_depth=2, **init),
             *seeds("MRPC", [0.7, 0.8], adapter_activation="relu", **init),
             *seeds("CoLA", [0.9, 0.9]),  # Other initial weights: figure 6.
-            *seeds("CoLA", [0.9, 0.9], adapter_size=8, **init),  # No variant of this size.
+            *seeds("CoLA", [0.9, 0.9], adapter_size=8, **init),  # No variant has this size.
         ]
         report = reports.variants(Results(records))
         (table,) = report.tables
@@ -428,14 +429,14 @@ class VariantsTest(tf.test.TestCase):
         )
         self.assertIn("--adapter_init_scale=0.01", report.caption)
 
-    def test_a_variant_differs_from_the_default_of_its_own_settings(self):
+    def test_variant_is_compared_at_its_own_settings(self):
         records = [
             record("CoLA", 0.30),
             record("CoLA", 0.20, num_train_epochs=10),
             record("CoLA", 0.25, adapter_depth=2),
             record("CoLA", 0.22, num_train_epochs=10, train_pooler=True),
             record("CoLA", 0.24, num_train_epochs=20, adapter_activation="relu"),
-            record("CoLA", 0.90, adapter_size=8, adapter_activation="tanh"),  # No default.
+            record("CoLA", 0.90, adapter_size=8, adapter_activation="tanh"),  # No size 8 default.
         ]
         report = reports.variants(Results(records))
         rows = {name: row[1:3] for name, row in rows_by_label(report.tables[0]).items()}
@@ -452,11 +453,11 @@ class VariantsTest(tf.test.TestCase):
 
 
 class FilesTest(tf.test.TestCase):
-    def test_nothing_is_no_crash(self):
+    def test_empty_results_give_empty_reports(self):
         for name, kind in REPORTS.items():
             self.assertEqual(kind.make(Results([])).numbers, [], name)
 
-    def test_a_lone_training(self):
+    def test_single_record_appears_in_its_reports(self):
         for entry, expected in (
             (record("CoLA", 0.5), ["table1", "figure4"]),
             (record("airline", 0.5, test=0.5, tuning="full"), ["table2", "figure4"]),
@@ -468,7 +469,7 @@ class FilesTest(tf.test.TestCase):
             for name in found:
                 self.assertIn(name + ".md", reports.render(name, rendered_reports[name]))
 
-    def test_files_that_are_the_same_each_time(self):
+    def test_rendered_files_are_complete_and_deterministic(self):
         source = Results(
             [
                 *seeds("CoLA", [0.2, 0.3], score="matthews"),
@@ -505,7 +506,7 @@ class FilesTest(tf.test.TestCase):
 
 class DamagedFilesTest(tf.test.TestCase):
     def check(self, name, content, names, flag, reports):
-        """Checks that reports of a damaged file are made or refused."""
+        """Checks that reports from a damaged file are built or refused."""
 
         def read(folder):
             given = f"--{flag}=" + os.path.join(folder, "" if flag == "records" else name)

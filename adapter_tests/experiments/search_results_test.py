@@ -44,17 +44,17 @@ class SearchResultsTest(tf.test.TestCase):
         search = {"task": "airline", "score": "eval_accuracy", "sampler": "tpe", "trials": trials}
         return search_results.read(self.write(json.dumps({**search, "pruner": "none"})))
 
-    def test_the_best_is_the_first_of_equals(self):
+    def test_best_trial_is_first_of_equal_scores(self):
         self.assertEqual(search_results.best_trial(self.read())["number"], 1)
 
-    def test_numbers(self):
+    def test_trial_rows_have_scores_and_settings(self):
         numbers = search_results.trial_rows(self.read())
         self.assertEqual([row["points"] for row in numbers], [50.0, 75.0, None, 62.5, 75.0])
         self.assertEqual([row["trial"] for row in numbers], [0, 1, 2, 3, 4])
         self.assertEqual(list(numbers[0])[-len(SPACE) :], list(SPACE))
-        self.assertEqual(numbers[1]["module"], "english")  # No path of anybody's.
+        self.assertEqual(numbers[1]["module"], "english")  # The user's path is left out.
 
-    def test_tables(self):
+    def test_tables_show_summary_and_selected_settings(self):
         search = self.read()
         columns, rows = search_results.summary([search], ["Airline"])
         self.assertEqual(rows, [["Airline", "5", "2", "1", "75.0", "0.12"]])
@@ -73,7 +73,7 @@ class SearchResultsTest(tf.test.TestCase):
         rows = dict(search_results.selected_settings([flat], ["A"])[1])
         self.assertEqual((rows["conv filters"], rows["lowercase"]), ("–", "no"))
 
-    def test_panel(self):
+    def test_panel_shows_trials_and_best_score_so_far(self):
         panel = search_results.panel(self.read(), "Airline", "accuracy (%)")
         self.assertTrue(panel.is_linear)
         points = {series.label: [p[:2] for p in series.points] for series in panel.series}
@@ -82,7 +82,7 @@ class SearchResultsTest(tf.test.TestCase):
         steps = [(0, 50.0), (1, 50.0), (1, 75.0), (3, 75.0), (3, 75.0), (4, 75.0), (4, 75.0)]
         self.assertEqual(points["best so far"], steps)
 
-    def test_what_is_no_search(self):
+    def test_invalid_search_files_are_refused(self):
         for content in ("{}", '{"trials": []}', '{"trials": [{"score": 1}]}'):
             with self.assertRaisesRegex(UserError, "^--searches: .*search.json is no search.json"):
                 search_results.read(self.write(content))

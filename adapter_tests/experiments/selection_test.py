@@ -1,4 +1,4 @@
-"""Tests of selection.py on records made by hand, with choices and errors computed by hand."""
+"""Tests of selection.py on hand-made records, with choices and errors computed by hand."""
 
 import math
 
@@ -10,7 +10,7 @@ from adapter_tests.support.records import record, seeds
 
 
 class PointsTest(tf.test.TestCase):
-    def test_hundredths_of_fractions_and_squads_percents(self):
+    def test_fractions_are_scaled_and_squad_percents_kept(self):
         found = selection.points(record("CoLA", 0.25, score="matthews"), VALIDATION)
         self.assertAlmostEqual(found, 25.0)
         found = selection.points(record("airline", 0.5, test=0.75), TEST)
@@ -18,25 +18,25 @@ class PointsTest(tf.test.TestCase):
         squad = record("SQuAD", 63.5, score="f1", script="run_squad.py")
         self.assertEqual(selection.points(squad, VALIDATION), 63.5)
 
-    def test_none_where_there_is_none(self):
+    def test_missing_and_nan_scores_give_no_points(self):
         self.assertIsNone(selection.points(record("CoLA", 0.25), TEST))
         self.assertIsNone(selection.points(record("CoLA", math.nan), VALIDATION))
         self.assertIsNone(selection.points({**record("CoLA", 0.1), "scores": {}}, VALIDATION))
 
 
 class StandardErrorTest(tf.test.TestCase):
-    def test_by_hand(self):
+    def test_standard_error_equals_hand_computed_values(self):
         # Deviations -1, 0, 1: the sample variance is 2 / 2.
         self.assertAlmostEqual(selection.standard_error([4.0, 5.0, 6.0]), 1 / math.sqrt(3))
         # Deviations -2, -2, 4: the sample variance is 24 / 2.
         self.assertAlmostEqual(selection.standard_error([1.0, 1.0, 7.0]), math.sqrt(12 / 3))
 
-    def test_one_seed_has_none(self):
+    def test_one_seed_has_no_standard_error(self):
         self.assertIsNone(selection.standard_error([4.0]))
 
 
 class ChooseMeanTest(tf.test.TestCase):
-    def test_by_validation_and_not_by_test(self):
+    def test_setting_is_chosen_by_validation_score(self):
         records = [
             *seeds("airline", [0.5, 0.6, 0.7], [0.1, 0.2, 0.3], learning_rate=1e-4, trained=7),
             *seeds("airline", [0.9, 0.3, 0.3], [0.8, 0.9, 1.0], learning_rate=1e-3),
@@ -50,8 +50,8 @@ class ChooseMeanTest(tf.test.TestCase):
             found.setting, {"adapter_size": 64, "learning_rate": 1e-4, "num_train_epochs": 5}
         )
 
-    def test_of_unequal_numbers_of_seeds_those_in_common_compare(self):
-        # Tried with seed 1 first; the better rate then got seeds 2 and 3.
+    def test_settings_are_compared_over_shared_seeds(self):
+        # Both rates were tried with seed 1. Then only the better one was tried with seeds 2 and 3.
         records = [
             *seeds("MRPC", [0.80, 0.70, 0.72], learning_rate=1e-4),
             *seeds("MRPC", [0.79], learning_rate=1e-3),
@@ -61,15 +61,15 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertEqual(found.seeds, 3)
         self.assertAlmostEqual(found.value, 74.0)
 
-    def test_what_is_beaten_does_not_narrow_the_seeds_of_others(self):
+    def test_worse_setting_does_not_reduce_shared_seeds(self):
         records = [
             *seeds("MRPC", [0.80, 0.70, 0.70], learning_rate=1e-4),
             *seeds("MRPC", [0.79, 0.79, 0.79], learning_rate=3e-4),
-            *seeds("MRPC", [0.10], learning_rate=1e-3),  # Given up after its first seed.
+            *seeds("MRPC", [0.10], learning_rate=1e-3),  # Abandoned after its first seed.
         ]
         self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 3e-4)
 
-    def test_a_tie_goes_to_the_setting_with_more_seeds(self):
+    def test_tie_goes_to_the_setting_with_more_seeds(self):
         records = [
             *seeds("MRPC", [0.86, 0.86, 0.86], adapter_size=64),
             *seeds("MRPC", [0.87, 0.80, 0.80], adapter_size=8, learning_rate=1e-4),
@@ -79,15 +79,15 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertAlmostEqual(choice.value, 86.0)
         self.assertEqual((choice.setting["adapter_size"], choice.seeds), (64, 3))
 
-    def test_without_seeds_in_common_all_compare(self):
+    def test_all_seeds_are_compared_if_settings_share_no_seed(self):
         records = [
             record("MRPC", 0.8, 1, learning_rate=1e-4),
             record("MRPC", 0.9, 2, learning_rate=1e-3),
         ]
         self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 1e-3)
 
-    def test_parameters(self):
-        # Scores are floats, wherever they come from.
+    def test_trained_is_an_integer_and_baseline_has_no_share(self):
+        # All scores are floats, even a number of parameters.
         found = selection.choose_mean([record("MRPC", 0.8, trained=22713986.0)])
         self.assertEqual(repr(found.trained), "22713986")
         found = selection.choose_mean([record("airline", 0.8, script="run_baseline.py")])
@@ -98,13 +98,13 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertIsNone(found.sem)
         self.assertEqual(found.seeds, 1)
 
-    def test_the_default_seed_counts_once(self):
+    def test_explicit_and_implied_default_seed_count_once(self):
         records = [record("CoLA", 0.6), record("CoLA", 0.6, seed=12345)]
         del records[0]["flags"]["random_seed"]
         self.assertEqual(selection.choose_mean(records).seeds, 1)
         self.assertEqual(selection.choose_best(records).seeds, 1)
 
-    def test_what_has_no_score_is_not_chosen(self):
+    def test_setting_without_a_score_is_not_chosen(self):
         records = [
             record("airline", 0.9, test=None, learning_rate=1e-3),
             record("airline", 0.5, test=0.4, learning_rate=1e-4),
@@ -113,7 +113,7 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertIsNone(selection.choose_mean(records[:1], TEST))
         self.assertIsNone(selection.choose_mean([]))
 
-    def test_defaults_and_stages_make_no_other_setting(self):
+    def test_default_flags_and_stages_do_not_split_a_setting(self):
         records = [
             record("MRPC", 0.6, 1, adapter_size=64, do_train=True, do_eval=True),
             record("MRPC", 0.8, 2, tuning="adapters", do_predict=True, adapter_activation="gelu"),
@@ -123,7 +123,7 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertAlmostEqual(found.value, 70.0)
         self.assertAlmostEqual(found.sem, 10.0)
 
-    def test_a_given_default_schedule_makes_no_other_setting(self):
+    def test_explicit_default_schedule_does_not_split_a_setting(self):
         for tuning, rate, epochs in (("adapters", 3e-4, 5), ("full", 5e-5, 3)):
             records = [
                 record("MRPC", 0.9, 1, tuning=tuning),
@@ -134,15 +134,15 @@ class ChooseMeanTest(tf.test.TestCase):
             self.assertEqual(found.seeds, 3)
             self.assertAlmostEqual(found.value, 80.0)
 
-    def test_a_setting_run_twice_with_one_seed_is_one(self):
+    def test_repeated_run_of_a_seed_counts_once(self):
         records = [record("MRPC", 0.6), record("MRPC", 0.6, adapter_size=64)]
         self.assertEqual(selection.choose_mean(records).seeds, 1)
 
 
 class ComparableTest(tf.test.TestCase):
-    def test_other_settings_that_have_most_values_of_the_flag(self):
+    def test_settings_with_few_values_of_the_flag_are_left_out(self):
         curve = [record("MRPC", 0.5, adapter_size=size) for size in (8, 64, 256)]
-        # Without its largest size, which may have failed.
+        # Lacks the largest size, which may have failed.
         nearly = [record("MRPC", 0.5, adapter_size=size, learning_rate=1e-4) for size in (8, 64)]
         other = [record("MRPC", 0.5, adapter_size=64, learning_rate=1e-3)]
         alone = [record("CoLA", 0.5, seed, adapter_size=64) for seed in (1, 2)]
@@ -153,7 +153,7 @@ class ComparableTest(tf.test.TestCase):
 
 
 class ChooseBestTest(tf.test.TestCase):
-    def test_over_settings_and_seeds(self):
+    def test_best_run_is_chosen_over_settings_and_seeds(self):
         records = [
             *seeds("airline", [0.5, 0.6, 0.7], [0.1, 0.2, 0.3], adapter_size=8),
             *seeds("airline", [0.9, 0.3], [0.4, 0.9], adapter_size=256),
@@ -168,7 +168,7 @@ class ChooseBestTest(tf.test.TestCase):
 
 class CriterionTest(tf.test.TestCase):
     def records(self):
-        """By score the first rate is the best of CoLA, by accuracy the second."""
+        """Returns records of CoLA; the first rate is the best by score, the second by accuracy."""
         found = []
         for rate, score, accuracy in ((1e-4, 0.5, 0.7), (1e-3, 0.4, 0.8)):
             entry = record("CoLA", score, score="matthews", learning_rate=rate)
@@ -176,7 +176,7 @@ class CriterionTest(tf.test.TestCase):
             found.append(entry)
         return found
 
-    def test_accuracy_chooses_and_the_tasks_score_is_shown(self):
+    def test_accuracy_selects_but_the_task_score_is_reported(self):
         for criterion, rate, value in (("score", 1e-4, 50.0), ("accuracy", 1e-3, 40.0)):
             records = selection.by_criterion(self.records(), criterion)
             for choose in (selection.choose_mean, selection.choose_best):
@@ -185,15 +185,15 @@ class CriterionTest(tf.test.TestCase):
                 self.assertAlmostEqual(found.value, value)
                 self.assertEqual(found.score, "eval_matthews")
 
-    def test_the_score_where_there_is_no_accuracy(self):
+    def test_tasks_without_accuracy_are_selected_by_score(self):
         tagger = record("CoNLL", 0.5, score="f1", script="run_tagger.py")
-        tagger["scores"]["eval_accuracy"] = 0.9  # Of words.
+        tagger["scores"]["eval_accuracy"] = 0.9  # Accuracy per word.
         for entry in (tagger, record("STS-B", 0.8, score="spearman")):
             (found,) = selection.by_criterion([entry], "accuracy")
             points = selection.points(entry, VALIDATION)
             self.assertEqual(selection.criterion_points(found), points)
 
-    def test_the_settings_chosen_for_each_size_as_grids(self):
+    def test_chosen_grids_hold_best_setting_of_each_curve_point(self):
         records = [
             *seeds("MRPC", [0.8, 0.9], adapter_size=8, learning_rate=1e-4),
             *seeds("MRPC", [0.7, 0.7], adapter_size=8, learning_rate=1e-3),
@@ -214,7 +214,7 @@ class CriterionTest(tf.test.TestCase):
 
 
 class BimodalTest(tf.test.TestCase):
-    def test_two_groups(self):
+    def test_scores_in_two_separate_groups_are_bimodal(self):
         for values, expected in (
             ((0.0, 25.3, 0.0), True),
             ((20.7, 0.0, 19.6), True),
@@ -229,7 +229,7 @@ class BimodalTest(tf.test.TestCase):
 
 
 class MethodsTest(tf.test.TestCase):
-    def test_each_record_has_one(self):
+    def test_each_record_belongs_to_one_method(self):
         records = [
             record("MRPC", 0.1),
             record("MRPC", 0.2, tuning="adapters", adapter_size=8),
@@ -248,7 +248,7 @@ class MethodsTest(tf.test.TestCase):
 
 
 class UsualDesignTest(tf.test.TestCase):
-    def test_that_of_most_tasks_and_sizes(self):
+    def test_usual_design_covers_most_tasks_and_sizes(self):
         records = [
             record("MRPC", 0.1, adapter_size=8, adapter_init_scale=0.01),
             record("MRPC", 0.1, adapter_size=64, adapter_init_scale=0.01),
@@ -257,10 +257,10 @@ class UsualDesignTest(tf.test.TestCase):
         self.assertEqual(
             selection.find_usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01}
         )
-        # The scale is a setting like the learning rate.
+        # The scale is a setting, like the learning rate.
         self.assertEqual(selection.select_usual(records, ADAPTERS), records)
 
-    def test_else_the_nearest_to_the_default(self):
+    def test_tie_goes_to_the_design_nearest_the_default(self):
         records = [
             record("MRPC", 0.1, adapter_init_scale=0.01, adapter_activation="relu"),
             record("MRPC", 0.1, adapter_init_scale=0.01),
@@ -272,7 +272,7 @@ class UsualDesignTest(tf.test.TestCase):
         records.append(record("MRPC", 0.1, adapter_init_scale=0.001))
         self.assertEqual(selection.find_usual_design(records, ADAPTERS), {})
 
-    def test_with_and_without_the_pooler(self):
+    def test_adapters_are_selected_with_or_without_pooler(self):
         records = [
             record("MRPC", 0.1, adapter_size=8),
             record("MRPC", 0.1, adapter_size=64, adapter_depth=2),
@@ -285,7 +285,7 @@ class UsualDesignTest(tf.test.TestCase):
         self.assertEqual(selection.select_adapters(records, pooler=True), records[2:4])
         self.assertEqual(selection.select_adapters(records, True, [64]), records[3:4])
 
-    def test_difference(self):
+    def test_design_difference_lists_changed_flags(self):
         usual = {"adapter_init_scale": 0.01}
         found = selection.design_difference(
             record("MRPC", 0.1, adapter_depth=2, adapter_size=8), usual
@@ -293,7 +293,7 @@ class UsualDesignTest(tf.test.TestCase):
         self.assertEqual(found, {"adapter_depth": 2, "adapter_init_scale": 0.001})
         self.assertEqual(selection.design_difference(record("MRPC", 0.1, **usual), usual), {})
 
-    def test_layer_norms_that_train_anyway(self):
+    def test_implied_layer_norms_do_not_change_the_design(self):
         plain = record("MRPC", 0.1)
         upper = record("MRPC", 0.1, adapter_layers="6-11")
         for one, value, is_same in (
@@ -308,5 +308,5 @@ class UsualDesignTest(tf.test.TestCase):
             found = selection.design_difference(said, selection.design(one))
             self.assertEqual(found, {} if is_same else {"layer_norms": value})
 
-    def test_none_of_a_method(self):
+    def test_method_without_records_selects_nothing(self):
         self.assertEqual(selection.select_usual([record("MRPC", 0.1)], FULL), [])

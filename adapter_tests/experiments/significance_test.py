@@ -1,4 +1,4 @@
-"""Tests of significance.py: McNemar's test by hand, and files that do not belong together."""
+"""Tests of significance.py: hand-computed p-values of McNemar's test, and mismatched files."""
 
 import fractions
 import os
@@ -14,18 +14,18 @@ from adapter_tests.support import mutations
 
 
 class McNemarTest(tf.test.TestCase):
-    def test_by_hand(self):
+    def test_p_values_match_hand_computation(self):
         # Twice the lower tail of a binomial distribution: 2 (1 + 7) / 2^7, 2 (1 + 12 + 66) / 2^12.
         self.assertAlmostEqual(significance.mcnemar(6, 1), 0.125)
         self.assertAlmostEqual(significance.mcnemar(1, 6), 0.125)
         self.assertAlmostEqual(significance.mcnemar(10, 2), 158 / 4096)
 
-    def test_no_difference(self):
+    def test_equal_counts_give_p_value_1(self):
         self.assertEqual(significance.mcnemar(0, 0), 1.0)
         self.assertEqual(significance.mcnemar(5, 5), 1.0)
 
-    def test_many_pairs(self):
-        # Agresti's approval of the prime minister: 150 and 86 of 236 who changed their mind.
+    def test_p_value_of_many_pairs_matches_exact_fraction(self):
+        # Agresti's poll on the prime minister: of 236 people who changed their minds, 150 and 86.
         row = [1]
         for _ in range(236):
             row = [1, *(a + b for a, b in zip(row, row[1:])), 1]
@@ -58,12 +58,12 @@ class CompareTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, pattern):
             significance.compare(first or self.first, second or self.second, labels or self.labels)
 
-    def test_counts(self):
-        # Right: the first in rows 0 to 3, the second in 0 and 2.
+    def test_compare_counts_correct_predictions(self):
+        # The first is right in rows 0 to 3, the second in rows 0 and 2.
         found = significance.compare(self.first, self.second, self.labels)
         self.assertEqual(found, (2, 2, 0, 1))
 
-    def test_described(self):
+    def test_describe_formats_the_counts_and_p_value(self):
         lines = significance.describe(significance.Comparison(1200, 10, 2, 188))
         self.assertEqual(lines[0].split(), ["second", "right", "second", "wrong"])
         self.assertEqual(lines[1].split(), ["first", "right", "1,200", "10"])
@@ -71,32 +71,32 @@ class CompareTest(tf.test.TestCase):
         self.assertIn("first 86.43%, second 85.86%, of 1,400 rows", lines[3])
         self.assertRegex(lines[4], r"exact \(binomial\), two-sided: p = 0\.03857$")
 
-    def test_missing_rows(self):
+    def test_missing_rows_are_refused(self):
         short = self.write("short.tsv", self.predictions("no yes yes no"))
         self.assert_refused(r"labels.tsv, line 6: \S*short.tsv has no index 4", second=short)
         long = self.write("long.tsv", self.predictions("no yes yes no no no"))
         self.assert_refused(r"long.tsv, line 7: \S*labels.tsv has no index 5", first=long)
 
-    def test_an_index_twice(self):
+    def test_duplicate_indices_are_refused(self):
         twice = self.write("twice.tsv", self.predictions("no yes yes no no") + "3\tno\t1\t0\n")
         self.assert_refused(r"twice.tsv, line 7: the index 3 occurs a second time", first=twice)
 
-    def test_unknown_labels(self):
+    def test_unknown_labels_are_refused(self):
         other = self.write("other.tsv", "index\tlabel\n0\tno\n1\tmaybe\n2\tyes\n3\tno\n4\tno\n")
         pattern = r"other.tsv, line 3: found the label 'maybe'; expected one of no, yes"
         self.assert_refused(pattern, labels=other)
 
-    def test_a_row_without_a_label(self):
+    def test_empty_labels_are_refused(self):
         path = self.write("unlabelled.tsv", "index\tlabel\n0\tno\n1\t\n2\tyes\n3\tno\n4\tno\n")
         self.assert_refused("unlabelled.tsv, line 3: found the label ''", labels=path)
 
-    def test_sets_of_which_the_predictions_have_one_label_each(self):
+    def test_multilabel_truth_accepts_single_label_predictions(self):
         labels = "index\tlabel\n0\tno\n1\tyes,no\n2\t\n3\tno\n4\tno\n"
         labels = self.write("sets.tsv", labels)
         found = significance.compare(self.first, self.second, labels)
         self.assertEqual(sum(found), 5)
 
-    def test_labels_that_are_null(self):
+    def test_null_labels_and_indices_are_refused(self):
         lines = "".join(f'{{"index": "{index}", "label": "no"}}\n' for index in range(4))
         for last, name in (
             ('{"index": "4", "label": null}', "label"),
@@ -105,16 +105,16 @@ class CompareTest(tf.test.TestCase):
             other = self.write("null.jsonl", lines + last)
             self.assert_refused(f"null.jsonl, line 5: {name} is null", labels=other)
 
-    def test_other_labels(self):
+    def test_predictions_of_different_labels_are_refused(self):
         text = self.predictions("no yes yes no no").replace("no\tyes", "no\tyes\tmaybe", 1)
         text = text.replace("0.5\n", "0.5\t0.0\n")
         self.assert_refused("predictions of the same labels", first=self.write("more.tsv", text))
 
-    def test_numbers(self):
+    def test_regression_predictions_are_refused(self):
         numbers = self.write("numbers.tsv", "index\tlabel\n0\t1.5\n")
         self.assert_refused(r"numbers.tsv, line 1: .* regression", first=numbers)
 
-    def test_no_such_files(self):
+    def test_missing_and_malformed_files_are_refused(self):
         self.assert_refused(r"--compare: \S*missing.tsv does not exist", first="missing.tsv")
         self.assert_refused(r"--labels: \S*missing.tsv does not exist", labels="missing.tsv")
         other = self.write("test_results.tsv", "0.5\t0.5\n0.5\t0.5\n")
@@ -122,7 +122,7 @@ class CompareTest(tf.test.TestCase):
 
 
 class OwnFilesTest(tf.test.TestCase):
-    """The files that `classifier_results` writes."""
+    """Compares files that `classifier_results` writes."""
 
     def compare(self, task, labels, probabilities):
         folder = self.get_temp_dir()
@@ -131,12 +131,12 @@ class OwnFilesTest(tf.test.TestCase):
         path = os.path.join(folder, "dev_predictions.tsv")
         return significance.compare(path, path, os.path.join(folder, "dev_labels.tsv"))
 
-    def test_classes(self):
+    def test_single_label_files_can_be_compared(self):
         probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
         found = self.compare(TASKS["rte"], np.array([0, 1, 1]), probabilities)
         self.assertEqual(found, (2, 0, 0, 1))
 
-    def test_sets_of_labels(self):
+    def test_multilabel_files_can_be_compared(self):
         task = Task("tags", ("a", "c", "d"), {}, kind="multilabel", score="micro_f1")
         probabilities = np.array([[0.9, 0.8, 0.1], [0.2, 0.1, 0.1], [0.6, 0.4, 0.7]])
         labels = np.array([[1, 1, 0], [0, 0, 0], [1, 1, 1]])

@@ -1,4 +1,4 @@
-"""Tests of sweep.py with a script in the place of a training."""
+"""Tests of sweep.py with a script that stands in for a training."""
 
 import concurrent.futures
 import contextlib
@@ -26,12 +26,12 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.training import progress
 from adapter_tests.support import task_adapters, tiny
 
-ROOT = paths.PROJECT  # Tests replace it there.
+ROOT = paths.PROJECT  # Tests replace `paths.PROJECT`.
 
 CHECKPOINTS = {"checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index"}
 
-# What stands for run_classifier.py: notes each start, waits for the file "go", and leaves what a
-# training leaves.
+# Stands in for run_classifier.py: records each start, waits for the file "go", and then writes the
+# files of a training.
 SCRIPT = """
 import json, os, shutil, signal, sys, time
 here = os.path.dirname(os.path.abspath(__file__))
@@ -77,7 +77,7 @@ if "do_predict" in flags:
         json.dump({"task": "MRPC", "test_f1": size / 200}, writer)
 """
 
-# A sweeper in a process of its own, which can be killed.
+# Runs a sweep in a separate process, which can be killed.
 SWEEPER = """
 import sys
 sys.path[:0] = [{root!r}]
@@ -107,7 +107,7 @@ class SweepsTestCase(tf.test.TestCase):
         self.addCleanup(setattr, paths, "PROJECT", before)
 
     def go(self):
-        """From now on trials end by themselves."""
+        """Lets trials end from now on."""
         with open(os.path.join(self.scripts, "go"), "w"):
             pass
 
@@ -123,7 +123,7 @@ class SweepsTestCase(tf.test.TestCase):
         return sweep.Sweep(trials, sweep.Settings(self.folder, **settings))
 
     def sweeper(self, sizes, jobs=1, shard=(0, 1), **flags):
-        """A process that sweep."""
+        """Starts a sweep in a separate process; returns the process."""
         program = SWEEPER.format(
             root=ROOT,
             scripts=self.scripts,
@@ -196,7 +196,7 @@ class SweepsTest(SweepsTestCase):
             third = self.sweep([2, 16])
             os.makedirs(
                 self.trial_folder(16, third)
-            )  # One that was interrupted resumes in its own.
+            )  # An interrupted trial resumes in its own precision.
             open(os.path.join(self.trial_folder(16, third), "settings.json"), "w").close()
             third.run()
         self.assertEqual(measured.call_count, 1)
@@ -221,7 +221,7 @@ class SweepsTest(SweepsTestCase):
             flags = list(pool.map(runner._precision_flags, runner.trials))
         self.assertEqual(flags, [["--precision=float32"]] * 2)
 
-    def test_any_name_of_a_folder(self):
+    def test_folder_name_may_contain_shell_characters(self):
         self.go()
         self.folder += " $HOME"
         runner = self.sweep([8], {"precision": "float32"})
@@ -231,7 +231,7 @@ class SweepsTest(SweepsTestCase):
         dollar, *logged = shlex.split(self.log(8, runner).split("\n")[1])
         self.assertEqual((dollar, logged), ("$", command))
 
-    def test_another_tf_hub_module_in_the_folder_makes_other_trials(self):
+    def test_changed_tf_hub_module_makes_new_trials(self):
         self.go()
         module = os.path.join(self.scripts, "module")
         os.makedirs(module)
@@ -249,13 +249,13 @@ class SweepsTest(SweepsTestCase):
         read.assert_called_with(module)
         self.assertEqual(self.starts(), [8, 8])
 
-    def test_custom_data_are_recorded_by_the_name_of_their_folder(self):
+    def test_custom_task_is_named_after_its_data_folder(self):
         self.go()
         runner = self.sweep([8], {"task_name": "custom", "data_dir": "/data/reviews"})
         runner.run()
         self.assertEqual([record["task"] for record in runner.records().values()], ["reviews"])
 
-    def test_a_failure_is_recorded_and_the_sweep_goes_on(self):
+    def test_failed_trial_is_recorded_and_the_sweep_continues(self):
         self.go()
         sizes = [13, 9, 40, 66, 8]
         runner = self.sweep(sizes)
@@ -270,10 +270,10 @@ class SweepsTest(SweepsTestCase):
             pass
         self.sweep(sizes, retry_failed=True).run()
         self.assertEqual(self.starts(), [*sizes, 13, 9, 40, 66])
-        # Not that of the first time, which the log has too.
+        # The log also holds the first failure, but the latest one counts.
         self.assertEqual(self.reasons(runner)[13], "ValueError: x")
 
-    def test_a_full_disk_at_a_trials_end_is_its_failure(self):
+    def test_full_disk_at_the_end_of_a_trial_fails_it(self):
         self.go()
         full = RuntimeError("/there/events.out.tfevents.1; No space left on device")
         runner = self.sweep([8])
@@ -284,7 +284,7 @@ class SweepsTest(SweepsTestCase):
         self.sweep([8], retry_failed=True).run()
         self.assertEqual(self.scores(), {8: 0.08})
 
-    def test_seconds_count_whatever_the_clock_does(self):
+    def test_trial_seconds_ignore_clock_changes(self):
         self.go()
         runner = self.sweep([8])
         with mock.patch.object(time, "time", side_effect=itertools.count(2e9, -1000)):
@@ -292,7 +292,7 @@ class SweepsTest(SweepsTestCase):
         (record,) = runner.records().values()
         self.assertBetween(record["seconds"], 0.01, 600)
 
-    def test_further_flags_are_the_trials_own(self):
+    def test_extra_flags_are_recorded_except_machine_flags(self):
         self.go()
         places = ("--feature_cache_dir=/tmp/a", "--tpu_name=first", "--spm_model_file=/tmp/b")
         flags = ("--precision=float32", "--random_seed=5", *places)
@@ -310,7 +310,7 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(sweep.Sweep(same, sweep.Settings(self.folder)).commands(), [])
         self.assertLen(self.sweep([8]).commands(), 1)
 
-    def test_a_file_system_without_locks(self):
+    def test_sweep_works_without_file_locks(self):
         self.go()
         error = OSError(errno.ENOSYS, "Function not implemented")
         with mock.patch.object(fcntl, "flock", side_effect=error):
@@ -319,7 +319,7 @@ class SweepsTest(SweepsTestCase):
             self.assertEqual(runner.running(), {})
         self.assertEqual(self.scores(), {8: 0.08})
 
-    def test_what_is_kept(self):
+    def test_keep_decides_which_files_remain(self):
         self.go()
         for keep, size, left in (
             ("adapters", 1, {"adapter", "other.txt"}),
@@ -333,7 +333,7 @@ class SweepsTest(SweepsTestCase):
             found = {name for name in found - always if "tfevents" not in name}
             self.assertEqual(found, left)
 
-    def test_what_is_not_kept_goes_after_a_kill_too(self):
+    def test_unkept_files_are_removed_after_a_kill(self):
         self.go()
         left = CHECKPOINTS
         for keep, size in (("adapters", 1), ("scores", 2), ("all", 3)):
@@ -346,7 +346,7 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(sorted(self.scores()), [1, 2, 3])
         self.assertContainsSubset(left, os.listdir(self.trial_folder(1, runner)))
         self.assertIn("adapter", os.listdir(self.trial_folder(2, runner)))
-        for _ in range(2):  # Whatever comes there later stays, and what was kept.
+        for _ in range(2):  # Later files stay, and so do kept files.
             runner.run()
             for size, kept in ((1, {"adapter"}), (2, set()), (3, {"adapter", *left})):
                 found = set(os.listdir(self.trial_folder(size, runner)))
@@ -356,7 +356,7 @@ class SweepsTest(SweepsTestCase):
         self.assertIn("model.ckpt-9", os.listdir(self.trial_folder(1, runner)))
         self.assertEqual(self.starts(), [1, 2, 3])
 
-    def test_another_bert_makes_other_trials(self):
+    def test_different_bert_makes_new_trials(self):
         self.go()
         self.sweep([8]).run()
         other = os.path.join(self.get_temp_dir(), "other")
@@ -365,13 +365,13 @@ class SweepsTest(SweepsTestCase):
         self.assertLen(self.sweep([8]).commands(), 1)
 
     def write_mrpc(self, folder, seed=0):
-        """Data of MRPC, to which $GLUE_DIR leads from now on."""
+        """Writes data of MRPC and makes $GLUE_DIR lead to them; returns their folder."""
         glue = os.path.join(os.path.dirname(self.folder), folder)
         os.environ["GLUE_DIR"] = glue
         self.addCleanup(os.environ.pop, "GLUE_DIR", None)
         return tiny.write_mrpc(os.path.join(glue, "MRPC"), seed=seed)
 
-    def test_another_vocabulary_trains_again(self):
+    def test_changed_vocabulary_makes_new_trials(self):
         self.go()
         self.sweep([8]).run()
         self.assertEqual(self.sweep([8]).commands(), [])
@@ -381,9 +381,9 @@ class SweepsTest(SweepsTestCase):
         self.sweep([8]).run()
         self.assertEqual(self.starts(), [8, 8])
         self.assertEqual(self.sweep([8]).commands(), [])
-        self.assertLen(os.listdir(os.path.join(self.folder, "trials")), 2)  # Not in its folder.
+        self.assertLen(os.listdir(os.path.join(self.folder, "trials")), 2)  # It has a new folder.
 
-    def test_other_data_make_other_trials(self):
+    def test_changed_data_make_new_trials(self):
         self.go()
         dev = os.path.join(self.write_mrpc("glue"), "dev.tsv")
         given = {"task_name": "MRPC", "data_dir": "$GLUE_DIR/MRPC"}
@@ -392,7 +392,7 @@ class SweepsTest(SweepsTestCase):
             self.assertEqual(self.sweep([8], flags).commands(), [])
         with open(dev) as reader:
             header, *rows = reader.read().splitlines()
-        with open(dev, "w") as writer:  # Every label inverted.
+        with open(dev, "w") as writer:  # Inverts every label.
             inverted = (f"{1 - int(row[0])}{row[1:]}" for row in rows)
             writer.write("\n".join([header, *inverted]) + "\n")
         for flags in (given, {"task_name": "MRPC"}):
@@ -403,11 +403,11 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(self.sweep([8], given).commands(), [])
         self.assertLen(self.sweep([8], {**given, "do_predict": True}).commands(), 1)
 
-    def test_data_that_change_during_a_sweep_are_not_recorded(self):
+    def test_trial_fails_if_its_data_change_while_it_runs(self):
         train = os.path.join(self.write_mrpc("glue"), "train.tsv")
         sweeper = self.sweeper([1, 2], task_name="MRPC")
         self.wait_for(lambda: self.starts() == [1])
-        os.utime(train)  # What is in it stays.
+        os.utime(train)  # Its content stays the same.
         self.go()
         self.assertEqual(sweeper.wait(), 0)
         self.assertEqual(self.scores(), {1: 0.01, 2: 0.02})
@@ -422,7 +422,7 @@ class SweepsTest(SweepsTestCase):
         self.assertRegex(self.reasons(before)[3], "its data have changed")
         self.assertLen(self.sweep([3], {"task_name": "MRPC"}).commands(), 1)
 
-    def test_environment_variables_of_other_flags_count_by_their_values(self):
+    def test_variables_in_non_data_flags_are_expanded(self):
         self.write_mrpc("glue")
         keys = []
         for seed in ("1", "2"):
@@ -440,7 +440,7 @@ class SweepsTest(SweepsTestCase):
         (recorded,) = records.read(self.folder)
         self.assertEqual([recorded["flags"][name] for name in flags], [3, 1e-3, "$GLUE_DIR/MRPC"])
 
-    def test_a_failure_without_data_does_not_count_once_they_are_there(self):
+    def test_failure_without_data_is_retried_once_data_exist(self):
         flags = {"task_name": "MRPC"}
         os.environ["GLUE_DIR"] = os.path.join(self.scripts, "missing")
         trial = self.sweep([8], flags)
@@ -461,14 +461,14 @@ class SweepsTest(SweepsTestCase):
         self.write_mrpc("glue")
         self.assertLen(self.sweep([8], flags).commands(), 1)
 
-    def test_a_result_without_data_counts_once_they_are_there(self):
+    def test_result_without_data_stays_valid_once_data_exist(self):
         self.go()
         os.environ["GLUE_DIR"] = os.path.join(self.scripts, "missing")
         self.sweep([8], {"task_name": "MRPC"}).run()
         self.write_mrpc("glue")
         self.assertEqual(self.sweep([8], {"task_name": "MRPC"}).commands(), [])
 
-    def test_files_of_data_are_read_once_for_all_trials(self):
+    def test_data_files_are_hashed_once_for_all_trials(self):
         self.go()
         self.write_mrpc("glue")
         with mock.patch.object(files, "sha256", wraps=files.sha256) as sha256:
@@ -486,7 +486,7 @@ class SweepsTest(SweepsTestCase):
             self.assertIsNone(sweep._assigned_cores(0, 1))
             self.assertIsNone(sweep._assigned_cores(0, 6))
 
-    def test_two_jobs_run_side_by_side(self):
+    def test_two_jobs_run_in_parallel(self):
         sweeper = self.sweeper([1, 2, 3], jobs=2)
         self.wait_for(lambda: len(self.starts()) == 2)
         runner = self.sweep([1, 2, 3])
@@ -514,20 +514,20 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(sizes, [1, 3, 5])
         self.assertEqual(self.scores(), {size: size / 100 for size in range(1, 6)})
 
-    def test_a_killed_sweep_goes_on_and_waits_for_what_still_runs(self):
+    def test_resumed_sweep_waits_for_trials_that_still_run(self):
         sweeper = self.sweeper([1, 2])
         self.wait_for(lambda: self.starts() == [1])
         sweeper.kill()
         sweeper.wait()
         second = self.sweeper([1, 2])
-        self.wait_for(lambda: self.starts() == [1, 2])  # The first one still runs: not started.
+        self.wait_for(lambda: self.starts() == [1, 2])  # Trial 1 still runs, so it is not started.
         self.go()
         self.assertEqual(second.wait(), 0)
-        # Nobody was there when the first one ended: called again, it finds that it is done.
+        # No sweep was running when trial 1 ended. It is started again and finds that it is done.
         self.assertEqual(self.starts(), [1, 2, 1])
         self.assertEqual(self.scores(), {1: 0.01, 2: 0.02})
 
-    def test_sigterm_has_trials_save_their_step(self):
+    def test_sigterm_makes_running_trials_save(self):
         sweeper = self.sweeper([1, 2])
         self.wait_for(lambda: self.starts() == [1])
         runner = self.sweep([1, 2])
@@ -537,7 +537,7 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(runner.running(), {})
         self.assertEqual(records.read(self.folder), [])
 
-    def test_ctrl_c_while_a_trial_starts_ends_it(self):
+    def test_ctrl_c_during_the_start_of_a_trial_ends_it(self):
         tiny.enable_signals(self)
         started, popen = [], subprocess.Popen
 
@@ -554,7 +554,7 @@ class SweepsTest(SweepsTestCase):
         self.addCleanup(process.kill)
         self.assertIsNotNone(process.poll())
 
-    def test_two_folders_of_one_name_would_be_one_task(self):
+    def test_data_folders_with_the_same_name_are_refused(self):
         def sweep_over(*folders):
             return self.sweep([8], {"task_name": "custom", "data_dir": list(folders)})
 
@@ -565,7 +565,7 @@ class SweepsTest(SweepsTestCase):
             sweep_over("/here/mails/", "/here/reviews", "/there/mails")
         self.assertLen(sweep_over("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
 
-    def test_two_labels_of_one_folder_would_be_one_task(self):
+    def test_two_label_columns_of_one_folder_are_refused(self):
         common = {"task_name": "custom", "data_dir": "/here/mails", "text_column": ["a", "b"]}
         with self.assertRaisesRegex(
             UserError,
@@ -575,7 +575,7 @@ class SweepsTest(SweepsTestCase):
             self.sweep([8], {**common, "label_column": ["topic", "tone"]})
         self.assertLen(self.sweep([8], {**common, "label_column": "tone"}).trials, 2)
 
-    def test_mistakes_are_refused_before_the_first_trial(self):
+    def test_invalid_settings_are_refused_before_any_trial(self):
         with self.assertRaisesRegex(UserError, "run_classifier.py does not accept .*adaptr_size"):
             self.sweep([1], {"adaptr_size": 2}).check_flags()
         with self.assertRaisesRegex(UserError, "--train_batch_size=ten: expected"):
@@ -608,7 +608,7 @@ class SweepsTest(SweepsTestCase):
 
 
 class TrialFolderTest(tf.test.TestCase):
-    def test_a_lock_is_one_holders(self):
+    def test_lock_has_at_most_one_holder(self):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
         one, other = sweep.TrialFolder(folder), sweep.TrialFolder(folder)
         with one.lock_log():
@@ -616,7 +616,7 @@ class TrialFolderTest(tf.test.TestCase):
         with other.lock_log() as log:
             self.assertIsNotNone(log)
 
-    def test_whether_it_runs_is_seen_where_nothing_can_be_written(self):
+    def test_running_trial_is_detected_on_a_read_only_disk(self):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
         trial = sweep.TrialFolder(folder)
 
@@ -633,8 +633,8 @@ class TrialFolderTest(tf.test.TestCase):
             log.close()
             self.assertFalse(trial.is_running())
 
-    def test_it_can_be_interrupted_though_its_sweep_cannot(self):
-        """A shell's script starts what stands before "&" so."""
+    def test_trial_handles_sigint_if_its_sweep_ignores_it(self):
+        """Shell scripts start background commands ("&") with SIGINT ignored."""
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
         trial = sweep.TrialFolder(folder)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -646,14 +646,14 @@ class TrialFolderTest(tf.test.TestCase):
         self.assertEqual(process.wait(), 0)
         self.assertEqual(trial.last_line(), "True")
 
-    def test_one_that_cannot_be_started(self):
+    def test_trial_that_cannot_start_is_refused(self):
         trial = sweep.TrialFolder(os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial"))
         with trial.lock_log() as log, self.assertRaisesRegex(
             UserError, r"^run.py cannot be started \(No such file"
         ):
             trial.start(["no/such/python", "run.py"], log)
 
-    def test_the_reason_is_the_last_error_else_the_last_line(self):
+    def test_failure_reason_is_the_last_error_or_last_line(self):
         for said, reason in (
             ("Error: a\nError: b.\nmore\n", "b."),
             ("Traceback\r\nValueError: x\n\n", "ValueError: x"),

@@ -15,7 +15,7 @@ from adapter_tests.support.task_adapters import TaskAdaptersTestCase
 
 
 class CheckpointsTest(TaskAdaptersTestCase):
-    def test_to_checkpoint(self):
+    def test_to_checkpoint_saves_adapter_and_global_step(self):
         prefix = os.path.join(self.root, "adapter.ckpt")
         saved = self.save()
         adapter_checkpoints.to_checkpoint(saved, prefix)
@@ -25,7 +25,7 @@ class CheckpointsTest(TaskAdaptersTestCase):
         for name, value in saved.tensors.items():
             np.testing.assert_array_equal(reader.get_tensor(name), value)
 
-    def test_to_full_checkpoint(self):
+    def test_to_full_checkpoint_merges_adapter_and_backbone(self):
         bert = os.path.join(tiny.write_bert(os.path.join(self.root, "bert")), "bert_model.ckpt")
         backbone = adapter_checkpoints.backbone_of(bert, tiny.config())
         self.assertEqual(backbone.name, "bert")
@@ -41,7 +41,7 @@ class CheckpointsTest(TaskAdaptersTestCase):
             expected = saved.tensors.get(name, plain.get_tensor(name))
             np.testing.assert_array_equal(full.get_tensor(name), expected, err_msg=name)
 
-    def test_full_checkpoint_use(self):
+    def test_full_checkpoint_use_names_compatible_code(self):
         use = adapter_checkpoints.full_checkpoint_use
         plain = modeling.AdapterConfig(48, init_scale=0.1)
         for adapter, expected in (
@@ -58,7 +58,7 @@ class CheckpointsTest(TaskAdaptersTestCase):
             described = dataclasses.replace(self.save().description, adapter=adapter)
             self.assertRegex(use(described), expected)
 
-    def test_to_full_checkpoint_of_another_backbone(self):
+    def test_to_full_checkpoint_refuses_another_backbone(self):
         bert = os.path.join(tiny.write_bert(os.path.join(self.root, "bert")), "bert_model.ckpt")
         prefix = os.path.join(self.root, "full.ckpt")
         with self.assertRaisesRegex(UserError, "is not the backbone .* tiny"):

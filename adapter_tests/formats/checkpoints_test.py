@@ -25,7 +25,7 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.assertAllEqual(reader.get_tensor("a"), [1, 2])
         self.assertEqual(reader.get_tensor("step"), 7)
 
-    def test_a_relative_prefix(self):
+    def test_relative_prefix_is_opened(self):
         self.save({"a": np.float32([1, 2])})
         before = os.getcwd()
         self.addCleanup(os.chdir, before)
@@ -33,16 +33,16 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.assertTrue(checkpoints.open_checkpoint("bert_model.ckpt").has_tensor("a"))
         self.assert_refused(["bert_model.ckpt."], checkpoints.open_checkpoint, "other")
 
-    def test_sizes_of_strings_are_ignored(self):
+    def test_string_tensors_pass_the_size_check(self):
         self.save({"words": np.array([b""] * 100)})
         self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("words"))
 
-    def test_a_v1_checkpoint(self):
+    def test_v1_checkpoint_is_opened(self):
         self.save({"a": np.float32([1, 2])}, write_version=tf.train.SaverDef.V1)
         self.assertEqual(os.listdir(self.folder), ["bert_model.ckpt"])
         self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("a"))
 
-    def test_a_folder(self):
+    def test_folder_is_refused_and_its_checkpoints_are_listed(self):
         self.assert_refused(
             ["--init_checkpoint", "is a folder", "but this folder has none"],
             checkpoints.open_checkpoint,
@@ -58,14 +58,14 @@ class OpenCheckpointTest(CheckpointTestCase):
         )
 
     def test_a_partial_checkpoint_is_not_suggested(self):
-        """`check_encoder` would reject it next."""
+        """`check_encoder` would reject it later."""
         self.save({"a": np.float32([1, 2])}, os.path.join(self.folder, "partial.ckpt-3"))
         for prefix in (self.folder, self.prefix):
             with self.assertRaisesRegex(UserError, "complete checkpoint") as caught:
                 checkpoints.open_checkpoint(prefix)
             self.assertNotIn("partial", str(caught.exception))
 
-    def test_one_of_the_files(self):
+    def test_name_of_a_single_checkpoint_file_is_refused(self):
         self.save({"a": np.float32([1, 2])})
         open(self.prefix + ".meta", "w").close()
         for ending in (".index", ".meta", ".data-00000-of-00001"):
@@ -73,7 +73,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             with self.assertRaisesRegex(UserError, expected):
                 checkpoints.open_checkpoint(self.prefix + ending)
 
-    def test_missing_checkpoint(self):
+    def test_missing_checkpoint_is_refused(self):
         self.save({"a": np.float32([1, 2])})
         wrong = os.path.join(self.folder, "bert_modle.ckpt")
         self.assert_refused(
@@ -82,7 +82,7 @@ class OpenCheckpointTest(CheckpointTestCase):
         nowhere = os.path.join(self.folder, "no", "such")
         self.assert_refused(["does not exist", "none"], checkpoints.open_checkpoint, nowhere)
 
-    def test_missing_shards(self):
+    def test_missing_shards_are_refused(self):
         parts = [
             self.save({name: np.float32([1, 2])}, os.path.join(self.folder, "part_" + name))
             for name in "abc"
@@ -104,14 +104,14 @@ class OpenCheckpointTest(CheckpointTestCase):
             for shard in gone:
                 os.rename(shard + "~", shard)
 
-    def test_truncated_data(self):
+    def test_truncated_data_are_refused(self):
         self.save({"a": np.float32([1, 2, 3]), "step": np.int64(7)})
         os.truncate(self.prefix + ".data-00000-of-00001", 19)
         self.assert_refused(
             ["truncated", "have 19 bytes", "require 20."], checkpoints.open_checkpoint, self.prefix
         )
 
-    def test_damaged_index(self):
+    def test_damaged_index_is_refused(self):
         self.save({"a": np.float32([1, 2, 3])})
         with open(self.prefix + ".index", "rb") as stream:
             index = stream.read()
@@ -125,7 +125,7 @@ class OpenCheckpointTest(CheckpointTestCase):
                 self.prefix,
             )
 
-    def test_unreadable_checkpoints(self):
+    def test_unreadable_checkpoints_are_refused(self):
         self.save({"a": np.float32([1, 2, 3])})
         refused = mock.patch.object(files, "listdir", side_effect=PermissionError(13, "No leave"))
         for path in (self.prefix, self.folder):
@@ -139,7 +139,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             self.prefix,
         )
 
-    def test_files_of_other_formats(self):
+    def test_files_of_other_formats_are_refused(self):
         config_file = os.path.join(self.folder, "bert_config.json")
         with open(config_file, "w") as stream:
             stream.write(TINY.to_json_string())
@@ -177,7 +177,7 @@ class CheckEncoderTest(CheckpointTestCase):
             TINY,
         )
 
-    def test_no_bert(self):
+    def test_checkpoint_without_bert_is_refused(self):
         self.save({"conv/kernel": np.float32([1]), "global_step": np.int64(3)})
         self.assert_refused(
             ["--init_checkpoint", self.prefix, "not contain a BERT", "conv/kernel, global_step"],
@@ -186,7 +186,7 @@ class CheckEncoderTest(CheckpointTestCase):
             TINY,
         )
 
-    def test_the_error_names_some_tensors(self):
+    def test_error_names_at_most_three_tensors(self):
         for names, part in (
             ("abc", "are a, b, c."),
             ("dcba", "are a, b, c, ...."),
@@ -196,7 +196,7 @@ class CheckEncoderTest(CheckpointTestCase):
                 opened.return_value.get_variable_to_shape_map.return_value = dict.fromkeys(names)
                 self.assert_refused([part], checkpoints.check_encoder, self.prefix, TINY)
 
-    def test_missing_tensors(self):
+    def test_missing_tensors_are_refused(self):
         self.save_encoder(TINY)
         self.assert_refused(
             ["lacks 16 of the 55 tensors", "bert/encoder/layer_2/attention/self/query/kernel"],
@@ -205,7 +205,7 @@ class CheckEncoderTest(CheckpointTestCase):
             changed(TINY, num_hidden_layers=3),
         )
 
-    def test_another_size(self):
+    def test_tensors_of_wrong_size_are_refused(self):
         self.save_encoder(TINY)
         self.assert_refused(
             ["does not match", "bert/embeddings/word_embeddings", "[11, 64]", "[12, 64]"],
@@ -220,7 +220,7 @@ class CheckEncoderTest(CheckpointTestCase):
             changed(TINY, intermediate_size=128, num_hidden_layers=3),
         )
 
-    def test_another_type(self):
+    def test_tensors_of_wrong_dtype_are_refused(self):
         name = "bert/embeddings/word_embeddings"
         self.save_encoder(TINY, **{name: np.zeros([11, 64], np.float16)})
         self.assert_refused(
@@ -230,7 +230,7 @@ class CheckEncoderTest(CheckpointTestCase):
             TINY,
         )
 
-    def test_more_layers_than_the_config_has(self):
+    def test_extra_layers_are_refused(self):
         adapter = "bert/encoder/layer_0/output/adapters/weights1"
         self.save_encoder(changed(TINY, num_hidden_layers=11), **{adapter: np.float32([[0]])})
         self.assert_refused(
@@ -240,7 +240,7 @@ class CheckEncoderTest(CheckpointTestCase):
             TINY,
         )
 
-    def test_no_tensor_is_read(self):
+    def test_check_encoder_reads_no_tensor_data(self):
         self.save_encoder(TINY)
         data = self.prefix + ".data-00000-of-00001"
         size = os.path.getsize(data)
@@ -251,7 +251,7 @@ class CheckEncoderTest(CheckpointTestCase):
         checkpoints.check_encoder(self.prefix, TINY)
 
     @needs_shared
-    def test_real_checkpoints(self):
+    def test_real_checkpoints_pass_the_check(self):
         for model in ("minilm-l6-uncased", "keras-bert-tiny"):
             folder = os.path.join(SHARED, "checkpoints", model)
             config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
@@ -264,7 +264,7 @@ class EncoderSizesTest(CheckpointTestCase):
         shapes["cls/predictions/output_bias"] = [11]
         self.assertEqual(checkpoints.encoder_sizes(shapes, "Here"), (11, 64, 2, 96, 16, 2))
 
-    def test_a_required_tensor_is_missing(self):
+    def test_missing_required_tensor_is_refused(self):
         shapes = model_variables.encoder_shapes(TINY)
         for name in (
             "bert/embeddings/word_embeddings",
@@ -280,7 +280,7 @@ class EncoderSizesTest(CheckpointTestCase):
                 "Here",
             )
 
-    def test_a_tensor_of_another_rank(self):
+    def test_tensor_of_wrong_rank_is_refused(self):
         shapes = model_variables.encoder_shapes(TINY)
         for name, shape in (
             ("bert/embeddings/word_embeddings", [11]),
@@ -295,7 +295,7 @@ class EncoderSizesTest(CheckpointTestCase):
 
 
 class CheckTensorsTest(CheckpointTestCase):
-    def test_every_tensor_is_read(self):
+    def test_damage_in_any_tensor_is_refused(self):
         self.save({"a": np.zeros(100, np.float32), "b": np.zeros(100, np.float32)})
         checkpoints.check_tensors(self.prefix)
         data = self.prefix + ".data-00000-of-00001"
@@ -322,7 +322,7 @@ class RunTest(CheckpointTestCase):
             prefix = os.path.join(self.folder, "model.ckpt")
             return tf.train.Saver().save(session, prefix, global_step=step, write_meta_graph=False)
 
-    def test_a_saver_that_keeps_all(self):
+    def test_saver_keeping_all_updates_the_latest_checkpoint(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         with tf.Graph().as_default(), self.session() as session:
             tf.get_variable("v", [2])
@@ -332,21 +332,21 @@ class RunTest(CheckpointTestCase):
                 saver.save(session, os.path.join(folder, "model.ckpt"), step)
         self.assertEqual(tf.train.latest_checkpoint(folder), os.path.join(folder, "model.ckpt-2"))
 
-    def test_no_checkpoint_is_step_0(self):
+    def test_last_step_is_0_without_a_checkpoint(self):
         nowhere = os.path.join(self.folder, "nowhere")
         for output_dir in (None, "", self.folder, nowhere):
             self.assertEqual(checkpoints.last_step(output_dir), 0)
 
-    def test_the_last_checkpoint_counts(self):
-        for step in (900, 1000, 7):  # The last one written, regardless of its step.
+    def test_last_step_is_of_the_last_written_checkpoint(self):
+        for step in (900, 1000, 7):  # The last one written counts, regardless of its step.
             self.save_step(step)
             self.assertEqual(checkpoints.last_step(self.folder), step)
 
-    def test_the_step_of_a_checkpoint(self):
+    def test_step_of_returns_global_step_or_0(self):
         self.assertEqual(checkpoints.step_of(self.save_step(12)), 12)
         self.assertEqual(checkpoints.step_of(self.save({"a": np.zeros(1)})), 0)
 
-    def test_trained_tensors(self):
+    def test_trained_tensors_exclude_adam_moments(self):
         tensors = {
             "output_weights": np.ones([4, 9], np.float32),
             "output_weights/adam_m": np.zeros([4, 9], np.float32),
@@ -360,7 +360,7 @@ class RunTest(CheckpointTestCase):
             stream.write(b"\xff" * 10)
         self.assert_refused(["--output_dir", "damaged"], checkpoints.trained_tensors, prefix)
 
-    def test_a_training_checkpoint_is_not_a_bert(self):
+    def test_training_checkpoint_is_refused_as_a_bert(self):
         slots = {"output_weights" + slot: np.zeros(2, np.float32) for slot in checkpoints.MOMENTS}
         self.assert_refused(
             ["only the trained weights of a task", "--adapter"],
@@ -389,7 +389,7 @@ class WriteTest(CheckpointTestCase):
             checkpoints.write(self.prefix, {"a": np.zeros(3)})
         self.assertEqual(dict(session.call_args[1]["config"].device_count), {"GPU": 0})
 
-    def test_another_checkpoint_is_replaced(self):
+    def test_existing_checkpoint_is_replaced(self):
         for value in (1.0, 2.0):
             checkpoints.write(self.prefix, {"a": np.full(3, value)})
             actual = tf.train.NewCheckpointReader(self.prefix).get_tensor("a")
@@ -417,7 +417,7 @@ class WriteTest(CheckpointTestCase):
             checkpoints.write(self.prefix, {"a": np.ones(3)})
         self.assertEqual(os.listdir(self.folder), [])
 
-    def test_an_unwritable_folder(self):
+    def test_unwritable_folder_is_refused(self):
         file = self.save({"a": np.zeros(1)}) + ".index"
         prefix = os.path.join(file, "inside")
         self.assert_refused(
@@ -427,7 +427,7 @@ class WriteTest(CheckpointTestCase):
 
 @st.composite
 def other_tensors(draw, contents):
-    """Tests valid checkpoints with missing or renamed tensors, or other shapes and dtypes."""
+    """Draws valid checkpoints with missing or renamed tensors, or other shapes and dtypes."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = os.path.join(folder, "bert_model.ckpt")
         for name, content in contents.items():
@@ -442,7 +442,7 @@ def other_tensors(draw, contents):
             changes = [value.astype(dtype) for dtype in (np.float64, np.int64, np.complex64)]
             changes += [value > 0, np.full(value.shape, b"text", object), value * np.nan]
             changes += [value[..., None], value[:1], value[:0], value.reshape(-1), np.float32(3)]
-            changes.append(None)  # It was deleted.
+            changes.append(None)  # None deletes the tensor.
             change = changes[draw(st.integers(0, len(changes) - 1))]
             if change is not None:
                 tensors[draw(st.sampled_from((*[name] * 5, name + "x", *odd)))] = change

@@ -24,11 +24,11 @@ HAS_PACKAGE = importlib.util.find_spec("huggingface_hub") is not None
 
 
 class AddressTest(RefusalTestCase):
-    def test_a_folder_is_returned_unchanged(self):
+    def test_local_folders_are_returned_unchanged(self):
         for path in ("output/mrpc/adapter", "gs://bucket/adapter", "/x", "hf:/x", ""):
             self.assertEqual(hub.local_folder(path, "--adapter"), path)
 
-    def test_invalid_addresses(self):
+    def test_invalid_addresses_are_refused(self):
         for path in (
             "hf://",
             "hf://name",
@@ -44,7 +44,7 @@ class AddressTest(RefusalTestCase):
                 self.assert_refused(["expected hf://"], hub.local_folder, path, "--adapter")
                 library.assert_not_called()
 
-    def test_without_the_package(self):
+    def test_missing_package_error_names_requirements_file(self):
         with mock.patch.dict(sys.modules, {"huggingface_hub": None}):
             self.assert_refused(["requirements-hub.txt"], hub.local_folder, "hf://a/b", "--adapter")
 
@@ -89,7 +89,7 @@ class HubTest(tf.test.TestCase):
     def convert(self, *arguments):
         return self.run_script("convert_checkpoint.py", *arguments)
 
-    def test_pushed_and_described(self):
+    def test_pushed_adapters_can_be_described(self):
         code, output, complaints = self.convert("push", self.adapter, "me/mrpc", "--private")
         self.assertEqual(code, 0, complaints)
         address = f"hf://me/mrpc@{self.hub.sha('me/mrpc')}"
@@ -104,7 +104,7 @@ class HubTest(tf.test.TestCase):
             self.assertEqual(code, 0, complaints)
             self.assertIn("Task adapter: MRPC, classification", output)
 
-    def test_an_older_adapter_is_pushed_with_a_card(self):
+    def test_push_adds_model_card_to_older_adapter(self):
         os.remove(os.path.join(self.adapter, "README.md"))
         code, _, complaints = self.convert("push", self.adapter, "me/mrpc")
         self.assertEqual(code, 0, complaints)
@@ -112,7 +112,7 @@ class HubTest(tf.test.TestCase):
         self.assertTrue(card.startswith(b"---\nlibrary_name: "), card)
         self.assertNotIn("README.md", os.listdir(self.adapter))
 
-    def test_a_revision_does_not_change(self):
+    def test_revision_selects_older_version_of_adapter(self):
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
         first = self.hub.sha("me/mrpc")
         task_adapter.save(self.adapter, own_models.build_task_adapter(self.bert, 1, task="CoLA"))
@@ -122,7 +122,7 @@ class HubTest(tf.test.TestCase):
             self.assertEqual(code, 0, complaints)
             self.assertIn(f"Task adapter: {task}", output)
 
-    def test_errors_are_one_sentence(self):
+    def test_hub_errors_are_one_sentence(self):
         self.hub.repositories["me/empty"] = [{"README.md": b"text"}]
         damaged = mutations.files_in(self.adapter)
         damaged["adapter.safetensors"] = damaged["adapter.safetensors"][:-1] + b"\x01"
@@ -146,7 +146,7 @@ class HubTest(tf.test.TestCase):
         self.assertIn("is not a task adapter", complaints)
         self.assertNotIn("me/other", self.hub.repositories)
 
-    def test_a_script_evaluates_one(self):
+    def test_run_classifier_evaluates_adapter_from_hub(self):
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
         data = self.path("data")
         tiny.write_mrpc(data)

@@ -10,7 +10,7 @@ from adapter_tests.support.refusals import RefusalTestCase
 
 
 class PeftTest(RefusalTestCase):
-    def test_errors_name_peft(self):
+    def test_peft_adapters_are_refused_with_their_method(self):
         folder = self.get_temp_dir()
         bert = tiny.write_bert(os.path.join(folder, "bert"))
         self.assertFalse(peft.matches(folder))

@@ -1,6 +1,7 @@
 """Tests of pytorch.py: files that torch.save wrote, and hostile pickles.
 
-Files are those in `support/adapterhub`; a hostile file is one of these with another pickle.
+The valid files are in `support/adapterhub`. Most hostile files are built here, from
+hand-written pickle instructions.
 """
 
 import collections
@@ -107,8 +108,8 @@ class PyTorchTestCase(RefusalTestCase):
 
 
 class ReadTest(PyTorchTestCase):
-    def test_files_of_the_package(self):
-        # The same head as safetensors, and in both formats of torch.save.
+    def test_adapterhub_files_are_read(self):
+        # The folder houlsby has files in the zip format, pfeiffer in the legacy format.
         for folder, file, count in (
             ("houlsby", "pytorch_model_head.bin", 4),
             ("houlsby", "pytorch_adapter.bin", 16),
@@ -120,14 +121,14 @@ class ReadTest(PyTorchTestCase):
                 self.assertEqual(value.dtype, np.float32)
                 self.assertGreater(np.abs(value).max(), 0)
 
-    def test_both_formats_hold_the_same(self):
+    def test_zip_and_legacy_formats_give_equal_tensors(self):
         for content in (zipped(state()), legacy(state())):
             self.write(content)
             (actual,) = pytorch.read(self.path).items()
             self.assertEqual(actual[0], "weight")
             np.testing.assert_array_equal(actual[1], VALUES.reshape(2, 3))
 
-    def test_views(self):
+    def test_strided_views_are_read(self):
         for view, expected in (
             ({"shape": (3, 2), "strides": (1, 3)}, VALUES.reshape(2, 3).T),
             ({"shape": (2,), "strides": (2,), "offset": 1}, VALUES[1:4:2]),
@@ -145,14 +146,14 @@ class ReadTest(PyTorchTestCase):
         self.write(zipped(state(tensor(storage("BFloat16Storage"))), upper.tobytes()))
         np.testing.assert_array_equal(pytorch.read(self.path)["weight"], VALUES.reshape(2, 3))
 
-    def test_ignored_tensors(self):
+    def test_ignored_tensors_are_skipped(self):
         positions = text("positions") + tensor(storage("LongStorage", "1"))
         self.write(zipped(state(tensor() + positions)))
         self.assertEqual(set(pytorch.read(self.path, ["positions"])), {"weight"})
         with self.assertRaisesRegex(UserError, "'positions', which is not float32"):
             pytorch.read(self.path)
 
-    def test_state_dict_of_a_model(self):
+    def test_state_dict_of_a_model_is_read(self):
         ordered = name("collections", "OrderedDict") + b")Rq\x00("
         parameter = name("torch._utils", "_rebuild_parameter") + b"(" + tensor() + b"\x88"
         parameter += name("collections", "OrderedDict") + b")RtR"
@@ -162,7 +163,7 @@ class ReadTest(PyTorchTestCase):
         )
         np.testing.assert_array_equal(pytorch.read(self.path)["weight"], VALUES.reshape(2, 3))
 
-    def test_matches(self):
+    def test_matches_accepts_only_torch_save_files(self):
         self.assertTrue(pytorch.matches(ZIP) and pytorch.matches(LEGACY))
         for content in (b"", b"PK\x03\x04", b"text", pickle.dumps({"a": 1})):
             self.write(content)
@@ -171,7 +172,7 @@ class ReadTest(PyTorchTestCase):
 
 
 class Payload:
-    """Unpickles by a call that creates a file."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -181,11 +182,11 @@ class Payload:
 
 
 class Attributes:
-    """Unpickles by BUILD, with attributes."""
+    """Unpickles by importing and creating this class."""
 
 
 def calls(canary):
-    """Returns pickles of values that call, import, build or reduce if executed."""
+    """Returns pickled values that would call, import, build or reduce if they were executed."""
     path, code = text(canary), text(f"__import__('os').mkdir({canary!r})")
     command = text(f"mkdir {canary}")
     functions = [
@@ -245,9 +246,9 @@ def calls(canary):
 
 
 class HostileTest(PyTorchTestCase):
-    def test_nothing_is_executed(self):
+    def test_hostile_pickles_are_refused_without_execution(self):
         canary = os.path.join(self.folder, "canary")
-        # Python's pickle does execute these files.
+        # Python's pickle does execute such a file.
         pickle.loads(state(calls(canary)[0]))
         self.assertTrue(os.path.isdir(canary))
         os.rmdir(canary)
@@ -264,20 +265,20 @@ class HostileTest(PyTorchTestCase):
                 self.refuse(form(content))
                 self.assertFalse(os.path.exists(canary), content)
 
-    def test_many_views_of_the_same_values(self):
+    def test_more_than_two_views_of_one_storage_are_refused(self):
         self.write(zipped(state(tensor() + text("tied") + tensor())))
         self.assertEqual(set(pytorch.read(self.path)), {"weight", "tied"})
         more = b"".join(text(f"w{index}") + tensor() for index in range(2))
         self.assertIn("too many tensors that share", self.refuse(zipped(state(tensor() + more))))
 
-    def test_damaged_headers(self):
+    def test_damaged_zip_header_is_refused(self):
         content = bytearray(zipped(state()))
         content[content.rindex(b"PK\x01\x02") + 6] = 255  # The version that reading needs.
         self.write(content)
         self.assertFalse(pytorch.matches(self.path))
         self.refuse(content)
 
-    def test_missing_values(self):
+    def test_invalid_tensors_and_archives_are_refused(self):
         huge, more = 1 << 40, (("archive/data/00", b"x"),)
         views = [
             {"shape": (2, 4), "strides": (4, 1)},
@@ -332,10 +333,10 @@ class HostileTest(PyTorchTestCase):
     def test_number_of_instructions_is_limited(self):
         for body in (b"}" * 2_000_000, b"(" * 2_000_000, b"}q\x00" + b"h\x00" * 2_000_000):
             self.assertIn("too many instructions", self.refuse(zipped(b"\x80\x02" + body + b".")))
-        # A million nested tuples are freed without recursion.
+        # 900,000 nested tuples are freed without recursion.
         self.refuse(zipped(b"\x80\x02)" + b"\x85" * 900_000 + b"."))
 
-    def test_overlapping_entries_are_rejected(self):
+    def test_overlapping_zip_entries_are_rejected(self):
         # The directory record of each entry points to the same 100 kB.
         values, count = bytes(100_000), 200
         tensors = [
@@ -356,7 +357,7 @@ class HostileTest(PyTorchTestCase):
                 archive.NameToInfo[entry.filename] = entry
         self.refuse(stream.getvalue())
 
-    def test_truncated_and_damaged_files(self):
+    def test_truncated_files_are_refused(self):
         generator = random.Random(0)
         for path in (ZIP, LEGACY):
             with open(path, "rb") as reader:
@@ -376,7 +377,7 @@ class HostileTest(PyTorchTestCase):
 
 
 class WithoutFilesTest(PyTorchTestCase):
-    def test_a_missing_file_and_a_folder(self):
+    def test_missing_files_and_folders_are_refused(self):
         for path in (self.path, self.folder):
             with self.assertRaisesRegex(UserError, f"{path}: cannot be read"):
                 pytorch.read(path)

@@ -1,4 +1,4 @@
-"""Tests of task_adapter.py with the readers of safetensors and TensorFlow, and by hand."""
+"""Tests of task_adapter.py against safetensors, TensorFlow and values computed by hand."""
 
 import dataclasses
 import hashlib
@@ -23,7 +23,7 @@ from adapter_bert.tasks import heads
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.task_adapters import TaskAdaptersTestCase, description, tensors
 
-# No field has its default.
+# Every field but `fn` and `scaling` differs from its default.
 VARIANT = modeling.AdapterConfig(
     3, "elu", 0.1, "feedforward_adapter", (1,), "batch", 2, "attention", "parallel", "multiply"
 )
@@ -32,7 +32,7 @@ FIELDS_OF_OLD = ("size", "activation", "init_scale", "fn", "layers")
 
 
 class SaveTest(TaskAdaptersTestCase):
-    def test_round_trip(self):
+    def test_saved_adapter_loads_unchanged(self):
         for changes in (
             {},
             {"adapter": None, "tuning": tuning.Tuning("top_layers", num_top_layers=1)},
@@ -49,7 +49,7 @@ class SaveTest(TaskAdaptersTestCase):
         names = list(self.save().tensors)
         self.assertEqual(list(task_adapter.load(self.folder).tensors), sorted(names))
 
-    def test_formats_of_the_files(self):
+    def test_files_hold_tensors_description_and_checksum(self):
         saved = self.save()
         names = ["README.md", "adapter.safetensors", "adapter_config.json"]
         self.assertEqual(sorted(os.listdir(self.folder)), names)
@@ -66,14 +66,14 @@ class SaveTest(TaskAdaptersTestCase):
         del record["sha256"]
         self.assertEqual(copy, record)
 
-    def test_the_same_adapter_gives_the_same_bytes(self):
+    def test_saving_is_deterministic(self):
         self.save()
         first = [self.read(path) for path in (self.config_file, self.tensors_file)]
         self.save(seed=1)
         self.save()
         self.assertEqual([self.read(path) for path in (self.config_file, self.tensors_file)], first)
 
-    def test_digest(self):
+    def test_digest_depends_on_the_tensors(self):
         digests = {
             task_adapter.tensors_digest(task_adapter.TaskAdapter(description(), values))
             for values in (
@@ -89,7 +89,7 @@ class SaveTest(TaskAdaptersTestCase):
 class ShapesTest(TaskAdaptersTestCase):
     """Checks the names and shapes of a task adapter's tensors."""
 
-    def test_they_equal_the_trained_variables(self):
+    def test_shapes_match_trained_variables(self):
         upper = modeling.AdapterConfig(size=3, layers=(1,))
         for changes in (
             {},
@@ -124,11 +124,11 @@ class ShapesTest(TaskAdaptersTestCase):
             trained += layers.moving_variables()
             return {variable.op.name: tuple(variable.shape.as_list()) for variable in trained}
 
-    def test_labels(self):
+    def test_duplicate_labels_are_refused(self):
         with self.assertRaisesRegex(UserError, 'labels has "x" twice; expected distinct ones'):
             description(labels=("x", "y", "x"))
 
-    def test_a_registered_adapter_has_the_variables_of_its_graph(self):
+    def test_shapes_of_registered_adapter_come_from_its_graph(self):
         def my_adapter(input_tensor, statistics=None, **options):
             collections = [modeling.ADAPTERS, tf.GraphKeys.GLOBAL_VARIABLES]
             with tf.variable_scope("adapters"):
@@ -151,7 +151,7 @@ class ShapesTest(TaskAdaptersTestCase):
         with self.assertRaisesRegex(UserError, "--adapter_fn=my_adapter: unknown adapter"):
             task_adapter.shapes(described)
 
-    def test_parameters_are_all_but_moving_statistics(self):
+    def test_parameters_exclude_moving_statistics(self):
         shapes = task_adapter.shapes(description(adapter=VARIANT, tuning=tuning.Tuning()))
         scope = "bert/encoder/layer_1/attention/output/adapters/BatchNorm/"
         moving = {scope + "moving_mean", scope + "moving_variance"}
@@ -159,7 +159,7 @@ class ShapesTest(TaskAdaptersTestCase):
         for name in moving:
             self.assertEqual(shapes[name], (3,))
 
-    def test_bert_base(self):
+    def test_bert_base_adapters_have_expected_sizes(self):
         config = modeling.BertConfig(vocab_size=30522)
         layer_norms, head = 2 * (1 + 2 * 12) * 768, 2 * 768 + 2
         for size, num_bytes in ((8, 1413896), (64, 9676808), (256, 38006792)):
@@ -179,7 +179,7 @@ class EarlierVersionTest(TaskAdaptersTestCase):
     """Tests folders written by a version without variants of adapters."""
 
     def write_old(self, fields):
-        """Saves a task adapter, and removes all other fields of its adapter from its files."""
+        """Saves a task adapter, then removes all fields of its adapter but these from its files."""
         saved = self.save()
         content, record = self.read(self.tensors_file), self.record()
         length = struct.unpack("<Q", content[:8])[0]
@@ -193,7 +193,7 @@ class EarlierVersionTest(TaskAdaptersTestCase):
         self.write_record({**record, "sha256": hashlib.sha256(old).hexdigest()})
         return saved
 
-    def test_it_is_loaded_with_the_defaults(self):
+    def test_missing_variant_fields_load_as_defaults(self):
         saved = self.write_old(FIELDS_OF_OLD)
         self.assertEqual(set(self.record()["adapter"]), set(FIELDS_OF_OLD))
         actual = task_adapter.load(self.folder)
@@ -254,7 +254,7 @@ def hostile_changes(record):
 
 
 class RefusedTest(TaskAdaptersTestCase):
-    def test_missing_files(self):
+    def test_missing_files_are_refused(self):
         self.assert_refused("there is no", "adapter_config.json")
         self.save()
         os.remove(self.tensors_file)
@@ -262,21 +262,21 @@ class RefusedTest(TaskAdaptersTestCase):
         os.mkdir(self.tensors_file)
         self.assert_refused(self.tensors_file, "cannot be read")
 
-    def test_files_that_do_not_belong_together(self):
+    def test_files_of_different_adapters_are_refused(self):
         other = os.path.join(self.root, "other")
         self.save(seed=1, folder=other)
         self.save()
         os.replace(os.path.join(other, "adapter.safetensors"), self.tensors_file)
         self.assert_refused("SHA-256")
 
-    def test_an_edited_description(self):
+    def test_edited_description_is_refused(self):
         self.save()
         for name, value in (("task", "RTE"), ("labels", ["1", "0"]), ("scores", {"f1": 1.0})):
             self.write_record({**self.record(), name: value})
             self.assert_refused("adapter_config.json", "differs")
             self.save()
 
-    def test_another_format(self):
+    def test_invalid_config_fields_are_refused(self):
         self.save()
         record = self.record()
         for changes, part in (
@@ -305,7 +305,7 @@ class RefusedTest(TaskAdaptersTestCase):
             self.write(self.config_file, content)
             self.assert_refused("adapter_config.json")
 
-    def test_json_that_would_fill_the_memory(self):
+    def test_oversized_json_is_refused(self):
         self.save()
         record, empty = self.record(), {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
         self.write(self.config_file, b"[" + b"[]," * 1_400_000 + b"[]]")
@@ -315,7 +315,7 @@ class RefusedTest(TaskAdaptersTestCase):
         self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
         self.assert_refused("the header of adapter.safetensors has", "at most 4,194,304")
 
-    def test_hostile_headers(self):
+    def test_hostile_tensor_headers_are_refused(self):
         self.save()
         record, (header, data) = self.record(), self.header_and_data()
         weights = header["output_weights"]
@@ -366,7 +366,7 @@ class RefusedTest(TaskAdaptersTestCase):
         self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
         self.assert_refused("adapter.safetensors")
 
-    def test_unexpected_tensors(self):
+    def test_missing_extra_or_misshapen_tensors_are_refused(self):
         name = "bert/encoder/layer_1/output/adapters/weights1"
         for changes, part in (
             ({name: None}, f'lacks "{name}"'),
@@ -381,8 +381,8 @@ class RefusedTest(TaskAdaptersTestCase):
             task_adapter.save(self.folder, task_adapter.TaskAdapter(description(), changed))
             self.assert_refused("adapter.safetensors", part)
 
-    def test_hostile_descriptions(self):
-        """Rejects descriptions even if both files agree and all digests match."""
+    def test_hostile_descriptions_are_refused(self):
+        """Both files agree and all digests match, so only the description is invalid."""
         saved = self.save()
         record, (header, data) = self.record(), self.header_and_data()
         del record["sha256"]
@@ -397,13 +397,13 @@ class RefusedTest(TaskAdaptersTestCase):
         task_adapter.save(self.folder, saved)
         self.assert_equal_adapters(task_adapter.load(self.folder), saved)
 
-    def test_an_int_for_a_float(self):
+    def test_integer_score_loads_as_float(self):
         self.save()
         self.write_record({**self.record(), "scores": {"f1": 1}})
         (score,) = task_adapter.describe(self.folder).scores.values()
         self.assertEqual(repr(score), "1.0")
 
-    def test_duplicate_keys(self):
+    def test_duplicate_json_keys_are_refused(self):
         self.save()
         whole = self.read(self.config_file)
         self.write(self.config_file, whole.replace(b'"size": 4', b'"size": 8, "size": 4'))
@@ -428,12 +428,12 @@ class CheckFitsTest(TaskAdaptersTestCase):
             lambda differences: [f"{name} is {old}, not {new}" for name, old, new in differences],
         )
 
-    def test_fields_that_may_differ(self):
+    def test_fields_irrelevant_to_compatibility_may_differ(self):
         self.check(
             task="RTE", max_seq_length=32, global_step=1, training={}, scores={}, versions={}
         )
 
-    def test_fields_that_must_be_equal(self):
+    def test_incompatible_fields_are_refused(self):
         adapter = description().adapter
         backbone = description().backbone
         one_head_config = {**backbone.config, "num_attention_heads": 1}
@@ -467,7 +467,7 @@ class CheckFitsTest(TaskAdaptersTestCase):
             self.assertIn(part, str(caught.exception))
             self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
 
-    def test_compatibility_fields_of_earlier_versions(self):
+    def test_compatibility_fields_omit_default_variants(self):
         """With defaults, the compatibility fields are exactly those of earlier versions."""
         self.assertEqual(
             {
@@ -485,8 +485,8 @@ class CheckFitsTest(TaskAdaptersTestCase):
 
 
 class OldFilesTest(tf.test.TestCase):
-    def test_a_task_adapter_of_an_earlier_version(self):
-        """Loads the one in support/old_files, written at c5f2c13."""
+    def test_adapter_of_earlier_version_loads(self):
+        """Loads the adapter in support/old_files, which commit c5f2c13 wrote."""
         folder = os.path.join(os.path.dirname(tiny.__file__), "old_files")
         with open(os.path.join(folder, "expected.json")) as reader:
             expected = json.load(reader)
@@ -500,7 +500,7 @@ class OldFilesTest(tf.test.TestCase):
 
 @st.composite
 def resealed(draw, contents):
-    """Tests task adapters with changed descriptions or headers and matching checksums."""
+    """Draws task adapters with a changed description or header and matching checksums."""
     config, content = (contents[name] for name in task_adapter.FILES)
     (length,) = struct.unpack_from("<Q", content)
     header = json.loads(content[8 : 8 + length].decode())
@@ -538,7 +538,7 @@ class PresentationTest(TaskAdaptersTestCase):
         with self.assertRaisesRegex(UserError, "presentation.label_descriptions.1: expected str"):
             task_adapter.load(self.folder)
 
-    def test_files_without_presentation_do_not_change(self):
+    def test_presentation_is_not_in_the_tensors_file(self):
         self.save()
         with open(self.config_file) as reader:
             self.assertNotIn("presentation", reader.read())

@@ -70,7 +70,7 @@ class EncoderTestCase(RefusalTestCase):
 
 @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
 class FormatsTest(EncoderTestCase):
-    def test_a_saved_model(self):
+    def test_saved_model_matches_tensorflow_2(self):
         features = inputs()
         for names in (tf2_modules.TODAY, tf2_modules.FIRST):
             values = tf2_modules.tensors(CONFIG, names)
@@ -87,13 +87,13 @@ class FormatsTest(EncoderTestCase):
             self.assertAllClose(pooled, expected["pooled_output"].numpy(), 0, 1e-5)
             shutil.rmtree(self.source)
 
-    def test_do_lower_case(self):
+    def test_do_lower_case_is_read_from_the_saved_model(self):
         for expected in (False, None):
             values = tf2_modules.tensors(CONFIG)
             tf2_modules.save_encoder(self.source, values, do_lower_case=expected)
             self.assertIs(self.read().do_lower_case, expected)
 
-    def test_a_checkpoint_by_its_folder_and_by_its_prefix(self):
+    def test_checkpoint_is_read_by_folder_or_prefix(self):
         values = tf2_modules.tensors(CONFIG)
         prefix = tf2_modules.save_checkpoint(self.source, values)
         self.assert_holds(self.read(), values)
@@ -105,12 +105,12 @@ class FormatsTest(EncoderTestCase):
         tf2_modules.save_checkpoint(self.source, values, optimizer=tf2.Module(), slots=slots)
         self.assert_holds(self.read(), values)
 
-    def test_two_encoders(self):
+    def test_two_unnamed_encoders_are_refused(self):
         values = tf2_modules.tensors(CONFIG)
         tf2_modules.save_checkpoint(self.source, values, other=tf2_modules.Encoder(values))
         self.refuse("expected one BERT encoder")
 
-    def test_two_encoders_with_names(self):
+    def test_two_named_encoders_are_listed_in_the_error(self):
         values = tf2_modules.tensors(CONFIG)
         query, document = (
             {(f"{scope}/{name}", google): value for (name, google), value in values.items()}
@@ -120,7 +120,7 @@ class FormatsTest(EncoderTestCase):
         tf2_modules.save_checkpoint(self.source, query, other=other)
         self.refuse("expected one BERT encoder, but found document and query")
 
-    def test_metadata_that_contradict_the_config(self):
+    def test_metadata_contradicting_the_config_is_refused(self):
         values = tf2_modules.tensors(CONFIG)
         tf2_modules.save_encoder(self.source, values)
         with open(os.path.join(self.source, "bert_config.json"), "w") as writer:
@@ -133,7 +133,7 @@ class FormatsTest(EncoderTestCase):
                 json.dump(metadata, writer)
             self.refuse(part)
 
-    def test_activation_in_keras_metadata(self):
+    def test_activation_is_read_from_keras_metadata(self):
         tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
         path = os.path.join(self.source, "keras_metadata.pb")
         for noted, activation in (("Text>gelu", "gelu"), ("relu", "relu")):
@@ -148,7 +148,7 @@ class FormatsTest(EncoderTestCase):
                 writer.write(noted)
             self.refuse(part)
 
-    def test_links_out_of_the_folder(self):
+    def test_links_out_of_the_folder_are_refused(self):
         tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
         outside = tf2_modules.write_vocabulary(os.path.join(self.folder, "outside"))
         for path in ("assets/vocab.txt", "variables/variables.index"):
@@ -185,7 +185,7 @@ class WrittenByHandTest(EncoderTestCase):
     def values(self, config=CONFIG):
         return {name: value for (name, _), value in tf2_modules.tensors(config).items()}
 
-    def test_the_bert_is_read(self):
+    def test_object_based_checkpoint_is_read(self):
         self.write(self.values())
         self.assert_holds(self.read(), tf2_modules.tensors(CONFIG))
 
@@ -201,7 +201,7 @@ class WrittenByHandTest(EncoderTestCase):
             self.write(self.values(), config=tiny.config(**{"num_hidden_layers": 11, **wrong}))
             self.refuse(part)
 
-    def test_other_models(self):
+    def test_other_architectures_are_refused(self):
         values = self.values()
         query = "transformer/layer_3/self_attention/query/kernel"
         for changes, parts in (
@@ -219,7 +219,7 @@ class WrittenByHandTest(EncoderTestCase):
         self.write({"dense/kernel": np.ones([2, 2], np.float32)})
         self.refuse("BERT encoder", "dense/kernel")
 
-    def test_heads_of_size_zero(self):
+    def test_zero_attention_heads_are_refused(self):
         values = self.values()
         for name in values:
             if name.startswith("transformer/layer_0/self_attention/query"):
@@ -228,21 +228,21 @@ class WrittenByHandTest(EncoderTestCase):
         self.write(values)
         self.refuse("has 0 heads")
 
-    def test_damaged_object_graphs(self):
+    def test_damaged_object_graphs_are_refused(self):
         for graph in (b"", b"\xff\xff\xff\xff", os.urandom(1000)):
             self.write(self.values(), graph)
             self.refuse()
 
-    def test_missing_source(self):
+    def test_missing_and_empty_sources_are_refused(self):
         self.refuse("does not exist")
         os.makedirs(self.source)
         self.refuse("expected a SavedModel or a folder with one checkpoint", "neither")
 
-    def test_a_name_based_checkpoint(self):
+    def test_name_based_checkpoint_is_refused(self):
         tiny.write_bert(self.source)
         self.refuse("object-based")
 
-    def test_rejected_as_init_checkpoint(self):
+    def test_init_checkpoint_in_tf2_format_is_refused(self):
         self.write(self.values())
         prefix = os.path.join(self.source, "bert_model.ckpt")
         self.assert_refused(["from_tf2"], checkpoints.check_encoder, prefix, CONFIG)
@@ -254,7 +254,7 @@ class CheckpointTest(EncoderTestCase):
         actual = tf2_modules.by_google_name(CONFIG, values)
         return Bert(CONFIG, actual, "vocab.txt", None)
 
-    def test_written_once_for_each_content(self):
+    def test_checkpoint_is_written_once_per_content(self):
         cache = os.path.join(self.folder, "cache")
         with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}):
             first = tf2_bert.checkpoint_of(self.encoder(0))
@@ -268,7 +268,7 @@ class CheckpointTest(EncoderTestCase):
         for name, value in self.encoder(1).tensors.items():
             self.assertAllEqual(reader.get_tensor(name), value)
 
-    def test_an_unwritable_cache(self):
+    def test_unwritable_cache_is_refused(self):
         path = os.path.join(self.folder, "file")
         with open(path, "w"), mock.patch.dict(os.environ, {"XDG_CACHE_HOME": path}):
             self.assert_refused(["cannot be written"], tf2_bert.checkpoint_of, self.encoder(0))

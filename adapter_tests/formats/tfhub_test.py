@@ -56,7 +56,7 @@ class HubTestCase(CheckpointTestCase):
 
 
 class HubTest(HubTestCase):
-    def test_weights_vocabulary_and_config(self):
+    def test_module_supplies_weights_vocabulary_and_config(self):
         exported = self.export(tokenization={"do_lower_case": True})
         actual = tfhub.read_bert(self.module)
         self.assertEqual(actual.config.to_dict(), TINY.to_dict())
@@ -67,28 +67,28 @@ class HubTest(HubTestCase):
         for name, value in exported.items():
             self.assertAllEqual(reader.get_tensor(name), value)
 
-    def test_a_cased_module(self):
+    def test_cased_module_disables_lower_casing(self):
         self.export(tokenization={"do_lower_case": False})
         self.assertIs(tfhub.read_bert(self.module).do_lower_case, False)
 
-    def test_a_module_without_do_lower_case(self):
+    def test_module_may_lack_do_lower_case(self):
         for tokenization in (None, {}):
             self.export(tokenization=tokenization)
             self.assertIsNone(tfhub.read_bert(self.module).do_lower_case)
             shutil.rmtree(self.module)
 
-    def test_the_number_of_heads_follows_from_the_width(self):
+    def test_number_of_heads_follows_from_hidden_size(self):
         self.export(changed(TINY, hidden_size=128, num_attention_heads=2, num_hidden_layers=11))
         config = tfhub.read_bert(self.module).config
         self.assertEqual((config.num_attention_heads, config.num_hidden_layers), (2, 11))
 
-    def test_a_width_that_is_not_a_multiple_of_the_head_size(self):
+    def test_hidden_size_not_divisible_by_head_size_is_refused(self):
         self.export(changed(TINY, hidden_size=96))
         self.assert_refused(
             ["the hidden size, 96, is not a multiple of 64"], tfhub.read_bert, self.module
         )
 
-    def test_bert_config_takes_precedence(self):
+    def test_bert_config_file_takes_precedence(self):
         config = changed(TINY, hidden_size=96, num_attention_heads=3, hidden_act="relu")
         self.export(config)
         for folder in (self.assets, self.module):
@@ -102,7 +102,7 @@ class HubTest(HubTestCase):
             self.assert_refused(["lacks 16 of"], tfhub.read_bert, self.module)
             os.remove(config_file)
 
-    def test_the_only_text_file_in_the_assets_is_the_vocabulary(self):
+    def test_sole_text_file_in_assets_is_the_vocabulary(self):
         self.export(vocabulary="pieces.txt")
         expected = os.path.join(self.assets, "pieces.txt")
         self.assertEqual(tfhub.read_bert(self.module).vocab_file, expected)
@@ -116,20 +116,20 @@ class HubTest(HubTestCase):
         expected = os.path.join(self.assets, "vocab.txt")
         self.assertEqual(tfhub.read_bert(self.module).vocab_file, expected)
 
-    def test_a_sentencepiece_model_is_not_a_vocabulary(self):
+    def test_sentencepiece_vocabulary_is_refused(self):
         self.export(vocabulary="30k-clean.model")
         self.assert_refused(
             ["WordPiece vocabulary", "30k-clean.model"], tfhub.read_bert, self.module
         )
 
-    def test_missing_module(self):
+    def test_missing_module_is_refused(self):
         self.assert_refused(
             [self.module, "does not exist"],
             tfhub.read_bert,
             self.module,
         )
 
-    def test_no_network(self):
+    def test_network_error_names_address_and_reason(self):
         failure = urllib.error.URLError("Name or service not known")
         with mock.patch.object(hub, "resolve", side_effect=failure):
             self.assert_refused(
@@ -138,7 +138,7 @@ class HubTest(HubTestCase):
                 "https://tfhub.dev/google/bert/1",
             )
 
-    def test_a_saved_model_that_is_not_a_hub_module(self):
+    def test_saved_model_without_hub_format_is_refused(self):
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.placeholder(tf.float32, [1])
             y = x * tf.get_variable("bert/w", initializer=[1.0])
@@ -146,7 +146,7 @@ class HubTest(HubTestCase):
             tf.saved_model.simple_save(session, self.module, {"x": x}, {"y": y})
         self.assert_refused(["hub format", self.module], tfhub.read_bert, self.module)
 
-    def test_damaged_files(self):
+    def test_damaged_saved_model_is_refused(self):
         self.export(tokenization={"do_lower_case": True})
         path = os.path.join(self.module, "saved_model.pb")
         with open(path, "rb") as reader:
@@ -156,7 +156,7 @@ class HubTest(HubTestCase):
                 writer.write(damaged)
             self.assert_refused(["saved_model.pb cannot be read"], tfhub.read_bert, self.module)
 
-    def test_a_graph_with_a_cycle(self):
+    def test_cyclic_do_lower_case_is_refused(self):
         self.export(tokenization={"do_lower_case": True})
         path = os.path.join(self.module, "saved_model.pb")
         with open(path, "rb") as reader:
@@ -182,7 +182,7 @@ class HubTest(HubTestCase):
         printed = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
         self.assertEqual(printed.decode().strip(), "set()")
 
-    def test_a_hub_module_without_a_bert(self):
+    def test_module_without_bert_variables_is_refused(self):
         def build():
             x = tf.placeholder(tf.float32, [1])
             y = x * tf.get_variable("scale", initializer=[1.0])
@@ -224,7 +224,7 @@ def save_hostile_encoder(folder, values, written):
 
 @pytest.mark.without_xla
 class HostileTest(HubTestCase):
-    """Tests modules whose graphs all write a file, so that a test fails if any runs."""
+    """Tests modules whose graphs write a file, so that a test notices if a graph runs."""
 
     def setUp(self):
         super().setUp()
@@ -264,15 +264,15 @@ class HostileTest(HubTestCase):
         backbone = task_adapter.describe(os.path.join(self.folder, "output", "adapter")).backbone
         self.assertEqual(backbone.fingerprint, model_variables.fingerprint(tensors.get, config))
 
-    def test_its_graph_writes(self):
-        """Otherwise the other tests would prove nothing."""
+    def test_hostile_graph_writes_a_file_when_run(self):
+        """Shows that the other tests would notice a graph that runs."""
         self.export_hostile(is_constant=True)
         with tf.Graph().as_default(), tf.Session() as session:
             outputs = hub.Module(self.module)(signature="tokenization_info", as_dict=True)
             session.run(outputs["do_lower_case"])
         self.assertTrue(os.path.exists(self.written))
 
-    def test_it_trains_and_writes_nothing(self):
+    def test_training_does_not_run_graph_of_hub_module(self):
         tensors = self.export_hostile(is_constant=True)
         for flags, parts in (
             (["--do_lower_case=false"], ["--do_lower_case=False", "value is True"]),
@@ -286,14 +286,14 @@ class HostileTest(HubTestCase):
         self.assertFalse(os.path.exists(self.written))
         self.assert_trained_from(tiny.config(hidden_size=64, num_attention_heads=1), tensors)
 
-    def test_a_computed_do_lower_case_is_rejected(self):
+    def test_computed_do_lower_case_is_rejected(self):
         self.export_hostile(is_constant=False)
         parts = ["do_lower_case must be a constant", "--init_checkpoint=" + self.module]
         self.assert_refused(parts, self.train)
         self.assertFalse(os.path.exists(self.written))
 
     @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
-    def test_a_saved_model_trains_and_writes_nothing(self):
+    def test_training_does_not_run_code_of_saved_model(self):
         values, written = tf2_modules.tensors(tiny.config()), self.written
         save_hostile_encoder(self.module, values, written)
         loaded = tf2.saved_model.load(self.module)

@@ -61,7 +61,7 @@ def numpy_adapter(config, values, x, residual=None, trains=False):
     """Computes an adapter's output for x [..., D] in NumPy (Houlsby et al. 2019, section 3.6).
 
     `values` maps names below "adapters/" to arrays. Batch normalization uses the statistics of x if
-    it `trains`, else the moving statistics.
+    `trains`, else the moving statistics.
     """
     act = ACTIVATIONS[config.activation]
     hidden = x @ values["weights1"] + values["biases1"]
@@ -85,7 +85,7 @@ def numpy_adapter(config, values, x, residual=None, trains=False):
 
 
 def load_random(session, scale=0.5):
-    """Fills all variables with noise, variances around 1; returns values by name."""
+    """Fills all variables with noise (variances: around 1) and returns the values by name."""
     random = np.random.RandomState(1)
     variables = sorted(tf.global_variables(), key=lambda v: v.name)
     values = [random.normal(0, scale, variable.shape.as_list()) for variable in variables]
@@ -144,7 +144,7 @@ class FeedforwardAdapterTest(tf.test.TestCase):
             expected = numpy_adapter(config, values, self.X, self.Y)
             self.assertAllClose(session.run(whole), expected, rtol=1e-4, atol=1e-4)
 
-    def test_default_variables_equal_adapter_berts(self):
+    def test_default_variables_match_adapter_bert(self):
         with tf.Graph().as_default():
             modeling.feedforward_adapter(tf.zeros([2, 6]), 5)
             self.assertEqual(
@@ -157,7 +157,7 @@ class FeedforwardAdapterTest(tf.test.TestCase):
                 ],
             )
 
-    def test_hidden_layers_keep_the_scale(self):
+    def test_initial_weights_have_expected_stddev(self):
         for given, scale in (((), 1e-3), ((64, 0.05), 0.05)):
             with tf.Graph().as_default(), self.session() as session:
                 tf.set_random_seed(1)
@@ -169,7 +169,7 @@ class FeedforwardAdapterTest(tf.test.TestCase):
             # Truncating a normal at two standard deviations multiplies its stddev by 0.8796.
             self.assertAllClose(np.std(weights), scale * 0.8796, rtol=0.02)
             self.assertLessEqual(np.abs(weights).max(), 2 * scale * 1.0001)
-            # 64**-0.5.
+            # The hidden layer's scale is 64**-0.5 = 0.125.
             hidden = values["adapters/weights_hidden2"]
             self.assertAllClose(np.std(hidden), 0.125 * 0.8796, rtol=0.02)
 
@@ -179,7 +179,7 @@ class BertTest(tf.test.TestCase):
 
     def setUp(self):
         super().setUp()
-        if "bfloat16" not in self.id():  # XLA would compile each graph, in seconds.
+        if "bfloat16" not in self.id():  # XLA would take seconds to compile each graph.
             plain = mock.patch.object(xla, "can_fuse", lambda: False)
             plain.start()
             self.addCleanup(plain.stop)
@@ -187,7 +187,7 @@ class BertTest(tf.test.TestCase):
         self.inputs = [arrays[name] for name in ("input_ids", "input_mask", "segment_ids")]
 
     def build(self, adapter, is_training=False, dropout=0.1, **options):
-        """Builds a `modeling.BertModel` with that adapter config; None for no adapters."""
+        """Builds a `modeling.BertModel` with an adapter config, or None for no adapters."""
         config = tiny.config(
             num_hidden_layers=1,
             hidden_dropout_prob=dropout,
@@ -240,7 +240,7 @@ class BertTest(tf.test.TestCase):
                     expected = self.expected(adapter, values, trains)
                     self.assertAllClose(actual, expected, rtol=1e-3, atol=1e-3)
 
-    def test_pooled_only_is_the_whole_models_pooled_output(self):
+    def test_pooled_only_gives_same_pooled_output(self):
         for variant in ({"placement": "parallel"}, {"normalization": "layer"}):
             adapter, actual = modeling.AdapterConfig(size=5, **variant), []
             for pooled_only in (False, True):
@@ -250,8 +250,8 @@ class BertTest(tf.test.TestCase):
                     actual.append(session.run(model.get_pooled_output()))
             self.assertAllClose(actual[0], actual[1], rtol=1e-4, atol=1e-5)
 
-    def test_number_of_parameters(self):
-        """2mD + (k-1)(m^2 + m) + m + D, plus 2m for gamma and beta; m = 5, D = 8."""
+    def test_parameter_counts_match_formula(self):
+        """Expects 2mD + (k-1)(m^2 + m) + m + D, plus 2m for gamma and beta; m = 5, D = 8."""
         for variant in VARIANTS:
             depth = variant.get("depth", 1)
             each = 2 * 5 * 8 + (depth - 1) * (5 * 5 + 5) + 5 + 8
@@ -271,13 +271,13 @@ class BertTest(tf.test.TestCase):
                 sizes = [np.prod(s) for name, s in shapes.items() if name not in moving]
                 self.assertEqual(sum(sizes), each)
 
-    def test_shapes_do_not_start_the_runtime(self):
+    def test_adapter_shapes_does_not_start_runtime(self):
         # On a cluster, TensorFlow's runtime must start on all machines together.
         with mock.patch.object(xla, "can_fuse") as can_fuse:
             modeling.adapter_shapes(modeling.AdapterConfig(size=5), 8)
         can_fuse.assert_not_called()
 
-    def test_initialized_near_identity(self):
+    def test_new_adapters_are_near_identity(self):
         for variant in VARIANTS:
             distances = []
             for init_scale in (1e-3,) if variant else (1e-3, 1.0):
@@ -320,7 +320,7 @@ class BertTest(tf.test.TestCase):
                     if not has_no_effect:
                         self.assertGreater(np.abs(gradient).max(), 1e-3, variable.name)
 
-    def test_recomputed_activations_give_the_same_gradients_and_statistics(self):
+    def test_recomputation_keeps_gradients_and_statistics(self):
         actual = []
         for recompute in (False, True):
             with tf.Graph().as_default(), self.session() as session:
@@ -345,7 +345,7 @@ class BertTest(tf.test.TestCase):
                 actual.append(session.run([gradients, values]))
         self.assertAllClose(actual[0], actual[1], rtol=1e-4, atol=1e-5)
 
-    def test_gradients_of_a_layer_norm_used_twice(self):
+    def test_layer_norm_used_twice_gets_correct_gradients(self):
         """Compares with finite differences of the loss, with saved and recomputed activations."""
         adapter = modeling.AdapterConfig(5, placement="normalized")
         for recompute in (False, True):
@@ -358,7 +358,7 @@ class BertTest(tf.test.TestCase):
                     recompute_activations=recompute,
                 )
                 variables = tf.get_collection("layer_norm")
-                # Gamma and beta of the embeddings' LayerNorm and the layer's two.
+                # Gamma and beta of three LayerNorms: the embeddings' one and the layer's two.
                 self.assertLen(set(variables), 6)
                 loss = tf.reduce_mean(model.get_sequence_output() ** 3)
                 gradients = tf.gradients(loss, variables)
@@ -373,8 +373,8 @@ class BertTest(tf.test.TestCase):
                     slope = (losses[0] - losses[1]) / 0.04
                     self.assertAllClose(slope, np.linalg.norm(gradient), rtol=0.03, atol=1e-3)
 
-    def test_shared_layers_have_their_own_layer_norms(self):
-        """Two layers in training, which share a trace, equal those of inference."""
+    def test_layers_that_share_a_trace_keep_own_layer_norms(self):
+        """In training, two layers share a trace; their results must equal those of inference."""
         config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         adapter = modeling.AdapterConfig(5, placement="normalized")
         actual = []
@@ -394,7 +394,7 @@ class BertTest(tf.test.TestCase):
         for inference, training in zip(*actual):
             self.assertAllClose(inference, training, rtol=1e-3, atol=1e-3)
 
-    def test_bfloat16(self):
+    def test_bfloat16_results_are_close_to_float32(self):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no bfloat16 products.")
         for variant in ({}, *VARIANTS[-2:]):
@@ -421,7 +421,7 @@ class BertTest(tf.test.TestCase):
 
 
 class AdapterConfigTest(tf.test.TestCase):
-    def test_defaults_are_adapter_berts(self):
+    def test_defaults_match_adapter_bert(self):
         self.assertEqual(modeling.AdapterConfig().variant(), {})
         self.assertEqual(
             model_variables.adapter_shapes(modeling.AdapterConfig(), 8),
@@ -433,13 +433,13 @@ class AdapterConfigTest(tf.test.TestCase):
             },
         )
 
-    def test_variant(self):
+    def test_variant_lists_non_default_fields(self):
         for variant in ({"depth": 2, "sites": "attention"}, {"normalization": "batch"}):
             self.assertEqual(
                 modeling.AdapterConfig(size=3, activation="relu", **variant).variant(), variant
             )
 
-    def test_invalid_settings(self):
+    def test_invalid_settings_are_refused(self):
         for wrong, part in (
             ({"size": 0}, "--adapter_size must be at least 1, but is 0"),
             ({"size": 2**31}, "--adapter_size=2147483648 exceeds"),
@@ -462,7 +462,7 @@ class AdapterConfigTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, part):
                 modeling.AdapterConfig(**wrong)
 
-    def test_accepted_at_the_limits(self):
+    def test_settings_at_limits_are_accepted(self):
         for settings in (
             {"size": 1},
             {"size": 2**31 - 1},
@@ -479,14 +479,14 @@ class AdapterConfigTest(tf.test.TestCase):
         with self.assertRaises(dataclasses.FrozenInstanceError):
             modeling.AdapterConfig().size = 0
 
-    def test_no_adapter(self):
+    def test_fn_none_builds_no_adapter(self):
         self.assertIsNone(modeling.AdapterConfig(fn="none").build())
         self.assertEqual(modeling.adapter_shapes(modeling.AdapterConfig(fn="none"), 8), {})
         for name in ("none", "", "None"):
             self.assertTrue(modeling.AdapterConfig(fn=name).is_none)
         self.assertFalse(modeling.AdapterConfig().is_none)
 
-    def test_names_of_adapters(self):
+    def test_get_adapter_finds_functions_by_name(self):
         get = modeling.get_adapter
         self.assertIs(get("Feedforward_Adapter"), modeling.feedforward_adapter)
         self.assertIs(get(len), len)
@@ -513,7 +513,7 @@ class LayersTest(tf.test.TestCase):
     OUTPUT, RESIDUAL = np.random.RandomState(0).normal(size=[2, 6, 4]).astype(np.float32)
     GATES = np.array([[1.0, 0.0], [0.25, 1.0]], np.float32)  # 2 sequences of 3 tokens.
 
-    def test_layers_and_sites_with_adapters(self):
+    def test_adapters_are_in_selected_layers_and_sites(self):
         adapter = modeling.AdapterConfig(sites="feed_forward", layers=(0, 2))
         for adapter_fn, adapted, expected in (
             (None, None, [[], [], []]),
@@ -525,7 +525,7 @@ class LayersTest(tf.test.TestCase):
             sites = adapted_sites(adapters.as_adapter(adapter_fn, adapted, 3), 3)
             self.assertEqual(sites, expected)
 
-    def test_layers_out_of_range(self):
+    def test_layers_out_of_range_are_refused(self):
         for adapted, wrong in (((-1,), "-1"), (range(1, 4), "3"), ((0, 5, -2), "-2, 5")):
             for adapter, given in (
                 (modeling.AdapterConfig(layers=adapted), None),
@@ -534,8 +534,8 @@ class LayersTest(tf.test.TestCase):
                 with self.assertRaisesRegex(ValueError, f"from 0 to 2, but names .*{wrong}\\."):
                     adapters.as_adapter(adapter.build(), given, 3)
 
-    def test_gates(self):
-        """gate * adapted + (1 - gate) * output, with one gate for all tokens of a sequence."""
+    def test_gates_mix_adapted_and_original_output(self):
+        """Expects gate * adapted + (1 - gate) * output; all tokens of a sequence share a gate."""
         sequential = modeling.AdapterConfig(size=5, interaction="multiply")
         parallel = modeling.AdapterConfig(size=5, placement="parallel")
         for adapter_fn, adapt, count in (
@@ -563,7 +563,7 @@ class LayersTest(tf.test.TestCase):
             expected = gate * adapt(values) + (1 - gate) * self.OUTPUT
             self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5)
 
-    def test_a_gate_keeps_the_output(self):
+    def test_gated_adapter_reuses_output_tensor(self):
         with tf.Graph().as_default():
             output = tf.constant(self.OUTPUT)
             adapter = adapters.as_adapter(modeling.AdapterConfig().build(), None, 2)
@@ -572,7 +572,7 @@ class LayersTest(tf.test.TestCase):
 
 
 class OwnFunctionTest(tf.test.TestCase):
-    def test_a_function_of_the_output_follows_both_projections(self):
+    def test_custom_function_is_applied_after_both_projections(self):
         shapes = []
 
         def adapter(output):

@@ -14,7 +14,7 @@ class DropoutTest(tf.test.TestCase):
             key = dropout.DropoutKey(seed, *[tf.constant(step, tf.int64) for step in steps])
             return session.run(dropout.dropout(tf.ones(shape), rate, key=key))
 
-    def test_rate_and_scale(self):
+    def test_dropout_has_expected_rate_and_scale(self):
         for way in both_ways():
             with way:
                 dropped = self.draw(1, 5)
@@ -22,10 +22,10 @@ class DropoutTest(tf.test.TestCase):
             # 20,000 draws: 26 / 256 with a standard error of 0.0021.
             self.assertNear(np.mean(dropped == 0), 26 / 256, 0.009)
 
-    def test_probability_near_one(self):
+    def test_rate_near_one_scales_kept_elements_by_256(self):
         self.assertContainsSubset(np.unique(self.draw(1, 5, rate=0.999)), [0, 256])
 
-    def test_mask_depends_only_on_seed_steps_and_site(self):
+    def test_mask_depends_only_on_seed_steps_and_scope(self):
         mask = self.draw(1, 5)
         self.assertAllEqual(mask, self.draw(1, 5))
         for other in (self.draw(2, 5), self.draw(1, 6), self.draw(1, 5, scope="b")):
@@ -42,7 +42,7 @@ class DropoutTest(tf.test.TestCase):
         for one, other in ((mask, others[0]), (mask, others[1]), others):
             self.assertNear(np.mean((one == 0) == (other == 0)), 0.82, 0.02)
 
-    def test_keys_in_an_xla_program(self):
+    def test_mixed_keys_are_distinct_in_xla_programs(self):
         def key_of(site, *parts):
             return session.run(dropout._mix_key(site, dropout.DropoutKey(0, *parts)))
 
@@ -52,7 +52,7 @@ class DropoutTest(tf.test.TestCase):
         numbers = [number for key in keys for number in key]
         self.assertLen(set(numbers), 2 * len(variants))
 
-    def test_order_of_construction_does_not_matter(self):
+    def test_construction_order_does_not_change_masks(self):
         def masks(scopes):
             with tf.Graph().as_default(), self.session() as session:
                 actual = {}
@@ -77,7 +77,7 @@ class DropoutTest(tf.test.TestCase):
             hashed = dropout._hash_bytes(tf.constant([512, 512]), key)
             draws = [session.run(hashed, {key: k}) for k in ([0, 0], [0, 1], [1, 0], [-9, 2**30])]
         for draw in draws:
-            # Chi-squared with 255 degrees of freedom has mean 255 and deviation 22.6.
+            # Chi-squared with 255 degrees of freedom has mean 255 and standard deviation 22.6.
             counts = np.bincount(draw.ravel(), minlength=256)
             self.assertBetween(np.sum((counts - 1024.0) ** 2 / 1024), 255 - 113, 255 + 113)
         shifted = [np.roll(draws[0], shift, axis) for shift in (1, 2, 16) for axis in (0, 1)]
@@ -85,11 +85,11 @@ class DropoutTest(tf.test.TestCase):
             correlation = np.corrcoef(draws[0].ravel(), other.ravel())[0, 1]
             self.assertLess(abs(correlation), 5 / 512)
 
-    def test_zero_probability(self):
+    def test_zero_rate_returns_the_input(self):
         x = tf.ones([3])
         self.assertIs(dropout.dropout(x, 0.0), x)
 
-    def test_without_a_key_it_is_tensorflows_dropout(self):
+    def test_dropout_without_key_draws_a_new_mask_each_time(self):
         with tf.Graph().as_default(), self.session() as session:
             dropped = dropout.dropout(tf.ones([10000]), 0.5)
             self.assertNear(np.mean(session.run(dropped) == 0), 0.5, 0.05)

@@ -1,4 +1,4 @@
-"""Tests of gradients.py: custom gradients, and graphs that are freed."""
+"""Tests of gradients.py: custom gradients, and the freeing of graphs."""
 
 import gc
 import weakref
@@ -40,7 +40,7 @@ class ApplyTest(tf.test.TestCase):
 
 
 class LifetimeTest(tf.test.TestCase):
-    def test_the_graph_of_a_model_is_freed(self):
+    def test_model_graph_is_freed(self):
         def build():
             with tf.Graph().as_default() as graph, tf.Session() as session:
                 key = modeling.DropoutKey(1, 2, 0, 0)

@@ -63,24 +63,24 @@ class SharedLayerTest(tf.test.TestCase):
         for (name, value), (_, reference) in zip(actual, expected):
             self.assertAllEqual(value, reference, name)
 
-    def test_adapters(self):
+    def test_shared_layers_match_separate_layers(self):
         self.check(2 * 4)
 
-    def test_bfloat16_and_pooled_only(self):
+    def test_shared_layers_match_in_bfloat16_with_pooled_only(self):
         self.check(2 * 3, pooled_only=True, dtype=tf.bfloat16)
 
-    def test_some_layers_have_adapters(self):
-        # Layer 0 has no gradient, as nothing below it trains but the embeddings' LayerNorm.
+    def test_shared_layers_match_with_adapters_in_some_layers(self):
+        # All four layers have gradients, as the embeddings' LayerNorm below them trains.
         self.check(2 * 4, adapter_layers=(1, 3))
 
-    def test_without_adapters(self):
+    def test_shared_layers_match_without_adapters(self):
         self.check(2 * 4, adapter_fn=None)
 
-    def test_variants(self):
+    def test_shared_layers_match_with_adapter_variants(self):
         adapter = modeling.AdapterConfig(size=3, normalization="layer", depth=2)
         self.check(2 * 4, adapter_fn=adapter.build())
 
-    def test_options_without_shared_layers(self):
+    def test_unsupported_options_build_layers_separately(self):
         batch_norm = modeling.AdapterConfig(size=3, normalization="batch").build()
         for options in (
             {"adapter_fn": batch_norm},
@@ -95,7 +95,7 @@ class SharedLayerTest(tf.test.TestCase):
                 tf.gradients(loss, tuning.trained_variables())
                 self.assertEqual(calls(graph), 0)
 
-    def test_gradients_after_a_run(self):
+    def test_gradients_can_be_built_after_a_session_run(self):
         with tf.Graph().as_default(), self.session() as session:
             key = modeling.DropoutKey(5, 0)
             model = modeling.BertModel(tiny.config(), True, IDS, MASK, dropout_key=key)
@@ -106,12 +106,12 @@ class SharedLayerTest(tf.test.TestCase):
             for gradient in session.run(gradients):
                 self.assertTrue(np.isfinite(gradient).all())
 
-    def test_dropout_without_a_key_is_not_shared(self):
+    def test_layers_with_keyless_dropout_are_not_shared(self):
         with tf.Graph().as_default() as graph:
             modeling.BertModel(tiny.config(), True, IDS, MASK)
             self.assertEqual(calls(graph), 0)
 
-    def test_not_inside_of_functions_and_loops(self):
+    def test_sharing_is_off_in_functions_loops_and_strategies(self):
         actual = []
 
         def body(i):
@@ -136,7 +136,7 @@ def updated_names(variables):
 
 
 class ElementwiseTest(tf.test.TestCase):
-    def test_any_shape_and_settings(self):
+    def test_elementwise_accepts_any_shape_and_settings(self):
         def shift(x, y, *, by):
             return x + y * by, y
 

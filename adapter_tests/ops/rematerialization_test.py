@@ -98,7 +98,7 @@ class RecomputedTest(tf.test.TestCase):
 
     def test_only_inputs_are_saved_and_passes_are_not_merged(self):
         nodes, plain_nodes = self.nodes(recomputed), self.nodes(plain)
-        # Inputs of the second layer and the loss; plain code also saves tanh, mask and dropout.
+        # The inputs of the second layer and the loss. Plain code also saves tanh, mask and dropout.
         self.assertLen(self.saved(nodes), 2)
         self.assertLen(self.saved(plain_nodes), 8)
         for op, times in (("StatelessRandomUniform", 2), ("Tanh", 4)):  # TanhGrad matches, too.
@@ -108,7 +108,7 @@ class RecomputedTest(tf.test.TestCase):
     def test_gradients_of_frozen_variables_are_not_computed(self):
         nodes = self.nodes(recomputed, trained="w2")
         # 4 forward; 2 recomputed for W1, as W2's outputs are not needed; 2 for the gradients of W2;
-        # 2 for that of layer 1's input. The frozen W1 would add 2.
+        # 2 for the gradient of layer 1's input. The frozen W1 would add 2.
         self.assertEqual(self.count(nodes, "MatMul"), 4 + 2 + 2 + 2)
 
     def test_layers_below_the_lowest_trained_one_are_not_recomputed(self):
@@ -123,7 +123,7 @@ class RecomputedTest(tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, "dropout.*give dropout a key"):
                 tf.gradients(dropped, values)
 
-    def test_inputs_without_gradients(self):
+    def test_inputs_without_gradients_are_accepted(self):
         def masked(values, mask):
             weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
             return weight * values * tf.cast(mask, tf.float32)

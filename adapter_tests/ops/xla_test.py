@@ -1,4 +1,4 @@
-"""Tests of xla.py: which functions are compiled, and where none are."""
+"""Tests of xla.py: which functions are compiled, and which are not."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ def compiled_calls(graph):
 
 
 class GraphDictTest(tf.test.TestCase):
-    def test_one_dict_for_each_graph_and_owner(self):
+    def test_each_graph_and_owner_has_its_own_dict(self):
         a, b = tf.Graph(), tf.Graph()
         xla.graph_dict(a, "x")["key"] = 1
         self.assertEqual(xla.graph_dict(a, "x"), {"key": 1})
@@ -40,7 +40,7 @@ class FusedTest(tf.test.TestCase):
             result = function(tf.constant(2.0), tf.constant(3.0))
             return compiled_calls(graph), session.run(result)
 
-    def test_settings(self):
+    def test_keyword_settings_apply_to_each_call(self):
         function = xla.fused(lambda x, *, factor: factor * x)
         with tf.Graph().as_default(), self.session() as session:
             x = tf.constant(2.0)
@@ -48,7 +48,7 @@ class FusedTest(tf.test.TestCase):
             self.assertEqual(session.run(actual), [6.0, 10.0, 6.0])
 
     @unittest.skipUnless(xla.can_fuse(), "there is no XLA for single functions here")
-    def test_it_is_compiled(self):
+    def test_fused_function_is_compiled(self):
         self.assertEqual(self.built(), (1, 7.0))
 
     def test_portable_graphs_are_not_compiled(self):
@@ -65,7 +65,7 @@ class FusedTest(tf.test.TestCase):
             # d/dx of 0.5 x (1 + tanh(...)), by central differences in float64.
             self.assertAllClose(session.run(gradient), [0.8674, -0.0830], atol=1e-4)
 
-    def test_not_compiled_on_a_gpu(self):
+    def test_functions_are_not_compiled_on_a_gpu(self):
         with mock.patch.object(devices, "has_gpu", return_value=True):
             self.assertFalse(xla.can_fuse.__wrapped__())
 

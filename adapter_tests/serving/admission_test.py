@@ -1,4 +1,4 @@
-"""Tests of admission.py: who goes first, who is refused, and how texts share the threads."""
+"""Tests of admission.py: the order of requests, refusals, and how texts share the threads."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ class QueueTest(tf.test.TestCase):
 
         asyncio.run(main())
 
-    def test_short_requests_go_before_long_ones_until_these_are_due(self):
+    def test_short_requests_overtake_a_long_one_until_it_is_due(self):
         def check(queue, stack):
             long = stack.enter_context(queue.enter("a", 20000))
             num_before = 0
@@ -36,7 +36,7 @@ class QueueTest(tf.test.TestCase):
 
         self.run_in_loop(check)
 
-    def test_a_clients_requests_share_its_turns(self):
+    def test_requests_of_one_client_share_its_turns(self):
         def check(queue, stack):
             tags = [stack.enter_context(queue.enter("a", 1000)).tag for _ in range(4)]
             other = stack.enter_context(queue.enter("b", 1000)).tag
@@ -51,7 +51,7 @@ class QueueTest(tf.test.TestCase):
 
         self.run_in_loop(check)
 
-    def test_the_last_in_line_loses_its_place(self):
+    def test_full_queue_refuses_the_highest_tag(self):
         def check(queue, stack):
             first, second = (stack.enter_context(queue.enter("a", 8192 * 4)) for _ in range(2))
             self.assertEqual(len(queue), 10)
@@ -61,16 +61,16 @@ class QueueTest(tf.test.TestCase):
                 stack.enter_context(queue.enter("b", 8192 * 9))
             self.assertEqual(len(queue), 6)
             with self.assertRaises(admission.Overloaded):
-                queue.resize(first, 20)  # Its texts make more rows than it promised.
+                queue.resize(first, 20)  # Its texts have more rows than estimated.
             self.assertEqual(len(queue), 1)
-            queue.resize(small, 11)  # Alone it may.
+            queue.resize(small, 11)  # A lone request may exceed the limit.
 
         self.run_in_loop(check)
 
-    def test_fewer_rows_may_wait_where_they_take_long(self):
+    def test_slow_rows_reduce_the_queue_limit(self):
         def check(queue, stack):
             queue.count_work(10, 5.0)
-            queue.count_work(0, 1.0)  # 0.6 seconds a row, so that 50 take 30 seconds.
+            queue.count_work(0, 1.0)  # 0.6 seconds per row: 50 rows take 30 seconds.
             rows = 0
             with self.assertRaises(admission.Overloaded):
                 while True:
@@ -80,21 +80,21 @@ class QueueTest(tf.test.TestCase):
 
         self.run_in_loop(check, max_rows=1000)
 
-    def test_a_speed_of_long_ago_is_forgotten(self):
+    def test_old_speed_measurements_lose_their_weight(self):
         queue = admission.Queue(1000, 30.0)
         queue.count_work(1, 30.0)
         for _ in range(100):
             queue.count_work(100, 1.0)
         self.assertEqual(queue._limit(), 1000)
 
-    def test_all_places_are_free_after_the_end(self):
+    def test_finished_and_failed_requests_leave_the_queue(self):
         def check(queue, stack):
             for error in (None, ValueError):
                 with contextlib.suppress(ValueError), queue.enter("a", 0):
                     if error:
                         raise error
             self.assertEqual((len(queue), dict(queue._requests_of)), (0, {}))
-            # What was not answered does not move the time on.
+            # A failed request does not advance the virtual time.
             self.assertEqual(queue._virtual_time, 2000.0)
 
         self.run_in_loop(check)
@@ -107,7 +107,7 @@ class ReadersTest(tf.test.TestCase):
         self.addCleanup(readers.close)
         return readers
 
-    def test_a_lower_tag_goes_first_between_two_steps(self):
+    def test_lower_tag_runs_first_between_steps(self):
         readers, done = self.readers(), []
         begun, go = threading.Event(), threading.Event()
 
@@ -142,7 +142,7 @@ class ReadersTest(tf.test.TestCase):
         readers.submit(1.0, work(None)).result(10)
         self.assertLen(self.steps, 1)
 
-    def test_an_error_is_its_works_and_cancelled_work_ends(self):
+    def test_failed_and_cancelled_work_does_not_affect_other_work(self):
         readers, done, begun, go = self.readers(), [], threading.Event(), threading.Event()
 
         def broken():

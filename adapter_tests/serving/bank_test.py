@@ -1,4 +1,4 @@
-"""Tests of bank.py: every row beside its task's own model."""
+"""Tests of bank.py: compares every row with a model of its task alone."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ from adapter_bert.serving.bank import AdapterBank, Row, UnknownTask
 from adapter_tests.support import own_models, tiny
 
 A = modeling.AdapterConfig
-# Tasks of all kinds that one bank holds side by side.
+# Tasks of all kinds, for one bank.
 TASKS = {
     "plain": {},
     "other_plain": {},
@@ -52,7 +52,7 @@ TASKS = {
 
 @functools.lru_cache(maxsize=None)
 def _prepare():
-    """(folder of a BERT, `SingleTaskModels` over it, task adapters by the names in `TASKS`)."""
+    """Returns (folder of a BERT, its `SingleTaskModels`, task adapters by the names in `TASKS`)."""
     folder = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "bert")
     bert = tiny.write_bert(folder, initializer_range=0.4)
     task_adapters = {
@@ -63,7 +63,7 @@ def _prepare():
 
 
 def num_bytes(arrays):
-    """The bytes of arrays and of lists of arrays."""
+    """Returns the total size in bytes of arrays and of lists of arrays."""
     return sum(num_bytes(each) if isinstance(each, list) else each.nbytes for each in arrays)
 
 
@@ -116,15 +116,15 @@ class BankTestCase(tf.test.TestCase):
 
 
 class PredictTest(BankTestCase):
-    def test_each_row_is_its_own_models(self):
+    def test_rows_match_single_task_models(self):
         rows = self.rows([*TASKS, *reversed(list(TASKS))])
         results = self.bank(TASKS).predict(rows)
         self.assert_own(rows, results)
-        # The tasks differ by much more than the two ways of computing one of them.
+        # The tasks' results differ from each other by much more than the tolerance.
         two_labels = [r["probabilities"] for r in results if len(r.get("probabilities", [])) == 2]
         self.assertGreater(np.ptp(two_labels), 0.1)
 
-    def test_large_tasks_need_memory_for_themselves_alone(self):
+    def test_large_tasks_do_not_enlarge_small_ones_in_memory(self):
         one_layer = {"sites": "attention", "layers": (0,)}
         adapters = {
             "large": self.build(0, adapter=A(300, **one_layer)),
@@ -152,7 +152,7 @@ class PredictTest(BankTestCase):
             self.assert_own(rows, results)
         self.assertLess(max(fed), 2 * max(sizes.values()))
 
-    def test_int8_rounds_the_backbone_alone(self):
+    def test_int8_changes_results_only_slightly(self):
         names = ["plain", "large", "number", "sets", "parallel"]
         rows = self.rows(names * 3)
         exact, rounded = (
@@ -166,8 +166,8 @@ class PredictTest(BankTestCase):
         self.assertLess(np.median(differences), 0.05)
         self.assertGreater(min(differences), 0)
 
-    def test_float16_on_what_there_is(self):
-        """ONNX Runtime computes a graph of float16 on CPU, too, operator by operator."""
+    def test_float16_needs_gpu_and_is_close_to_float32(self):
+        """Runs the float16 graph on CPU, where ONNX Runtime computes it operator by operator."""
         with self.assertRaisesRegex(UserError, "precision=float16 needs a GPU"):
             self.bank(precision="float16")
         names = ["plain", "large", "own_norms", "multiply"]
@@ -176,11 +176,11 @@ class PredictTest(BankTestCase):
             results = self.bank(names, precision="float16").predict(rows)
         self.assert_own(rows, results, atol=0.02)
 
-    def test_an_unknown_precision(self):
+    def test_unknown_precision_is_refused(self):
         with self.assertRaisesRegex(UserError, "precision=bfloat16: expected one of float32, int8"):
             self.bank(precision="bfloat16")
 
-    def test_results_that_are_no_numbers(self):
+    def test_nan_results_fail_only_their_own_task(self):
         made = self.adapters["plain"]
         huge = {name: value * np.float32(1e37) for name, value in made.tensors.items()}
         bank = self.bank()
@@ -193,7 +193,7 @@ class PredictTest(BankTestCase):
         self.assertAllClose(sound["probabilities"], bank.predict(rows[:1])[0]["probabilities"])
         self.assertRegex(str(error), "Task 'plain': its adapter gives NaN or Inf")
 
-    def test_rows_that_are_none(self):
+    def test_invalid_rows_are_refused(self):
         bank = self.bank(["plain"])
         self.assertEqual(bank.predict([]), [])
         for ids, segments, part in (
@@ -211,7 +211,7 @@ class PredictTest(BankTestCase):
 
 
 class TasksTest(BankTestCase):
-    def test_tasks_come_and_go(self):
+    def test_tasks_can_be_added_replaced_and_removed(self):
         bank, rows = self.bank(["plain", "large"]), self.rows(["plain", "large"])
         before = bank.predict(rows)
         self.assertEqual(bank.describe("large"), self.adapters["large"].description)
@@ -230,7 +230,7 @@ class TasksTest(BankTestCase):
                 use("plain")
         self.assertEqual(bank.names_in_memory(), ["large"])
 
-    def test_memory_holds_the_latest(self):
+    def test_least_recently_used_tasks_leave_memory(self):
         names = ["plain", "small", "large", "number"]
         bank = self.bank(max_in_memory=2)
         for name in names:
@@ -242,7 +242,7 @@ class TasksTest(BankTestCase):
             (["small"], ["plain", "small"]),
             (["plain"], ["small", "plain"]),
             (["large"], ["plain", "large"]),
-            (names[:3], names[:3]),  # A batch gets what it needs.
+            (names[:3], names[:3]),  # A batch may exceed the limit.
             (["large"], names[:3]),
             (["number"], ["large", "number"]),
         ):
@@ -250,7 +250,7 @@ class TasksTest(BankTestCase):
             self.assert_own(some, bank.predict(some))
             self.assertEqual(set(bank.names_in_memory()), set(held))
 
-    def test_a_bert_is_in_memory_for_each_architecture_of_its_tasks(self):
+    def test_each_architecture_has_one_session_in_memory(self):
         build, sessions = engine.Engine._build, []
 
         def build_and_record(*arguments):
@@ -275,9 +275,9 @@ class TasksTest(BankTestCase):
         self.assertEqual(num_alive(), 1)
         for name in ("plain", "small", "parallel"):
             bank.remove(name)
-        self.assertEqual(num_alive(), 1)  # For the next task.
+        self.assertEqual(num_alive(), 1)  # Kept for the next task.
 
-    def test_a_task_without_adapters_needs_no_bert_of_its_own(self):
+    def test_tasks_without_adapters_share_any_session(self):
         for other in ("relu", "sigmoid", "parallel", "multiply"):
             bank, rows = self.bank(["head"]), self.rows(["head", other, "layer_norm"])
             bank.load("head")
@@ -289,7 +289,7 @@ class TasksTest(BankTestCase):
             bank.load("head")
             self.assertLen(bank._engine._sessions, 1)
 
-    def test_an_adapter_that_changed_on_disk(self):
+    def test_adapter_changed_on_disk_is_refused(self):
         bank = self.bank(max_in_memory=1)
         folder = self.saved("plain")
         bank.add("plain", folder)
@@ -305,7 +305,7 @@ class TasksTest(BankTestCase):
         rows = self.rows(["small"])
         self.assert_own(rows, bank.predict(rows))
 
-    def test_an_adapter_that_changes_while_it_is_added(self):
+    def test_adapter_changed_during_add_is_refused(self):
         bank, folder, load = self.bank(), self.saved("plain"), task_adapter.load
 
         def load_and_replace(path, flag):
@@ -318,7 +318,7 @@ class TasksTest(BankTestCase):
         with self.assertRaisesRegex(UserError, "holds another adapter than the one added"):
             bank.predict(self.rows(["plain"]))
 
-    def test_one_that_is_read_does_not_stop_others(self):
+    def test_reading_an_adapter_does_not_block_other_tasks(self):
         bank, names = self.bank(max_in_memory=2), ["plain", "small", "large"]
         for name in names:
             bank.add(name, self.saved(name))
@@ -344,7 +344,7 @@ class TasksTest(BankTestCase):
         self.assert_own(miss, results)
         self.assertEqual(bank.names_in_memory()[1:], ["large"])
 
-    def test_building_a_session_does_not_stop_others(self):
+    def test_building_a_session_does_not_block_other_tasks(self):
         bank, rows = self.bank(["plain", "relu"]), self.rows(["plain"])
         bank.load("plain")
         is_building, may_go_on, build = threading.Event(), threading.Event(), engine.Engine._build
@@ -367,9 +367,9 @@ class TasksTest(BankTestCase):
             builder.join()
             others.join()
         self.assertFalse(was_stopped)
-        self.assertFalse(is_in_memory)  # The server would let it join a batch, which then waits.
+        self.assertFalse(is_in_memory)  # Else the server would add it to a batch, which would wait.
 
-    def test_a_bert_that_changed_on_disk(self):
+    def test_bert_changed_on_disk_is_refused(self):
         folder = os.path.join(self.root, "bert")
         shutil.copytree(self.bert, folder)
         bank = AdapterBank(tiny.config(), os.path.join(folder, "bert_model.ckpt"))
@@ -385,11 +385,11 @@ class TasksTest(BankTestCase):
             for _ in range(2):
                 with self.assertRaisesRegex(UserError, "ckpt has changed since it was loaded"):
                     bank.predict(self.rows(["relu"]))
-        loads.assert_called_once()  # It is slow.
+        loads.assert_called_once()  # Reading a BERT is slow.
         self.assert_own(self.rows(["plain"]), bank.predict(self.rows(["plain"])))
 
-    def test_one_that_is_replaced_while_it_is_read(self):
-        """The batch gets all of the old one, and later ones the new one."""
+    def test_adapter_replaced_during_read_answers_its_batch(self):
+        """The batch uses only the old adapter; later batches use the new one."""
         bank, rows, load = self.bank(), self.rows(["plain"]), task_adapter.load
         bank.add("plain", self.saved("plain"))
 
@@ -403,7 +403,7 @@ class TasksTest(BankTestCase):
         expected = self.own(rows[0], self.adapters["other_plain"])
         self.assertAllClose(bank.predict(rows)[0], expected, atol=1e-5)
 
-    def test_a_task_that_is_loaded_before_it_is_asked_for(self):
+    def test_load_reads_adapter_before_first_batch(self):
         bank = self.bank(max_in_memory=1)
         for name in ("plain", "small"):
             bank.add(name, self.saved(name))
@@ -415,7 +415,7 @@ class TasksTest(BankTestCase):
         with self.assertRaisesRegex(UnknownTask, "There is no task 'cola'"):
             bank.load("cola")
 
-    def test_values_that_are_no_numbers(self):
+    def test_adapters_with_nan_or_inf_are_refused(self):
         bank, made = self.bank(), self.adapters["plain"]
         for value in (np.nan, np.inf):
             tensors = {**made.tensors, "output_bias": np.float32([0, value])}
@@ -430,7 +430,7 @@ class TasksTest(BankTestCase):
         with self.assertRaisesRegex(UserError, "its output_bias holds NaN or Inf"):
             bank.predict(self.rows(["plain"]))
 
-    def test_an_adapter_of_other_sizes_that_claims_to_be_of_this_bert(self):
+    def test_adapter_for_other_bert_sizes_is_refused(self):
         bank, described = self.bank(), self.adapters["plain"].description
         for name, size in (("hidden_size", 16), ("num_hidden_layers", 1)):
             config = {**described.backbone.config, name: size}
@@ -443,7 +443,7 @@ class TasksTest(BankTestCase):
             with self.assertRaisesRegex(UserError, f"whose {name} is {size}; expected"):
                 bank.add("other", task_adapter.TaskAdapter(description, tensors))
 
-    def test_one_that_is_not_read_until_it_is_asked_for(self):
+    def test_lazy_adapter_is_read_at_first_batch(self):
         bank, rows = self.bank(["small"]), self.rows(["plain", "small"])
         folder = self.saved("plain")
         self.assertEqual(bank.add("plain", folder, lazy=True), self.adapters["plain"].description)
@@ -459,7 +459,7 @@ class TasksTest(BankTestCase):
             bank.predict(rows)
         self.assert_own(rows[1:], bank.predict(rows[1:]))
 
-    def test_refused(self):
+    def test_incompatible_adapters_are_refused(self):
         bank = self.bank(["plain"])
         made = self.adapters["plain"]
         backbone = made.description.backbone
@@ -503,7 +503,7 @@ class TasksTest(BankTestCase):
         functions = {"mine": modeling.feedforward_adapter}
         with mock.patch.dict(modeling._ADAPTER_FUNCTIONS, functions):
             other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
-            # A server must not import TensorFlow for the shapes of another function.
+            # A server must not import TensorFlow to learn the shapes of a custom function.
             unused = mock.patch.object(task_adapter, "shapes", side_effect=AssertionError)
             refused = "adapters with fn mine; .* may only train plain adapters"
             with unused, self.assertRaisesRegex(UserError, refused):
@@ -516,8 +516,8 @@ class TasksTest(BankTestCase):
             self.bank(max_in_memory=0)
         self.assertEqual(bank.names(), ["plain"])
 
-    def test_replaced_while_others_predict(self):
-        """Each answer is wholly of one of the two adapters, and the other task's never changes."""
+    def test_replacing_during_predict_never_mixes_adapters(self):
+        """Each answer is from one of the two adapters; the other task's answer never changes."""
         bank, rows = self.bank(["plain", "large"]), self.rows(["plain", "large"])
         wanted = [self.own(rows[0], self.adapters[name]) for name in ("plain", "other_plain")]
         large, wrong, done = self.own(rows[1]), [], threading.Event()

@@ -1,4 +1,4 @@
-"""Tests of batcher.py: who shares a batch, who waits, and who fails."""
+"""Tests of batcher.py: which rows share a batch, which rows wait, and which rows fail."""
 
 import queue
 import threading
@@ -16,7 +16,7 @@ from adapter_bert.serving.batcher import Batcher, Closed
 
 
 class _Worker:
-    """A `predict` of numbers that lets each batch go when it is told to; 13 and 113 are errors."""
+    """A `predict` of numbers that returns each batch once it is released; 13 and 113 are errors."""
 
     def __init__(self):
         self.begun, self.go = queue.Queue(), queue.Queue()
@@ -48,7 +48,7 @@ class BatchingTest(tf.test.TestCase):
         return row_batcher
 
     def busy(self, row=1, **options):
-        """(a batcher that computes that row, its worker, the row's future)."""
+        """Returns (a batcher that is computing that row, its worker, the row's future)."""
         worker = _Worker()
         row_batcher = self.batcher(worker, **options)
         self.addCleanup(worker.release, 100)
@@ -56,12 +56,12 @@ class BatchingTest(tf.test.TestCase):
         self.assertEqual(worker.begun.get(timeout=10), [row])
         return row_batcher, worker, first
 
-    def test_a_row_alone_does_not_wait_for_others(self):
+    def test_lone_row_is_computed_at_once(self):
         row_batcher = self.batcher(lambda rows: [row + 1 for row in rows])
         self.assertEqual(row_batcher.submit([5]).result(10), [6])
         self.assertEqual(len(row_batcher), 0)
 
-    def test_what_gathers_meanwhile_shares_batches_by_length_and_oldest_first(self):
+    def test_waiting_rows_are_batched_by_length_oldest_first(self):
         sizes = []
         row_batcher, worker, first = self.busy(observe=lambda size, seconds: sizes.append(size))
         found = [row_batcher.submit(rows) for rows in ([200, 3], [4, 201], [5, 6, 7], [300])]
@@ -76,15 +76,15 @@ class BatchingTest(tf.test.TestCase):
         row_batcher.close()
         self.assertEqual(sizes, [1, 2, 4, 1, 1])
 
-    def test_batches_are_no_larger_than_allowed(self):
+    def test_batches_do_not_exceed_max_batch_size(self):
         row_batcher, worker, _ = self.busy(max_batch_size=9)
         found = row_batcher.submit([20] * 15)
         worker.release(6)
         self.assertEqual(found.result(10), [40] * 15)
         self.assertEqual([len(worker.begun.get(timeout=10)) for _ in range(2)], [9, 6])
 
-    def test_neighbours_that_pay(self):
-        # Of 100 tokens 64 may be padding, of 400 a quarter.
+    def test_windows_limit_padding_and_tokens(self):
+        # A batch of 100 tokens may have 64 tokens of padding; of a batch of 400, a quarter may be.
         for lengths, place, expected in (
             ([100], 0, [(0, 1)]),
             ([10, 90, 100, 101, 300], 2, [(2, 3), (2, 4), (1, 4)]),
@@ -93,12 +93,12 @@ class BatchingTest(tf.test.TestCase):
             ([100, 164], 0, [(0, 1), (0, 2)]),
             ([100, 165], 0, [(0, 1)]),
             ([100, 100, 100, 100, 125], 0, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
-            ([300] * 9, 8, [(8, 9), (7, 9), (6, 9)]),  # 1024 tokens at most.
+            ([300] * 9, 8, [(8, 9), (7, 9), (6, 9)]),  # At most 1024 tokens.
             ([100, 100, 100, 100, 126], 0, [(0, 1), (0, 2), (0, 3), (0, 4)]),
         ):
             self.assertEqual(list(batcher._windows(lengths, place)), expected)
 
-    def test_an_error_is_that_of_its_row_alone(self):
+    def test_error_affects_only_its_own_row(self):
         row_batcher, worker, _ = self.busy()
         good, bad, also_good = (row_batcher.submit(rows) for rows in ([2], [3, 13], [4]))
         worker.release(100)
@@ -110,7 +110,7 @@ class BatchingTest(tf.test.TestCase):
         self.assertEqual(str(error), "row 13")
         self.assertEqual(row_batcher.submit([9]).result(10), [18])
 
-    def test_an_error_that_is_returned_is_not_computed_again(self):
+    def test_returned_errors_are_logged_and_not_recomputed(self):
         calls = []
 
         def predict(rows):
@@ -125,7 +125,7 @@ class BatchingTest(tf.test.TestCase):
         self.assertEqual(calls, [[1, 13, 2]])
         self.assertIn("A row failed: bad", logs.output[0])
 
-    def test_rows_of_a_lower_priority_go_first_whenever_they_come(self):
+    def test_rows_with_lower_priority_values_go_first(self):
         row_batcher, worker, _ = self.busy(max_batch_size=1)
         for row, priority in ((2, 5.0), (3, 5.0), (200, 7.0), (4, 1.0)):
             row_batcher.submit([row], priority)
@@ -133,7 +133,7 @@ class BatchingTest(tf.test.TestCase):
         row_batcher.close()
         self.assertEqual(list(worker.begun.queue), [[4], [2], [3], [200]])
 
-    def test_what_is_cancelled_is_not_computed(self):
+    def test_cancelled_rows_are_not_computed(self):
         row_batcher, worker, _ = self.busy()
         dropped, kept = row_batcher.submit([2, 200]), row_batcher.submit([3])
         self.assertTrue(dropped.cancel())
@@ -142,14 +142,14 @@ class BatchingTest(tf.test.TestCase):
         row_batcher.close()
         self.assertEqual(list(worker.begun.queue), [[3]])
 
-    def test_a_call_cancelled_while_it_is_computed_hurts_nobody(self):
+    def test_cancelling_a_running_call_does_not_stop_batcher(self):
         for row in (1, 13):
             row_batcher, worker, first = self.busy(row)
             first.cancel()
             worker.release(2)
             self.assertEqual(row_batcher.submit([2]).result(10), [4])
 
-    def test_the_end_computes_what_waits_and_refuses_the_rest(self):
+    def test_close_computes_queued_rows_and_refuses_new_rows(self):
         row_batcher, worker, first = self.busy()
         waiting = row_batcher.submit([2])
         ending = threading.Thread(target=row_batcher.close)
@@ -161,7 +161,7 @@ class BatchingTest(tf.test.TestCase):
         with self.assertRaises(Closed):
             row_batcher.submit([3])
 
-    def test_each_of_many_threads_gets_its_own(self):
+    def test_concurrent_threads_get_results_of_their_rows(self):
         row_batcher = self.batcher(lambda rows: [-row for row in rows])
 
         def ask(start):

@@ -1,4 +1,4 @@
-"""Tests of compatibility.py; bank_test.py has what banks refuse."""
+"""Tests of compatibility.py; bank_test.py tests which adapters banks refuse."""
 
 import tempfile
 from unittest import mock
@@ -12,14 +12,14 @@ from adapter_tests.support import own_models, tiny
 
 
 class CheckTest(tf.test.TestCase):
-    def test_two_names_of_a_function_are_one_architecture(self):
+    def test_activation_aliases_share_an_architecture(self):
         none, linear = (
             compatibility.architecture_of(modeling.AdapterConfig(4, name))
             for name in ("", "Linear")
         )
         self.assertEqual(none, linear)
 
-    def test_only_variants_that_it_computes(self):
+    def test_only_supported_adapter_variants_are_accepted(self):
         bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
         adapter = modeling.AdapterConfig(
             4, sites="attention", placement="parallel", interaction="multiply"

@@ -1,4 +1,4 @@
-"""Tests of in_graph_tokenizer.py: its ids beside those of the project's tokenizer."""
+"""Tests of in_graph_tokenizer.py: compares its ids with those of the project's tokenizer."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _LETTERS = "abcdefgnotT .,'-\t\n\u00a0\u00e9\u00c9\u2026\u200b\ufffd\u72d7\u0130
 
 
 class Numbers:
-    """A tokenizer of texts that are ids."""
+    """A tokenizer of texts that consist of ids."""
 
     def tokenize(self, text):
         return text.split()
@@ -33,7 +33,7 @@ class Numbers:
 
 
 class PackedTest(tf.test.TestCase):
-    def test_rows_are_those_of_the_scripts(self):
+    def test_packed_rows_equal_rows_of_scripts(self):
         lengths = [(a, b, most) for a in range(5) for b in range(5) for most in range(4, 10)]
         firsts, seconds = (
             [list(range(start, start + length)) for length in some]
@@ -52,8 +52,8 @@ class PackedTest(tf.test.TestCase):
 
 
 class LowerTest(tf.test.TestCase):
-    def test_it_is_that_of_no_language(self):
-        """Where the machine's is Turkish, TensorFlow's has no dot on the i of I."""
+    def test_lower_casing_does_not_depend_on_locale(self):
+        """In a Turkish locale, TensorFlow's own function converts I to an i without a dot."""
         texts = ["TITLE", "\u0130I", "I\u0307", "\u00c9"]
         program = (
             "import tensorflow.compat.v1 as tf\n"
@@ -95,7 +95,7 @@ class EncoderTest(tf.test.TestCase):
 
     @classmethod
     def graph(cls, lower_case):
-        """(tokenizer, function of (first texts, second texts) that returns rows of ids)."""
+        """Returns (tokenizer, function of (first texts, second texts) that returns rows of ids)."""
         tokenizer = tokenization.FullTokenizer(cls.vocab_file, lower_case)
         encode = in_graph_tokenizer.make_encoder(tokenizer)
         with tf.Graph().as_default():
@@ -109,7 +109,7 @@ class EncoderTest(tf.test.TestCase):
         st.booleans(),
     )
     @hypothesis.settings(file_cases.many, max_examples=60)
-    def test_ids(self, pairs, lower_case):
+    def test_ids_match_python_tokenizer(self, pairs, lower_case):
         tokenizer, encoded = self.graphs[lower_case]
         found = np.stack(encoded(*map(list, zip(*pairs))), 1)
         for row, (first, second) in zip(found, pairs):
@@ -118,7 +118,7 @@ class EncoderTest(tf.test.TestCase):
             expected = [expected.input_ids, expected.input_mask, expected.segment_ids]
             self.assertAllEqual(np.pad(row, [(0, 0), (0, 12 - row.shape[1])]), expected)
 
-    def test_long_words(self):
+    def test_long_words_match_python_tokenizer(self):
         for lower_case, letter in (
             (True, "a"),
             (False, "a"),
@@ -134,7 +134,7 @@ class EncoderTest(tf.test.TestCase):
                 expected[1:1] = ids[:10]
                 self.assertAllEqual(row, expected)
 
-    def test_a_vocabulary_with_a_token_twice(self):
+    def test_repeated_vocabulary_token_matches_python_tokenizer(self):
         path = os.path.join(self.get_temp_dir(), "twice.txt")
         with open(path, "w", encoding="utf-8") as writer:
             writer.write("\n".join(["dog", *tiny.VOCABULARY]) + "\n")
@@ -145,7 +145,7 @@ class EncoderTest(tf.test.TestCase):
         names = ("[CLS]", "the", "dog", "[SEP]")
         self.assertAllEqual(row, [tokenizer.vocab[name] for name in names])
 
-    def test_refused(self):
+    def test_missing_package_and_sentencepiece_are_refused(self):
         tokenizer, _ = self.graphs[True]
         release = re.match(r"\d+\.\d+", tf.__version__).group()
         install = re.escape(f'run `pip install "tensorflow-text=={release}.*"`')

@@ -1,4 +1,4 @@
-"""Tests that two kinds of tasks which this project lacks are served once they are registered."""
+"""Tests that new kinds of tasks are served once they are registered, with two toy kinds."""
 
 import os
 import tempfile
@@ -37,7 +37,7 @@ class NewKindTest(tf.test.TestCase):
             ),
             "marks": own_models.build_task_adapter(self.bert, 3, kind="marks", labels=()),
         }
-        # The same network as of the question's, whose first output it has.
+        # "marks" is the network of "squad" with only its first output.
         squad, marks = (self.adapters[name].tensors for name in ("squad", "marks"))
         for name in marks:
             head = name.replace("toy/marks/", "cls/squad/")
@@ -58,7 +58,7 @@ class NewKindTest(tf.test.TestCase):
         encoding = request_texts.TextEncoding(tiny.config(), tokenizers, 100)
         return request_texts.TaskTexts(self.adapters[name].description, encoding, "Task:")
 
-    def test_from_a_request_to_an_answer(self):
+    def test_requests_of_new_kinds_are_answered(self):
         adapter_bank = self.make_bank()
         asked = {name: self.texts(name).encode("a dog sees a cat") for name in ("grades", "marks")}
         ((ids, segments),) = asked["marks"].rows
@@ -88,7 +88,7 @@ class NewKindTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "found words; expected text"):
             self.texts("grades").encode({"words": words})
 
-    def test_saved_model(self):
+    def test_saved_model_serves_new_kinds(self):
         if tf.__version__.startswith("1."):
             self.skipTest("SavedModels are written by TensorFlow 2 alone.")
         path = saved_model.write(self.root, tiny.config(), self.checkpoint, self.adapters)

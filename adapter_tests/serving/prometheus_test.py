@@ -1,4 +1,4 @@
-"""Tests of prometheus.py, by Prometheus' own parser."""
+"""Tests of prometheus.py with the parser of Prometheus' own client."""
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -12,7 +12,7 @@ from adapter_bert.serving.prometheus import Metrics
 
 
 def values(metrics):
-    """(name, labels) → value of all that is told."""
+    """Returns a dict (name, *labels) → value of all exported samples."""
     content, _ = metrics.render()
     return {
         (sample.name, *sorted(sample.labels.values())): sample.value
@@ -26,7 +26,7 @@ def new_metrics():
 
 
 class ServingMetricsTest(tf.test.TestCase):
-    def test_what_is_counted(self):
+    def test_requests_batches_and_instances_are_counted(self):
         metrics = new_metrics()
         metrics.count_request("predict", 200, 0.03)
         metrics.count_request("predict", 200, 0.3)
@@ -52,7 +52,7 @@ class ServingMetricsTest(tf.test.TestCase):
         ):
             self.assertEqual(found[("adapter_bert_" + key[0], *key[1:])], value, key)
 
-    def test_a_task_that_is_no_more_is_not_told_of(self):
+    def test_removed_tasks_are_not_exported(self):
         metrics = new_metrics()
         metrics.count_instances(["sms", "stars"])
         metrics.remove_task("sms")

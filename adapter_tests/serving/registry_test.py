@@ -1,4 +1,4 @@
-"""Tests of registry.py: which version answers, when it goes, and which folders are taken."""
+"""Tests of registry.py: which version answers, when it is removed, and valid folders."""
 
 import contextlib
 import dataclasses
@@ -57,14 +57,14 @@ class ServedTasksTest(tf.test.TestCase):
         (output,) = self.bank.predict(task.rows(task.texts.encode("the dog sees")))
         return output["probabilities"].tolist()
 
-    def test_tasks_by_name(self):
+    def test_tasks_are_found_by_name(self):
         self.assertEqual([task.name for task in self.tasks.current()], ["sms", "stars"])
         self.assertEqual(self.tasks.get("sms").description.labels, ("ham", "spam"))
         self.assertEqual(self.tasks.get("sms").version, 1)
         with self.assertRaisesRegex(TaskNotServed, "no task 'spam' here"):
             self.tasks.get("spam")
 
-    def test_what_is_read_before_a_batch_asks_for_it(self):
+    def test_load_reads_each_adapter_into_memory_once(self):
         tasks = [self.tasks.get(name) for name in ("sms", "stars")]
         self.assertFalse(self.tasks.are_in_memory(tasks))
         load = self.bank.load
@@ -74,7 +74,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertTrue(self.tasks.are_in_memory(tasks))
         self.assertEqual(self.bank.names_in_memory(), [task.key for task in tasks])
 
-    def test_a_request_keeps_the_version_that_it_began_with(self):
+    def test_lease_keeps_its_version_after_replacement(self):
         old = self.predicted(self.tasks.get("sms"))
         task_adapter.save(os.path.join(self.root, "new"), served.other("sms"))
         with self.tasks.lease() as lease:
@@ -89,7 +89,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.tasks.close()
         self.assertEqual(self.bank.names(), ["sms@2", "stars@1"])
 
-    def test_a_removed_task_answers_who_holds_it(self):
+    def test_removed_task_still_serves_open_leases(self):
         with self.tasks.lease() as one, self.tasks.lease() as two:
             held = one.get("sms")
             two.get("sms")
@@ -103,17 +103,17 @@ class ServedTasksTest(tf.test.TestCase):
         with self.assertRaises(TaskNotServed):
             self.tasks.remove("sms")
 
-    def test_a_lease_that_ended_takes_nothing(self):
+    def test_ended_lease_refuses_tasks(self):
         with self.tasks.lease() as lease:
             pass
         with self.assertRaises(TaskNotServed):
             lease.get("sms")
 
-    def test_versions_go_on_after_a_removal(self):
+    def test_version_numbers_continue_after_removal(self):
         self.tasks.remove("sms")
         self.assertEqual(self.tasks.put_below_root("sms", "sms/adapter").version, 2)
 
-    def test_what_does_not_fit_leaves_what_was(self):
+    def test_incompatible_adapter_keeps_the_served_version(self):
         strange = served.own_models.build_task_adapter(served.prepare()[0], vocabulary="0" * 16)
         task_adapter.save(os.path.join(self.root, "strange"), strange)
         folder = os.path.join(self.root, "strange")
@@ -136,7 +136,7 @@ class ServedTasksTest(tf.test.TestCase):
             else:
                 self.tasks.upload("long", contents)
 
-    def test_only_folders_below_the_root(self):
+    def test_paths_outside_the_root_are_refused(self):
         outside = tempfile.mkdtemp(dir=self.get_temp_dir())
         served.save_all(outside, ["sms"])
         link = os.path.join(self.root, "link")
@@ -159,7 +159,7 @@ class ServedTasksTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "was started with --adapter_dir"):
             served.tasks_of(self.bank).put_below_root("new", "sms")
 
-    def test_names_that_are_none(self):
+    def test_invalid_task_names_are_refused(self):
         for name in ("", ".", "..", "../x", "a/b", "a b", "-x", "a@1", "ä", "x" * 101, "a\n"):
             with self.subTest(name):
                 with self.assertRaisesRegex(UserError, "not a valid task name"):
@@ -167,7 +167,7 @@ class ServedTasksTest(tf.test.TestCase):
                 with self.assertRaisesRegex(UserError, "not a valid task name"):
                     self.tasks.upload(name, {})
 
-    def test_an_upload_is_there_after_a_restart(self):
+    def test_uploads_are_served_after_a_restart(self):
         for number in (1, 2):
             contents = self.contents(served.other("topics", number))
             with mock.patch.object(task_adapter, "load", wraps=task_adapter.load) as loads:
@@ -183,7 +183,7 @@ class ServedTasksTest(tf.test.TestCase):
             (output,) = bank.predict(again.rows(again.texts.encode("the dog sees")))
         self.assertAllClose(output["probabilities"], self.predicted(task))
 
-    def test_an_upload_goes_before_what_was_trained(self):
+    def test_upload_takes_precedence_over_the_trained_adapter(self):
         task = self.tasks.upload("sms", self.contents(served.other("sms")))
         self.assertEqual(
             adapter_folders.find_all(self.root)["sms"][0], os.path.join(self.root, "sms", "2")
@@ -191,7 +191,7 @@ class ServedTasksTest(tf.test.TestCase):
         again = self.tasks.put_below_root("again", "sms")
         self.assertAllClose(self.predicted(again), self.predicted(task))
 
-    def test_an_error_of_any_kind_leaves_nothing(self):
+    def test_unexpected_upload_error_leaves_no_files(self):
         contents = self.contents(served.other("sms"))
         broken = mock.patch.object(request_texts, "TaskTexts", side_effect=MemoryError)
         with broken, self.assertRaises(MemoryError):
@@ -201,7 +201,7 @@ class ServedTasksTest(tf.test.TestCase):
         contents = self.contents(served.other("sms"))
         self.assertEqual(self.tasks.upload("sms", contents).version, 2)
 
-    def test_an_upload_has_no_number_before_it_is_checked(self):
+    def test_upload_gets_its_number_after_validation(self):
         contents, numbers = self.contents(served.other("sms")), []
 
         def killed(*_):
@@ -213,7 +213,7 @@ class ServedTasksTest(tf.test.TestCase):
             self.tasks.upload("sms", contents)
         self.assertEqual(numbers, [])
 
-    def test_a_damaged_upload_leaves_nothing(self):
+    def test_damaged_upload_leaves_no_files(self):
         contents = self.contents(served.other("sms"))
         contents["adapter.safetensors"].truncate(
             contents["adapter.safetensors"].seek(-1, io.SEEK_END)
@@ -232,7 +232,7 @@ class ServedTasksTest(tf.test.TestCase):
             self.tasks.upload("fresh", contents)
         self.assertEqual(sorted(os.listdir(self.root)), before)
 
-    def test_a_link_that_leads_out_is_neither_served_nor_written_through(self):
+    def test_links_out_of_the_root_are_not_served_or_written(self):
         outside = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()), ["topics"])
         untouched = os.listdir(os.path.join(outside, "topics", "adapter"))
         os.makedirs(os.path.join(self.root, "deep", "er"))
@@ -252,7 +252,7 @@ class ServedTasksTest(tf.test.TestCase):
             self.tasks.upload("topics", self.contents(served.other("topics")))
         self.assertEqual(os.listdir(os.path.join(outside, "topics", "adapter")), untouched)
 
-    def test_the_newest_sound_version_is_served_after_a_start(self):
+    def test_newest_valid_version_is_served_after_a_restart(self):
         for number in (2, 3, 4):
             self.tasks.upload("sms", self.contents(served.other("sms", number)))
         self.tasks.close()
@@ -270,7 +270,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertAllClose(output["probabilities"], expected)
         self.assertRegex(logs.output[0], "Not served: .*sms/5.* is damaged")
 
-    def test_a_folder_that_raises_is_left_out(self):
+    def test_folder_with_an_unexpected_error_is_not_served(self):
         texts, spoilt = request_texts.TaskTexts, os.path.join(self.root, "sms", "adapter")
 
         def raising(description, encoding, where):
@@ -286,7 +286,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual([task.name for task in found], ["stars"])
         self.assertRegex(logs.output[0], "Not served: .*sms/adapter: ZeroDivisionError.*odd")
 
-    def test_only_the_last_uploads_and_what_is_in_use_stay_on_disk(self):
+    def test_old_uploads_not_in_use_are_removed_from_disk(self):
         folder = os.path.join(self.root, "fresh")
         with self.tasks.lease() as lease:
             for number in range(1, 6):
@@ -320,7 +320,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual(sorted(os.listdir(folder)), list("3467"))
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "copied"))), list("245"))
 
-    def test_numbers_go_on_where_the_old_ones_were_removed(self):
+    def test_version_numbers_continue_after_disk_cleanup(self):
         for number in range(1, 5):
             self.tasks.upload("fresh", self.contents(served.other("topics", number)))
         self.tasks.close()
@@ -331,10 +331,10 @@ class ServedTasksTest(tf.test.TestCase):
             again.close()
         self.assertEqual(os.listdir(os.path.join(self.root, "fresh")), ["5"])
 
-    def test_a_link_or_a_file_does_not_stop_the_removal_of_old_uploads(self):
+    def test_links_and_files_do_not_stop_removal_of_old_uploads(self):
         elsewhere = os.path.join(self.get_temp_dir(), "elsewhere")
         task_adapter.save(elsewhere, served.other("topics", 0))
-        os.remove(os.path.join(elsewhere, "README.md"))  # An upload has none.
+        os.remove(os.path.join(elsewhere, "README.md"))  # Uploads have no README.md.
         os.makedirs(os.path.join(self.root, "fresh"))
         link = os.path.join(self.root, "fresh", "1")
         os.symlink(elsewhere, link)

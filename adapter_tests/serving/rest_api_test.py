@@ -1,4 +1,7 @@
-"""Tests of rest_api.py, over a tiny BERT: answers beside each task's own model, and refusals."""
+"""Tests of rest_api.py over a tiny BERT.
+
+Answers are compared with those of each task's own model.
+"""
 
 import asyncio
 import concurrent.futures
@@ -62,7 +65,7 @@ class RestApiTestCase(tf.test.TestCase):
         return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 
     def own(self, adapter, row=ROW, segments=None):
-        """What a task adapter's own model predicts."""
+        """Returns the prediction of a task adapter's own model."""
         return self.models.predictions(adapter, row, segments or [0] * len(row))
 
     def assert_error(self, response, status, *parts):
@@ -75,7 +78,7 @@ class RestApiTestCase(tf.test.TestCase):
 
 
 class PredictionsTest(RestApiTestCase):
-    def test_answers_are_those_of_the_tasks_own_models(self):
+    def test_predictions_match_single_task_models(self):
         adapters, client = served.prepare()[1], self.client()
         for name in ("sms", "topics", "sets"):
             labels = adapters[name].description.labels
@@ -93,7 +96,7 @@ class PredictionsTest(RestApiTestCase):
         expected = self.own(adapters["stars"])["prediction"]
         self.assertAllClose(response.json()["predictions"], [expected], 1e-5, 1e-5)
 
-    def test_the_two_formats_say_the_same(self):
+    def test_row_and_column_formats_give_equal_answers(self):
         client = self.client()
         pairs = [("the dog", "a cat"), ("a bird sees", "the man and the woman")]
         rows = [{"text": a, "text_b": b} for a, b in pairs]
@@ -109,7 +112,7 @@ class PredictionsTest(RestApiTestCase):
         same = client.post("/v1/models/stars:predict", json=body).json()
         self.assertEqual(found["outputs"], same["predictions"])
 
-    def test_token_ids(self):
+    def test_token_ids_are_accepted_as_input(self):
         instance = {"input_ids": ROW, "segment_ids": [0, 1] * 4 + [0]}
         body, adapter = {"instances": [instance]}, served.prepare()[1]["squad"]
         found = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"][0]
@@ -117,7 +120,7 @@ class PredictionsTest(RestApiTestCase):
         for name in ("start_logits", "end_logits"):
             self.assertAllClose(found[name], expected[name], 1e-5, 1e-5)
 
-    def test_a_question_about_a_context_of_several_windows(self):
+    def test_question_is_answered_from_several_windows(self):
         context = "The old Man sees a cat. " * 3
         body = {"instances": [{"question": "who", "context": context}]}
         (found,) = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"]
@@ -125,7 +128,7 @@ class PredictionsTest(RestApiTestCase):
         self.assertTrue(found["answer"])
         self.assertTrue(0 < found["probability"] <= 1)
 
-    def test_a_request_may_mix_tasks(self):
+    def test_request_may_mix_tasks(self):
         client = self.client()
         instances = [
             {"task": "topics", "text": "a dog"},
@@ -141,7 +144,7 @@ class PredictionsTest(RestApiTestCase):
             self.assert_same(answer, alone["predictions"][0])
 
     def assert_same(self, found, expected):
-        """Checks names, their order and texts exactly, and numbers but for their rounding."""
+        """Checks that names, their order and texts are equal, and numbers up to rounding."""
         self.assertEqual(type(found), type(expected))
         if isinstance(found, dict):
             self.assertEqual(list(found), list(expected))
@@ -152,7 +155,7 @@ class PredictionsTest(RestApiTestCase):
         else:
             self.assertEqual(found, expected)
 
-    def test_what_is_no_request(self):
+    def test_malformed_requests_get_400(self):
         client = self.client(max_instances=3, max_body_bytes=2000)
         deep = b"[" * 1999
         for bodies, part in (
@@ -180,17 +183,17 @@ class PredictionsTest(RestApiTestCase):
         ask = {"instances": ["the dog"]}
         self.assertEqual(client.post("/v1/models/sms:predict", json=ask).status_code, 200)
 
-    def test_columns_of_answers_that_differ(self):
+    def test_columnar_request_with_mixed_inputs_gets_400(self):
         asked = [{"question": "who", "context": "The man sees."}, {"input_ids": [2, 3]}]
         response = self.client().post("/v1/models/squad:predict", json={"inputs": asked})
         self.assert_error(response, 400, "inputs:")
 
-    def test_half_a_surrogate_pair_is_a_text(self):
+    def test_lone_surrogate_is_accepted_in_text(self):
         body = b'{"instances": ["the \\ud83d dog"]}'
         response = self.client().post("/v1/models/sms:predict", content=body)
         self.assertEqual(response.status_code, 200, response.text)
 
-    def test_unknown_tasks_and_places(self):
+    def test_unknown_tasks_paths_and_methods_get_404_or_405(self):
         client, ask = self.client(), {"instances": ["a"]}
         for response in (
             client.post("/v1/models/nothing:predict", json=ask),
@@ -208,13 +211,13 @@ class PredictionsTest(RestApiTestCase):
         self.assert_error(response, 405)
         self.assertEqual(set(response.headers["allow"].split(", ")) - {"HEAD"}, {*_CHANGES, "GET"})
 
-    def test_large_bodies_are_refused_declared_or_not(self):
+    def test_large_bodies_get_413_with_or_without_length(self):
         client, url = self.client(max_body_bytes=100), "/v1/models/sms:predict"
         self.assert_error(client.post(url, content=b"x" * 101), 413, "100 bytes")
         parts = (b"x" * 50 for _ in range(3))
         self.assert_error(client.post(url, content=parts), 413, "100 bytes")
 
-    def test_a_large_answer_is_refused(self):
+    def test_answer_with_too_many_labels_gets_413(self):
         client, instances = self.client(), {"instances": ["a", "the"]}
         with mock.patch.object(rest_api, "_MAX_LABELS", 5):
             response = client.post("/v1/models/topics:predict", json=instances)
@@ -222,7 +225,7 @@ class PredictionsTest(RestApiTestCase):
             response = client.post("/v1/models/sms:predict", json=instances)
         self.assertEqual(response.status_code, 200)
 
-    def test_an_offer_of_another_protocol(self):
+    def test_protocol_upgrade_with_body_gets_400(self):
         client = self.client()
         headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}
         twice = [("Connection", "Upgrade"), ("Connection", "close"), ("Upgrade", "h2c")]
@@ -231,7 +234,7 @@ class PredictionsTest(RestApiTestCase):
             self.assert_error(response, 400, "HTTP/1.1", "Upgrade")
         self.assertEqual(client.get("/healthz", headers=headers).status_code, 200)
 
-    def test_many_requests_at_once(self):
+    def test_concurrent_requests_get_their_own_answers(self):
         client, texts = self.client(), [" ".join(tiny.WORDS[:n]) for n in range(1, 12)]
         url = "/v1/models/topics:predict"
 
@@ -252,7 +255,10 @@ _CHANGES = ("PUT", "DELETE")
 class OverloadTest(RestApiTestCase):
     @contextlib.contextmanager
     def blocked(self, **limits):
-        """(a client whose first row waits, its URL, a thread pool) until the context ends."""
+        """Sends a first request, which waits until an event is set or the context ends.
+
+        Yields (client, URL, future of the first request's response, the event).
+        """
         begun, go = threading.Event(), threading.Event()
 
         def predict(rows, return_errors):
@@ -264,7 +270,7 @@ class OverloadTest(RestApiTestCase):
             self.client(mock.Mock(self.bank, predict=predict), **limits),
             "/v1/models/stars:predict",
         )
-        # As in a server, one event loop has all requests.
+        # As in a server, one event loop handles all requests.
         with client, concurrent.futures.ThreadPoolExecutor(4) as pool:
             try:
                 first = pool.submit(client.post, url, json={"instances": ["the dog"]})
@@ -273,7 +279,7 @@ class OverloadTest(RestApiTestCase):
             finally:
                 go.set()
 
-    def test_a_full_queue(self):
+    def test_request_to_full_queue_gets_503(self):
         with self.blocked(max_queue_rows=2) as (client, url, first, go):
             large = {"instances": ["a" * 9000]}  # So long that it counts as two rows.
             response = client.post(url, json=large)
@@ -285,7 +291,7 @@ class OverloadTest(RestApiTestCase):
             three = {"instances": ["a", "the", "dog"]}
             self.assert_error(client.post(url, json=three), 413, "over 2 windows")
 
-    def test_a_body_without_a_declared_length_counts_as_what_it_has(self):
+    def test_body_without_declared_length_counts_by_actual_size(self):
         pool = concurrent.futures.ThreadPoolExecutor(2)
         with pool, self.blocked(max_queue_rows=3) as (client, url, first, go):
             body = b'{"instances": ["a"]}'
@@ -297,7 +303,7 @@ class OverloadTest(RestApiTestCase):
             go.set()
             self.assertEqual([one.result().status_code for one in short], [200, 200])
 
-    def test_a_long_request_that_waits_makes_room_for_a_short_one(self):
+    def test_short_request_displaces_waiting_long_request(self):
         with self.blocked(max_queue_rows=3) as (client, url, first, go):
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
                 long = pool.submit(client.post, url, json={"instances": ["a " * 450] * 2})
@@ -309,7 +315,7 @@ class OverloadTest(RestApiTestCase):
                 self.assertEqual(short.result().status_code, 200)
             self.assertEqual(first.result().status_code, 200)
 
-    def test_texts_that_wait_to_be_read_count(self):
+    def test_unread_texts_count_as_waiting_rows(self):
         begun, go = threading.Event(), threading.Event()
         encode = request_texts.TaskTexts.encode
 
@@ -330,11 +336,11 @@ class OverloadTest(RestApiTestCase):
                 go.set()
             self.assert_error(waiting.result(), 413, "over 2 windows")
 
-    def test_an_answer_that_takes_too_long(self):
+    def test_slow_answer_gets_504(self):
         with self.blocked(answer_seconds=1.0) as (client, url, first, _):
             self.assert_error(first.result(), 504, "1 seconds")
 
-    def test_an_error_of_the_computation(self):
+    def test_computation_error_gets_500_without_details(self):
         def broken(rows, return_errors):
             raise ValueError("secret")
 
@@ -343,7 +349,7 @@ class OverloadTest(RestApiTestCase):
         self.assert_error(response, 500)
         self.assertNotIn("secret", response.text)
 
-    def test_an_adapter_that_is_no_longer_on_disk_fails_its_requests_alone(self):
+    def test_missing_adapter_file_fails_only_its_own_requests(self):
         with contextlib.closing(served.make_bank(max_in_memory=1)) as bank:
             self.tasks = served.tasks_of(bank, self.root)
             client, ask = self.client(bank), {"instances": ["a"]}
@@ -360,7 +366,7 @@ class OverloadTest(RestApiTestCase):
             self.assertEqual(client.post("/v1/models/topics:predict", json=ask).status_code, 200)
             self.tasks.close()
 
-    def test_huge_weights_fail_their_own_instances_alone(self):
+    def test_huge_weights_fail_only_their_own_instances(self):
         huge, client = served.other("sms"), self.client()
         tensors = {name: value * np.float32(1e30) for name, value in huge.tensors.items()}
         task_adapter.save(os.path.join(self.root, "huge"), huge._replace(tensors=tensors))
@@ -385,7 +391,7 @@ class OverloadTest(RestApiTestCase):
         self.assertIn('adapter_bert_instances_total{task="sms"} 1.0', metrics)
         self.assertNotIn('adapter_bert_instances_total{task="huge"}', metrics)
 
-    def test_the_end(self):
+    def test_predictions_get_503_after_batcher_closes(self):
         client = self.client()
         self.assertEqual(client.get("/readyz").status_code, 200)
         self.batcher.close()
@@ -396,7 +402,7 @@ class OverloadTest(RestApiTestCase):
 
 
 class DescriptionsTest(RestApiTestCase):
-    def test_state_and_metadata_as_of_tensorflow_serving(self):
+    def test_state_and_metadata_follow_tensorflow_serving(self):
         client = self.client()
         status = {"error_code": "OK", "error_message": ""}
         self.assertEqual(
@@ -412,14 +418,14 @@ class DescriptionsTest(RestApiTestCase):
         self.assertEqual(signature["outputs"]["answer"]["dtype"], "DT_STRING")
         self.assertEqual(signature["outputs"]["probability"]["dtype"], "DT_FLOAT")
 
-    def test_all_tasks(self):
+    def test_models_endpoint_lists_all_tasks(self):
         found = self.client().get("/v1/models").json()["models"]
         self.assertEqual([task["name"] for task in found], sorted(served.TASKS))
         sms = next(task for task in found if task["name"] == "sms")
         self.assertEqual(sms["labels"], ["ham", "spam"])
         self.assertEqual(sms["kind"], "classification")
 
-    def test_scores_that_are_no_numbers(self):
+    def test_non_finite_scores_become_null(self):
         made = served.other("sms")
         scores = {"eval_loss": float("nan"), "eval_mse": float("inf"), "eval_accuracy": 0.5}
         description = dataclasses.replace(made.description, scores=scores)
@@ -431,7 +437,7 @@ class DescriptionsTest(RestApiTestCase):
             found["odd"]["scores"], {"eval_loss": None, "eval_mse": None, "eval_accuracy": 0.5}
         )
 
-    def test_metrics(self):
+    def test_metrics_count_requests_instances_and_tasks(self):
         client = self.client()
         client.post("/v1/models/sms:predict", json={"instances": ["a", "the"]})
         client.post("/v1/models/nothing:predict", json={"instances": ["a"]})
@@ -454,7 +460,7 @@ class DescriptionsTest(RestApiTestCase):
         self.assertEqual(client.delete("/v1/models/sms").status_code, 200)
         self.assertNotIn('task="sms"', client.get("/metrics").text)
 
-    def test_metrics_of_a_task_that_is_removed_while_it_answers(self):
+    def test_task_removed_during_prediction_leaves_no_metrics(self):
         client = None
 
         def remove_and_predict(rows, return_errors):
@@ -466,7 +472,7 @@ class DescriptionsTest(RestApiTestCase):
         self.assertEqual(response.status_code, 200, response.text)
         self.assertNotIn('task="sms"', client.get("/metrics").text)
 
-    def test_a_body_that_does_not_arrive(self):
+    def test_body_that_never_arrives_gets_408(self):
         async def receive():
             await asyncio.sleep(60)
 
@@ -486,7 +492,7 @@ class DescriptionsTest(RestApiTestCase):
         asyncio.run(application(scope, receive, send))
         self.assertEqual(sent[0]["status"], 408)
 
-    def test_an_upload_has_time_for_its_size(self):
+    def test_upload_timeout_grows_with_declared_size(self):
         async def receive():
             await asyncio.sleep(0.3)  # More than read_seconds.
             return {"type": "http.request", "body": b"--b--", "more_body": False}
@@ -495,7 +501,7 @@ class DescriptionsTest(RestApiTestCase):
             sent.append(message)
 
         sent, application = [], self.client(read_seconds=0.1).app
-        for length, status in ((b"5", 408), (b"125000", 400)):  # Time for the larger: 1.1 seconds.
+        for length, status in ((b"5", 408), (b"125000", 400)):  # The larger has 1.1 seconds.
             headers = {
                 b"content-type": b"multipart/form-data; boundary=b",
                 b"content-length": length,
@@ -507,7 +513,7 @@ class DescriptionsTest(RestApiTestCase):
             asyncio.run(application(scope, receive, send))
             self.assertEqual(sent[0]["status"], status, sent)
 
-    def test_the_page_loads_nothing_from_elsewhere(self):
+    def test_page_loads_no_external_resources(self):
         response = self.client(token="secret").get("/")
         self.assertStartsWith(response.headers["content-type"], "text/html")
         self.assertIn("default-src 'none'", response.headers["content-security-policy"])
@@ -520,7 +526,7 @@ class ChangesTest(RestApiTestCase):
         response = client.post(f"/v1/models/{name}:predict", json={"instances": [TEXT]})
         return list(response.json()["predictions"][0]["probabilities"].values())
 
-    def test_add_replace_and_remove_by_folder(self):
+    def test_tasks_are_added_replaced_and_removed_by_folder(self):
         client, new = self.client(), served.other("sms")
         task_adapter.save(os.path.join(self.root, "later"), new)
         response = client.put("/v1/models/extra", json={"adapter": "later"})
@@ -535,7 +541,7 @@ class ChangesTest(RestApiTestCase):
         self.assert_error(client.get("/v1/models/extra"), 404, "'extra'")
         self.assertTrue(os.path.exists(os.path.join(self.root, "later", "adapter_config.json")))
 
-    def test_an_upload(self):
+    def test_uploads_are_validated_and_served(self):
         folder, adapter = os.path.join(self.root, "..", "made"), served.other("topics")
         task_adapter.save(folder, adapter)
         files = {}
@@ -564,11 +570,11 @@ class ChangesTest(RestApiTestCase):
         self.assert_error(response, 400, "expected a form of the two files")
         small = self.client(max_upload_bytes=1000)
         self.assert_error(small.put("/v1/models/up", files=files), 413, "1,000 bytes")
-        with open(os.path.join(self.root, "taken"), "w"):  # Where the task's folder should be.
+        with open(os.path.join(self.root, "taken"), "w"):  # A file blocks the task's folder.
             response = client.put("/v1/models/taken", files=files)
         self.assert_error(response, 507, "taken/1")
 
-    def test_what_is_refused(self):
+    def test_invalid_changes_are_refused(self):
         client = self.client()
         for name, body, status, part in (
             ("new", {"adapter": "../sms"}, 400, "--adapter_dir"),
@@ -589,7 +595,7 @@ class ChangesTest(RestApiTestCase):
             self.assert_error(response, 403, "--token")
         self.assertEqual(self.tasks.get("sms").version, 1)
 
-    def test_without_a_token_the_host_must_be_this_machine(self):
+    def test_host_must_name_this_machine_without_token(self):
         task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))
         here, everywhere = self.client(), self.client(address="0.0.0.0")
         with_token = self.client(token="secret")
@@ -629,14 +635,14 @@ class ChangesTest(RestApiTestCase):
             )
             self.assertIn(response.status_code, (200, 201))
 
-    def test_nothing_redirects_to_a_host_that_a_request_named(self):
+    def test_trailing_slash_gets_404_instead_of_redirect(self):
         client = self.client(token="secret")
         headers = {"Host": "example.org", "Authorization": "Bearer secret"}
         for path in ("/v1/models/", "/healthz/"):
             response = client.get(path, headers=headers, follow_redirects=False)
             self.assertEqual(response.status_code, 404)
 
-    def test_large_headers_are_refused_before_the_token_is_looked_at(self):
+    def test_large_headers_get_431_before_token_check(self):
         client = self.client(token="secret")
         for size, status in ((60000, 401), (66000, 431)):
             for headers in (
@@ -645,14 +651,14 @@ class ChangesTest(RestApiTestCase):
             ):
                 self.assert_error(client.get("/v1/models", headers=headers), status)
 
-    def test_a_change_that_is_no_upload_is_short(self):
+    def test_long_change_without_upload_gets_413(self):
         client, url = self.client(), "/v1/models/new"
         body = b"[" + b"[]," * 30000 + b"[]]"
         self.assert_error(client.put(url, content=body), 413, "65,536 bytes")
         self.assert_error(client.put(url, content=iter([body])), 413, "65,536 bytes")
         self.assert_error(client.put(url, content=body[:60000]), 400, "JSON")
 
-    def test_an_upload_without_room_for_its_temporary_file(self):
+    def test_upload_gets_507_if_disk_is_full(self):
         files = {name: (name, b"x" * (2 << 20)) for name in task_adapter.FILES}
         no_room = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with mock.patch.object(tempfile, "TemporaryFile", side_effect=no_room):
@@ -660,7 +666,7 @@ class ChangesTest(RestApiTestCase):
         self.assert_error(response, 507, "temporary file (No space left on device)")
         self.assertFalse(os.path.exists(os.path.join(self.root, "up")))
 
-    def test_no_answer_is_lost_or_mixed_up_while_tasks_are_replaced(self):
+    def test_answers_stay_correct_while_tasks_are_replaced(self):
         adapters = [served.other("sms", seed) for seed in (100, 101)]
         for index, adapter in enumerate(adapters):
             task_adapter.save(os.path.join(self.root, f"new{index}"), adapter)
@@ -686,7 +692,7 @@ class ChangesTest(RestApiTestCase):
             self.assertEqual(near.count(True), 1)
         self.assertAllClose(self.predicted(client, "sms"), expected[2], 1e-5, 1e-5)
 
-    def test_the_token(self):
+    def test_requests_except_open_paths_need_the_token(self):
         client = self.client(token="secret")
         for path in ("/", "/healthz", "/readyz"):
             self.assertEqual(client.get(path).status_code, 200)

@@ -1,4 +1,4 @@
-"""Tests of saved_model.py: what is exported, in a process that has none of this project."""
+"""Tests of saved_model.py: runs exported models in a process without this project's code."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from adapter_bert.serving import in_graph_tokenizer, saved_model
 from adapter_bert.tasks import classifier_features
 from adapter_tests.support import alone, own_models, tiny
 
-# Calls signatures of a SavedModel on what stdin says, and writes what they return: JSON.
+# Reads calls of a SavedModel's signatures from stdin and writes their results, both as JSON.
 _CALL = """
 import json, sys
 import tensorflow as tf
@@ -46,7 +46,7 @@ names = [name for name in sys.modules if getattr(sys.modules[name], "__file__", 
 assert "adapter_bert" not in names and "modeling" not in names
 json.dump([result(model.signatures[name], inputs) for name, inputs in calls], sys.stdout)
 """
-# All that two tokenizers may read differently.
+# Texts that two tokenizers may read differently.
 TEXTS = [
     "the Dog sees a big bird .",
     "",
@@ -58,7 +58,7 @@ TEXTS = [
 
 
 def called(path, calls, text=False):
-    """What signatures return in a process of its own; for an error its text.
+    """Returns the results of signatures in a separate process; for an error, its text.
 
     Args:
       path: of the SavedModel.
@@ -85,12 +85,12 @@ class SavedModelsTest(tf.test.TestCase):
 
     def write(self, adapters, encode=None):
         folder = tempfile.mkdtemp(dir=self.root)
-        os.mkdir(os.path.join(folder, "7"))  # An earlier one.
+        os.mkdir(os.path.join(folder, "7"))  # An earlier export.
         prefix = os.path.join(self.bert, "bert_model.ckpt")
         return saved_model.write(folder, tiny.config(), prefix, adapters, encode)
 
     def rows(self, *rows):
-        """Inputs of the signature of ids; each row is padded to the longest."""
+        """Returns the inputs of the signature of ids; each row is padded to the longest."""
         length = max(map(len, rows))
         padded = [list(row) + [0] * (length - len(row)) for row in rows]
         mask = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
@@ -100,7 +100,7 @@ class SavedModelsTest(tf.test.TestCase):
     def own(self, adapter, row):
         return self.models.predictions(adapter, row, [int(i > 2) for i in range(len(row))])
 
-    def test_a_task_and_its_number(self):
+    def test_single_task_is_exported_under_the_next_number(self):
         adapters = self.adapters({"labels": ("no", "yes", "perhaps")})
         path = self.write(adapters)
         self.assertEqual(os.path.basename(path), "8")
@@ -114,7 +114,7 @@ class SavedModelsTest(tf.test.TestCase):
         with open(os.path.join(path, saved_model.TASKS_FILE)) as reader:
             self.assertEqual(json.load(reader)["task0"]["labels"], ["no", "yes", "perhaps"])
 
-    def test_tasks_of_all_kinds(self):
+    def test_all_task_kinds_match_their_single_task_models(self):
         adapters = self.adapters(
             {"adapter": modeling.AdapterConfig(3)},
             {"adapter": modeling.AdapterConfig(8), "labels": ("a", "b", "c")},
@@ -146,7 +146,7 @@ class SavedModelsTest(tf.test.TestCase):
                 actual = found[name][index]
                 if name == "probabilities":
                     self.assertFalse(any(actual[len(value) :]))
-                if np.ndim(value):  # Others are of other labels, or of padding.
+                if np.ndim(value):  # The rest belongs to other labels or padding.
                     actual = actual[: len(value)]
                 self.assertAllClose(actual, value, atol=1e-5, msg=task)
         self.assertEqual(found["labels"][tasks.index("task0")], ["0", "1", "", "", ""])
@@ -156,7 +156,7 @@ class SavedModelsTest(tf.test.TestCase):
         tagged = [any(tags) for tags in found["tags"]]
         self.assertEqual(tagged, [task == "task6" for task in tasks])
 
-    def test_raw_text(self):
+    def test_text_signatures_match_the_python_tokenizer(self):
         if in_graph_tokenizer.tensorflow_text is None:
             self.skipTest("tensorflow-text is not installed.")
         tokenizer = tokenization.FullTokenizer(os.path.join(self.bert, "vocab.txt"), True)
@@ -188,7 +188,7 @@ class SavedModelsTest(tf.test.TestCase):
                     found["probabilities"][index], expected["probabilities"], msg=texts
                 )
 
-    def test_refused(self):
+    def test_mixed_adapters_and_unwritable_paths_are_refused(self):
         adapters = self.adapters({}, {"adapter": modeling.AdapterConfig(4, "relu")})
         with self.assertRaisesRegex(UserError, r"\(gelu/sequential/add and relu/seq.* separately"):
             self.write(adapters)

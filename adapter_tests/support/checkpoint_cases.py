@@ -26,7 +26,7 @@ def changed(config, **sizes):
 
 
 def all_tensors(checkpoint):
-    """Returns the tensors of a checkpoint, its prefix or folder: dict from names to arrays."""
+    """Returns a checkpoint's tensors, a dict from names to arrays; accepts a prefix or a folder."""
     reader = tf.train.load_checkpoint(checkpoint)
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 

@@ -58,7 +58,7 @@ def train(distributed, bert, method, head, output_dir):
 
 def main(kind, devices, folder, *cases):
     modeling.dropout = lambda tensor, *_, **__: tensor  # The classifier's head has dropout, too.
-    xla.can_fuse = lambda: False  # It would compile the same for each replica.
+    xla.can_fuse = lambda: False  # XLA would compile the same functions for each replica.
     if kind == "mirrored":
         make_devices(int(devices))
     distributed = distribution.choose(kind, use_tpu=False)

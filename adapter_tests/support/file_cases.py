@@ -1,4 +1,4 @@
-"""Test cases for readers of files, and their settings of hypothesis."""
+"""Test cases for readers of files, and their hypothesis settings."""
 
 import os
 import tempfile
@@ -44,6 +44,6 @@ def tiny_tokenizer():
 
 
 def make_features(processor, split, folder, tokenizer):
-    """Computes the features of a split, as a training or a prediction does."""
+    """Computes the features of a split, as training and prediction do."""
     examples = processor.get_examples(split, folder)
     classifier_features.text_arrays(examples, processor.get_labels(), 16, tokenizer)

@@ -1,6 +1,6 @@
-"""A stand-in for the Hugging Face Hub: the requests of its API that models are read and written by.
+"""A stand-in for the Hugging Face Hub: the requests of its API that read and write models.
 
-It keeps repositories in memory. It is no proof that the Hub itself answers so.
+It keeps repositories in memory. The Hub itself may answer differently.
 """
 
 import base64
@@ -16,11 +16,11 @@ class HubServer:
     """A server on a port of this machine.
 
     Attributes:
-      repositories: dict from owner/name to a list of commits, the oldest first; each is a dict from
-        files' names to bytes.
-      requests: list of (method, path) that came.
+      repositories: dict from owner/name to a list of commits, the oldest first. A commit is a dict
+        from file names to bytes.
+      requests: list of the requests' (method, path).
       is_private: dict from owner/name to bool.
-      tokens: list of the Authorization headers that came.
+      tokens: list of the requests' Authorization headers, None for a request without one.
     """
 
     def __init__(self):
@@ -48,7 +48,7 @@ class HubServer:
 
     @contextlib.contextmanager
     def serving(self):
-        """Serves as long as it is open."""
+        """Serves until the context ends."""
         thread = threading.Thread(target=self._server.serve_forever)
         thread.start()
         try:

@@ -1,10 +1,11 @@
-"""Writes support/adapterhub/: adapters and logits of the package `adapters`, which tests read.
+"""Writes support/adapterhub/: adapters and logits of the package `adapters`, for tests.
 
     .venv-peers/bin/python adapter_tests/support/make_adapterhub_goldens.py
 
-`bert` is a tiny BERT in HuggingFace's format, its weights in both of its files. Each other folder
-is what `save_adapter` wrote, with random weights of some size, and `logits.npy`, what the package's
-model computes for `batch.npz`. Their files have all forms: safetensors, and two of `torch.save`.
+`bert` is a tiny BERT in HuggingFace's format, with its weights in both kinds of file. Each other
+folder holds an adapter with large random weights as `save_adapter` wrote it, and `logits.npy`, the
+logits of the package's model for `batch.npz`. The adapters' files have all formats: safetensors and
+the two of `torch.save`.
 """
 
 import json
@@ -18,7 +19,7 @@ from adapters import AutoAdapterModel
 from transformers import BertConfig, BertModel
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "adapterhub")
-BERT = "bert"  # In the folder: what is saved names it.
+BERT = "bert"  # A folder in FOLDER; saved files contain this name.
 LABELS = {0: "no", 1: "maybe", 2: "yes"}
 TAGS = {0: "O", 1: "B-PER", 2: "I-PER"}
 
@@ -101,7 +102,7 @@ def main():
 
 
 def randomize(module):
-    """Gives all parameters random values that are seen in the outputs."""
+    """Gives all parameters random values large enough to change the outputs."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             mean = 1.0 if "LayerNorm.weight" in name or name.endswith("scaling") else 0.0
@@ -129,7 +130,7 @@ def write(name, layout, changes, add_head, form, batch):
 
 
 def logits_of(model, batch):
-    """Returns logits [B, L], or [B, S, L] of a head of tokens."""
+    """Returns logits [B, L], or [B, S, L] for a head on tokens."""
     with torch.no_grad():
         output = model(**{key: torch.tensor(value) for key, value in batch.items()})
     if "start_logits" in output:
@@ -138,9 +139,9 @@ def logits_of(model, batch):
 
 
 def write_old(batch):
-    """Writes the folder `old`: names and fields of the package's first version, 0.1.
+    """Writes the folder `old`, with names and fields of the package's first version, 0.1.
 
-    The package 1.3 reads it, too, and its logits are those of the adapter that it was made of.
+    Version 1.3 reads it, too. Its logits equal those of the adapter from which it was made.
     """
     source, folder = "pfeiffer", "old"
     os.makedirs(folder)
@@ -176,7 +177,7 @@ def write_old(batch):
 
 
 def old_adapter_name(name):
-    """Returns what a tensor was called before 2.0."""
+    """Returns a tensor's name before version 2.0."""
     return name.replace(".adapters.pfeiffer.", ".layer_text_task_adapters.sts.")
 
 

@@ -17,7 +17,7 @@ def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters, 
 
 
 def numpy_encoder(values, config, x, input_mask, adapters, adapt=None):
-    """The layers alone, on x [B, S, D]."""
+    """Returns the output of the layers alone for the input x [B, S, D]."""
 
     def gelu(x):
         return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))

@@ -1,4 +1,4 @@
-"""Random task adapters, and a reference model for each, built as the scripts build it."""
+"""Random task adapters, and reference models that are built as the scripts build theirs."""
 
 import os
 
@@ -17,9 +17,9 @@ def build_task_adapter(bert, seed=0, *, adapter=None, method="adapters", **chang
 
     Args:
       bert: folder of the backbone, from `tiny.write_bert`.
-      seed: of the tensors.
-      adapter: `modeling.AdapterConfig`, by default of size 4; unused by other methods.
-      method: of `tuning.Tuning`, or a `Tuning`.
+      seed: random seed of the tensors.
+      adapter: `modeling.AdapterConfig`, by default of size 4; only for method "adapters".
+      method: a method of `tuning.Tuning`, or a `Tuning`.
       **changes: other fields of the description.
     """
     method = tuning.Tuning(method) if isinstance(method, str) else method
@@ -49,7 +49,9 @@ def build_task_adapter(bert, seed=0, *, adapter=None, method="adapters", **chang
 
 
 class SingleTaskModels:
-    """Reference models for single tasks, from the graph that the scripts build; cached by form.
+    """Reference models for single tasks, from the graph that the scripts build.
+
+    Tasks of the same kind, labels, adapter and tuning share a graph.
 
     Args:
       bert: folder of the backbone.

@@ -1,10 +1,10 @@
-"""Hand-made records of trainings, for tests of their readers."""
+"""Hand-written records of trainings, for tests of their readers."""
 
 import itertools
 
 from adapter_bert.experiments import ablation_results
 
-BACKBONE = 10_000  # Parameters of their BERT.
+BACKBONE = 10_000  # Number of parameters of the BERT.
 _KEYS = itertools.count()
 
 # An ablation.json, as run_ablation.py writes it.
@@ -20,7 +20,7 @@ ABLATION_FILE = {
     "backbone": "b1",
 }
 
-# The same in points.
+# The same ablation, in points.
 ABLATION = ablation_results.Ablation(
     task="CoLA",
     score="accuracy",

@@ -34,7 +34,7 @@ def write(path, content, mode="w"):
 
 @pytest.mark.without_xla  # The scripts' behaviour does not depend on how the model is computed.
 class AnyScriptTestCase(tf.test.TestCase):
-    """Runs a script. A subclass names the module, SCRIPT, and adds `base_flags` of every run."""
+    """Runs a script. A subclass sets its module, SCRIPT, and the `base_flags` of every run."""
 
     @classmethod
     def setUpClass(cls):
@@ -52,7 +52,7 @@ class AnyScriptTestCase(tf.test.TestCase):
         report = []
         given = [*cls.base_flags, "--output_dir=" + output_dir, *arguments]
         values = command_lines.parsed(cls.SCRIPT.define_flags, *given)
-        environment.silence_tensorflow()  # As in main; another test may have undone it.
+        environment.silence_tensorflow()  # As in main; another test may have reverted it.
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             code = errors.exit_code(lambda: report.extend(cls.SCRIPT.run(values)))
         return code, "\n".join(report), stderr.getvalue()

@@ -1,4 +1,4 @@
-"""Tasks of every kind on a tiny BERT, to be served."""
+"""Tasks of every kind on a tiny BERT, for tests of serving."""
 
 import functools
 import os

@@ -187,8 +187,9 @@ def _text_module(width, seed):
     return folder
 
 
-# Below the system's ephemeral ports, so nobody takes a port between `free_port` and its use. The
-# first one is random, as tests of several processes and checkouts may run at the same time.
+# These ports are below the system's ephemeral ports, so that no other program takes one between
+# `free_port` and its use. The first one is random, because tests of several processes and checkouts
+# may run at the same time.
 _PORTS = itertools.count(random.SystemRandom().randrange(20000, 32000))
 
 

@@ -1,4 +1,4 @@
-"""Kinds of tasks for tests only, and their registration, as adding a kind requires."""
+"""Kinds of tasks for tests only, and their registration, as for any new kind."""
 
 import contextlib
 import sys
@@ -99,12 +99,13 @@ class Marks(task_kinds.TaskKind):
 
 @contextlib.contextmanager
 def registered(*kinds):
-    """Registers kinds while entered, each in a module of its own, by an entry in the table."""
+    """Registers kinds while entered, each in a separate module with an entry in the table."""
     modules = {f"toy_{kind.name}": types.ModuleType(kind.name) for kind in kinds}
     for module, kind in zip(modules.values(), kinds):
         module.KIND = kind
     entries = {kind.name: name for name, kind in zip(modules, kinds)}
-    # Not `mock.patch.dict`: it would forget what is imported meanwhile, and ONNX cannot be again.
+    # `mock.patch.dict` would also remove modules imported meanwhile, and ONNX cannot be imported
+    # twice.
     sys.modules.update(modules)
     try:
         with mock.patch.dict(task_kinds._MODULES, entries):

@@ -10,7 +10,7 @@ from adapter_tests.support.head_case import HeadCase
 class ClassificationTest(HeadCase):
     ODDS = np.array([[[0.9, 0.8, 0.1], [0.2, 0.6, 0.7]], [[0.4, 0.3, 0.5], [0.0, 0.1, 0.0]]])
 
-    def test_class_weights(self):
+    def test_class_weights_scale_the_loss(self):
         labels, factors = [0, 2, 2, 1], [1.0, 0.0, 5.0]
         loss, predictions = self.run_head(KIND.head(3, factors), labels)
         odds = np.exp(self.POOLED @ self.WEIGHTS.T)
@@ -18,7 +18,7 @@ class ClassificationTest(HeadCase):
         self.assertAllClose(loss, np.mean(np.array(factors)[labels] * losses), atol=1e-5)
         self.assertAllClose(predictions["loss"], losses, atol=1e-5)
 
-    def test_loss_and_predictions(self):
+    def test_loss_and_probabilities_match_numpy(self):
         logits = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, 0.0]], np.float32)
         found = self.run_predict(KIND, logits, np.array([0, 2], np.int32))
         softmax = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
@@ -26,7 +26,7 @@ class ClassificationTest(HeadCase):
         self.assertAllClose(found["loss"], -np.log(softmax[[0, 1], [0, 2]]))
         self.assertAllClose(KIND.decode(logits[0]), {"probabilities": softmax[0]})
 
-    def test_answers_of_one_row_and_of_many(self):
+    def test_answers_are_the_most_probable_labels(self):
         self.assertAllEqual(KIND.answers({"probabilities": self.ODDS}), [[0, 2], [2, 1]])
         self.assertEqual(KIND.answers({"probabilities": self.ODDS[0, 1]}), 2)
         outputs = {"probabilities": np.array([0.25, 0.75], np.float32)}
@@ -35,7 +35,7 @@ class ClassificationTest(HeadCase):
             {"label": "yes", "probabilities": {"no": 0.25, "yes": 0.75}},
         )
 
-    def test_labels_in_files(self):
+    def test_labels_in_files_are_parsed_and_described(self):
         self.assertEqual(KIND.parse_label("a, b", "f, line 2"), "a, b")
         with self.assertRaisesRegex(UserError, "^f, line 2: .*empty"):
             KIND.parse_label("", "f, line 2")

@@ -22,12 +22,12 @@ class FindTaskTest(tf.test.TestCase):
             classifier_config("--data_dir=" + self.data, *arguments), given
         )
 
-    def test_a_task_of_the_table(self):
+    def test_built_in_task_is_found_by_name(self):
         processor, data_dir = self.find("--task_name=mrpc")
         self.assertEqual((processor.task.name, data_dir), ("MRPC", self.data))
         self.assertLen(processor.get_examples("dev", data_dir), 24)
 
-    def test_ones_own_data_and_the_labels_of_a_task_adapter(self):
+    def test_custom_task_uses_labels_of_the_adapter(self):
         columns = ["--text_column=#1 String", "--text_b_column=#2 String", "--label_column=Quality"]
         processor, _ = self.find("--task_name=custom", *columns)
         self.assertEqual(processor.get_labels(), ["0", "1"])
@@ -48,7 +48,7 @@ class FindTaskTest(tf.test.TestCase):
         processor, _ = self.find("--task_name=custom", "--label_type=float", *columns)
         self.assertEqual((processor.get_labels(), processor.task.kind), ([], "regression"))
 
-    def test_refused(self):
+    def test_invalid_task_flags_are_refused(self):
         for arguments, expected in (
             ([], "--task_name is required"),
             (["--task_name=mrcp"], "--task_name=mrcp is unknown.* name is MRPC"),
@@ -63,7 +63,7 @@ class FindTaskTest(tf.test.TestCase):
 
 
 class RowsTest(tf.test.TestCase):
-    def test_they_are_the_features_and_are_kept(self):
+    def test_encoded_rows_equal_features_and_are_cached(self):
         folder = self.get_temp_dir()
         vocab_file = os.path.join(tiny.write_bert(folder), "vocab.txt")
         tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)

@@ -53,7 +53,7 @@ class ConvertSingleExampleTest(tf.test.TestCase):
         self.assertEqual(features.label_id, 1)
         self.assertIs(features.is_real_example, True)
 
-    def test_single(self):
+    def test_single_text_has_one_segment(self):
         self.assert_features(
             self.convert("a b", None, 6),
             [1, 3, 4, 2, 0, 0],
@@ -61,7 +61,7 @@ class ConvertSingleExampleTest(tf.test.TestCase):
             [0, 0, 0, 0, 0, 0],
         )
 
-    def test_pair(self):
+    def test_pair_has_two_segments(self):
         self.assert_features(
             self.convert("a b", "x", 8),
             [1, 3, 4, 2, 7, 2, 0, 0],
@@ -69,10 +69,10 @@ class ConvertSingleExampleTest(tf.test.TestCase):
             [0, 0, 0, 0, 1, 1, 0, 0],
         )
 
-    def test_single_is_cut_at_its_end(self):
+    def test_single_text_is_truncated_at_its_end(self):
         self.assert_features(self.convert("a b c d", None, 4), [1, 3, 4, 2], [1] * 4, [0] * 4)
 
-    def test_pair_is_cut_where_it_is_longer(self):
+    def test_longer_text_of_a_pair_is_truncated(self):
         self.assert_features(
             self.convert("a b c d", "x y", 7),
             [1, 3, 4, 2, 7, 8, 2],
@@ -86,23 +86,23 @@ class ConvertSingleExampleTest(tf.test.TestCase):
                 self.convert("a", text_b, 4), [1, 3, 2, 0], [1, 1, 1, 0], [0, 0, 0, 0]
             )
 
-    def test_smallest_lengths(self):
+    def test_smallest_max_seq_lengths_are_accepted(self):
         self.assert_features(self.convert("a", None, 2), [1, 2], [1, 1], [0, 0])
         # As in the original, a second text that is truncated to nothing also loses its [SEP].
         self.assert_features(self.convert("a", "x", 3), [1, 2, 0], [1, 1, 0], [0, 0, 0])
 
-    def test_too_small_lengths(self):
+    def test_too_small_max_seq_lengths_are_refused(self):
         with self.assertRaisesRegex(UserError, "--max_seq_length=1 .* at least 2,"):
             self.convert("a", None, 1)
         with self.assertRaisesRegex(UserError, "--max_seq_length=2 .* at least 3,"):
             self.convert("a", "x", 2)
 
-    def test_unknown_label(self):
+    def test_unknown_label_is_refused(self):
         for label in ("2", 1, None):
             with self.assertRaisesRegex(UserError, f"train-1 .*{label!r}.*'0', '1'"):
                 self.convert("a", None, 4, label=label)
 
-    def test_padding_example(self):
+    def test_padding_example_has_zero_features(self):
         features = classifier_features.convert_single_example(
             0, classifier_features.PaddingInputExample(), ["0"], 3, WordTokenizer()
         )
@@ -112,7 +112,7 @@ class ConvertSingleExampleTest(tf.test.TestCase):
         self.assertEqual(features.label_id, 0)
         self.assertIs(features.is_real_example, False)
 
-    def test_tokenizer_keeps_its_lists(self):
+    def test_tokenizer_output_is_not_modified(self):
         tokens = ["a", "b", "c"]
 
         class Memo(WordTokenizer):
@@ -123,7 +123,7 @@ class ConvertSingleExampleTest(tf.test.TestCase):
         classifier_features.convert_single_example(0, example, ["0"], 3, Memo())
         self.assertEqual(tokens, ["a", "b", "c"])
 
-    def test_only_the_first_examples_are_logged_and_quietly(self):
+    def test_first_three_examples_are_logged_at_debug_level(self):
         with self.assertLogs("absl", "DEBUG") as logged:
             for index in range(10):
                 self.convert("a", None, 4, index=index)
@@ -131,7 +131,7 @@ class ConvertSingleExampleTest(tf.test.TestCase):
 
 
 class TruncateSeqPairTest(tf.test.TestCase):
-    def test_against_token_by_token(self):
+    def test_truncation_equals_token_by_token_removal(self):
         for length_a, length_b, length in itertools.product(range(8), range(8), range(15)):
             tokens_a, tokens_b = list("abcdefg"[:length_a]), list("tuvwxyz"[:length_b])
             expected_a, expected_b = list(tokens_a), list(tokens_b)
@@ -149,7 +149,7 @@ class ConvertExamplesTest(tf.test.TestCase):
             self.assertEqual(arrays[name].dtype, np.int32)
             self.assertAllEqual(arrays[name], values)
 
-    def test_features_and_arrays(self):
+    def test_features_and_arrays_equal_expected_values(self):
         examples = [
             classifier_features.InputExample("dev-1", "a", "x", "1"),
             classifier_features.InputExample("dev-2", "b c", None, "0"),
@@ -169,7 +169,7 @@ class ConvertExamplesTest(tf.test.TestCase):
         arrays = taken_rows(examples, ["0", "1"], 5, WordTokenizer())
         self.assert_arrays(arrays, expected)
 
-    def test_arrays_without_features(self):
+    def test_text_arrays_equal_arrays_of_features(self):
         generator = random.Random(0)
         words = list("abcdxy")
         examples = [classifier_features.PaddingInputExample()]
@@ -189,7 +189,7 @@ class ConvertExamplesTest(tf.test.TestCase):
             expected = classifier_features.features_to_arrays(features)
             self.assert_arrays(taken_rows(*arguments), expected)
 
-    def test_a_label_is_found_without_a_look_at_all_others(self):
+    def test_label_lookup_does_not_scan_all_labels(self):
         labels = [tiny.CountedText(f"label {i}") for i in range(50)]
         examples = [
             classifier_features.InputExample("dev-1", "a", None, f"label {i % 50}")
@@ -207,7 +207,7 @@ class ConvertExamplesTest(tf.test.TestCase):
             self.assertAllEqual(label_ids(), np.arange(200) % 50)
             self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
 
-    def test_arrays_without_features_raise_the_same(self):
+    def test_text_arrays_refuse_invalid_examples(self):
         with self.assertRaisesRegex(UserError, "dev-7 .*'2'"):
             example = classifier_features.InputExample("dev-7", "a", None, "2")
             classifier_features.text_arrays([example], ["0", "1"], 5, WordTokenizer())
@@ -217,7 +217,7 @@ class ConvertExamplesTest(tf.test.TestCase):
         with self.assertRaisesRegex(ValueError, "at least one"):
             classifier_features.text_arrays([], ["0", "1"], 5, WordTokenizer())
 
-    def test_progress(self):
+    def test_progress_is_logged(self):
         examples = [classifier_features.InputExample("dev-1", "a", None, "0")] * 5
         for convert in (
             classifier_features.convert_examples_to_features,
@@ -232,13 +232,13 @@ class ConvertExamplesTest(tf.test.TestCase):
                 ["Converted 2 of 5 examples.", "Converted 4 of 5 examples."],
             )
 
-    def test_no_features(self):
+    def test_empty_features_are_refused(self):
         with self.assertRaisesRegex(ValueError, "at least one"):
             classifier_features.features_to_arrays([])
 
 
 class LabelListTest(tf.test.TestCase):
-    def test_any_sequence(self):
+    def test_any_sequence_of_labels_is_accepted(self):
         examples = [
             classifier_features.InputExample(str(i), "a", None, label)
             for i, label in enumerate("yx")
@@ -259,7 +259,7 @@ class LabelListTest(tf.test.TestCase):
 
 @needs_shared
 class GoldenTest(tf.test.TestCase):
-    def test_features_are_the_originals(self):
+    def test_features_equal_the_original_features(self):
         tokenizer = tokenization.FullTokenizer(
             os.path.join(SHARED, "checkpoints", "minilm-l6-uncased", "vocab.txt"), True
         )

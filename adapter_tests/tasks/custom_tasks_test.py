@@ -28,7 +28,7 @@ class TableProcessorTest(FileTestCase):
     def examples(self, split, **options):
         return as_tuples(self.processor(**options).get_examples(split, self.folder))
 
-    def test_three_files(self):
+    def test_csv_tsv_and_jsonl_splits_are_read(self):
         self.write("train.csv", "kind,one,two\nyes,a,b\nno,c,d\n")
         self.write("dev.tsv", "one\ttwo\tkind\ne\tf\tyes\n")
         self.write("test.jsonl", '{"one": "g", "two": "h"}\n')
@@ -40,7 +40,7 @@ class TableProcessorTest(FileTestCase):
         # Without labels, the first label is the placeholder.
         self.assertEqual(self.examples("test"), [("test-1", "g", "h", "no")])
 
-    def test_numbers(self):
+    def test_regression_labels_must_be_finite_numbers(self):
         layout = custom_tasks.Layout("custom", "one", "score", kind="regression")
         self.write("train.tsv", "one\tscore\na\t1.5\nb\t-2\n")
         self.write("dev.tsv", "one\tscore\na\t1\n")
@@ -55,7 +55,7 @@ class TableProcessorTest(FileTestCase):
             path = self.write("dev.tsv", f"one\tscore\na\t{text}\n")
             self.assert_refused([f"{path}, line 2", text], self.examples, "dev", layout=layout)
 
-    def test_sets_of_labels(self):
+    def test_multilabel_columns_are_read_as_sets(self):
         layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
         self.write("train.csv", 'one,tags\na,"x, y"\nb,\nc,z\n')
         self.write("dev.jsonl", '{"one": "d", "tags": ["z", "x"]}\n{"one": "e", "tags": []}\n')
@@ -75,7 +75,7 @@ class TableProcessorTest(FileTestCase):
             self.assert_refused([path, *parts], self.examples, "dev", layout=layout)
             os.remove(path)
 
-    def test_lists_of_labels_are_on_one_line_each(self):
+    def test_white_space_in_label_lists_is_normalized(self):
         layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
         texts = {"one": "a", "tags": ["x\ty", " p\nq ", "\u2028", 7]}
         self.write("train.jsonl", json.dumps(texts) + "\n")
@@ -84,18 +84,18 @@ class TableProcessorTest(FileTestCase):
             path = self.write("train.jsonl", json.dumps({"one": "a", "tags": [label]}) + "\n")
             self.assert_refused([f"{path}, line 1", named], self.processor, layout)
 
-    def test_lists_of_labels_as_python_prints_them(self):
+    def test_python_style_label_lists_are_refused(self):
         layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
         for text in ("['x', 'y']", "['x' 'y']", "[x, y]"):
             path = self.write("train.csv", f'one,tags\na,"x,y"\nb,"{text}"\n')
             self.assert_refused([f"{path}, line 3", text], self.processor, layout)
 
-    def test_only_empty_sets_of_labels(self):
+    def test_data_with_only_empty_label_sets_is_refused(self):
         layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
         path = self.write("train.tsv", "one\ttags\na\t\nb\t[]\n")
         self.assert_refused([path, "2 rows"], self.processor, layout)
 
-    def test_null_where_a_text_should_be(self):
+    def test_null_in_used_columns_is_refused(self):
         for name in ("one", "two", "kind"):
             rows = [dict(one="a", two="b", kind=kind, other=None) for kind in ("yes", "no")]
             path = self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
@@ -106,23 +106,23 @@ class TableProcessorTest(FileTestCase):
             self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
             self.assert_refused([f"{path}, line 2", name, "null"], self.examples, "train")
 
-    def test_a_label_column_that_ends_in_a_star(self):
+    def test_star_in_label_column_is_literal(self):
         layout = custom_tasks.Layout("custom", "one", "kind*")
         self.write("train.csv", "one,kindness,kind*\na,much,yes\nb,none,no\n")
         self.assertEqual(self.processor(layout).get_labels(), ["no", "yes"])
         path = self.write("train.csv", "one,kindness\na,much\nb,none\n")
         self.assert_refused(["--label_column=kind*", path], self.processor, layout)
 
-    def test_labels_of_a_trained_model(self):
+    def test_labels_can_come_from_trained_model(self):
         self.write("test.tsv", "one\ttwo\na\tb\n")
         self.assertEqual(self.examples("test", labels=("z", "a")), [("test-2", "a", "b", "z")])
 
-    def test_a_label_that_training_has_not(self):
+    def test_dev_labels_missing_from_train_are_refused(self):
         self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
         path = self.write("dev.tsv", "one\ttwo\tkind\na\tb\tmaybe\n")
         self.assert_refused([f"{path}, line 2", "'maybe'", "no, yes"], self.examples, "dev")
 
-    def test_a_label_is_checked_without_a_look_at_all_others(self):
+    def test_label_check_does_not_compare_all_labels(self):
         rows = "".join(f"a\tb\tlabel {i % 50}\n" for i in range(200))
         self.write("dev.tsv", "one\ttwo\tkind\n" + rows)
         processor = self.processor(labels=[CountedText(f"label {i}") for i in range(50)])
@@ -130,7 +130,7 @@ class TableProcessorTest(FileTestCase):
         self.assertLen(processor.get_examples("dev", self.folder), 200)
         self.assertLess(CountedText.comparisons - before, 2 * (50 + 200))
 
-    def test_missing_shares_are_dealt_out(self):
+    def test_missing_splits_are_held_out_from_train(self):
         rows = "".join(f"a{i}\tb{i}\t{'yes' if i % 3 else 'no'}\n" for i in range(105))
         self.write("train.tsv", "one\ttwo\tkind\n" + rows)
         parts = [self.examples(split) for split in ("train", "dev", "test")]
@@ -146,17 +146,17 @@ class TableProcessorTest(FileTestCase):
         self.write("dev.tsv", "one\ttwo\tkind\na\tb\tno\n")
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [105, 1])
 
-    def test_too_few_rows_to_share_out(self):
+    def test_too_few_rows_to_hold_out_are_refused(self):
         path = self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
         self.assert_refused([path, "2 rows", "dev"], self.examples, "dev")
 
-    def test_refused(self):
+    def test_missing_and_ambiguous_train_files_are_refused(self):
         self.assert_refused([self.folder, "train.tsv", "--data_dir"], self.processor)
         self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\n")
         self.write("train.csv", "one,two,kind\na,b,yes\n")
         self.assert_refused(["train.tsv", "train.csv"], self.processor)
 
-    def test_other_names_of_files(self):
+    def test_alternative_file_names_are_accepted(self):
         self.write("train.txt", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
         self.write("validation.jsonl", '{"one": "e", "two": "f", "kind": "no"}\n')
         self.write("test.csv", "kind,one,two\nno,g,h\n")
@@ -165,7 +165,7 @@ class TableProcessorTest(FileTestCase):
             [[text for _, text, _, _ in rows] for rows in found], [["a", "c"], ["e"], ["g"]]
         )
 
-    def test_which_splits_have_labels(self):
+    def test_has_labels_is_false_for_unlabelled_test_file(self):
         rows = "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n"
         for test, expected in ((rows, True), ("one\ttwo\na\tb\n", False)):
             self.write("train.tsv", rows)
@@ -177,28 +177,28 @@ class TableProcessorTest(FileTestCase):
                 [True, True, expected],
             )
 
-    def test_labels_on_one_line(self):
+    def test_white_space_in_labels_is_normalized(self):
         for split in ("train", "dev", "test"):
             self.write(split + ".csv", 'one,two,kind\na,b,"no\n  idea"\nc,d, yes \n')
         self.assertEqual(self.processor().get_labels(), ["no idea", "yes"])
         self.assertEqual([row[-1] for row in self.examples("train")], ["no idea", "yes"])
 
-    def test_one_label_only(self):
+    def test_data_with_one_distinct_label_is_refused(self):
         path = self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tyes\n")
         self.assert_refused([path, "'yes'"], self.processor)
 
-    def test_a_row_without_a_label(self):
+    def test_rows_without_a_label_are_refused(self):
         path = self.write("train.csv", 'one,two,kind\na,b,yes\n"a\nc",d,no\ne,f, \n')
         self.assert_refused([f"{path}, line 5"], self.processor)
 
-    def test_dev_and_train_need_labels(self):
+    def test_train_and_dev_files_need_labels(self):
         for split in ("train", "dev"):
             self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
             path = self.write(split + ".tsv", "one\ttwo\na\tb\n")
             self.assert_refused(["--label_column=kind", path], self.examples, split)
 
 
-# Files of several tasks: a name and the content.
+# Files that several tasks share: (name, content).
 POLITICAL = (
     "political_social_media.csv",
     "_unit_id,audience,bias,message,text\n1,national,partisan,policy,A\n"
@@ -209,7 +209,7 @@ PROGRESSIVE = (
     "_unit_id,q1_stance,q1_stance:confidence,q2_opinion,q2_opinion:confidence,target,tweet\n"
     "1,for,1,fact,1,t,A\n2,against,1,opinion,1,t,B\n3,neutral,1,fact,1,t,C\n",
 )
-# A file of each additional task as published (three rows), and its expected examples.
+# A file of each additional task in its published format, and the three expected examples.
 PUBLISHED = {
     "airline": (
         "Tweets.csv",
@@ -309,7 +309,7 @@ PUBLISHED = {
 
 
 class LayoutsTest(FileTestCase):
-    def test_every_task_is_tested(self):
+    def test_published_cases_cover_every_task(self):
         self.assertEqual(set(custom_tasks.LAYOUTS), set(PUBLISHED))
         self.assertLen(PUBLISHED, 17)
 
@@ -327,7 +327,7 @@ class LayoutsTest(FileTestCase):
         self.write(os.path.join(folder, file), content.encode(encoding))
         return folder
 
-    def test_published_files(self):
+    def test_published_files_are_read_and_split(self):
         for name, (_, _, expected) in PUBLISHED.items():
             for encoding in ("utf-8-sig", "latin-1"):
                 with self.subTest(task=name, encoding=encoding):
@@ -340,14 +340,14 @@ class LayoutsTest(FileTestCase):
                     found = collections.Counter((e.text_a, e.label) for e in sum(examples, []))
                     self.assertEqual(found, dict.fromkeys(expected, 10))
 
-    def test_a_published_file_with_another_column(self):
+    def test_published_file_without_expected_column_is_refused(self):
         rows = "".join(f"{i},{'happy' if i % 2 else 'sad'},a,Hi\n" for i in range(30))
         self.write("text_emotion.csv", "tweet_id,sentiment,author,text\n" + rows)
         processor = custom_tasks.TableProcessor(custom_tasks.LAYOUTS["emotion"], self.folder)
         with self.assertRaisesRegex(UserError, "--task_name=emotion expects the column content"):
             processor.get_examples("train", self.folder)
 
-    def test_files_of_ones_own_in_their_place(self):
+    def test_custom_split_files_replace_published_file(self):
         rows = "ID\tTITLE\tCATEGORY\n1\t{0} one\tb\n2\t{0} two\te\n"
         for name in ("train", "valid", "test"):
             self.write(name + ".txt", rows.format(name))
@@ -362,7 +362,7 @@ class LayoutsTest(FileTestCase):
                 ],
             )
 
-    def test_a_missing_file_is_named(self):
+    def test_missing_published_file_is_named(self):
         for name in ("airline", "newsgroups"):
             layout = custom_tasks.LAYOUTS[name]
             processor = custom_tasks.TableProcessor(layout, self.folder, labels=("a", "b"))
@@ -370,7 +370,7 @@ class LayoutsTest(FileTestCase):
                 [self.folder, layout.files[0]], processor.get_train_examples, self.folder
             )
 
-    def test_of_two_folders_the_missing_one_is_named(self):
+    def test_missing_one_of_two_folders_is_named(self):
         folders = ["20news-bydate-train", "20news-bydate-test"]
         for there, missing in (folders, folders[::-1]):
             folder = os.path.join(self.folder, there)
@@ -382,18 +382,18 @@ class LayoutsTest(FileTestCase):
             error = self.assert_refused(parts, processor.get_train_examples, folder)
             self.assertNotIn(there, str(error).replace(folder, ""))
 
-    def test_nothing_is_left(self):
+    def test_file_without_usable_rows_is_refused(self):
         path = self.write("Consumer_Complaints.csv", "Issue,Consumer complaint narrative\na,\n")
         layout = custom_tasks.LAYOUTS["customer_complaints"]
         self.assert_refused([path], custom_tasks.TableProcessor, layout, self.folder)
 
-    def test_no_texts_in_the_folders(self):
+    def test_folders_without_texts_are_refused(self):
         for name in ("20news-bydate-train", "20news-bydate-test"):
             os.makedirs(os.path.join(self.folder, name))
         layout = custom_tasks.LAYOUTS["newsgroups"]
         self.assert_refused([self.folder], custom_tasks.TableProcessor, layout, self.folder)
 
-    def test_left_out_and_other_spellings(self):
+    def test_label_spellings_are_merged_and_na_rows_dropped(self):
         self.write(
             "1377884570_tweet_global_warming.csv",
             "tweet,existence,existence.confidence\n"
@@ -408,8 +408,8 @@ class LayoutsTest(FileTestCase):
         self.assertEqual(counts, {"Yes": 20, "No": 20})
 
     @needs_shared
-    def test_published_files_give_the_papers_counts(self):
-        """Table 3 of the paper, except US economic performance, which has 63 rows less there."""
+    def test_published_files_match_counts_in_paper(self):
+        """Compares with the paper's Table 3, which has 63 fewer rows of US economic performance."""
         for name, sizes, classes in (
             ("airline", [11712, 1464, 1464], 3),
             ("corporate_messaging", [2494, 312, 312], 4),
@@ -455,7 +455,7 @@ class DamagedFilesTest(tf.test.TestCase):
                     lines.append(separator.join(texts.get(name, "x") for name in names))
                 contents = {layout.files[0]: ("\n".join(lines) + "\n").encode()}
             with self.subTest(layout.name):
-                # Any text is a valid one of newsgroups.
+                # Any text is valid for newsgroups.
                 refuses = layout.name != "newsgroups"
                 self.check(layout, contents, (*layout.files, "--data_dir"), refuses)
 

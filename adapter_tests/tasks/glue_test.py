@@ -1,5 +1,5 @@
-"""Tests of glue.py: small files with hand-computed examples and features, each error,
-and (where ADAPTER_BERT_DATA names the shared folder) the real files and the original's features."""
+"""Tests of glue.py: small files with hand-computed examples, each error, and the row counts of the
+real files (where ADAPTER_BERT_DATA names the shared folder)."""
 
 import os
 
@@ -193,7 +193,7 @@ LABELS = {
     "wnli": ["0", "1"],
 }
 
-# As the pages say, and GLUE's leaderboard ranks.
+# As the tasks' pages say, and as GLUE's leaderboard ranks.
 SCORES = {
     **dict.fromkeys(LABELS, "accuracy"),
     "cola": "matthews",
@@ -205,14 +205,14 @@ SCORES = {
 
 
 class TableTest(FileTestCase):
-    def test_main_scores(self):
+    def test_main_scores_match_the_leaderboard(self):
         self.assertEqual({name: task.score for name, task in glue.TASKS.items()}, SCORES)
 
     def test_every_split_of_every_task_is_tested(self):
         splits = {(name, split) for name, task in glue.TASKS.items() for split in task.splits}
         self.assertEqual(splits, set(EXPECTED))
 
-    def test_examples(self):
+    def test_every_split_gives_the_expected_examples(self):
         for (task_name, split), (file_name, content, expected) in EXPECTED.items():
             with self.subTest(task=task_name, split=split):
                 folder = os.path.join(self.folder, task_name)
@@ -234,7 +234,7 @@ class TableTest(FileTestCase):
             examples = processor().get_dev_examples(os.path.join(self.folder, task_name))
             self.assertEqual(as_tuples(examples), expected)
 
-    def test_a_subclass_has_labels_of_its_own(self):
+    def test_subclass_can_define_its_own_labels(self):
         class SignProcessor(glue.ColaProcessor):
             def get_labels(self):
                 return ["plus", "minus"]
@@ -247,12 +247,12 @@ class TableTest(FileTestCase):
         (unknown,) = processor.get_test_examples(self.folder)
         self.assertEqual(unknown.label, "plus")
 
-    def test_labels(self):
+    def test_processors_return_the_labels_of_their_task(self):
         self.assertEqual(set(LABELS), set(glue.TASKS))
         for task_name, labels in LABELS.items():
             self.assertEqual(glue.get_processor(task_name).get_labels(), labels)
 
-    def test_name_in_any_case(self):
+    def test_task_names_ignore_case_and_separators(self):
         for given, name in (
             ("MrPc", "MRPC"),
             ("sst-2", "SST-2"),
@@ -262,7 +262,7 @@ class TableTest(FileTestCase):
         ):
             self.assertEqual(glue.get_processor(given).task.name, name)
 
-    def test_unknown_name(self):
+    def test_unknown_task_name_suggests_similar_names(self):
         self.assert_refused(
             ["--task_name=spam", "CoLA, SST-2, MRPC, STS-B"], glue.get_processor, "spam"
         )
@@ -280,7 +280,7 @@ class TableTest(FileTestCase):
                 glue.get_processor(given, others)
             self.assertNotIn("QQP", str(caught.exception))
 
-    def test_language(self):
+    def test_xnli_processor_reads_its_language(self):
         self.write("multinli/multinli.train.ar.tsv", "premise\thypo\tlabel\nx\ty\tneutral\n")
         self.write("xnli.dev.tsv", EXPECTED["xnli", "dev"][1])
         processor = glue.XnliProcessor()
@@ -293,7 +293,7 @@ class TableTest(FileTestCase):
             as_tuples(processor.get_dev_examples(self.folder)), [("dev-1", "x", "y", "neutral")]
         )
 
-    def test_language_missing_from_file(self):
+    def test_language_missing_from_file_is_refused(self):
         path = self.write("xnli.dev.tsv", EXPECTED["xnli", "dev"][1])
         processor = glue.XnliProcessor()
         processor.language = "fr"
@@ -303,14 +303,14 @@ class TableTest(FileTestCase):
             self.folder,
         )
 
-    def test_split_that_the_task_lacks(self):
+    def test_split_missing_from_the_task_is_refused(self):
         self.assert_refused(
             ["XNLI has no test split", "train, dev"],
             glue.XnliProcessor().get_test_examples,
             self.folder,
         )
 
-    def test_a_second_split_is_left_out_where_it_has_no_file(self):
+    def test_mismatched_split_without_a_file_is_skipped(self):
         self.write("dev_mismatched.tsv", "")
         processor = glue.MnliProcessor()
         self.assertEqual(processor.splits_of("dev", self.folder), ["dev", "dev_mismatched"])
@@ -318,7 +318,7 @@ class TableTest(FileTestCase):
             self.assertEqual(processor.splits_of("test", self.folder), ["test"])
         self.assertIn(f"{self.folder} has no test_mismatched.tsv", log.output[0])
 
-    def test_base_class_leaves_everything_to_the_user(self):
+    def test_base_class_methods_raise_not_implemented_error(self):
         processor = glue.DataProcessor()
         for split in ("train", "dev", "test"):
             with self.assertRaises(NotImplementedError):
@@ -331,14 +331,14 @@ MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
 
 
 class RefusedRowsTest(FileTestCase):
-    """The errors of a task's reader, and the place that they name."""
+    """Checks the errors of a task's reader and the locations that they name."""
 
     def assert_split_refused(self, parts, processor, split, file_name, content):
         path = self.write(file_name, content)
         read = getattr(processor(), f"get_{split}_examples")
         self.assert_refused([path + part for part in parts[:1]] + parts[1:], read, self.folder)
 
-    def test_data_dir(self):
+    def test_missing_data_dir_is_refused(self):
         read = glue.MrpcProcessor().get_train_examples
         self.assert_refused(["--data_dir is required", "train.tsv"], read, None)
         self.assert_refused(["--data_dir is required", "train.tsv"], read, "")
@@ -349,15 +349,15 @@ class RefusedRowsTest(FileTestCase):
             missing,
         )
 
-    def test_too_few_columns(self):
+    def test_row_with_too_few_columns_is_refused(self):
         self.assert_split_refused(
             [", line 3: found 4 columns", "at least 5 columns"],
             *(glue.MrpcProcessor, "train", "train.tsv"),
             MRPC_HEADER + "1\t1\t2\ta\tb\n1\t1\t2\ta b\n",
         )
 
-    def test_too_few_columns_before_a_label_at_the_end(self):
-        # Ten columns hold both texts, and would make the second one the label.
+    def test_row_without_its_last_label_column_is_refused(self):
+        # Ten columns hold both texts; the second text would be taken for the label.
         header, row, _ = EXPECTED["mnli", "train"][1].split("\n")
         self.assert_split_refused(
             [", line 2: found 10 columns", "at least 11 columns"],
@@ -365,26 +365,26 @@ class RefusedRowsTest(FileTestCase):
             header + "\n" + "\t".join(row.split("\t")[:10]),
         )
 
-    def test_wrong_separator(self):
+    def test_file_with_wrong_separator_is_refused(self):
         self.assert_split_refused(
             [", line 1: found 1 columns", "at least 4 columns"],
             *(glue.ColaProcessor, "dev", "dev.tsv"),
             "gj04,1,,It rains.\n",
         )
 
-    def test_blank_line(self):
+    def test_blank_line_between_rows_is_refused(self):
         self.assert_split_refused(
             [", line 2: found a blank line"],
             *(glue.ColaProcessor, "train", "train.tsv"),
             "gj04\t1\t\ta\n\ngj04\t1\t\tb\n",
         )
 
-    def test_blank_lines_at_the_end_are_no_rows(self):
+    def test_blank_lines_at_the_end_are_ignored(self):
         self.write("train.tsv", "gj04\t1\t\ta\r\n\r\n\n")
         examples = glue.ColaProcessor().get_train_examples(self.folder)
         self.assertEqual(as_tuples(examples), [("train-0", "a", None, "1")])
 
-    def test_unknown_label(self):
+    def test_unknown_label_is_refused(self):
         self.assert_split_refused(
             [", line 3: found the label '2'", "expected one of 0, 1"],
             *(glue.MrpcProcessor, "dev", "dev.tsv"),
@@ -396,18 +396,18 @@ class RefusedRowsTest(FileTestCase):
             EXPECTED["mnli", "dev"][1].rpartition("\t")[0] + "\t-\n",
         )
 
-    def test_empty(self):
+    def test_empty_file_is_refused(self):
         for content in ("", "\n\n"):
             self.assert_split_refused(
                 [": found an empty file"], glue.ColaProcessor, "train", "train.tsv", content
             )
 
-    def test_only_a_header(self):
+    def test_file_with_only_a_header_is_refused(self):
         self.assert_split_refused(
             [": found only a header"], glue.MrpcProcessor, "train", "train.tsv", MRPC_HEADER
         )
 
-    def test_data_instead_of_a_header(self):
+    def test_file_without_its_header_is_refused(self):
         cases = [
             (glue.MrpcProcessor, "train", "train.tsv", "1\t7\t8\ta\tb\n0\t7\t8\ta\tb\n"),
             (glue.MrpcProcessor, "test", "test.tsv", "0\t7\t8\ta\tb\n1\t7\t8\ta\tb\n"),
@@ -420,7 +420,7 @@ class RefusedRowsTest(FileTestCase):
         for case in cases:
             self.assert_split_refused([", line 1: found a row of data", "a header"], *case)
 
-    def test_header_instead_of_data(self):
+    def test_unexpected_header_is_refused(self):
         self.assert_split_refused(
             [", line 1: found the label 'label'", "no header"],
             *(glue.ColaProcessor, "train", "train.tsv"),
@@ -433,7 +433,7 @@ class SharedDataTest(tf.test.TestCase):
     def glue(self, *parts):
         return os.path.join(SHARED, "data", "glue", *parts)
 
-    def test_row_counts(self):
+    def test_shared_files_have_the_expected_row_counts(self):
         # Sizes from data/README.md for train and MNLI, otherwise as published by GLUE.
         counts = {
             ("CoLA", "train"): 8551,
@@ -464,7 +464,7 @@ class SharedDataTest(tf.test.TestCase):
 
 
 def rows_of(task, split):
-    """Returns the bytes of the file of a `glue.Split`."""
+    """Returns the bytes of a valid file for a `glue.Split`."""
     lines = ["\t".join(f"column {c}" for c in range(split.width))] if split.header else []
     for row in range(30):
         fields = [f"the dog {row} sees {column}" for column in range(split.width)]

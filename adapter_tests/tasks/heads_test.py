@@ -6,7 +6,7 @@ from adapter_bert.tasks import heads
 
 
 class HeadsTest(tf.test.TestCase):
-    def test_metrics_leave_padding_out(self):
+    def test_metrics_ignore_padding_rows(self):
         logits = [[2.0, 1.0], [0.0, 3.0], [1.0, 0.0], [9.0, 0.0], [0.0, 9.0]]
         with tf.Graph().as_default(), tf.Session() as session:
             metrics = heads.metric_fn(

@@ -8,7 +8,7 @@ from adapter_tests.support.head_case import HeadCase
 
 
 class MultilabelTest(HeadCase):
-    def test_head(self):
+    def test_head_equals_numpy(self):
         labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
         loss, predictions = self.run_head(KIND.head(3), labels)
         expected = 1 / (1 + np.exp(-self.POOLED @ self.WEIGHTS.T))
@@ -17,7 +17,7 @@ class MultilabelTest(HeadCase):
         self.assertAllClose(predictions["loss"], losses, atol=1e-5)
         self.assertAllClose(loss, losses.mean(), atol=1e-5)
 
-    def test_loss_and_predictions(self):
+    def test_loss_and_probabilities_equal_numpy(self):
         logits = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, 0.0]], np.float32)
         labels = np.array([[1, 0, 1], [0, 0, 1]], np.int32)
         found = self.run_predict(KIND, logits, labels)
@@ -26,7 +26,7 @@ class MultilabelTest(HeadCase):
         self.assertAllClose(found["loss"], -np.log(np.where(labels, sigmoid, 1 - sigmoid)).mean(-1))
         self.assertAllClose(KIND.decode(logits[0]), {"probabilities": sigmoid[0]})
 
-    def test_answers_of_one_row_and_of_many(self):
+    def test_answers_accept_one_row_or_many(self):
         odds = np.array([[[0.9, 0.8, 0.1], [0.2, 0.6, 0.7]], [[0.4, 0.3, 0.5], [0.0, 0.1, 0.0]]])
         sets = [[[1, 1, 0], [0, 1, 1]], [[0, 0, 0], [0, 0, 0]]]
         self.assertAllEqual(KIND.answers({"probabilities": odds}), sets)
@@ -36,7 +36,7 @@ class MultilabelTest(HeadCase):
             {"labels": ["y"], "probabilities": {"x": 0.25, "y": 0.75}},
         )
 
-    def test_labels_in_files(self):
+    def test_label_sets_are_parsed_and_formatted(self):
         for text, expected in (
             ("a,b", ("a", "b")),
             (" a ,, b  c", ("a", "b c")),

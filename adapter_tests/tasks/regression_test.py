@@ -1,4 +1,4 @@
-"""Tests of regression.py: head and loss against NumPy, answers, numbers in files."""
+"""Tests of regression.py: head and loss against NumPy, answers, and numbers in files."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from adapter_tests.support.head_case import HeadCase
 
 
 class RegressionTest(HeadCase):
-    def test_head(self):
+    def test_head_matches_numpy(self):
         labels = np.array([0.5, -1.0, 3.0, 0.0], np.float32)
         loss, predictions = self.run_head(KIND.head(0), labels)
         expected = self.POOLED @ self.WEIGHTS[0]
@@ -15,20 +15,20 @@ class RegressionTest(HeadCase):
         self.assertAllClose(predictions["loss"], (expected - labels) ** 2, atol=1e-5)
         self.assertAllClose(loss, np.mean((expected - labels) ** 2), atol=1e-5)
 
-    def test_loss_and_predictions(self):
+    def test_loss_is_squared_error_of_predictions(self):
         logits = np.array([[1.0], [0.0]], np.float32)
         found = self.run_predict(KIND, logits, np.array([3.0, -1.0], np.float32))
         self.assertAllClose(found["prediction"], [1.0, 0.0])
         self.assertAllClose(found["loss"], [4.0, 1.0])
         self.assertEqual(KIND.decode(logits[0]), {"prediction": 1.0})
 
-    def test_answers_of_one_row_and_of_many(self):
+    def test_answers_are_predictions_of_one_or_many_rows(self):
         numbers = np.array([[0.5, -1.0], [2.0, 0.0]])
         self.assertAllEqual(KIND.answers({"prediction": numbers}), numbers)
         self.assertEqual(KIND.answers({"prediction": numbers[0, 1]}), -1.0)
         self.assertEqual(KIND.answer({"prediction": float(np.float32(0.1))}, ()), 0.1)
 
-    def test_labels_in_files(self):
+    def test_labels_in_files_are_finite_numbers(self):
         for text in ("0.5", "-3", "1e3", "7."):
             self.assertTrue(KIND.is_label(text, ()), text)
         for text in ("", "two", "1_0", "nan", "inf", "1e39"):

@@ -1,5 +1,7 @@
-"""Tests of squad_answers.py: hand-made logits, texts by hand, and (where ADAPTER_BERT_DATA names
-the shared folder) the original's answers."""
+"""Tests of squad_answers.py with hand-made logits and texts.
+
+Where ADAPTER_BERT_DATA names the shared folder, answers are compared with the original script's.
+"""
 
 import json
 import os
@@ -44,10 +46,10 @@ class ChooseAnswerTest(tf.test.TestCase):
     def choose(self, *windows, **settings):
         return squad_answers.choose_answer(WORDS, windows, squad_answers.AnswerSettings(**settings))
 
-    def test_the_best_and_their_probabilities(self):
+    def test_best_spans_are_ranked_with_probabilities(self):
         result = logits(start=[(3, 2.0), (7, 1.0)], end=[(4, 1.0), (7, 0.5)])
         answer = self.choose((feature(), result), n_best_size=2)
-        # Of 2 starts and 2 ends, those in order: 3-4 (3.0), 3-7 (2.5), 7-7 (1.5); two remain.
+        # Valid spans of 2 starts and 2 ends: 3-4 (3.0), 3-7 (2.5), 7-7 (1.5). The best two remain.
         self.assertEqual(texts(answer), ["Steve Smith", "Steve Smith's cat"])
         self.assertEqual((answer.text, answer.null_odds), ("Steve Smith", None))
         odds = np.exp([3.0, 2.5])
@@ -55,7 +57,7 @@ class ChooseAnswerTest(tf.test.TestCase):
         self.assertAllClose(found, odds / odds.sum(), rtol=1e-12)
         self.assertEqual((answer.nbest[1]["start_logit"], answer.nbest[1]["end_logit"]), (2.0, 0.5))
 
-    def test_a_word_of_many_spans_is_tokenized_once(self):
+    def test_word_shared_by_spans_is_tokenized_once(self):
         result = logits(start=[(3, 2.0), (4, 2.0), (5, 2.0)], end=[(4, 1.0), (5, 1.0), (6, 1.0)])
         tokenize, read = tokenization.BasicTokenizer.tokenize, []
 
@@ -68,8 +70,8 @@ class ChooseAnswerTest(tf.test.TestCase):
         self.assertIn("Smith's", read)
         self.assertCountEqual(read, set(read))
 
-    def test_what_is_no_answer(self):
-        high = [(place, 5.0) for place in (0, 1, 2, 10, 11)]  # Outside of the paragraph.
+    def test_invalid_spans_are_not_answers(self):
+        high = [(place, 5.0) for place in (0, 1, 2, 10, 11)]  # Outside the paragraph.
         result = logits(start=[*high, (8, 2.0), (7, 1.0)], end=[*high, (3, 4.0), (8, 1.0)])
         answer = self.choose((feature(), result), n_best_size=8, max_answer_length=1)
         self.assertEqual(texts(answer)[0], "sat")  # 7-8 is too long, 8-3 ends before it begins.
@@ -77,7 +79,7 @@ class ChooseAnswerTest(tf.test.TestCase):
         answer = self.choose((feature(), result), n_best_size=8, max_answer_length=2)
         self.assertEqual(texts(answer)[:2], ["sat", "cat sat"])
 
-    def test_the_window_that_shows_most(self):
+    def test_answer_comes_from_window_of_maximum_context(self):
         half = dict.fromkeys(WORD_OF, False)
         windows = [
             (feature(0, half), logits(0, [(3, 9.0)], [(3, 9.0)])),
@@ -85,14 +87,14 @@ class ChooseAnswerTest(tf.test.TestCase):
         ]
         self.assertEqual(self.choose(*windows).text, "cat sat")
 
-    def test_texts_that_are_alike_count_once(self):
+    def test_equal_texts_are_listed_once(self):
         windows = [
             (feature(0), logits(0, [(7, 3.0)], [(7, 3.0)])),
             (feature(1, None, 7), logits(1, [(3, 2.0)], [(3, 2.0)])),
         ]
         self.assertEqual(texts(self.choose(*windows)).count("cat"), 1)
 
-    def test_none_scores_better(self):
+    def test_no_answer_is_chosen_above_the_threshold(self):
         result = logits(start=[(0, 2.0), (7, 1.0)], end=[(0, 2.0), (7, 1.5)])
         for threshold, expected in ((0.0, ""), (1.4, ""), (1.5, "cat"), (2.0, "cat")):
             answer = self.choose(
@@ -103,7 +105,7 @@ class ChooseAnswerTest(tf.test.TestCase):
             self.assertEqual((answer.text, answer.null_odds), (expected, 1.5))
             self.assertEqual(texts(answer)[:2], ["", "cat"])
 
-    def test_none_is_scored_where_it_scores_least(self):
+    def test_no_answer_score_is_the_minimum_over_windows(self):
         windows = [
             (feature(0), logits(0, [(0, 5.0), (7, 1.0)], [(0, 5.0), (7, 1.0)])),
             (feature(1, None, 7), logits(1, [(0, -1.0)], [(0, -2.0)])),
@@ -111,12 +113,12 @@ class ChooseAnswerTest(tf.test.TestCase):
         answer = self.choose(*windows, version_2_with_negative=True)
         self.assertEqual((answer.text, answer.null_odds), ("cat", -3.0 - 2.0))
 
-    def test_none_joins_a_full_list(self):
+    def test_no_answer_is_appended_to_a_full_list(self):
         result = logits(start=[(0, -99.0), (7, 1.0), (3, 0.5)], end=[(0, -99.0), (7, 1.5)])
         answer = self.choose((feature(), result), version_2_with_negative=True, n_best_size=1)
         self.assertEqual(texts(answer), ["cat", ""])
 
-    def test_no_window_offers_any(self):
+    def test_question_without_candidate_span_has_empty_answer(self):
         # BERT's script ends in an AttributeError here (best_non_null_entry is None).
         nowhere = logits(start=[(1, 9.0)], end=[(1, 9.0)])
         for windows in ([], [(feature(), nowhere)]):
@@ -127,8 +129,8 @@ class ChooseAnswerTest(tf.test.TestCase):
             answer = self.choose(*windows, n_best_size=1)
             self.assertEqual((answer.text, answer.nbest[0]["probability"]), ("empty", 1.0))
 
-    def test_languages_without_spaces(self):
-        # A paragraph of one "word": ideographs are tokens; Thai needs SentencePiece's pieces.
+    def test_answers_are_found_in_text_without_spaces(self):
+        # Chinese or Thai text is one "word". Ideographs are tokens; Thai needs SentencePiece.
         chinese = "\u5728\u4e2d\u56fd\u5317\u4eac\u3002"
         thai = "\u0e17\u0e35\u0e48", "\u0e01\u0e23\u0e38\u0e07", "\u0e40\u0e17\u0e1e", "."
         for words, tokens, first, last, expected in (
@@ -151,10 +153,10 @@ class ChooseAnswerTest(tf.test.TestCase):
                 squad_answers.choose_answer(words, [(window, result)], settings).text, expected
             )
 
-    def test_characters_that_a_sentencepiece_model_writes_otherwise(self):
+    def test_answers_align_with_normalized_characters(self):
         thai = "\u0e17\u0e35\u0e48", "\u0e01\u0e23\u0e38\u0e07"
         for word, pieces, first, last, expected in (
-            # Full-width digits; one character for two, or for half of the answer.
+            # Full-width digits; a ligature, of whose two letters the answer has only the second.
             (
                 "(\uff11\uff19\uff18\uff15)",
                 ["\u2581(", "19", "85", ")"],
@@ -171,7 +173,7 @@ class ChooseAnswerTest(tf.test.TestCase):
             ("\u30ab\uff76\uff9e.", ["\u2581\u30ab", "\u30ac", "."], 1, 1, "\uff76\uff9e"),
             ("".join(thai), ["\u2581" + thai[0], thai[1]], 0, 0, thai[0]),
             ("The\u03a3\u03a3", ["\u2581", "the", "\u03c3", "\u03c2"], 2, 3, "\u03a3\u03a3"),
-            # An answer that cannot be aligned is the whole word.
+            # If an answer cannot be aligned, it is the whole word.
             ("(cat)", ["\u2581", "(dog", ")"], 1, 1, "(cat)"),
             ("(cat)", ["\u2581", "(cat)"], 0, 0, "(cat)"),
         ):
@@ -182,22 +184,22 @@ class ChooseAnswerTest(tf.test.TestCase):
             settings = squad_answers.AnswerSettings(sentencepiece=True)
             self.assertEqual(squad_answers._text_of(span, [word], settings, None), expected, pieces)
 
-    def test_best_places(self):
+    def test_best_positions_are_sorted_and_ties_keep_order(self):
         self.assertEqual(squad_answers.best_positions([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])
         self.assertEqual(squad_answers.best_positions([1.0, 2.0], 5), [1, 0])
 
-    def test_softmax(self):
+    def test_softmax_of_large_scores_does_not_overflow(self):
         self.assertAllClose(squad_answers.softmax([1000.0, 1000.0, 0.0]), [0.5, 0.5, 0.0])
 
 
 class FinalTextTest(tf.test.TestCase):
-    def test_by_hand(self):
+    def test_predicted_tokens_are_located_in_the_original(self):
         for tokens, original, lower, expected in (
             ("steve smith", "Steve Smith's", True, "Steve Smith"),
             ("steve smith", "Steve Smith's", False, "Steve Smith's"),
             ("Steve Smith", "Steve Smith's", False, "Steve Smith"),
             ("cafe", "(Caf\u00e9,", True, "Caf\u00e9"),
-            ("cafe", "(Cafe\u0301,", True, "(Cafe\u0301,"),  # One less: cannot be aligned.
+            ("cafe", "(Cafe\u0301,", True, "(Cafe\u0301,"),  # Not aligned: an accent is lost.
             ("cafe", "(Cafe,", True, "Cafe"),
             ("$ 5 . 00", "about $5.00.", True, "$5.00"),
             ("\u4e2d \u56fd", "\u5728\u4e2d\u56fd\u5317", True, "\u4e2d\u56fd"),
@@ -209,7 +211,7 @@ class FinalTextTest(tf.test.TestCase):
                 squad_answers.get_final_text(tokens, original, lower), expected, original
             )
 
-    def test_it_tells_why(self):
+    def test_verbose_logging_reports_failed_alignment(self):
         with self.assertLogs("absl", "INFO") as log:
             squad_answers.get_final_text("dog", "Steve's cat", True, verbose_logging=True)
         self.assertIn("Not found: 'dog' in \"Steve's cat\"", log.output[0])
@@ -222,13 +224,13 @@ class FinalTextTest(tf.test.TestCase):
 
 class WriteTest(tf.test.TestCase):
     def read(self, path):
-        """Returns the JSON in a file, None without a file."""
+        """Returns the JSON in a file, or None if there is no file."""
         if not os.path.exists(path):
             return None
         with open(path) as reader:
             return json.load(reader)
 
-    def test_files(self):
+    def test_predictions_nbest_and_null_odds_are_written(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
         example = squad_data.SquadExample("q1", "Who?", WORDS)
@@ -254,7 +256,7 @@ class WriteTest(tf.test.TestCase):
             self.assertEqual(json.load(reader), {"q1": 1.5})
 
     @needs_shared
-    def test_answers_are_the_originals(self):
+    def test_answers_match_the_original_script(self):
         tokenizer = minilm_tokenizer()
         for version in (1, 2):
             golden, _, path = squad_golden(version)
@@ -273,6 +275,7 @@ class WriteTest(tf.test.TestCase):
             False,
             features.append,
         )
+        # An example of logits_rule:
         # "(numpy.random.RandomState(unique_id + 0).randn(2, 384) * 3).astype(float32); ..."
         shift = int(settings["logits_rule"].partition("unique_id + ")[2].partition(")")[0])
         results = []

@@ -18,7 +18,7 @@ class ReadTest(FileTestCase):
         path = os.path.join(self.folder, "squad.json")
         self.assert_refused([path, *parts], self.read, *args)
 
-    def test_words_and_the_answers_place(self):
+    def test_words_and_answer_positions_are_read(self):
         cases = (("cat", 4, 1, 1), ("on  the", 12, 3, 4), ("the mat. It", 16, 4, 6), ("a", 5, 1, 1))
         for text, start, first, last in cases:
             (example,) = self.read(squad(question(answers=[(text, start)])))
@@ -35,7 +35,7 @@ class ReadTest(FileTestCase):
             (example,) = self.read(squad(question(answers=answers)), False)
             self.assertEqual((example.orig_answer_text, example.start_position), (None, None))
 
-    def test_answers_out_of_place_are_left_out(self):
+    def test_questions_with_misplaced_answers_are_skipped(self):
         wrong = [("dog", 4), ("cat", 12), ("cat", 999), ("cat", -1), ("", 0)]
         questions = [question(f"q{i}", answers=[answer]) for i, answer in enumerate(wrong)]
         with self.assertLogs("absl", "WARNING") as log:
@@ -46,14 +46,14 @@ class ReadTest(FileTestCase):
         self.assertIn("(such as q0, q1, q2).", message)
         self.assert_file_refused(["skipped 5 of 5 questions", "none remains"], squad(*questions))
 
-    def test_an_answer_that_begins_before_the_first_word_is_left_out(self):
+    def test_answer_before_the_first_word_is_skipped(self):
         questions = [question("q0", answers=[("The", 0)]), question("q1", answers=[("The", 1)])]
         for context in (" " + CONTEXT, " The"):
             (example,) = self.read(squad(*questions, context=context))
             positions = (example.qas_id, example.start_position, example.end_position)
             self.assertEqual(positions, ("q1", 0, 0))
 
-    def test_questions_without_an_answer(self):
+    def test_impossible_questions_have_no_answer_span(self):
         questions = [
             question("no", answers=[], is_impossible=True),
             question("yes", is_impossible=False),
@@ -66,7 +66,7 @@ class ReadTest(FileTestCase):
             self.assertEqual(example.start_position, -1)
             self.assertEqual(example.orig_answer_text, "")
 
-    def test_unanswerable_questions_are_not_guessed(self):
+    def test_inconsistent_is_impossible_is_refused(self):
         unlabelled = {"id": "q", "question": "Who?"}
         for qa, parts in (
             (unlabelled, ["question q has 0 answers"]),
@@ -76,14 +76,14 @@ class ReadTest(FileTestCase):
         ):
             self.assert_file_refused(parts, squad(question("q0"), qa), True, True)
 
-    def test_a_byte_order_mark(self):
+    def test_byte_order_mark_is_ignored(self):
         self.assertLen(self.read(b"\xef\xbb\xbf" + json.dumps(squad(question())).encode()), 1)
 
-    def test_empty_context(self):
+    def test_empty_context_has_no_words(self):
         (example,) = self.read(squad(question(), context=" \n"), False)
         self.assertEqual(example.doc_tokens, [])
 
-    def test_refused(self):
+    def test_malformed_files_are_refused(self):
         good = json.dumps(squad(question()))
         for content, parts in (
             ([question()], ["no articles", '{"data"']),
@@ -121,13 +121,13 @@ class ReadTest(FileTestCase):
             with self.subTest(content=str(content)[:60]):
                 self.assert_file_refused(parts, content)
 
-    def test_missing_file(self):
+    def test_missing_or_unreadable_file_is_refused(self):
         path = os.path.join(self.folder, "none.json")
         self.assert_refused([path, "does not exist"], squad_data.read_squad_examples, path, True)
         os.mkdir(path)
         self.assert_refused([path, "cannot be read"], squad_data.read_squad_examples, path, True)
 
-    def test_answer_texts(self):
+    def test_answer_texts_are_read_by_question_id(self):
         cats = question("a", answers=[("cat", 4), ("The cat", 0)])
         none = question("b", answers=[])
         for version_2, questions in ((False, [cats]), (True, [cats, none]), (True, [none])):
@@ -136,7 +136,7 @@ class ReadTest(FileTestCase):
             expected = {"a": ["cat", "The cat"], "b": []}
             self.assertEqual(found, {qa["id"]: expected[qa["id"]] for qa in questions})
 
-    def test_answer_texts_refused(self):
+    def test_answer_texts_refuse_missing_or_malformed_answers(self):
         unlabelled = {"id": "q", "question": "Who?"}
         hint = "--version_2_with_negative"
         for version_2, bad, parts in (

@@ -1,5 +1,7 @@
-"""Tests of squad_features.py: windows by hand, and (where ADAPTER_BERT_DATA names the shared
-folder) the original's features of real data."""
+"""Tests of squad_features.py against windows by hand and the original's features of real data.
+
+The latter need the shared folder, which ADAPTER_BERT_DATA names.
+"""
 
 import json
 
@@ -28,7 +30,7 @@ class LetterTokenizer:
 
 
 class WindowsTest(tf.test.TestCase):
-    def test_doc_spans(self):
+    def test_doc_spans_cover_paragraph_by_stride(self):
         limits = squad_features.Limits(0, 3, 0)
         for num_tokens, room, expected in (
             (10, 6, [(0, 6), (3, 6), (6, 4)]),
@@ -40,30 +42,30 @@ class WindowsTest(tf.test.TestCase):
         ):
             self.assertEqual(squad_features.doc_spans(num_tokens, room, limits), expected)
 
-    def test_max_context_of_the_docstring(self):
+    def test_max_context_matches_docstring_example(self):
         # the man went to the store and bought a gallon of milk
         winners = squad_features.max_context([(0, 5), (3, 5), (6, 5)])
         self.assertEqual(winners[7], 2)
         self.assertAllEqual(winners, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2])
 
-    def test_a_longer_window_wins_a_tie_by_little(self):
+    def test_longer_window_wins_if_contexts_are_equal(self):
         # Token 4 has one token next to it in both; the first window is longer.
         self.assertEqual(squad_features.max_context([(0, 6), (3, 3)])[4], 0)
         self.assertEqual(squad_features.max_context([(3, 3), (0, 6)])[4], 1)
 
-    def test_improve_answer_span(self):
+    def test_answer_span_is_narrowed_to_matching_tokens(self):
         tokens = ["the", "japanese", "-", "american", "war"]
         for answer, expected in (
             (["japanese"], (1, 1)),
             (["american"], (3, 3)),
             (["-", "american"], (2, 3)),
             (["japan"], (1, 3)),
-            (["war"], (1, 3)),  # Outside of the answer's words.
+            (["war"], (1, 3)),  # Outside of tokens 1 to 3.
             ([], (1, 3)),
         ):
             self.assertEqual(squad_features.improve_answer_span(tokens, 1, 3, answer), expected)
 
-    def test_improve_span_of_pieces(self):
+    def test_span_of_pieces_is_narrowed_to_matching_text(self):
         tokens = ["\u2581in", "\u2581", "(", "\u25811985", "-", "198", "5", ")", "\u2581"]
         for answer, expected in (
             (["\u25811985"], (3, 3)),
@@ -71,14 +73,14 @@ class WindowsTest(tf.test.TestCase):
             (["\u2581", "-", "19"], (4, 5)),
             (["\u25819", "8"], (5, 5)),
             (["\u2581", "(", "1985", "-"], (2, 4)),
-            (["\u2581in"], (1, 8)),  # Outside of the answer's words.
+            (["\u2581in"], (1, 8)),  # Outside of tokens 1 to 8.
             (["\u2581"], (1, 8)),
             ([], (1, 8)),
         ):
             found = squad_features.improve_span_of_pieces(tokens, 1, 8, answer)
             self.assertEqual(found, expected, answer)
 
-    def test_limits(self):
+    def test_invalid_limits_are_refused(self):
         squad_features.check_limits(squad_features.Limits(68, 1, 64))
         for limits, part in (
             ((67, 128, 64), "--max_seq_length=67 .* --max_query_length=64 .* 68"),
@@ -98,7 +100,7 @@ class FeaturesTest(FileTestCase):
         )
         return found
 
-    def test_windows_by_hand(self):
+    def test_windows_match_hand_computation(self):
         # "ab cdef gh ijk": the tokens ab cd ef gh ij k; room for 12 - 2 - 3 = 7 of them.
         content = squad(question(text="xyzzy u", answers=[("ef", 5)]), context="ab cdef gh ijk")
         (feature,) = self.features(content)
@@ -124,7 +126,7 @@ class FeaturesTest(FileTestCase):
         self.assertEqual(windows[0].token_is_max_context[7], True)
         self.assertEqual(windows[1].token_is_max_context[4], False)
 
-    def test_words_that_are_forgotten_are_split_again(self):
+    def test_full_word_cache_does_not_change_features(self):
         content = squad(*(question(f"q{i}", "who", [("mat", 20)]) for i in range(3)))
         content["data"] += squad(question("q9", "who"), context="A cat on a mat. " * 2)["data"]
         content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
@@ -132,25 +134,25 @@ class FeaturesTest(FileTestCase):
         with tf.test.mock.patch.object(squad_features, "_MAX_CACHED_WORDS", 2):
             self.assertEqual([vars(feature) for feature in self.features(content)], expected)
 
-    def test_progress(self):
+    def test_only_add_rows_logs_progress(self):
         content = squad(*(question(f"q{i}") for i in range(3)))
         patch = tf.test.mock.patch.object(squad_features, "_PROGRESS_EVERY", 2)
         with patch, self.assertLogs("absl", "INFO") as logs:
             self.arrays(content, True)
-            self.features(content)  # As in each evaluation, which logs its own progress.
+            self.features(content)  # As in each evaluation; it logs its own progress.
         self.assertEqual([record.getMessage() for record in logs.records], ["Read 2 questions."])
 
-    def test_no_answer(self):
+    def test_impossible_questions_have_positions_0(self):
         content = squad(question(answers=[], is_impossible=True))
         (feature,) = self.features(content, (40, 9, 2), version_2_with_negative=True)
         self.assertEqual((feature.start_position, feature.end_position), (0, 0))
         self.assertIs(feature.is_impossible, True)
 
-    def test_no_paragraph(self):
+    def test_empty_paragraph_gives_no_features(self):
         self.assertEqual(self.features(squad(question(), context=""), is_training=False), [])
 
-    def test_rows_are_the_features(self):
-        """The script's encoding, compared with BERT's function."""
+    def test_rows_equal_features(self):
+        """Compares the script's encoding with BERT's function."""
         content = squad(*(question(f"q{i}", "who is it " * i, [("mat", 20)]) for i in range(1, 5)))
         content["data"].append(squad(question("q9", "eh"), context="A cat, " * 9)["data"][0])
         content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
@@ -174,7 +176,7 @@ class FeaturesTest(FileTestCase):
             self.assertEqual(taken["start_positions"][index], feature.start_position)
             self.assertEqual(taken["end_positions"][index], feature.end_position)
 
-    def test_a_paragraph_is_tokenized_once_for_its_questions(self):
+    def test_questions_share_one_tokenized_paragraph(self):
         contents = squad(question("q0"), question("q1")), squad(question("q2"))
         content = {"data": [article for each in contents for article in each["data"]]}
         path = self.write("squad.json", json.dumps(content))
@@ -196,7 +198,7 @@ class FeaturesTest(FileTestCase):
         joined = {n: np.concatenate([part[n] for part in parts if n in part]) for n in names}
         return joined, len(parts)
 
-    def test_parts_without_rows(self):
+    def test_parts_without_rows_can_be_joined(self):
         first, last = (
             squad(question(qas_id, "who is it", answers=[]), context="")["data"]
             for qas_id in ("q0", "q2")
@@ -209,17 +211,17 @@ class FeaturesTest(FileTestCase):
             for name in set(arrays) - {"tokens", "num_questions"}:
                 self.assertLen(arrays[name], 3, name)  # The windows of question().
 
-    def test_no_rows(self):
+    def test_empty_paragraph_gives_no_rows(self):
         arrays, _ = self.arrays(squad(question(), context=""), False)
         self.assertEqual(arrays["num_questions"].tolist(), [1])
         self.assertEqual(len(rows.TextRows(arrays, 1, 2, 16)), 0)
 
 
 class SentencePieceTest(FileTestCase):
-    """Answers inside of words, whose pieces differ from those of the answer alone."""
+    """Tests answers inside words, where the pieces differ from those of the answer alone."""
 
     def tokenizer(self):
-        """Uses a small model in which "1985" is one piece at the start of a word."""
+        """Returns a tokenizer in whose small model "1985" is one piece at the start of a word."""
         lines = [
             "1985 \u5e74 \u6771\u4eac \u5927\u5b66 \u306f \u65e5\u672c \u306e \u5927\u5b66",
             "in 1985 a Japanese war , cat -",
@@ -239,7 +241,7 @@ class SentencePieceTest(FileTestCase):
         path = self.write("pieces.model", model)
         return tokenization.FullTokenizer(None, False, spm_model_file=path)
 
-    def test_the_answer_that_is_trained_on(self):
+    def test_answer_positions_cover_pieces_of_answer(self):
         tokenizer = self.tokenizer()
         for text, pieces in (
             ("1985", ["\u25811985"]),
@@ -269,7 +271,7 @@ class SentencePieceTest(FileTestCase):
 
 @needs_shared
 class GoldenTest(FileTestCase):
-    def test_features_are_the_originals(self):
+    def test_features_equal_original(self):
         tokenizer = minilm_tokenizer()
         for version in (1, 2):
             golden, content, _ = squad_golden(version)

@@ -1,4 +1,4 @@
-"""Tests of table_readers.py: rows of files, and errors with their lines."""
+"""Tests of table_readers.py: rows of files, and errors with line numbers."""
 
 import csv
 import io
@@ -18,57 +18,57 @@ class ReadTsvTest(FileTestCase):
     def read(self, content, quotechar=None):
         return table_readers.read_rows(self.write("rows.tsv", content), quotechar)
 
-    def test_quotes_stay(self):
+    def test_quotes_are_kept_without_quotechar(self):
         self.assertEqual(self.read('"a\t b"\n"c\td\n'), [['"a', ' b"'], ['"c', "d"]])
 
     def test_only_newlines_end_lines(self):
         odd = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"
         self.assertEqual(self.read(odd + "\t1\n2\t3\n"), [[odd, "1"], ["2", "3"]])
 
-    def test_crlf_and_no_final_newline(self):
+    def test_crlf_and_missing_final_newline_are_accepted(self):
         self.assertEqual(self.read("a\tb\r\nc\td"), [["a", "b"], ["c", "d"]])
 
-    def test_empty_fields_and_blank_lines(self):
+    def test_empty_fields_and_blank_lines_are_kept(self):
         self.assertEqual(self.read("\ta\t\n\nb\n"), [["", "a", ""], [], ["b"]])
 
-    def test_empty_file(self):
+    def test_empty_file_has_no_rows(self):
         self.assertEqual(self.read(""), [])
 
-    def test_byte_order_mark_goes_only_at_the_start(self):
+    def test_byte_order_mark_is_removed_only_at_start(self):
         self.assertEqual(self.read("\ufeffa\n\ufeffb\n"), [["a"], ["\ufeffb"]])
 
-    def test_quotechar(self):
+    def test_quoted_fields_may_contain_tabs_and_newlines(self):
         self.assertEqual(
             self.read('"a\tb"\tc\n"d\n\u2028e"\t"f""g"\n', quotechar='"'),
             [["a\tb", "c"], ["d\n\u2028e", 'f"g']],
         )
 
-    def test_long_fields(self):
+    def test_long_fields_are_read(self):
         limit = csv.field_size_limit()
         long = "x" * 200000
         self.assertEqual(self.read(f"1\t{long}\n"), [["1", long]])
         self.assertEqual(self.read(f'1\t"{long}"\n', quotechar='"'), [["1", long]])
         self.assertEqual(csv.field_size_limit(), limit)
 
-    def test_malformed_csv(self):
+    def test_malformed_csv_is_refused(self):
         self.assert_refused(["rows.tsv, line 2"], self.read, "a\tb\nc\rd\te\n", '"')
 
-    def test_not_utf8(self):
+    def test_invalid_utf8_is_refused(self):
         self.assert_refused(["rows.tsv, line 2", "not UTF-8"], self.read, b"a\tb\nc\xe9t\td\n")
 
-    def test_utf16(self):
+    def test_utf16_is_refused(self):
         for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
             self.assert_refused(
                 ["rows.tsv, line 1", "UTF-16"], self.read, "a\tb\n".encode(encoding)
             )
 
-    def test_missing_file(self):
+    def test_missing_file_is_refused(self):
         path = os.path.join(self.folder, "train.tsv")
         self.assert_refused(
             [path + " does not exist;", "--data_dir"], table_readers.read_rows, path
         )
 
-    def test_unreadable_file(self):
+    def test_unreadable_file_is_refused(self):
         self.assert_refused([self.folder, "cannot be read"], table_readers.read_rows, self.folder)
 
 
@@ -77,34 +77,34 @@ class ReadTableTest(FileTestCase):
         table = table_readers.read_table(self.write(name, content), columns)
         return table.columns, [(row.line, row.fields) for row in table.rows]
 
-    def test_tabs(self):
+    def test_tsv_tables_are_read(self):
         content = '\ufefftext\tlabel\r\n"a\t1\r\n\r\nb, c\t0'
         self.assertEqual(
             self.read("a.tsv", content),
             (("text", "label"), [(2, ['"a', "1"]), (4, ["b, c", "0"])]),
         )
 
-    def test_commas(self):
+    def test_csv_tables_are_read(self):
         content = '\ufefftext,label\r\n"one ""two""\nthree, four",1\r\n\r\nfünf,\n'
         self.assertEqual(
             self.read("a.csv", content),
             (("text", "label"), [(2, ['one "two"\nthree, four', "1"]), (5, ["fünf", ""])]),
         )
 
-    def test_objects(self):
+    def test_jsonl_tables_are_read(self):
         content = '{"text": "a\\nb", "label": 1}\n\n{"label": [0, "ü"], "text": ""}\n'
         self.assertEqual(
             self.read("a.jsonl", content),
             (("text", "label"), [(1, ["a\nb", "1"]), (3, ["", '[0, "ü"]'])]),
         )
 
-    def test_no_header(self):
+    def test_column_names_replace_missing_header(self):
         columns = ("label", "text")
         self.assertEqual(
             self.read("Spam", 'ham\tHi "you\n', columns), (columns, [(1, ["ham", 'Hi "you'])])
         )
 
-    def test_long_fields(self):
+    def test_long_fields_are_read(self):
         limit, long = csv.field_size_limit(), "x" * 1000000
         for name in ("a.csv", "a.tsv"):
             separator = "," if name == "a.csv" else "\t"
@@ -112,7 +112,7 @@ class ReadTableTest(FileTestCase):
             self.assertEqual(rows, [(2, [long, "1"])])
         self.assertEqual(csv.field_size_limit(), limit)
 
-    def test_refused(self):
+    def test_invalid_tables_are_refused(self):
         for name, content, parts in (
             ("a.tsv", "", ["an empty file"]),
             ("a.csv", "", ["an empty file"]),
@@ -140,7 +140,7 @@ class ReadTableTest(FileTestCase):
             with self.subTest(name=name, content=content[:20]):
                 self.assert_refused([path, *parts], table_readers.read_table, path)
 
-    def test_columns_by_name(self):
+    def test_columns_are_found_by_name(self):
         path = self.write("a.csv", "text,label,text\na,1,b\n")
         table = table_readers.read_table(path)
         self.assertEqual(table.column("label", "--label_column"), 1)
@@ -180,9 +180,9 @@ class PropertiesTest(FileTestCase):
         st.booleans(),
         st.booleans(),
     )
-    def test_what_is_written_is_read(self, rows, kind, with_mark, with_cr):
+    def test_written_tables_are_read_unchanged(self, rows, kind, with_mark, with_cr):
         name, write = kind
-        if name == "a.tsv":  # A field cannot contain tabs or newlines, but quotes.
+        if name == "a.tsv":  # A field may contain quotes, but no tabs or newlines.
             rows = [[text.translate({9: 32, 10: 32, 13: 32}) for text in row] for row in rows]
         content = write([("text", "label"), *rows])
         if with_cr and name != "a.csv":  # Python's csv module always writes \r\n.
@@ -194,7 +194,7 @@ class PropertiesTest(FileTestCase):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_table_is_read_or_refused(self):
+    def test_damaged_tables_are_read_or_refused(self):
         def read(folder):
             table_readers.read_table(os.path.join(folder, "table.tsv"))
             table_readers.read_rows(os.path.join(folder, "table.tsv"), quotechar='"')

@@ -1,4 +1,4 @@
-"""Tests of tagging_data.py: hand-made files, read and written, and errors."""
+"""Tests of tagging_data.py: reading and writing hand-made files, and errors."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class TaggingFileTestCase(FileTestCase):
 
 
 class ColumnsTest(TaggingFileTestCase):
-    def test_conll(self):
+    def test_conll_files_are_read_and_written(self):
         file = self.read(CONLL)
         self.assertEqual(
             file.sentences,
@@ -45,7 +45,7 @@ class ColumnsTest(TaggingFileTestCase):
         expected = CONLL.replace("I-ORG", "O").replace("VBZ I-VP O", "VBZ I-VP I-X")
         self.assertEqual(other, expected.replace("I-PER", "B-VERY-LONG"))
 
-    def test_columns_are_chosen(self):
+    def test_column_numbers_select_words_and_tags(self):
         pos = self.sentences(CONLL, tag_column="2")
         self.assertEqual([tags for _, tags in pos], [["NNP", "VBZ", "#"], ["NNP"]])
         chunks = self.sentences(CONLL, word_column="1", tag_column="-2")
@@ -54,11 +54,11 @@ class ColumnsTest(TaggingFileTestCase):
         self.assertEqual(file.sentences[0].words, ["a", "b"])
         self.assertEqual(file.with_tags([["P", "Q"]]), b"1 a P\n2 b Q\n")
 
-    def test_spaces_around_tabs_are_no_part_of_a_tag(self):
+    def test_spaces_around_tabs_are_ignored(self):
         found = self.sentences("EU\tB-ORG \nand \tO \nUN\t B-ORG\nof\tO\n")
         self.assertEqual(found, [(["EU", "and", "UN", "of"], ["B-ORG", "O", "B-ORG", "O"])])
 
-    def test_tabs_and_line_ends(self):
+    def test_tabs_and_line_ends_are_preserved(self):
         content = "\ufeffNew York\t_\tB-LOC\r\n \t\r\nof\t\tO\r\n"
         file = self.read(content)
         self.assertEqual(
@@ -74,33 +74,33 @@ class ColumnsTest(TaggingFileTestCase):
         middle = self.read("X\t\ta\nY\t\tb", word_column="3", tag_column="1")
         self.assertEqual(middle.with_tags([["P", "Q"]]), b"P\t\ta\nQ\t\tb")
 
-    def test_comments(self):
+    def test_comment_lines_are_skipped(self):
         for comment in ("# sent_id = 1", "#", "# nothing O that fits", "# x = O-"):
             content = f"{comment}\na b c D\n{comment}\nb b c D\n"
             self.assertEqual(self.sentences(content), [(["a", "b"], ["D", "D"])], comment)
         self.assertEqual(self.sentences("#one X\na X\n"), [(["#one", "a"], ["X", "X"])])
 
-    def test_conllu_ranges_are_no_words(self):
+    def test_conllu_ranges_and_empty_nodes_are_skipped(self):
         content = "1-2\tim\t_\n1\tin\tADP\n2\tdem\tDET\n2.1\te\tX\n"
         for name, words in (("a.conllu", ["in", "dem"]), ("a.txt", ["im", "in", "dem", "e"])):
             found = self.sentences(content, name, word_column="2")
             self.assertEqual(found[0][0], words)
 
-    def test_odd_characters_are_words(self):
+    def test_invisible_characters_are_words(self):
         content = "\u00a0 O\n\u200b O\n\u2028x O\n"
         self.assertEqual(self.sentences(content)[0][0], ["\u00a0", "\u200b", "\u2028x"])
 
-    def test_long_words_and_long_sentences(self):
+    def test_long_words_and_long_sentences_are_read(self):
         content = "x" * 10000 + " O\n" + "y O\n" * 10000
         ((words, tags),) = self.sentences(content)
         self.assertEqual((len(words), len(words[0]), len(tags)), (10001, 10000, 10001))
 
-    def test_words_without_tags(self):
+    def test_untagged_files_are_read_and_tagged(self):
         file = self.read("a\nb\n\nc", requires_tags=False)
         self.assertEqual(file.sentences, [(["a", "b"], None, [1, 2]), (["c"], None, [4])])
         self.assertEqual(file.with_tags([["X", "Y"], ["Z"]]), b"a X\nb Y\n\nc Z")
 
-    def test_refused(self):
+    def test_invalid_column_files_are_refused(self):
         for content, parts in (
             ("a O\nb\n", ["line 2", "one column, expected 2"]),
             ("a O\n\nb X O\n", ["line 3", "3 columns, expected 2"]),
@@ -128,7 +128,7 @@ class ColumnsTest(TaggingFileTestCase):
 
 
 class JsonTest(TaggingFileTestCase):
-    def test_read_and_written(self):
+    def test_json_lines_are_read_and_written(self):
         records = [
             {"id": 1, "tokens": ["EU", "caf\u00e9"], "tags": ["B-ORG", "O"]},
             {"tokens": [], "tags": []},
@@ -145,7 +145,7 @@ class JsonTest(TaggingFileTestCase):
         tags = [["X", "Y"], [], ["Z"]]
         self.assertEqual(found, [{**r, "tags": t} for r, t in zip(records, tags)])
 
-    def test_other_keys_and_no_tags(self):
+    def test_custom_keys_and_missing_tags_are_accepted(self):
         content = '{"w": ["a"], "t": ["X"], "tags": 3}'
         file = self.read(content, "a.jsonl", word_column="w", tag_column="t")
         self.assertEqual(file.sentences, [(["a"], ["X"], [1])])
@@ -156,7 +156,7 @@ class JsonTest(TaggingFileTestCase):
             {"tokens": ["a", "b"], "tags": ["X", "Y"]},
         )
 
-    def test_refused(self):
+    def test_invalid_json_lines_are_refused(self):
         good = '{"tokens": ["a"], "tags": ["X"]}\n'
         for line, parts in (
             ('{"tokens": ["a"], "tags": ["X", "Y"]}', ["2 'tags' for 1 'tokens'"]),
@@ -182,7 +182,7 @@ class FindFilesTest(FileTestCase):
         names = ("data_dir", "train_file", "dev_file", "test_file")
         return tagging_data.find_files({**dict.fromkeys(names), **values})
 
-    def test_found(self):
+    def test_files_are_found_by_split_names(self):
         root = self.folder
         for names in (
             ("eng.train", "eng.testa", "eng.testb"),
@@ -202,7 +202,7 @@ class FindFilesTest(FileTestCase):
         self.assertEqual(found["dev"], [path])
         self.assertEqual(self.find(dev_file=path), {"train": [], "dev": [path], "test": []})
 
-    def test_refused(self):
+    def test_ambiguous_and_missing_files_are_refused(self):
         self.write("dev.txt", "")
         self.write("valid.txt", "")
         self.assert_refused(
@@ -213,7 +213,7 @@ class FindFilesTest(FileTestCase):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_file_is_read_or_refused(self):
+    def test_damaged_files_are_read_or_refused(self):
         tabs = "Caf\u00e9\tNNP\tI-ORG\nin\tIN\tO\n\n# c\nRome\tNNP\tI-LOC\n".encode()
         record = {"tokens": ["Caf\u00e9", "in"], "tags": ["B-ORG", "O"], "id": 3}
         lines = (json.dumps(record) + "\n").encode() * 3

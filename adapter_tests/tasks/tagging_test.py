@@ -1,4 +1,4 @@
-"""Tests of tagging.py: the head against NumPy, words in texts, requests and answers."""
+"""Tests of tagging.py: the head against NumPy, words in texts, and requests and answers."""
 
 import os
 import tempfile
@@ -18,7 +18,7 @@ LABELS = ("O", "B-ANIMAL", "I-ANIMAL", "B-PER", "I-PER")
 
 
 class HeadTest(tf.test.TestCase):
-    def test_against_numpy(self):
+    def test_head_matches_numpy(self):
         random = np.random.RandomState(0)
         sequence, weights = random.normal(size=[2, 5, 4]), random.normal(size=[3, 4])
         bias = np.array([0.5, -0.25, 0.1])
@@ -42,7 +42,7 @@ class HeadTest(tf.test.TestCase):
         expected = {names[0]: (3, 4), names[1]: (3,)}
         self.assertEqual(KIND.head_shapes(3, 4), expected)
 
-    def test_a_batch_without_tags_and_dropout(self):
+    def test_loss_is_zero_without_tags_and_random_in_training(self):
         sequence = np.ones([2, 3, 1000])
         with tf.Graph().as_default(), tf.Session() as session:
             features = {"label_ids": tf.ones([2, 3], tf.int32)}
@@ -61,7 +61,7 @@ class HeadTest(tf.test.TestCase):
 
 
 class WordsTest(tf.test.TestCase):
-    def test_split_text(self):
+    def test_split_text_separates_words_and_punctuation(self):
         for text, words in (
             ("EU rejects German call.", ["EU", "rejects", "German", "call", "."]),
             ('He said: "U.S. (1985)"', ["He", "said", ":", '"', "U.S", ".", "(", "1985", ")", '"']),
@@ -86,7 +86,7 @@ class WordsTest(tf.test.TestCase):
             wanted = "".join(tokenization.BasicTokenizer(False).tokenize(text))
             self.assertEqual(kept.replace("\u00ad", ""), wanted)
 
-    def test_entities(self):
+    def test_tags_are_joined_into_entities(self):
         words = tagging.join_words(["New", "York", "saw", "Ann"])
         answer = tagging.tagged(
             "New York saw Ann", words, ["I-PER", "I-PER", "O", "B-ANIMAL"], LABELS
@@ -124,7 +124,7 @@ class ServedTest(tf.test.TestCase):
     def ids(self, text):
         return self.tokenizer.convert_tokens_to_ids(text.split())
 
-    def test_from_a_request_to_an_answer(self):
+    def test_requests_are_encoded_and_answers_decoded(self):
         text = "The dogs, and a cat."
         request = self.texts.encode(text)
         ((ids, segments),) = request.rows
@@ -153,7 +153,7 @@ class ServedTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "expected text or tokens"):
             self.texts.encode({"text": "a", "tokens": ["a"]})
 
-    def test_windows_of_a_long_text(self):
+    def test_windows_of_long_text_are_merged(self):
         words = ["dog", "cat", "bird", "man"] * 8
         request = self.texts.encode({"tokens": words})
         self.assertGreater(len(request.rows), 3)
@@ -168,7 +168,7 @@ class ServedTest(tf.test.TestCase):
         raw = ["B-ANIMAL", "I-ANIMAL", "B-PER", "I-PER"] * 8
         self.assertEqual(answer["tags"], raw)
 
-    def test_export(self):
+    def test_exported_tags_are_the_best_labels_of_each_row(self):
         logits = np.random.RandomState(0).normal(size=[2, 3, 6])
         labels = [[b"a", b"b", b"c", b"d"], [b"x", b"y", b"", b""]]
         is_label = [[True] * 4, [True, True, False, False]]

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.without_xla
 
 
 class DivideTest(FileTestCase):
-    def test_what_fits_is_itself(self):
+    def test_short_texts_are_not_divided(self):
         for a, b in (([1] * 5, []), ([1] * 3, [2] * 2), ([], [])):
             self.assertEqual(text_windows.divide(a, b, 5), [(a, b)])
 
-    def test_windows_are_full_and_show_all(self):
+    def test_windows_are_full_and_cover_the_text(self):
         for length in range(6, 60):
             parts = [a for a, b in text_windows.divide(list(range(length)), [], 5) if not b]
             self.assertLen(parts, -(-length // 5))
@@ -31,13 +31,13 @@ class DivideTest(FileTestCase):
             starts = np.diff([part[0] for part in parts])
             self.assertLessEqual(starts.max() - starts.min(), 1)
 
-    def test_a_pair(self):
+    def test_longer_text_of_a_pair_is_divided(self):
         found = text_windows.divide(list("abcdefg"), list("xy"), 6)
         self.assertEqual(found, [(list("abcd"), list("xy")), (list("defg"), list("xy"))])
         found = text_windows.divide(list("xy"), list("abcdefg"), 6)
         self.assertEqual(found, [(list("xy"), list("abcd")), (list("xy"), list("defg"))])
 
-    def test_of_two_long_texts_the_shorter_is_cut_to_half(self):
+    def test_shorter_of_two_long_texts_is_truncated_to_half(self):
         found = text_windows.divide(list("abcdefg"), list("uvwxyz"), 6)
         self.assertEqual({"".join(b) for _, b in found}, {"uvw"})
         self.assertEqual(["".join(a) for a, _ in found], ["abc", "cde", "efg"])
@@ -58,12 +58,12 @@ class JoinTest(FileTestCase):
         windows = text_windows.Windows(self.first_rows, pooling)
         return windows.join(self.predictions, is_single_label)
 
-    def test_mean(self):
+    def test_mean_pooling_averages_over_windows(self):
         found = self.join("mean")
         self.assertAllClose(found["probabilities"], [[0.65, 0.35], [0.3, 0.7], [0.35, 0.65]])
         self.assertAllClose(found["loss"], [2, 5, 7.5])
 
-    def test_maximum(self):
+    def test_max_pooling_normalizes_single_label_probabilities(self):
         found = self.join("max")
         expected = [[0.9 / 1.5, 0.6 / 1.5], [0.3, 0.7], [0.5 / 1.3, 0.8 / 1.3]]
         self.assertAllClose(found["probabilities"], expected)
@@ -71,12 +71,12 @@ class JoinTest(FileTestCase):
         found = self.join("max", is_single_label=False)
         self.assertAllClose(found["probabilities"], [[0.9, 0.6], [0.3, 0.7], [0.5, 0.8]])
 
-    def test_numbers(self):
+    def test_regression_predictions_are_pooled(self):
         self.predictions = {"prediction": np.array([1, 3, -2, 4, 0], np.float32)}
         self.assertAllClose(self.join("mean", False)["prediction"], [2, -2, 2])
         self.assertAllClose(self.join("max", False)["prediction"], [3, -2, 4])
 
-    def test_what_an_adapter_records(self):
+    def test_recorded_window_settings_are_checked(self):
         cut = {"long_texts": "cut", "window_pooling": "mean"}
         self.assertEqual(text_windows.recorded({"data": "abc"}), cut)
         for name in cut:
@@ -87,7 +87,7 @@ class JoinTest(FileTestCase):
 
 
 class ServingTest(FileTestCase):
-    def test_a_request_has_its_windows(self):
+    def test_request_is_divided_and_its_windows_pooled(self):
         tokenizer = tiny_tokenizer()
         text = "the dog sees a cat . " * 5
         for kind, outputs, expected in (
@@ -114,7 +114,7 @@ class ServingTest(FileTestCase):
 
 
 class ScriptTest(ScriptTestCase):
-    """A task with short texts, and one with the same texts extended."""
+    """Runs the script on short texts, and on texts that are extended to several windows."""
 
     LONG = " the old man hears a big bird and the young woman likes not the small cat" * 2
 
@@ -130,7 +130,7 @@ class ScriptTest(ScriptTestCase):
             rows = list(csv.DictReader(reader, delimiter="\t"))
         return np.array([[float(row["0"]), float(row["1"])] for row in rows])
 
-    def test_texts_that_fit_are_as_cut(self):
+    def test_windows_do_not_change_results_of_short_texts(self):
         random = np.random.RandomState(0)
         task = self.task("short", [tiny.sentence(random) for _ in range(16)])
         self.succeed(*task, "--do_train", "--do_eval", "--do_predict")
@@ -145,7 +145,7 @@ class ScriptTest(ScriptTestCase):
             self.output_dir = output_dir
             self.assertAllEqual(self.predictions("predictions.tsv"), expected)
 
-    def test_windows(self):
+    def test_long_texts_train_and_predict_in_windows(self):
         random = np.random.RandomState(0)
         texts = [tiny.sentence(random) + self.LONG * (index % 3) for index in range(12)]
         task = self.task("long", texts)
@@ -172,7 +172,7 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual(
             float(self.results()["eval_accuracy"]), np.mean(found.argmax(1) == np.arange(12) % 2)
         )
-        # The adapter supplies the flag; each window is a text.
+        # The adapter supplies the flag. The expected values are predictions of windows as texts.
         adapter = ["--adapter=" + self.path("adapter"), "--do_predict"]
         self.output_dir = os.path.join(self.folder, "again")
         self.succeed(*task, *adapter)
@@ -195,7 +195,7 @@ class ScriptTest(ScriptTestCase):
         expected = [each / each.sum() for each in joined]
         self.assertAllClose(self.predictions("predictions.tsv"), expected, rtol=0, atol=1e-6)
 
-    def test_refusals(self):
+    def test_invalid_window_flags_are_refused(self):
         task = self.task("refused", ["a dog" + self.LONG] * 8)
         self.refuse(["--window_pooling=max", "--long_texts"], *task, "--window_pooling=max")
         windows = ["--long_texts=windows", "--window_pooling=max"]

@@ -20,7 +20,7 @@ import attacks  # noqa: E402
 
 
 class CommandLineTest(tf.test.TestCase):
-    def test_an_unknown_attack_is_refused(self):
+    def test_unknown_attack_is_refused(self):
         stderr = io.StringIO()
         command = ["attacks.py", "--bert_dir=bert", "--attacks", "flood", "bogus"]
         with mock.patch.object(sys, "argv", command), contextlib.redirect_stderr(

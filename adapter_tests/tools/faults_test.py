@@ -1,4 +1,4 @@
-"""Tests of tools/faults.py: what it kills, what a loss of power leaves, and who may mount disks."""
+"""Tests of tools/faults.py: kills, the files left by a power loss, mounting without root."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ sys.path.append(os.path.join(paths.PROJECT, "tools"))
 
 import faults  # noqa: E402
 
-# Stands in for a training: goes on by one checkpoint, and then never ends.
+# Stands in for a training: writes the next checkpoint and then does not end.
 TRAINS = """
 import os, sys, time
 record, step = os.path.join(sys.argv[1], "checkpoint"), 0
@@ -31,7 +31,7 @@ time.sleep(60)
 
 
 class KilledTest(tf.test.TestCase):
-    def test_each_kill_meets_a_process_that_has_written_a_checkpoint(self):
+    def test_each_kill_follows_a_new_checkpoint(self):
         folder, program = self.get_temp_dir(), os.path.join(self.get_temp_dir(), "trains.py")
         with open(program, "w") as writer:
             writer.write(TRAINS)
@@ -45,7 +45,8 @@ class KilledTest(tf.test.TestCase):
         self.assertEqual(ended, ", ".join(f"-9 at step {step}" for step in (4, 8, 12, 16, 20)))
 
 
-# Writes a and b, of which it syncs b with its name, and then other content and another name.
+# Writes a and b; syncs both names and the content of b. Then appends to b and renames a, without
+# syncing either.
 WRITES = """
 import os, sys
 os.chdir(sys.argv[1])
@@ -64,7 +65,7 @@ os.rename("a", "c")
 
 @unittest.skipIf(shutil.which("cc") is None, "needs a C compiler")
 class PowerLossTest(tf.test.TestCase):
-    def test_what_is_not_synced_is_lost(self):
+    def test_unsynced_changes_are_lost_on_power_loss(self):
         for keeps_names, left in ((False, {"a": b"", "b": b"1"}), (True, {"b": b"1", "c": b""})):
             folder = os.path.join(self.get_temp_dir(), f"disk{keeps_names}")
             disk = faults.Disk(folder)
@@ -72,7 +73,7 @@ class PowerLossTest(tf.test.TestCase):
             subprocess.check_call(command, env=disk.environment)
             disk.lose_power(keeps_names)
             self.assertEqual(faults.files_in(folder), left)
-            disk.lose_power(keeps_names)  # What is left is on disk.
+            disk.lose_power(keeps_names)  # The remaining files are on disk.
             self.assertEqual(faults.files_in(folder), left)
 
 

@@ -1,4 +1,4 @@
-"""Tests of tools/tpu_*.py and hlo_text.py: programs for a TPU, and what their text tells."""
+"""Tests of tools/tpu_*.py and hlo_text.py: programs for a TPU, and analysis of their text."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from adapter_bert.training import model_fn
 from adapter_tests.support import tiny
 
 FOLDER = os.path.join(paths.PROJECT, "tools")
-sys.path.append(FOLDER)  # Its scripts import each other so.
+sys.path.append(FOLDER)  # The scripts there import each other by name.
 
 if tf.__version__.startswith("1."):
     raise unittest.SkipTest("TensorFlow 1 shows no XLA program.")
@@ -39,20 +39,20 @@ ENTRY %main (p: f32[8,4]) -> f32[] {
 }
 """
 
-    def test_collectives_and_their_bytes(self):
+    def test_collectives_are_listed_with_their_bytes(self):
         found = hlo_text.collectives(self.TEXT)
         expected = [("all-reduce", 128), ("all-reduce", 34), ("all-gather", 256)]
         self.assertEqual([tuple(collective) for collective in found], expected)
         self.assertEqual(hlo_text.collectives("%a = f32[2]{0} add(%b, %all-reduce.1)"), [])
 
-    def test_bytes_of_a_shape(self):
+    def test_bytes_of_shapes_are_computed(self):
         for shape, size in (("f32[]", 4), ("(s64[2,3]{1,0}, pred[7])", 55), ("token[]", 0)):
             self.assertEqual(hlo_text.bytes_of(shape), size)
 
-    def test_traffic_with_memory(self):
-        # Of 8 x 4 float32: %p is read (128), a slice of two rows of it too (32); %far is written
-        # (128), read once by the fusion that has it twice (128) and copied in (128); all else lies
-        # in the core's own memory or is no array's way.
+    def test_memory_traffic_counts_main_memory_transfers(self):
+        # An array of 8 x 4 float32 has 128 bytes. %p is read (128), and so is a slice of two of
+        # its rows (32). %far is written (128), read once by the fusion that has it twice (128), and
+        # copied in (128). All else stays in the core's own memory, or moves no array.
         text = """
 %small (q: f32[64,64]) -> f32[64,64] {
   ROOT %r = f32[64,64]{1,0:T(8,128)} negate(%q)
@@ -72,7 +72,7 @@ ENTRY %main (p: f32[8,4]) -> f32[] {
 """
         self.assertEqual(hlo_text.memory_traffic(text), 128 + 32 + 128 + 128 + 128)
 
-    def test_dynamic_shapes(self):
+    def test_dynamic_shapes_are_detected(self):
         self.assertEqual(hlo_text.dynamic_shapes(self.TEXT), [])
         for text in (
             "%a = f32[<=128,4]{1,0} add(%b, %c)",
@@ -108,16 +108,16 @@ class TpuTest(tf.test.TestCase):
             self.assertEqual(program.trained_bytes > 0, work == "train")
             sums = len(re.findall(r"= (\S+) custom-call\(", program.text))
             self.assertEqual(sums > 0, work == "train")
-            # Every replica has a dropout of its own.
+            # Every replica draws its own dropout.
             self.assertEqual("replica-id()" in program.text, work == "train")
 
-    def test_trained_embeddings_are_looked_up_by_a_product_as_in_training(self):
+    def test_trained_embeddings_use_one_hot_lookup(self):
         setting = tpu_ahead_of_time.Setting("base", "train", "adapters", "1x1", 8, 16, 4)
         for method, by_product in (("adapters", False), ("full", True)):
             model = tpu_ahead_of_time._model(setting._replace(tuning=method))
             self.assertEqual(model.use_one_hot_embeddings, by_product, method)
 
-    def test_programs_of_adapters_variants_are_static(self):
+    def test_programs_of_adapter_variants_are_static(self):
         for work, variant in (
             ("train", dict(normalization="layer", depth=2, placement="parallel")),
             ("train", dict(activation="swish", sites="attention", interaction="multiply")),
@@ -129,7 +129,7 @@ class TpuTest(tf.test.TestCase):
         with self.assertRaisesRegex(ValueError, "one device"):
             self.lower("train", adapter_fn=adapter.build())
 
-    def test_a_missing_environment_and_a_batch_that_does_not_divide_are_a_sentence(self):
+    def test_missing_python_and_indivisible_batch_are_refused(self):
         script = os.path.join(FOLDER, "tpu_ahead_of_time.py")
         command = [sys.executable, script, "--jax_python=/nowhere/python"]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Tests of cluster.py: TF_CONFIG and the workers' rendezvous by files, also in whole scripts."""
+"""Tests of cluster.py: TF_CONFIG, and the workers' rendezvous through files, also in scripts."""
 
 import json
 import os
@@ -33,14 +33,14 @@ class FromEnvironmentTest(tf.test.TestCase):
             finally:  # TensorFlow cannot parse an empty value.
                 self.assertEqual("TF_CONFIG" in os.environ, bool(text.strip()))
 
-    def test_no_cluster(self):
+    def test_empty_tf_config_means_no_cluster(self):
         for config in ("", " ", {}, {"cluster": {}}, {"task": {"type": "worker", "index": 0}}):
             self.assertEqual(self.read(config), cluster.Cluster())
         with mock.patch.dict(os.environ):
             os.environ.pop("TF_CONFIG", None)
             self.assertEqual(cluster.from_environment(), cluster.Cluster())
 
-    def test_workers(self):
+    def test_workers_are_read_from_tf_config(self):
         jobs = {"worker": ["a:1", "b:2", "c:3"]}
         found = self.read({"cluster": jobs, "task": {"type": "worker", "index": 2}})
         self.assertEqual(found, cluster.Cluster(("a:1", "b:2", "c:3"), 2))
@@ -48,14 +48,14 @@ class FromEnvironmentTest(tf.test.TestCase):
         found = self.read({"cluster": jobs, "task": {"type": "worker", "index": "0"}})
         self.assertTrue(found.is_chief)
 
-    def test_a_chief(self):
+    def test_chief_precedes_workers(self):
         jobs = {"worker": ["b:2", "[::1]:3"], "chief": ["a:1"]}
         addresses = ("a:1", "b:2", "[::1]:3")
         for kind, index, place in (("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)):
             found = self.read({"cluster": jobs, "task": {"type": kind, "index": index}})
             self.assertEqual(found, cluster.Cluster(addresses, place))
 
-    def test_what_is_malformed_is_named(self):
+    def test_malformed_tf_config_is_refused_with_reason(self):
         own = {"type": "worker", "index": 0}
 
         def worker(addresses, task=own):
@@ -90,7 +90,7 @@ class FromEnvironmentTest(tf.test.TestCase):
             self.assertIn(part, str(caught.exception))
             self.assertRegex(str(caught.exception), r"^TF_CONFIG [^\n]*\.$")
 
-    def test_hidden(self):
+    def test_hide_removes_tf_config_temporarily(self):
         with mock.patch.dict(os.environ, {"TF_CONFIG": "x"}):
             with cluster.hide():
                 self.assertNotIn("TF_CONFIG", os.environ)
@@ -98,7 +98,7 @@ class FromEnvironmentTest(tf.test.TestCase):
 
 
 class RendezvousTest(tf.test.TestCase):
-    """Workers are threads with their own ids; a loss is recorded instead of restarting."""
+    """Workers are threads with their own ids. They record a lost worker instead of restarting."""
 
     def setUp(self):
         super().setUp()
@@ -111,14 +111,15 @@ class RendezvousTest(tf.test.TestCase):
         patched["_restart"] = lambda index, lost: self.losses.put((index, lost))
         patch = mock.patch.multiple(cluster, **patched)
         patch.start()
-        self.addCleanup(patch.stop)  # Last, once no thread can restart.
+        self.addCleanup(patch.stop)  # Runs last, when no thread can restart.
         self.addCleanup(self.pool.shutdown)
         self.addCleanup(self.is_over.set)
 
     def work(self, index, settings=dict, seconds=20.0, train=None, decided=None, **options):
-        """Returns the future of a worker's error, or None on success; it trains until `is_over`.
+        """Starts a worker; returns the future of its error, None on success.
 
-        `settings` is a function of what the chief has decided where the test says what that is.
+        By default the worker trains until `is_over`. `settings` is a function of the chief's
+        decisions if `decided` is set, and otherwise a function without arguments.
         """
         workers = cluster.Cluster(self.addresses, index)
         train = train or (lambda: self.assertTrue(self.is_over.wait(TIMEOUT)))
@@ -138,7 +139,7 @@ class RendezvousTest(tf.test.TestCase):
         return self.pool.submit(come)
 
     def work_all(self, settings=({}, {}, {}), **options):
-        """Returns the errors of workers that do not train."""
+        """Returns the errors, as texts, of workers that end without training."""
         started = [
             self.work(index, lambda own=own: own, train=lambda: None, **options)
             for index, own in enumerate(settings)
@@ -194,7 +195,10 @@ class RendezvousTest(tf.test.TestCase):
         return f"the chief ({self.addresses[0]})"
 
     def work_with_one_by_hand(self, index, **options):
-        """Returns the futures of the other workers; the process "hand" sends no heartbeats."""
+        """Writes the records of worker `index` by hand; returns the futures of the other workers.
+
+        That worker has the id "hand" and sends no heartbeats.
+        """
         if index == 0:
             self.write(0, {"id": "hand"})
         others = [i for i in range(len(self.addresses)) if i != index]
@@ -208,7 +212,7 @@ class RendezvousTest(tf.test.TestCase):
         return started
 
     def work_before_chief(self, index):
-        """Returns the future of a worker that has reported to an earlier chief, and waits."""
+        """Returns the future of a worker that has reported to an earlier chief and is waiting."""
         self.write(0, {"id": "killed"})
         worker = self.work(index)
         self.wait_for(lambda: self.read(index))
@@ -219,7 +223,7 @@ class RendezvousTest(tf.test.TestCase):
         self.assertCountEqual(found, expected)
         self.assertTrue(self.losses.empty())
 
-    def test_all_come_and_nobody_is_missed_at_the_end(self):
+    def test_all_workers_train_and_end_without_losses(self):
         remote = [] if tf.__version__.startswith("1.") else ["ram://cluster_test/output"]
         for output_dir in [self.output_dir, *remote]:
             self.output_dir = output_dir
@@ -229,7 +233,7 @@ class RendezvousTest(tf.test.TestCase):
             self.assertEqual(files.listdir(output_dir), [])
             self.assertTrue(self.losses.empty())
 
-    def test_who_has_done_its_part_is_not_missed(self):
+    def test_finished_workers_are_not_reported_lost(self):
         chief = self.work(0)
         others = [self.work(index, train=lambda: None) for index in (1, 2)]
         self.assertEqual([other.result(TIMEOUT) for other in others], [None, None])
@@ -238,12 +242,12 @@ class RendezvousTest(tf.test.TestCase):
         self.end(chief)
         self.assertTrue(self.losses.empty())
 
-    def test_a_single_worker_waits_for_nobody(self):
+    def test_single_worker_does_not_wait(self):
         self.addresses = self.addresses[:1]
         self.assertEqual(self.work_all([{}]), ["None"])
         self.assertEqual(os.listdir(self.output_dir), [])
 
-    def test_other_settings(self):
+    def test_differing_settings_are_refused_on_all_workers(self):
         started = [self.work(index, lambda: {"model: size": 8}) for index in (0, 1)]
         self.wait_for(lambda: self.read(1))
         started.append(self.work(2, lambda: {"model: size": 4}))
@@ -251,7 +255,7 @@ class RendezvousTest(tf.test.TestCase):
         errors = [str(future.result(TIMEOUT)) for future in started]
         self.assertEqual(errors, ["TF_CONFIG: " + message] * 3)
 
-    def test_a_setting_that_only_one_of_both_has(self):
+    def test_setting_missing_on_one_worker_is_refused(self):
         self.addresses = self.addresses[:2]
         for own, others in (({}, {"weights": [1, 2]}), ({"weights": (1, 2)}, {})):
             for error in self.work_all([own, others]):
@@ -259,8 +263,8 @@ class RendezvousTest(tf.test.TestCase):
                 self.assertIn(f": {others.get('weights')}, not ", error)
         self.assertEqual(self.work_all([{"weights": (1, 2)}] * 2), ["None"] * 2)
 
-    def test_the_chief_decides(self):
-        """The chief's settings win over those of a killed chief or of the worker itself."""
+    def test_workers_adopt_the_chiefs_decisions(self):
+        """The chief's decisions override those of a killed chief and those of the worker itself."""
         self.write(0, {"id": "killed", "decided": {"precision": "bfloat16"}})
         asked, own = [], {"precision": "float64"}
 
@@ -273,7 +277,7 @@ class RendezvousTest(tf.test.TestCase):
         self.end(self.work(0, settings, decided={"precision": "float32"}), *others)
         self.assertEqual(asked, ["bfloat16"] * 2 + ["float32"] * 3)
 
-    def test_a_workers_own_error_is_not_taken_for_a_missing_chief(self):
+    def test_worker_error_is_not_reported_as_missing_chief(self):
         def broken():
             raise UserError("--output_dir cannot be read.")
 
@@ -281,17 +285,17 @@ class RendezvousTest(tf.test.TestCase):
         error = self.work(1, broken).result(TIMEOUT)
         self.assertEqual(str(error), "--output_dir cannot be read.")
 
-    def test_a_missing_worker(self):
+    def test_missing_worker_or_chief_is_reported(self):
         share = f"; all workers must share --output_dir ({self.output_dir})."
         late = f"TF_CONFIG: {self.name(2)} did not arrive in 2 seconds{share}"
         other = self.work_before_chief(1)
         chief = self.work(0, seconds=2.0)
         self.assertEqual([str(f.result(TIMEOUT)) for f in (chief, other)], [late] * 2)
-        other = self.work(1, seconds=0.1).result(TIMEOUT)  # There is only the old chief's record.
+        other = self.work(1, seconds=0.1).result(TIMEOUT)  # Only the old chief's record exists.
         late = f"TF_CONFIG: {self.chief()} did not answer within 0.1 seconds{share}"
         self.assertEqual(str(other), late)
 
-    def test_a_missing_worker_that_is_not_needed(self):
+    def test_chief_continues_without_an_unneeded_worker(self):
         other = self.work_before_chief(1)
         started = self.work(0, seconds=2.0, needs_all=False), other
         self.wait_for(lambda: self.read(0).get("members"))
@@ -299,7 +303,7 @@ class RendezvousTest(tf.test.TestCase):
         self.end(*started)
         self.assertTrue(self.losses.empty())
 
-    def test_a_worker_that_gave_up_is_not_waited_for_later(self):
+    def test_worker_that_timed_out_can_be_started_again(self):
         chief = self.work(0)
         self.chief_id()
         self.assertIn("did not answer", str(self.work(1, seconds=0.5).result(TIMEOUT)))
@@ -307,13 +311,13 @@ class RendezvousTest(tf.test.TestCase):
         self.end(chief, self.work(1), self.work(2))
         self.assertTrue(self.losses.empty())
 
-    def test_the_chief_ends_before_a_worker_has_read_the_answer(self):
+    def test_answer_remains_readable_after_chief_ends(self):
         self.addresses = self.addresses[:2]
         (chief,) = self.work_with_one_by_hand(1, train=lambda: None)
         self.assertIsNone(chief.result(TIMEOUT))
         self.assertEqual(self.read(0)["members"]["1"], "hand")
 
-    def test_records_of_an_earlier_run(self):
+    def test_records_of_earlier_runs_are_ignored(self):
         self.write(0, {"id": "a", "members": {"0": "a", "1": "b"}, "problem": "other settings"})
         self.write(1, {"id": "b", "chief": "a", "settings": {"step": 7}, "left": True})
         self.write(2, {"id": "c", "chief": "a", "settings": {}})
@@ -328,7 +332,7 @@ class RendezvousTest(tf.test.TestCase):
         self.end(self.work(0, lambda: {"step": 0}), *others)
         self.assertEqual(asked, [20, 0])
 
-    def test_a_worker_that_is_killed_while_it_waits(self):
+    def test_worker_killed_while_waiting_can_be_restarted(self):
         chief = self.work(0)
         self.write(1, {"id": "killed", "chief": self.chief_id(), "settings": {}})
         other = self.work(1)
@@ -336,7 +340,7 @@ class RendezvousTest(tf.test.TestCase):
         self.end(chief, other, self.work(2))
         self.assertTrue(self.losses.empty())
 
-    def test_a_worker_that_is_started_again(self):
+    def test_worker_restarted_during_training_is_reported_lost(self):
         for index in (0, 1):
             self.output_dir = os.path.join(self.output_dir, str(index))
             others = [i for i in range(3) if i != index]
@@ -345,11 +349,11 @@ class RendezvousTest(tf.test.TestCase):
                 self.wait_for(lambda o=others: all(self.read(i).get("beat") for i in o))
                 again = self.work(index, seconds=1.0)
                 self.assert_losses(*((i, self.name(index)) for i in others))
-            self.assertIsInstance(again.result(TIMEOUT), UserError)  # Nobody waits for it here.
+            self.assertIsInstance(again.result(TIMEOUT), UserError)  # No peer joins it here.
             self.end(*started)
             self.is_over.clear()
 
-    def test_a_worker_that_is_silent(self):
+    def test_silent_worker_is_reported_lost(self):
         for index in (0, 1):
             self.output_dir = os.path.join(self.output_dir, str(index))
             started = self.work_with_one_by_hand(index)
@@ -357,8 +361,8 @@ class RendezvousTest(tf.test.TestCase):
             self.end(*started)
             self.is_over.clear()
 
-    def test_a_worker_that_leaves(self):
-        """Only a training process restarts, not one that was asked to end, or that failed."""
+    def test_failed_or_interrupted_worker_is_reported_lost(self):
+        """A process that is training restarts. One that was interrupted or that failed does not."""
         for error in (KeyboardInterrupt(), UserError("--learning_rate."), ValueError("a bug")):
             leaves = self.work(1, train=mock.Mock(side_effect=error))
             started = [self.work(index) for index in (0, 2)]
@@ -367,14 +371,14 @@ class RendezvousTest(tf.test.TestCase):
             self.end(*started)
             self.is_over.clear()
 
-    def test_an_error_of_tensorflow_may_come_of_a_loss(self):
+    def test_lost_chief_is_reported_after_connection_error(self):
         self.addresses = self.addresses[:2]
         error = tf.errors.UnavailableError(None, None, "Connection reset by peer")
         (other,) = self.work_with_one_by_hand(0, train=mock.Mock(side_effect=error))
         self.assert_losses((1, self.chief()))
         self.assertIs(other.result(TIMEOUT), error)
 
-    def test_an_error_of_tensorflow_without_a_loss_is_the_workers_own(self):
+    def test_tensorflow_error_without_lost_peer_ends_the_worker(self):
         self.addresses = self.addresses[:2]
         fails = mock.Mock(side_effect=tf.errors.InvalidArgumentError(None, None, "a bug"))
         chief, other = self.work(0), self.work(1, train=fails)
@@ -382,7 +386,7 @@ class RendezvousTest(tf.test.TestCase):
         self.assert_losses((0, self.name(1)))
         self.end(chief)
 
-    def test_damaged_records(self):
+    def test_damaged_records_are_ignored(self):
         damaged = [b"", b"{", b"[]", b"[" * 100000, b"\xff"]
         damaged += [{}, {"id": 1}, {"id": "a", "members": []}, {"id": "a", "settings": "x"}]
         for content in damaged:
@@ -398,11 +402,11 @@ class RendezvousTest(tf.test.TestCase):
         self.end(*started)
         self.assertTrue(self.losses.empty())
 
-    def test_a_folder_that_cannot_be_written(self):
+    def test_unwritable_folder_is_reported(self):
         with open(os.path.dirname(self.path(0)), "w"):
             self.assertIn("cannot be written", str(self.work(0).result(TIMEOUT)))
 
-    def test_a_port_that_is_taken(self):
+    def test_port_in_use_is_reported(self):
         for index in (0, 1):
             with socket.socket() as other:
                 other.bind(("127.0.0.1", int(self.addresses[index].split(":")[1])))
@@ -411,7 +415,7 @@ class RendezvousTest(tf.test.TestCase):
             self.assertRegex(error, f"{self.addresses[index]} .*in use")
         self.assertEqual(os.listdir(self.output_dir), [])
 
-    def test_nothing_listens(self):
+    def test_training_workers_leave_their_ports_closed(self):
         started = self.train_all()
         for address in self.addresses:
             with socket.socket() as client:
@@ -420,7 +424,7 @@ class RendezvousTest(tf.test.TestCase):
 
 
 class StartAgainTest(tf.test.TestCase):
-    def test_what_is_left_behind_goes_before_it(self):
+    def test_restart_cleans_up_before_exec(self):
         done = mock.Mock()
         with mock.patch.object(os, "execv", done.execv):
             cluster._restart(done.clean_up, "worker 1")
@@ -440,9 +444,9 @@ class ScriptRendezvousTest(ScriptTestCase):
         assert code is None, stderr
 
     def rendezvous(self, index, *arguments, then=None):
-        """Returns `then` applied to the arguments of `cluster.rendezvous` from `settings` on.
+        """Runs a worker up to its rendezvous; returns its settings, or the result of `then`.
 
-        By default a worker's settings.
+        `then` gets the arguments of `cluster.rendezvous` from `settings` on.
         """
         found, then = [], then or (lambda settings, decided, *rest: settings(decided))
 
@@ -460,7 +464,7 @@ class ScriptRendezvousTest(ScriptTestCase):
         self.assert_one_sentence(code, stderr, ["All have come"])
         return found[0]
 
-    def test_settings_that_differ(self):
+    def test_differing_flags_yield_differing_settings(self):
         chief = self.rendezvous(0)
         self.assertEqual(self.rendezvous(1), chief)
         for flag, name in (
@@ -471,7 +475,7 @@ class ScriptRendezvousTest(ScriptTestCase):
             differing = {key for key in {**chief, **other} if chief.get(key) != other.get(key)}
             self.assertIn(name, differing)
 
-    def test_the_chief_measures_for_all(self):
+    def test_only_the_chief_measures_precision(self):
         def decided(settings, decided, *rest):
             return decided["precision"], settings({"precision": "bfloat16"})["training: precision"]
 
@@ -484,10 +488,10 @@ class ScriptRendezvousTest(ScriptTestCase):
             _, workers = self.rendezvous(1, then=decided)
             self.assertEqual(workers, "bfloat16")
             _, workers = self.rendezvous(1, "--precision=float32", then=decided)
-            self.assertEqual(workers, "float32")  # Differs from the chief's, and is refused.
+            self.assertEqual(workers, "float32")  # Differs from the chief's, so that it is refused.
         self.assertEqual(measured.call_count, 1)
 
-    def test_a_worker_that_takes_the_chiefs_precision_trains_the_chiefs_run(self):
+    def test_worker_adopts_chiefs_precision_and_run_identity(self):
         def trained(settings, decided, *rest):
             settings({"precision": "bfloat16"})
             (model, *_), _ = built.call_args
@@ -503,14 +507,14 @@ class ScriptRendezvousTest(ScriptTestCase):
             self.assertEqual(chief[0], "bfloat16")
             self.assertEqual(self.rendezvous(1, then=trained), chief)
 
-    def test_the_last_checkpoint(self):
+    def test_settings_include_the_last_checkpoint(self):
         name = "last checkpoint in --output_dir"
         self.assertEqual(self.rendezvous(1)[name], 0)
         shutil.rmtree(self.output_dir, ignore_errors=True)
         shutil.copytree(self.trained, self.output_dir)
         self.assertGreater(self.rendezvous(1)[name], 0)
 
-    def test_after_the_last_step_nobody_is_needed(self):
+    def test_no_worker_is_needed_after_the_last_step(self):
         def needs_all(settings, decided, seconds, needed, clean_up):
             return needed
 
@@ -521,7 +525,7 @@ class ScriptRendezvousTest(ScriptTestCase):
         with mock.patch.object(estimator.Estimator, "last_step", side_effect=self.fail):
             self.rendezvous(1, then=needs_all)  # The chief may be clearing the folder.
 
-    def test_who_starts_again_leaves_no_copy_of_the_given_adapter(self):
+    def test_cleanup_removes_copy_of_supplied_adapter(self):
         scratch = os.path.join(self.folder, "scratch")
         os.mkdir(scratch)
 

@@ -1,4 +1,4 @@
-"""Tests of config.py: BERT's flags with BERT's types and defaults, ours, and their values."""
+"""Tests of config.py: BERT's flags with their types and defaults, our flags, and their values."""
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -43,7 +43,7 @@ BERT_FLAGS = {
 
 
 class OutputDirTest(tf.test.TestCase):
-    def test_each_method_has_a_folder_of_its_own(self):
+    def test_each_method_has_its_own_output_folder(self):
         for arguments, expected in (
             ([], "output/mrpc"),
             (["--tuning=adapters", "--adapter_size=8"], "output/mrpc"),
@@ -55,14 +55,14 @@ class OutputDirTest(tf.test.TestCase):
 
 
 class DefineTest(tf.test.TestCase):
-    def test_every_flag_of_bert_has_its_type_and_default(self):
+    def test_bert_flags_keep_their_types_and_defaults(self):
         values = classifier_flags()
         for name, (kind, default) in BERT_FLAGS.items():
             self.assertEqual(
                 (values[name].flag_type(), values[name].default), (kind, default), name
             )
 
-    def test_two_scripts_in_one_process(self):
+    def test_flags_of_two_scripts_are_independent(self):
         first, second = flags.FlagValues(), flags.FlagValues()
         FinetuningConfig.define_flags(first)
         FinetuningConfig.define_flags(second)
@@ -71,10 +71,10 @@ class DefineTest(tf.test.TestCase):
         second(["b"])
         self.assertEqual((first.adapter_size, second.adapter_size), (8, 64))
 
-    def test_importing_a_script_defines_nothing(self):
+    def test_importing_a_script_defines_no_flags(self):
         self.assertNotIn("adapter_size", flags.FLAGS)
 
-    def test_bounds(self):
+    def test_invalid_flag_values_are_refused(self):
         at_least_one = [
             "train_batch_size",
             "eval_batch_size",
@@ -104,7 +104,7 @@ class DefineTest(tf.test.TestCase):
 
 
 class StagesTest(RefusalTestCase):
-    def test_stages(self):
+    def test_stages_follow_the_do_flags(self):
         for arguments, expected in (
             ([], ["train", "eval"]),
             (["--do_train"], ["train"]),
@@ -115,7 +115,7 @@ class StagesTest(RefusalTestCase):
         ):
             self.assertEqual(classifier_config(*arguments).stages, expected)
 
-    def test_all_off(self):
+    def test_disabling_all_stages_is_refused(self):
         parts = ["--do_train", "--do_eval", "--do_predict"]
         self.assert_refused(parts, classifier_config, "--do_train=false")
 
@@ -125,7 +125,7 @@ class TuningTest(RefusalTestCase):
         config = classifier_config(*arguments)
         return config.tuning, config.adapter
 
-    def test_adapters(self):
+    def test_flags_set_tuning_and_adapter(self):
         method, adapter = self.settings()
         self.assertEqual((method, adapter), (tuning.Tuning(), modeling.AdapterConfig()))
         method, adapter = self.settings(
@@ -137,7 +137,7 @@ class TuningTest(RefusalTestCase):
         self.assertEqual(method, tuning.Tuning(train_pooler=True))
         self.assertEqual(adapter, modeling.AdapterConfig(8, "relu", 0.01, "feedforward_adapter"))
 
-    def test_variants(self):
+    def test_variant_flags_set_the_adapter_config(self):
         _, adapter = self.settings(
             "--adapter_normalization=batch",
             "--adapter_depth=3",
@@ -156,7 +156,7 @@ class TuningTest(RefusalTestCase):
         )
         self.assertEqual(adapter, expected)
 
-    def test_some_layers(self):
+    def test_adapter_layers_set_default_of_layer_norms(self):
         method, adapter = self.settings("--adapter_layers=1")
         self.assertEqual((method.layer_norms, adapter.layers), ("adapted", (1,)))
         method, adapter = self.settings("--adapter_layers=0-1", "--layer_norms=all")
@@ -164,7 +164,7 @@ class TuningTest(RefusalTestCase):
         method, adapter = self.settings("--layer_norms=none")
         self.assertEqual((method.layer_norms, adapter.layers), ("none", None))
 
-    def test_layers_are_indices_and_ranges(self):
+    def test_adapter_layers_accept_indices_and_ranges(self):
         for text, layers in (
             ("6-11", (6, 7, 8, 9, 10, 11)),
             ("0,2,4-5", (0, 2, 4, 5)),
@@ -182,7 +182,7 @@ class TuningTest(RefusalTestCase):
             with self.assertRaisesRegex(UserError, f"--adapter_layers={text}: .*{part}"):
                 configs.parse_layers(text)
 
-    def test_layers_that_the_encoder_lacks(self):
+    def test_layers_beyond_the_encoder_are_refused(self):
         for text, refused in (("0-11", False), ("12", True), ("6-12", True)):
             _, adapter = self.settings("--adapter_layers=" + text)
             if refused:
@@ -199,19 +199,19 @@ class TuningTest(RefusalTestCase):
         ):
             self.assertEqual(self.settings(*arguments), (expected, None))
 
-    def test_a_pooler_that_is_trained_anyway(self):
+    def test_redundant_train_pooler_logs_a_warning(self):
         with self.assertLogs("absl", "WARNING") as logs:
             self.settings("--tuning=full", "--train_pooler")
         self.assertIn("--train_pooler has no effect: --tuning=full", logs.output[0])
 
-    def test_flags_of_adapters_that_other_methods_do_not_use_are_named(self):
+    def test_ignored_adapter_flags_log_warnings(self):
         with self.assertLogs("absl", "WARNING") as logs:
             self.settings("--tuning=head", "--adapter_size=8", "--adapter_sites=attention")
         for flag, line in zip(("sites=attention", "size=8"), logs.output):
             self.assertIn(f"--adapter_{flag} is ignored: --tuning=head", line)
         self.assertLen(logs.output, 2)
 
-    def test_refused(self):
+    def test_invalid_settings_are_refused(self):
         for arguments, part in (
             (["--adapter_size=0"], "--adapter_size must be at least 1, but is 0"),
             (["--adapter_fn=none"], "--tuning=full"),

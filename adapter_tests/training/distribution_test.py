@@ -29,12 +29,13 @@ pytestmark = pytest.mark.estimator
 TWO = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
 ONE = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
 TF1 = tf.__version__.startswith("1.")
-# The first case runs on two replicas, the others on more; DISTRIBUTED_CASES=all tries all.
+# The first case runs on two replicas, the others on more. With DISTRIBUTED_CASES=all, all cases
+# run on any number of replicas.
 CASES = ("adapters/classifier", "full/span", "adapters/tagging")
 ALL_CASES = (*CASES, "adapters/span", "full/classifier")
 
-# The span head's softmax over positions does not depend on them: their gradients are nothing but
-# rounding, which Adam scales up.
+# The span head's softmax over positions does not depend on these variables. Their gradients are
+# only rounding errors, which Adam scales up.
 FLAT = ("cls/squad/output_bias", "bert/encoder/layer_1/output/LayerNorm/beta")
 
 
@@ -48,13 +49,13 @@ class ChooseTest(tf.test.TestCase):
             self.choose(*args, **kwargs)
         return str(caught.exception)
 
-    def test_none(self):
+    def test_distribution_none_has_no_strategy(self):
         self.assertEqual(self.choose("none"), distribution.Distribution())
         self.assertIsNone(self.choose("none").strategy())
         # TPU pods' hosts may have the variable set for other programs.
         self.assertEqual(self.choose("none", True, TWO).kind, "none")
 
-    def test_flags_that_go_against_each_other(self):
+    def test_conflicting_flags_are_refused(self):
         for kind in ("mirrored", "multi_worker"):
             self.assertRegex(self.refusal(kind, True), f"--distribution={kind} .* --use_tpu=True")
         for kind in ("none", "mirrored"):
@@ -62,19 +63,19 @@ class ChooseTest(tf.test.TestCase):
             self.assertRegex(message, f"cluster of 2 workers.*multi_worker.*--distribution={kind}")
 
     @unittest.skipUnless(TF1, "TensorFlow 2 can")
-    def test_tensorflow_1(self):
+    def test_tensorflow_1_is_refused(self):
         for kind in ("mirrored", "multi_worker"):
             self.assertRegex(self.refusal(kind), f"--distribution={kind} needs TensorFlow 2")
 
     @unittest.skipIf(TF1, "refused as a whole")
-    def test_what_is_missing(self):
+    def test_missing_tf_config_and_gpus_are_reported(self):
         self.assertRegex(self.refusal("multi_worker"), "requires TF_CONFIG, which is not set")
         with mock.patch.object(distribution, "_gpus", return_value=[]):
             self.assertRegex(self.refusal("mirrored"), "TensorFlow finds none")
         self.assertRegex(self.refusal("multi_worker", tf_config="{"), "cannot be read")
 
     @unittest.skipIf(TF1, "refused as a whole")
-    def test_replicas(self):
+    def test_replicas_are_counted_over_workers_and_gpus(self):
         workers = cluster.Cluster(("a:1", "b:1"), 1)
         for gpus, replicas in ((0, 2), (1, 2), (4, 8)):
             with mock.patch.object(distribution, "_gpus", return_value=["gpu"] * gpus):
@@ -85,7 +86,7 @@ class ChooseTest(tf.test.TestCase):
 @unittest.skipIf(TF1, "--distribution needs TensorFlow 2")
 @pytest.mark.slow
 class TrainingTest(tf.test.TestCase):
-    """20 steps on the same global batches as on one device."""
+    """Trains 20 steps on the same global batches as on one device."""
 
     @classmethod
     def setUpClass(cls):
@@ -93,7 +94,7 @@ class TrainingTest(tf.test.TestCase):
         cls.folder = tempfile.mkdtemp()
         tiny.write_bert(os.path.join(cls.folder, "bert"))
         cases = ALL_CASES if cls.tries_all() else CASES
-        with contextlib.ExitStack() as restored:  # Restores what it changes in its process.
+        with contextlib.ExitStack() as restored:  # Undoes the changes of `main`.
             restored.enter_context(mock.patch.object(modeling, "dropout"))
             restored.enter_context(mock.patch.object(xla, "can_fuse"))
             restored.enter_context(mock.patch.dict(os.environ, TF_CONFIG=ONE))
@@ -134,7 +135,7 @@ class TrainingTest(tf.test.TestCase):
 
     @staticmethod
     def shown_losses(folder):
-        """Returns a list of the (step, loss) that TensorBoard shows."""
+        """Returns the list of (step, loss) that TensorBoard shows."""
         (path,) = tf.io.gfile.glob(os.path.join(folder, "events.out.tfevents.*"))
         return [
             (event.step, value.simple_value)
@@ -169,16 +170,16 @@ class TrainingTest(tf.test.TestCase):
             self.assertEqual([step for step, _ in expected], [10, 20])
             self.assertAllClose(shown, expected, rtol=0, atol=tolerance)
 
-    def test_two_devices(self):
+    def test_two_devices_train_like_one(self):
         self.check("mirrored", 2)
 
-    def test_four_devices(self):
+    def test_four_devices_train_like_one(self):
         self.check("mirrored", 4)
 
-    def test_two_processes(self):
+    def test_two_processes_train_like_one(self):
         self.check("multi_worker", 2)
 
-    def test_three_processes(self):
+    def test_three_processes_train_like_one(self):
         self.check("multi_worker", 3)
 
 
@@ -221,7 +222,7 @@ class KilledWorkerTest(tf.test.TestCase):
         )
 
     def run_both(self, name, killed=None):
-        """Trains; returns (output_dir, each worker's output)."""
+        """Trains; kills and restarts worker `killed`; returns (output_dir, workers' outputs)."""
         output_dir = os.path.join(self.folder, name)
         workers = [f"127.0.0.1:{tiny.free_port()}" for _ in range(2)]
         both = [self.start(workers, index, output_dir) for index in range(2)]
@@ -243,7 +244,7 @@ class KilledWorkerTest(tf.test.TestCase):
         with open(os.path.join(folder, "eval_results.txt")) as reader:
             return re.sub("loss = .*", "", reader.read())
 
-    def test_the_others_wait_for_it_and_all_end_in_the_same_weights(self):
+    def test_run_with_killed_worker_ends_in_same_weights(self):
         straight, (chief, other) = self.run_both("straight")
         self.assertIn("at step 200", chief)
         self.assertIn("Worker 1 is done", other)

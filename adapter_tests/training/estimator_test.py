@@ -67,7 +67,7 @@ class TrainingTestCase(tf.test.TestCase):
         return estimator.Estimator(model_settings, run, head or heads.classifier_head(2))
 
     def start(self, *method, **options):
-        """Returns a checkpoint of the initial weights: a warm-up step has the rate 0."""
+        """Returns a checkpoint of the initial weights; its only step warms up, with rate 0."""
         folder = self.new_dir()
         self.runner(folder, *method, steps=1, num_warmup_steps=1, **options).train(tiny.arrays())
         return self.full_checkpoint(folder)
@@ -97,7 +97,7 @@ class FreezingTest(TrainingTestCase):
     def train(self, method, num_layers=None, **options):
         output_dir = self.new_dir()
         self.runner(output_dir, method, num_layers, **options).train(tiny.arrays())
-        # Initial values depend on seed and name, so those of "full" are those of all methods.
+        # Initial values depend on seed and name, so every method has those of "full".
         of = "adapters" if method == "adapters" else "full"
         if of not in self._starts:
             self._starts[of] = all_tensors(self.start(of))
@@ -107,7 +107,10 @@ class FreezingTest(TrainingTestCase):
         return start, all_tensors(output_dir)
 
     def check(self, start_and_end, encoder_trains):
-        """All trained variables changed and are saved with Adam's slots and the step, no others."""
+        """Checks that all trained variables changed.
+
+        The checkpoint must hold these variables, their Adam slots and the step, and nothing else.
+        """
         start, end = start_and_end
         trained = {n for n in start if n not in self.pretrained or encoder_trains(n)}
         slots = {name + slot for name in trained for slot in ("/adam_m", "/adam_v")}
@@ -115,7 +118,7 @@ class FreezingTest(TrainingTestCase):
         for name in trained:
             self.assertNotAllEqual(start[name], end[name], name)
 
-    def test_adapters(self):
+    def test_adapters_train_with_layer_norms_and_head(self):
         values = self.train("adapters")
         self.check(values, lambda name: "LayerNorm" in name)
         end = values[1]
@@ -124,7 +127,7 @@ class FreezingTest(TrainingTestCase):
         self.assertLen(adapters, 16)
         self.assertLen({end[name].tobytes() for name in adapters}, 16)
 
-    def test_other_methods(self):
+    def test_each_method_trains_only_its_variables(self):
         def in_top_layer(name):
             return "/layer_1/" in name or "/pooler/" in name
 
@@ -134,7 +137,7 @@ class FreezingTest(TrainingTestCase):
         self.check(self.train("layer_norm"), lambda name: "LayerNorm" in name)
         self.check(self.train("head"), lambda name: False)
 
-    def test_a_variable_of_the_head_that_the_loss_does_not_use_is_an_error(self):
+    def test_unused_variable_of_the_head_is_refused(self):
         def head(*args):
             tf.get_variable("unused", [2])
             return heads.classifier_head(2)(*args)
@@ -145,7 +148,7 @@ class FreezingTest(TrainingTestCase):
             build = model_fn.model_fn_builder(runner.model, head)
             build(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 5})
 
-    def test_train_pooler(self):
+    def test_train_pooler_also_trains_the_pooler(self):
         method = tuning.Tuning("adapters", train_pooler=True)
         values = self.train("adapters", tuning=method)
         self.check(values, lambda name: "LayerNorm" in name or "/pooler/" in name)
@@ -155,7 +158,7 @@ class FreezingTest(TrainingTestCase):
 @pytest.mark.without_xla
 @pytest.mark.slow
 class ResumingTest(TrainingTestCase):
-    def test_two_runs_of_one_seed_are_equal_and_of_two_differ(self):
+    def test_weights_are_determined_by_the_seed(self):
         folders = [self.new_dir() for _ in range(3)]
         for folder, seed in zip(folders, (7, 7, 8)):
             self.runner(folder, random_seed=seed).train(tiny.arrays())
@@ -163,7 +166,7 @@ class ResumingTest(TrainingTestCase):
         with self.assertRaises(AssertionError):
             self.assertSameWeights(folders[0], folders[2])
 
-    def test_a_stopped_run_goes_on_to_the_same_weights(self):
+    def test_resumed_run_reaches_the_same_weights(self):
         straight, resumed = self.new_dir(), self.new_dir()
         self.runner(straight, "full", steps=9).train(tiny.arrays())
         self.runner(resumed, "full", steps=9, save=2).train(tiny.arrays(), stop=4)
@@ -172,7 +175,7 @@ class ResumingTest(TrainingTestCase):
         self.assertEqual(checkpoints.last_step(resumed), 9)
         self.assertSameWeights(straight, resumed)
 
-    def test_ctrl_c_saves_the_step_it_stops_after(self):
+    def test_ctrl_c_saves_the_last_step(self):
         tiny.enable_signals(self)
         folder = self.new_dir()
         runner = self.runner(folder, steps=100, save=1000)
@@ -197,7 +200,7 @@ class ResumingTest(TrainingTestCase):
         self.assertEqual(signal.getsignal(signal.SIGINT), before)
         self.assertEqual(checkpoints.last_step(folder), 3)
 
-    def test_a_diverged_training_saves_nothing_more(self):
+    def test_diverged_training_stops_saving(self):
         folder = self.new_dir()
         runner = self.runner(folder, steps=4, save=1, learning_rate=1e38)
         with self.assertRaisesRegex(UserError, "NaN or Inf: --learning_rate=1e"):
@@ -206,7 +209,7 @@ class ResumingTest(TrainingTestCase):
 
 
 def accuracy_and_loss(arrays, predictions):
-    """Returns a score_fn for `estimator.Estimator.evaluate` that uses only probabilities."""
+    """Returns scores for `estimator.Estimator.evaluate` that use only probabilities."""
     probabilities = np.array([row["probabilities"] for row in predictions])
     labels = arrays["label_ids"]
     right = probabilities[np.arange(len(labels)), labels]
@@ -217,7 +220,7 @@ def accuracy_and_loss(arrays, predictions):
 @pytest.mark.estimator
 @pytest.mark.without_xla
 class EvaluationTest(TrainingTestCase):
-    def test_predictions_agree_with_the_scores(self):
+    def test_evaluation_scores_match_the_predictions(self):
         folder = self.new_dir()
         rows = tiny.arrays(rows=13)
         runner = self.runner(folder)
@@ -241,7 +244,7 @@ class EvaluationTest(TrainingTestCase):
 @pytest.mark.estimator
 @pytest.mark.without_xla
 class PaddingTest(TrainingTestCase):
-    """Results with batches by length, against those with fixed shapes, as on a TPU."""
+    """Compares results of batches by length with those of fixed shapes, as on a TPU."""
 
     @classmethod
     def setUpClass(cls):
@@ -251,7 +254,7 @@ class PaddingTest(TrainingTestCase):
 
     def setUp(self):
         super().setUp()
-        # In batches of 8, without a smaller last one.
+        # They fill batches of 8, without a smaller last one.
         self.rows = tiny.arrays(rows=24, seq_length=40)
         self.lengths = self.rows["input_mask"].sum(axis=1)
         self.folder = self.new_dir()
@@ -262,7 +265,7 @@ class PaddingTest(TrainingTestCase):
         runner.model = dataclasses.replace(runner.model, use_tpu=True)
         return runner
 
-    def test_scores_and_predictions(self):
+    def test_batching_by_length_keeps_scores_and_predictions(self):
         runner, fixed = self.runner(self.folder, learning_rate=0.03), self.fixed_runner()
         runner.train(self.rows)
         scores, expected = (
@@ -278,11 +281,11 @@ class PaddingTest(TrainingTestCase):
             )
             self.assertEqual(found.shape, (count, 2))
             self.assertAllClose(found, expected, rtol=0, atol=1e-5)
-            # No two rows are that close, so a swap would be noticed.
+            # No two rows are so close that a swap would go unnoticed.
             gaps = np.diff(np.sort(expected[:, 0]))
             self.assertGreater(gaps.min(), 2e-5)
 
-    def test_streamed_predictions_with_gates(self):
+    def test_streamed_predictions_apply_adapter_gates(self):
         runner = self.runner(self.folder, learning_rate=0.03)
         runner.train(self.rows)
         some = {name: values[:13] for name, values in self.rows.items()}
@@ -329,7 +332,7 @@ class PaddingTest(TrainingTestCase):
         self.assertLess(columns[-1], columns[0])
         self.assertEqual(self.batches(self.fixed_runner()), [])
 
-    def test_trained_weights(self):
+    def test_batching_by_length_keeps_trained_weights(self):
         def head(encoder, features, is_training, dropout_key):
             del is_training, dropout_key  # Dropout masks would depend on the batch's shape.
             return heads.classifier_head(2)(encoder, features, False, None)
@@ -371,18 +374,18 @@ class LessMemoryTest(TrainingTestCase):
         """Checks equality up to float error, relative to each tensor's largest element."""
         self.assertEqual(set(found), set(expected))
         for name, value in expected.items():
-            # A key's bias moves a whole row of scores: its gradient is 0 but for float error, which
-            # Adam makes a step of.
+            # A key's bias shifts a whole row of attention scores, so its gradient is 0 up to float
+            # error. Adam turns that error into a step.
             if "/self/key/bias" not in name:
                 error = np.abs(found[name] - value).max() / max(1e-12, np.abs(value).max())
                 self.assertLess(error, tolerance, name)
 
-    def test_parts_with_different_numbers_of_tags(self):
+    def test_accumulation_handles_unequal_numbers_of_tags(self):
         of_tags = {"head": tagging.KIND.head(2), "arrays": tiny.tagged(tiny.arrays(24))}
         whole = self.train(**of_tags)
         self.assertNear(self.train(**of_tags, gradient_accumulation_steps=4), whole, 1e-5)
 
-    def test_recomputed_activations_and_the_masks_of_parts(self):
+    def test_recomputation_reuses_dropout_masks_of_each_part(self):
         whole, in_parts = (
             [
                 self.train(
@@ -423,10 +426,10 @@ class ModelFnTest(TrainingTestCase):
         with self.assertRaisesRegex(UserError, r"output_weights.*\[3, 8\].*\[2, 8\]"):
             self.build(init_checkpoint=prefix)
 
-    def test_out_of_memory_is_said(self):
+    def test_out_of_memory_error_suggests_a_smaller_batch(self):
         runner = self.runner(self.new_dir())
         message = "Out of memory.* smaller batch size"
-        # TensorFlow's own message; it retries for half a minute before it gives up.
+        # These are TensorFlow's messages. A real failure would first retry for half a minute.
         for said in (
             "OOM when allocating tensor with shape[1048576,1048576] and type float",
             "Out of memory while trying to allocate 4398046511104 bytes.",
@@ -437,7 +440,7 @@ class ModelFnTest(TrainingTestCase):
             with out_of_memory, self.assertRaisesRegex(UserError, message):
                 runner.train(tiny.arrays())
 
-    def test_a_path_does_not_stand_for_memory(self):
+    def test_path_containing_oom_is_not_an_out_of_memory_error(self):
         runner = self.runner(self.new_dir())
         for folder in ("bloom", "Room", "oom"):
             said = f"/home/{folder}/partial.ckpt-3.tempstate; No space left on device"
@@ -469,7 +472,7 @@ class BatchNormTest(TrainingTestCase):
         rows = runner.predict(tiny.arrays(rows=7), checkpoint)
         return np.array([row["probabilities"] for row in rows])
 
-    def test_a_checkpoint_holds_them_and_no_moments_of_theirs(self):
+    def test_checkpoint_has_moving_statistics_without_moments(self):
         folder = self.new_dir()
         self.runner(folder).train(tiny.arrays())
         names = {name for name in all_tensors(folder) if "/BatchNorm/" in name}
@@ -485,7 +488,7 @@ class BatchNormTest(TrainingTestCase):
             start = 1.0 if "variance" in name else 0.0
             self.assertGreater(np.abs(value - start).max(), 0.01, name)
 
-    def test_another_process_predicts_the_same(self):
+    def test_restored_model_predicts_the_same(self):
         folder = self.new_dir()
         runner = self.runner(folder)
         runner.train(tiny.arrays())
@@ -502,7 +505,7 @@ class BatchNormTest(TrainingTestCase):
         other = self.runner(self.new_dir(), init_checkpoint=own, random_seed=8)
         self.assertAllEqual(self.probabilities(other), expected)
 
-    def test_further_training_starts_from_them(self):
+    def test_further_training_starts_from_moving_statistics(self):
         first = self.new_dir()
         self.runner(first).train(tiny.arrays())
         trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(first))
@@ -517,14 +520,14 @@ class BatchNormTest(TrainingTestCase):
         for name, value in found[0].items():  # The first step keeps a tenth of the old value.
             self.assertAllClose(found[1][name] - value, [0.7] * 3, rtol=1e-4, msg=name)
 
-    def test_a_stopped_run_goes_on_to_the_same_weights(self):
+    def test_resumed_run_reaches_the_same_weights(self):
         straight, resumed = self.new_dir(), self.new_dir()
         self.runner(straight, steps=6).train(tiny.arrays())
         self.runner(resumed, steps=6).train(tiny.arrays(), stop=3)
         self.runner(resumed, steps=6).train(tiny.arrays())
         self.assertSameWeights(straight, resumed)
 
-    def test_parts_of_a_batch_and_recomputed_activations(self):
+    def test_moving_statistics_average_over_batch_parts(self):
         """A step's statistics are the mean over its parts, also when parts are recomputed."""
         found = []
         for parts, recompute in ((1, False), (1, True), (2, False), (2, True)):
@@ -553,7 +556,7 @@ class BatchNormTest(TrainingTestCase):
 
 
 class ConnectTest(RefusalTestCase):
-    def test_every_flag_arrives(self):
+    def test_flags_are_copied_to_run_settings(self):
         values = classifier_config(
             "--eval_batch_size=7",
             "--train_batch_size=2",
@@ -573,7 +576,7 @@ class ConnectTest(RefusalTestCase):
         )
         self.assertEqual((run.tpu_cluster, run.master), (None, None))
 
-    def test_a_batch_without_equal_parts(self):
+    def test_batch_must_split_into_equal_parts(self):
         def parts(count, batch_size, use_tpu=False):
             values = classifier_config(
                 f"--gradient_accumulation_steps={count}", f"--train_batch_size={batch_size}"
@@ -588,7 +591,7 @@ class ConnectTest(RefusalTestCase):
         self.assert_refused(named, parts, 5, 12)
         self.assert_refused(["--num_tpu_cores=8"], parts, 8, 32, use_tpu=True)
 
-    def test_a_tpu_under_tensorflow_1_recomputes_nothing(self):
+    def test_recomputation_on_a_tpu_needs_tensorflow_2(self):
         def settings(version, use_tpu=True):
             found = mock.patch.object(devices, "find_tpu", return_value=(use_tpu, None))
             with found, mock.patch.object(devices.tf, "__version__", version):
@@ -598,7 +601,7 @@ class ConnectTest(RefusalTestCase):
         settings("1.15.5", use_tpu=False)
         self.assert_refused(["--recompute_activations", "TPU"], settings, "1.15.5")
 
-    def test_a_batch_that_replicas_cannot_share(self):
+    def test_batch_must_be_divisible_among_replicas(self):
         def settings(*arguments, eval_batch_size=8, use_tpu=False, replicas=1):
             distributed = distribution.Distribution("mirrored", replicas)
             with mock.patch.object(
@@ -628,24 +631,24 @@ class ConnectTest(RefusalTestCase):
 
 class TpuTest(tf.test.TestCase):
     def settings(self, cluster, *arguments):
-        """Returns (the run's settings, arguments of `find_tpu`) if it finds this cluster."""
+        """Returns (run settings, arguments of `find_tpu`) if `find_tpu` finds this cluster."""
         found = mock.patch.object(devices, "find_tpu", return_value=(True, cluster))
         with found as find:
             run, use_tpu = estimator.connect(classifier_config("--use_tpu", *arguments), "out")
         self.assertTrue(use_tpu)
         return run, find.call_args[0]
 
-    def test_the_tpu(self):
+    def test_run_uses_the_tpu_cluster_or_master(self):
         arguments = ("--tpu_name=n", "--tpu_zone=z", "--gcp_project=p", "--master=")
         run, asked = self.settings("cluster", *arguments)
         self.assertEqual(asked, (True, "n", "z", "p", "", 8))
-        # TensorFlow accepts only one of both.
+        # TensorFlow accepts only one of the two.
         self.assertEqual((run.tpu_cluster, run.master), ("cluster", None))
         run, asked = self.settings(None, "--master=grpc://h:1")
         self.assertEqual(asked, (True, None, None, None, "grpc://h:1", 8))
         self.assertEqual((run.tpu_cluster, run.master), (None, "grpc://h:1"))
 
-    def test_paths_that_a_tpus_host_cannot_read(self):
+    def test_local_paths_are_refused_for_a_remote_tpu(self):
         def check(output_dir, init_checkpoint, *arguments):
             config = classifier_config(*arguments)
             estimator.check_paths_for_tpu(

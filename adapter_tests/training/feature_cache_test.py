@@ -1,4 +1,4 @@
-"""Tests of feature_cache.py: what is cached and rebuilt, and failures that do not end the run."""
+"""Tests of feature_cache.py: caching, rebuilding, and failures that do not end the run."""
 
 import errno
 import json
@@ -43,18 +43,18 @@ class CacheTest(tf.test.TestCase):
             np.testing.assert_array_equal(found[name], value)
         return self.made
 
-    def test_made_once(self):
+    def test_arrays_are_built_once_per_key(self):
         self.assertEqual([self.cached(), self.cached(), self.cached("other")], [1, 1, 2])
         self.assertEqual(sorted(os.listdir(self.folder)), ["key", "other"])
 
-    def test_kept_nowhere(self):
+    def test_arrays_are_not_cached_without_a_folder(self):
         found = [feature_cache.load_or_build(None, "key", self.make)["ids"] for _ in range(2)]
         self.assertEqual(self.made, 2)
         for ids in found:
             np.testing.assert_array_equal(ids, self.EXPECTED["ids"])
         self.assertFalse(os.path.exists(self.folder))
 
-    def test_a_damaged_file_is_made_anew(self):
+    def test_damaged_files_are_rebuilt(self):
         self.cached()
         with open(os.path.join(self.folder, "key", "index.json")) as reader:
             index = reader.read()
@@ -94,14 +94,14 @@ class CacheTest(tf.test.TestCase):
         os.rename(os.path.join(self.folder, "other"), os.path.join(self.folder, "key"))
         self.assert_rebuilt("the key other")
 
-    def test_content_that_does_not_match_is_rebuilt(self):
+    def test_array_with_a_wrong_sha256_is_rebuilt(self):
         self.cached()
         path = os.path.join(self.folder, "key", "ids.npy")
         np.save(path, np.load(path)[::-1])
         self.assert_rebuilt("ids.npy has another SHA-256")
 
     def test_an_entry_without_a_sha256_is_rebuilt(self):
-        """As written by older versions, whose CRC-32s match any content."""
+        """Writes an entry as older versions did, with CRC-32s that match the wrong content."""
         entry, index = os.path.join(self.folder, "key"), {}
         os.makedirs(entry)
         for name, value in {**self.EXPECTED, "ids": self.EXPECTED["ids"][::-1]}.items():
@@ -114,7 +114,7 @@ class CacheTest(tf.test.TestCase):
             writer.write(f"{text}\n{zlib.crc32(text.encode())}")
         self.assert_rebuilt("no SHA-256")
 
-    def test_arrays_are_mapped_npy_files(self):
+    def test_arrays_are_read_only_mapped_npy_files(self):
         found = feature_cache.load_or_build(self.folder, "key", self.make)
         for name, value in found.items():
             self.assertIsInstance(value, np.memmap)
@@ -123,8 +123,8 @@ class CacheTest(tf.test.TestCase):
             file = os.path.join(self.folder, "key", name + ".npy")
             np.testing.assert_array_equal(np.load(file), value)
 
-    def test_a_damaged_entry_that_cannot_be_removed(self):
-        """As a folder of another user."""
+    def test_unremovable_damaged_entry_disables_caching(self):
+        """Such an entry may be in a folder of another user."""
         self.cached()
         entry, remove = os.path.join(self.folder, "key"), shutil.rmtree
         with open(os.path.join(entry, "ids.npy"), "wb"):
@@ -140,7 +140,7 @@ class CacheTest(tf.test.TestCase):
             self.assertEqual(self.cached(), 2)
         self.assertIn("Features are not cached", log.output[-1])
 
-    def test_what_a_kill_left_goes_after_a_day(self):
+    def test_abandoned_folders_are_removed_after_a_day(self):
         old, young, others = (64 * "a" + ".abcdefgh", 64 * "b" + ".abcdefgh", "notes.txt")
         for name in (old, young, others):
             os.makedirs(os.path.join(self.folder, name))
@@ -149,7 +149,7 @@ class CacheTest(tf.test.TestCase):
         self.cached()
         self.assertEqual(sorted(os.listdir(self.folder)), sorted([young, others, "key"]))
 
-    def test_errors_of_what_is_made_are_its_own(self):
+    def test_build_errors_are_raised_unchanged(self):
         def fail(add):
             add({"ids": np.arange(3)})
             raise UserError("The data are wrong.")
@@ -158,7 +158,7 @@ class CacheTest(tf.test.TestCase):
             feature_cache.load_or_build(self.folder, "key", fail)
         self.assertEqual(os.listdir(self.folder), [])
 
-    def test_another_process_was_first(self):
+    def test_concurrent_builds_leave_one_entry(self):
         def slow(add):
             self.cached()
             self.make(add)
@@ -167,14 +167,14 @@ class CacheTest(tf.test.TestCase):
         np.testing.assert_array_equal(found["ids"], self.EXPECTED["ids"])
         self.assertEqual(os.listdir(self.folder), ["key"])
 
-    def test_a_folder_that_cannot_be_written(self):
+    def test_unwritable_folder_disables_caching(self):
         with open(self.folder, "w"):
             pass  # A file is in its place.
         with self.assertLogs("absl", "WARNING") as log:
             self.assertEqual(self.cached(), 1)
         self.assertIn("Features are not cached", log.output[0])
 
-    def test_nowhere_to_write(self):
+    def test_full_temporary_folder_raises_user_error(self):
         full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
         expected = r"\AThe folder for temporary files cannot be written \(.*No space.*\)\.\Z"
         with self.assertRaisesRegex(UserError, expected):
@@ -183,13 +183,13 @@ class CacheTest(tf.test.TestCase):
         with nowhere, self.assertRaisesRegex(UserError, expected):
             feature_cache.load_or_build(None, "key", self.make)
 
-    def test_a_folder_elsewhere(self):
+    def test_remote_folder_is_refused(self):
         with self.assertRaisesRegex(UserError, "--feature_cache_dir=gs://a: .* local"):
             feature_cache.load_or_build("gs://a", "key", self.make)
 
 
 class KeyTest(tf.test.TestCase):
-    def test_it_depends_on_every_part_and_on_the_code(self):
+    def test_key_depends_on_every_part_and_on_the_code(self):
         parts = ["a", None, 5, ("b", "c"), "\ud800"]
         keys = [feature_cache.key_of(parts, [table_readers])]
         for place in range(len(parts)):

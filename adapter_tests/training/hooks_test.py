@@ -31,7 +31,7 @@ class HooksTest(tf.test.TestCase):
     def train(self, steps, *own_hooks, loss_of=tf.cast):
         """Counts to `steps` from the folder's last checkpoint; returns the step.
 
-        The loss of the step that makes it t is `loss_of(t, tf.float32)`.
+        The loss of step t is `loss_of(t, tf.float32)`.
         """
         folder = self.get_temp_dir()
         with tf.Graph().as_default():
@@ -60,14 +60,14 @@ class HooksTest(tf.test.TestCase):
             int(name.split("-")[1].split(".")[0]) for name in names if name.endswith(".index")
         )
 
-    def test_saves_at_multiples_and_at_the_end(self):
+    def test_checkpoints_are_saved_at_multiples_and_at_the_end(self):
         self.train(7, hooks.SaveHook(self.get_temp_dir(), 3))
         self.assertEqual(self.saved(), [3, 6, 7])
         self.train(9, hooks.SaveHook(self.get_temp_dir(), 3))
         self.assertEqual(self.saved(), [3, 6, 7, 9])
         self.assertEmpty([n for n in os.listdir(self.get_temp_dir()) if n.endswith(".meta")])
 
-    def test_a_step_whose_loss_is_no_number_is_not_saved(self):
+    def test_step_with_non_finite_loss_is_not_saved(self):
         def loss_of(step, dtype):
             return tf.constant(1.0, dtype) / tf.cast(5 - step, dtype)
 
@@ -75,7 +75,7 @@ class HooksTest(tf.test.TestCase):
             self.train(7, hooks.SaveHook(self.get_temp_dir(), 1), loss_of=loss_of)
         self.assertEqual(self.saved(), [1, 2, 3, 4])
 
-    def test_a_signal_stops_after_the_step_and_is_given_back(self):
+    def test_signal_stops_after_the_step_and_handler_is_restored(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             before = signal.getsignal(number)
             with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
@@ -83,23 +83,23 @@ class HooksTest(tf.test.TestCase):
             self.assertEqual(reached, 1)
             self.assertEqual(signal.getsignal(number), before)
 
-    def test_a_signal_that_tensorflow_took_meanwhile(self):
+    def test_signal_handler_replaced_by_tensorflow_is_restored(self):
         class Take(tf.train.SessionRunHook):
-            def begin(self):  # As its server of several workers does, past Python.
+            def begin(self):  # Bypasses Python, like TensorFlow's server for several workers.
                 ctypes.CDLL(None).signal(signal.SIGTERM, int(signal.SIG_IGN))
 
         with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
             reached = self.train(5, Take(), Kill(signal.SIGTERM), interrupt)
         self.assertEqual(reached, 1)
 
-    def test_once_more_counts_from_before_the_session(self):
+    def test_signal_before_the_session_counts_as_the_first(self):
         with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
             os.kill(os.getpid(), signal.SIGTERM)
             self.train(5, Kill(signal.SIGTERM), interrupt, hooks.SaveHook(self.get_temp_dir(), 1))
         self.assertEmpty(self.saved())
 
-    def test_another_signal_waits_too_but_the_same_one_does_not(self):
-        """A scheduler ends a sweep and its trials, which the sweep then also interrupts."""
+    def test_second_signal_stops_at_once_only_if_it_is_the_same(self):
+        """A scheduler may signal a sweep and its trials; the sweep then interrupts them, too."""
         with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
             reached = self.train(5, Kill(signal.SIGTERM), Kill(signal.SIGINT), interrupt)
         self.assertEqual(reached, 1)
@@ -108,13 +108,13 @@ class HooksTest(tf.test.TestCase):
             self.train(5, twice, interrupt, hooks.SaveHook(self.get_temp_dir(), 1))
         self.assertEmpty(self.saved())
 
-    def test_ctrl_c_counts_whatever_else_ends_the_training_but_a_mistake_is_told(self):
+    def test_ctrl_c_replaces_errors_except_user_errors(self):
         for raised, expected in ((ValueError(), KeyboardInterrupt), (UserError("full"), UserError)):
             with self.assertRaises(expected), hooks.StopOnInterrupt():
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.01)  # Python runs the handler between two instructions.
                 raise raised
 
-    def test_nothing_is_raised_where_nobody_asked(self):
+    def test_training_without_signals_ends_normally(self):
         with hooks.StopOnInterrupt() as interrupt:
             self.assertEqual(self.train(2, interrupt), 2)

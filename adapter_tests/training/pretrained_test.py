@@ -1,4 +1,4 @@
-"""Tests of pretrained.py: the BERT that settings name, and the texts that it accepts."""
+"""Tests of pretrained.py: the BERT that settings select, and its sequence lengths."""
 
 import os
 import tempfile
@@ -25,7 +25,7 @@ class PretrainedTestCase(tf.test.TestCase):
 
 
 class LoadTest(PretrainedTestCase):
-    def test_by_flags_and_by_folder(self):
+    def test_bert_is_found_by_flags_or_folder(self):
         file = {name: os.path.join(self.folder, name) for name in os.listdir(self.folder)}
         prefix = os.path.join(self.folder, "bert_model.ckpt")
         by_flags = [
@@ -40,17 +40,17 @@ class LoadTest(PretrainedTestCase):
             self.assertEqual(list(tokenizer.vocab), tiny.VOCABULARY)
             self.assertEqual(tokenizer.tokenize("The DOG"), ["the", "dog"])
 
-    def test_a_hub_module_without_tensorflow(self):
+    def test_hub_module_requires_tensorflow(self):
         absent = mock.patch("builtins.__import__", side_effect=ImportError)
         message = "--bert_hub_module_handle=x requires TensorFlow"
         with self.assertRaisesRegex(UserError, message), absent:
             pretrained.read_hub_bert("x")
 
-    def test_do_lower_case(self):
+    def test_tokenizer_keeps_case_without_do_lower_case(self):
         _, tokenizer = self.load("--do_lower_case=false")
         self.assertEqual(tokenizer.tokenize("The dog"), ["[UNK]", "dog"])
 
-    def test_a_vocabulary_without_special_tokens(self):
+    def test_vocabulary_without_special_tokens_is_refused(self):
         vocab_file = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "vocab.txt")
         tokens = [token if token != "[CLS]" else "[cls]" for token in tiny.VOCABULARY]
         with open(vocab_file, "w", encoding="utf-8") as stream:
@@ -60,7 +60,7 @@ class LoadTest(PretrainedTestCase):
 
 
 class CheckSequenceLengthTest(tf.test.TestCase):
-    def test_room_for_a_text_and_within_the_position_table(self):
+    def test_sequence_length_must_fit_text_and_position_table(self):
         config = tiny.config(max_position_embeddings=40)
         for length in (4, 40):
             pretrained.check_sequence_length(length, config)

@@ -84,7 +84,7 @@ class ProgressTest(tf.test.TestCase):
             if event.HasField("summary")
         }
 
-    def test_lines(self):
+    def test_steps_print_a_line_every_five_seconds(self):
         # 8 examples in 2 seconds are 4.0 per second; a line is due every 5 seconds.
         self.assertEqual(
             self.train(0, 8).splitlines(),
@@ -95,7 +95,7 @@ class ProgressTest(tf.test.TestCase):
             ],
         )
 
-    def test_what_a_tpu_has_sent_to_its_host(self):
+    def test_tpu_scalars_are_averaged_over_replicas(self):
         # Two replicas send a value each; the line shows the mean.
         stream = io.StringIO()
         with tf.Graph().as_default():
@@ -123,7 +123,7 @@ class ProgressTest(tf.test.TestCase):
             set(self.summaries()[2]), {"loss", "learning_rate", "other", "examples_per_second"}
         )
 
-    def test_the_last_step_has_a_line(self):
+    def test_last_step_always_prints_a_line(self):
         self.assertEqual(
             self.train(27, 30, seconds=lambda step: 0.5).splitlines(),
             [
@@ -132,7 +132,7 @@ class ProgressTest(tf.test.TestCase):
             ],
         )
 
-    def test_the_rate_is_that_since_the_last_line(self):
+    def test_rate_is_measured_since_last_line(self):
         lines = self.train(0, 5, seconds=lambda step: 8.0 if step < 2 else 2.0).splitlines()
         self.assertEqual(len(lines), 3)
         # One step in 8 seconds, one in 8, three in 6.
@@ -141,14 +141,14 @@ class ProgressTest(tf.test.TestCase):
             self.assertIn(step, line)
             self.assertIn(f"  {rate} examples/s  {left} left", line)
 
-    def test_lines_as_often_as_asked_for(self):
+    def test_every_seconds_sets_interval_of_lines(self):
         lines = self.train(0, 7, every_seconds=4.0).splitlines()
         self.assertEqual(
             [line.split("/")[0] for line in lines],
             ["step 1"] + [f"step {step}" for step in (3, 5, 7)],
         )
 
-    def test_steps_that_a_tpu_takes_at_once_and_alone(self):
+    def test_grouped_steps_are_shown_without_scalars(self):
         # 56 examples in 2.8 seconds.
         toy = {"seconds": lambda step: 2.8, "steps_at_once": 7, "scalars": {}}
         self.assertEqual(
@@ -157,12 +157,12 @@ class ProgressTest(tf.test.TestCase):
         )
         self.assertIn("step 21/30", self.train(0, 21, Terminal(), **toy).split("\r")[-1])
         found = self.summaries()
-        self.assertEqual(sorted(found), [14, 21])  # The first to pass 10, the first to pass 20.
+        self.assertEqual(sorted(found), [14, 21])  # The first step past 10, and the first past 20.
         for values in found.values():
             self.assertEqual(set(values), {"examples_per_second"})
             self.assertAllClose(values["examples_per_second"], 20.0)
 
-    def test_summaries(self):
+    def test_summaries_are_written_every_ten_steps(self):
         self.train(0, 30, summary_dir=self.folder)
         found = self.summaries()
         self.assertEqual(sorted(found), [10, 20, 30])
@@ -177,13 +177,13 @@ class ProgressTest(tf.test.TestCase):
             for tag, value in expected.items():
                 self.assertAllClose(values[tag], value, rtol=1e-6)
 
-    def test_summaries_of_a_resumed_training_and_of_its_last_step(self):
+    def test_resumed_training_summarizes_its_last_step(self):
         for first, last in ((17, 27), (27, 33)):
             self.train(first, last, num_steps=33, summary_dir=self.folder)
         losses = {step: values["loss"] for step, values in self.summaries().items()}
         self.assertEqual(losses, {20: 80.0, 30: 70.0, 33: 67.0})
 
-    def test_a_terminal_gets_a_bar(self):
+    def test_terminal_shows_a_bar(self):
         text = self.train(0, 30, Terminal(), summary_dir=self.folder)
         self.assertEqual(text.count("\n"), 1)
         drawn = text.split("\r")
@@ -195,13 +195,13 @@ class ProgressTest(tf.test.TestCase):
         )
         self.assertEqual(sorted(self.summaries()), [10, 20, 30])
 
-    def test_the_bar_of_a_resumed_training(self):
+    def test_bar_of_resumed_training_starts_at_its_step(self):
         text = self.train(20, 25, Terminal())
         self.assertIn("67%|", text.split("\r")[1])
         self.assertIn("step 20/30", text.split("\r")[1])
         self.assertIn("step 25/30", text.split("\r")[-1])
 
-    def test_after_a_checkpoint(self):
+    def test_lines_start_at_restored_step(self):
         # As in an Estimator: the first step is known only once the checkpoint is restored.
         for steps, first_line in ((4, "step 1/30 "), (3, "step 5/30 ")):
             stream = io.StringIO()
@@ -219,7 +219,7 @@ class ProgressTest(tf.test.TestCase):
 
 class CountedTest(tf.test.TestCase):
     def count(self, seconds, total, stream, **options):
-        """Returns the output for examples that take these seconds each, after a minute's wait."""
+        """Returns the output for examples that take `seconds` each, after a minute of waiting."""
         clock = Clock()
 
         def come():
@@ -233,7 +233,7 @@ class CountedTest(tf.test.TestCase):
         self.assertEqual(found, list(range(len(seconds))))
         return stream.getvalue()
 
-    def test_lines(self):
+    def test_examples_print_lines_at_intervals(self):
         self.assertEqual(
             self.count([2.0] * 10, 10, io.StringIO()).splitlines(),
             [
@@ -248,18 +248,18 @@ class CountedTest(tf.test.TestCase):
         )
         self.assertEqual(self.count([], 0, io.StringIO()), "")
 
-    def test_stdout_that_is_closed(self):
+    def test_closed_stdout_is_accepted(self):
         with mock.patch.object(progress.sys, "stdout", None):
             self.assertEqual(list(progress.show_progress(iter("ab"), 2)), ["a", "b"])
 
-    def test_a_terminal_gets_a_bar(self):
+    def test_terminal_shows_a_bar(self):
         text = self.count([2.0] * 4, 4, Terminal())
         self.assertEqual(text.count("\n"), 1)
         self.assertRegex(text.split("\r")[-1], r"\| example 4/4 \[.*, 0.5 examples/s\]\n$")
 
 
 class SettingsTest(tf.test.TestCase):
-    def test_they_are_read_back(self):
+    def test_written_settings_can_be_read_back(self):
         folder = self.get_temp_dir()
         progress.write_settings(folder, {"adapter_size": 64, "task_name": "CoLA"})
         (path,) = glob.glob(os.path.join(folder, "*.hparams"))
@@ -279,7 +279,7 @@ class SettingsTest(tf.test.TestCase):
 
 class FullDiskTest(tf.test.TestCase):
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1's writer tells nobody")
-    def test_it_gets_a_sentence(self):
+    def test_full_disk_raises_user_error(self):
         folder = self.get_temp_dir()
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
@@ -289,13 +289,13 @@ class FullDiskTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, r"tfevents.* cannot be written \(.+\)\.$"):
             progress.write_scalars(folder, 3, {"loss": 1.0})
 
-    def test_a_folder_that_cannot_be_made_gets_one_too(self):
+    def test_impossible_folder_raises_user_error(self):
         file = os.path.join(self.get_temp_dir(), "file")
         with open(file, "w"):
             pass
         with self.assertRaisesRegex(UserError, f"^{file}/eval cannot be written "):
             progress.write_settings(f"{file}/eval", {"adapter_size": 64})
 
-    def test_another_error_stays(self):
+    def test_other_errors_are_not_converted(self):
         with self.assertRaisesRegex(RuntimeError, "^broken$"), progress.convert_write_errors():
             raise RuntimeError("broken")

@@ -34,7 +34,7 @@ class ScaffoldTest(tf.test.TestCase):
         identity=None,
         adapter_fn=None,
     ):
-        """Returns a session's initial values, started as in Estimator; then adds 1 and saves."""
+        """Starts a session as Estimator does, adds 1 and saves; returns the initial values."""
         with tf.Graph().as_default():
             modeling.BertModel(
                 tiny.config(),
@@ -66,7 +66,7 @@ class ScaffoldTest(tf.test.TestCase):
                 self.variables = {variable.op.name for variable in tf.global_variables()}
         return found
 
-    def test_only_what_holds_the_whole_model_is_called_like_a_bert(self):
+    def test_checkpoint_without_frozen_weights_is_named_partial(self):
         for pretrained, name in ((True, "partial.ckpt-1"), (False, "model.ckpt-1")):
             output_dir = os.path.join(self.get_temp_dir(), name)
             self.run_once(output_dir, 1, pretrained=pretrained)
@@ -75,7 +75,7 @@ class ScaffoldTest(tf.test.TestCase):
             names = {name for name, _ in tf.train.list_variables(self.saved)}
             self.assertEqual(self.frozen in names, not pretrained)
 
-    def test_the_frozen_come_from_the_pretrained_and_the_rest_goes_on(self):
+    def test_restart_keeps_pretrained_and_resumes_trained_weights(self):
         for on_tpu in (False, True):
             output_dir = os.path.join(self.get_temp_dir(), f"tpu_{on_tpu}")
             first = self.run_once(output_dir, 1, on_tpu=on_tpu)
@@ -88,8 +88,8 @@ class ScaffoldTest(tf.test.TestCase):
             self.assertAllEqual(second[self.frozen], first[self.frozen])
             self.assertAllEqual(second[self.trained], first[self.trained] + 1)
 
-    def test_a_checkpoint_says_which_run_saved_it(self):
-        """The mark is a tensor, not a variable; a checkpoint without it is restored, too."""
+    def test_checkpoint_records_the_run_identity(self):
+        """The identity is a tensor, not a variable. A checkpoint without it is also restored."""
         output_dir = os.path.join(self.get_temp_dir(), "run")
         first = self.run_once(output_dir, 1)
         self.assertIsNone(checkpoints.identity_of(self.saved))
@@ -102,7 +102,8 @@ class ScaffoldTest(tf.test.TestCase):
             self.assertEqual(names, {self.trained, "global_step", checkpoints.IDENTITY})
         self.assertEqual(set(checkpoints.trained_tensors(self.saved)), {self.trained})
 
-    def test_frozen_adapters_are_saved_because_no_pretrained_checkpoint_has_them(self):
+    def test_frozen_adapters_are_saved(self):
+        # No pretrained checkpoint has them.
         self.run_once(os.path.join(self.get_temp_dir(), "a"), 1, adapter_fn="feedforward_adapter")
         adapters = {name for name in self.variables if "/adapters/" in name}
         self.assertLen(adapters, 2 * 2 * 4)
@@ -112,14 +113,14 @@ class ScaffoldTest(tf.test.TestCase):
     def pretrained_names(self):
         return self.pretrained.get_variable_to_shape_map()
 
-    def test_a_checkpoint_without_its_pretrained_is_refused(self):
+    def test_partial_checkpoint_needs_pretrained_weights(self):
         output_dir = os.path.join(self.get_temp_dir(), "alone")
         self.run_once(output_dir, 1)
         expected = r"partial.ckpt-1 lacks \d+ variables, such as bert/\S+: .* init_checkpoint"
         with self.assertRaisesRegex(UserError, expected):
             self.run_once(output_dir, 2, pretrained=False)
 
-    def test_a_task_checkpoint_comes_after_the_pretrained(self):
+    def test_task_checkpoint_overrides_pretrained_weights(self):
         task = os.path.join(self.get_temp_dir(), "task.ckpt")
         given = np.arange(8, dtype=np.float32)
         checkpoints.write(task, {self.trained: given})

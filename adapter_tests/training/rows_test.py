@@ -34,7 +34,7 @@ class TextRowsTest(tf.test.TestCase):
             found.append(row_of(a, self.TOKENS[start_b : start_b + length_b].tolist(), length))
         return np.moveaxis(np.array(found), 1, 0)
 
-    def test_rows_one_by_one(self):
+    def test_take_equals_rows_assembled_one_by_one(self):
         some = self.rows()
         self.assertLen(some, 5)
         self.assertAllEqual(some.lengths, [5, 9, 8, 4, 2])
@@ -50,13 +50,13 @@ class TextRowsTest(tf.test.TestCase):
             self.assertAllEqual(taken["label_ids"], some["label_ids"][indices])
             self.assertEqual(taken["label_ids"].dtype, np.float32)
 
-    def test_rows_without_a_token(self):
+    def test_empty_texts_give_only_cls_and_sep(self):
         arrays = {name: np.zeros(2, np.int32) for name in rows.PARTS[1:]}
         arrays["tokens"] = np.zeros(0, np.int32)
         taken = rows.TextRows(arrays, CLS, SEP, 4).take([0, -1])
         self.assertAllEqual(taken["input_ids"], [[CLS, SEP, 0, 0], [0, 0, 0, 0]])
 
-    def test_in_a_graph(self):
+    def test_in_graph_equals_take(self):
         padded = self.rows().take([0, 1, 2, 3, 4])
         indices = [3, 1, -1, 4, 1]
         for some in (self.rows(), rows.PaddedRows(padded)):
@@ -72,7 +72,7 @@ class TextRowsTest(tf.test.TestCase):
                 self.assertEqual(found[name].dtype, values.dtype, name)
                 self.assertAllEqual(found[name], values, name)
 
-    def test_rows_of_weight_0(self):
+    def test_padding_rows_are_zero(self):
         taken = self.rows().take([1, -1])
         self.assertAllEqual(taken["input_ids"][0], self.expected([1], 9)[0, 0])
         for name in ("input_ids", "input_mask", "segment_ids"):
@@ -91,11 +91,11 @@ class PaddedRowsTest(tf.test.TestCase):
             "pairs": np.ones([4, 4, 2], np.int32),
         }
 
-    def test_lengths(self):
+    def test_lengths_count_up_to_last_token(self):
         # A gap in the mask does not end the row.
         self.assertAllEqual(rows.as_rows(self.arrays()).lengths, [2, 4, 0, 3])
 
-    def test_rows_are_cut(self):
+    def test_take_truncates_columns_per_token(self):
         arrays = self.arrays()
         taken = rows.as_rows(arrays).take(np.array([3, 0]), 3)
         for name in ("input_ids", "input_mask"):
@@ -106,7 +106,7 @@ class PaddedRowsTest(tf.test.TestCase):
         self.assertEqual(taken["scores"].shape, (2, 3))
         self.assertEqual(taken["pairs"].shape, (2, 4, 2))
 
-    def test_columns_that_stay_whole(self):
+    def test_untruncated_columns_stay_whole(self):
         sets = np.arange(16).reshape(4, 4)
         for name, whole in (("label_ids", ("label_ids",)), ("tags", ())):
             padded = rows.PaddedRows({**self.arrays(), name: sets}, whole)
@@ -114,7 +114,7 @@ class PaddedRowsTest(tf.test.TestCase):
             self.assertAllEqual(taken[name], sets[[3, 0]] if whole else sets[[3, 0], :3])
             self.assertEqual(taken["input_ids"].shape, (2, 3))
 
-    def test_rows_of_weight_0(self):
+    def test_padding_rows_are_zero(self):
         arrays = self.arrays()
         taken = rows.as_rows(arrays).take([1, -1])
         for name, values in taken.items():
@@ -125,7 +125,7 @@ class PaddedRowsTest(tf.test.TestCase):
 
 
 class ProductRowsTest(tf.test.TestCase):
-    def test_each_row_with_each_value(self):
+    def test_product_pairs_each_row_with_each_value(self):
         arrays = {
             "input_ids": np.arange(6, dtype=np.int32).reshape(3, 2) + 1,
             "input_mask": np.array([[1, 1], [1, 0], [1, 1]], np.int32),
@@ -140,7 +140,7 @@ class ProductRowsTest(tf.test.TestCase):
         self.assertAllEqual(taken["gates"], [[0, 1], [0, 0], [1, 0], [1, 0]])
         self.assertEqual(taken["gates"].dtype, np.float32)
 
-    def test_in_a_graph(self):
+    def test_in_graph_pairs_rows_with_values(self):
         mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
         product_rows = rows.ProductRows(rows.as_rows({"input_mask": mask}), "gates", np.eye(3))
         with tf.Graph().as_default(), tf.Session() as session:

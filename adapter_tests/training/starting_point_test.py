@@ -14,7 +14,7 @@ from adapter_tests.support import command_lines, own_models, tiny
 
 
 class AdapterTest(tf.test.TestCase):
-    def test_it_answers_every_flag_of_adapters(self):
+    def test_adapter_supplies_every_adapter_flag(self):
         root = self.get_temp_dir()
         adapter = modeling.AdapterConfig(
             3,
@@ -46,7 +46,7 @@ class AdapterTest(tf.test.TestCase):
 
 
 class BertOfRunTest(tf.test.TestCase):
-    def test_a_recorded_address_beside_flags_that_are_given(self):
+    def test_given_vocabulary_overrides_recorded_hub_address(self):
         folder = tiny.write_bert(self.get_temp_dir())
         values = command_lines.classifier_flags("--vocab_file=" + os.path.join(folder, "vocab.txt"))
         recorded = {"bert_hub_module_handle": "https://hub.example/bert/1"}
