@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from unittest import mock
 
@@ -520,7 +521,7 @@ class TasksTest(BankTestCase):
         """Each answer is from one of the two adapters; the other task's answer never changes."""
         bank, rows = self.bank(["plain", "large"]), self.rows(["plain", "large"])
         wanted = [self.own(rows[0], self.adapters[name]) for name in ("plain", "other_plain")]
-        large, wrong, done = self.own(rows[1]), [], threading.Event()
+        large, answers, wrong, done = self.own(rows[1]), [], [], threading.Event()
 
         def same(found, expected):
             return np.allclose(found["probabilities"], expected["probabilities"], atol=1e-5)
@@ -528,6 +529,7 @@ class TasksTest(BankTestCase):
         def ask():
             while not done.is_set():
                 first, second = bank.predict(rows)
+                answers.append(first)
                 if not any(same(first, some) for some in wanted) or not same(second, large):
                     wrong.append((first, second))
 
@@ -537,7 +539,10 @@ class TasksTest(BankTestCase):
         for turn in range(30):
             name = ("other_plain", "plain")[turn % 2]
             bank.add("plain", self.adapters[name], replace=True)
+        while len(answers) < 10 and any(thread.is_alive() for thread in threads):
+            time.sleep(0.01)
         done.set()
         for thread in threads:
             thread.join()
         self.assertEqual(wrong, [])
+        self.assertGreaterEqual(len(answers), 10)
