@@ -1,4 +1,4 @@
-"""Tests of convert_checkpoint.py: conversions there and back, and the folders they leave."""
+"""Tests of convert_checkpoint.py: conversions in both directions, and the folders they write."""
 
 import contextlib
 import dataclasses
@@ -57,14 +57,14 @@ class ConvertTestCase(RefusalTestCase):
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
     def assert_refused(self, *parts, **options):
-        """Checks that the message holds each of parts, is one sentence, and nothing was written."""
+        """Checks that the error is one sentence with all parts, and that nothing was written."""
         before = sorted(os.listdir(self.folder))
         super().assert_refused(parts, self.convert, **options)
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
 
 class FilesTest(ConvertTestCase):
-    def test_the_folder_is_whole(self):
+    def test_conversion_writes_a_complete_folder(self):
         self.write_source(random_tensors(ENCODER))
         self.convert()
         self.assertEqual(sorted(os.listdir(self.folder)), ["destination", "source"])
@@ -80,9 +80,9 @@ class FilesTest(ConvertTestCase):
         paths = [os.path.join(folder, "vocab.txt") for folder in (self.source, self.destination)]
         self.assertTrue(filecmp.cmp(*paths, shallow=False))
 
-    def test_a_destination_in_use(self):
+    def test_used_destination_requires_overwrite(self):
         first, second = random_tensors(ENCODER), random_tensors(ENCODER, seed=1)
-        os.mkdir(self.destination)  # An empty folder is free.
+        os.mkdir(self.destination)  # An empty folder counts as unused.
         self.write_source(first)
         self.convert()
         self.write_source(second)
@@ -92,7 +92,7 @@ class FilesTest(ConvertTestCase):
         self.assert_equal_tensors(self.converted(), as_google(ENCODER, second))
         self.assertEqual(sorted(os.listdir(self.folder)), ["destination", "source"])
 
-    def test_what_onnx_runtime_reads_is_replaced_with_it(self):
+    def test_overwrite_removes_the_onnx_backbone(self):
         pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
         self.write_source(random_tensors(ENCODER))
         self.convert()
@@ -106,25 +106,25 @@ class FilesTest(ConvertTestCase):
         self.convert(overwrite=True)
         self.assertFalse(os.path.exists(path))
 
-    def test_overwrite_deletes_no_other_files(self):
+    def test_overwrite_is_refused_if_unrelated_files_exist(self):
         self.write_source(random_tensors(ENCODER))
         self.convert()
         open(os.path.join(self.destination, "thesis.txt"), "w").close()
         self.assert_refused(self.destination, "thesis.txt", overwrite=True)
         self.assertTrue(os.path.exists(os.path.join(self.destination, "thesis.txt")))
 
-    def test_a_destination_that_is_a_file(self):
+    def test_file_as_destination_is_refused(self):
         self.write_source(random_tensors(ENCODER))
         open(self.destination, "w").close()
         self.assert_refused(self.destination, "is a file", overwrite=True)
 
-    def test_a_destination_that_cannot_be_written(self):
+    def test_unwritable_destination_is_refused(self):
         self.write_source(random_tensors(ENCODER))
         blocked = os.path.join(self.source, "vocab.txt", "inside")
         with self.assertRaisesRegex(UserError, "inside cannot be written"):
             convert_checkpoint.from_huggingface(self.source, blocked)
 
-    def test_an_interrupted_run_leaves_what_was_there(self):
+    def test_interrupted_conversion_changes_nothing(self):
         def interrupted(prefix, tensors):
             del tensors
             open(prefix + ".index", "w").close()
@@ -145,7 +145,7 @@ class FilesTest(ConvertTestCase):
 
 @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
 class FromTensorFlow2Test(ConvertTestCase):
-    def test_a_saved_model_and_a_checkpoint(self):
+    def test_saved_model_and_checkpoint_are_converted(self):
         config = tiny.config()
         values = tf2_modules.tensors(config)
         saved_model = tf2_modules.save_encoder(os.path.join(self.folder, "saved"), values)
@@ -221,7 +221,7 @@ class AdapterBertTest(AdapterTestCase):
             *(["--cased"] if cased else []),
         )
 
-    def test_there_and_back(self):
+    def test_full_checkpoint_converts_back_to_equal_adapter(self):
         full = self.path("full.ckpt")
         output = self.output("to_full_checkpoint", self.adapter, self.bert, full)
         self.assertIn("only: BERT's own code loads it, but silently ignores the adapters", output)
@@ -231,7 +231,7 @@ class AdapterBertTest(AdapterTestCase):
         self.assert_same_fields(found.description)
         self.assertEqual(found.description.global_step, self.made.description.global_step)
 
-    def test_the_optimizers_tensors_are_left_out(self):
+    def test_optimizer_tensors_are_ignored(self):
         full, with_slots = self.path("full.ckpt"), self.path("slots.ckpt")
         self.output("to_full_checkpoint", self.adapter, self.bert, full)
         slots = {
@@ -243,7 +243,7 @@ class AdapterBertTest(AdapterTestCase):
         self.from_adapter_bert(with_slots)
         self.assert_same_tensors(task_adapter.load(self.path("taken")).tensors)
 
-    def test_refused(self):
+    def test_invalid_arguments_are_refused(self):
         full = self.path("full.ckpt")
         self.output("to_full_checkpoint", self.adapter, self.bert, full)
         with self.assertRaisesRegex(UserError, "--labels=a,b,c: .* has 2 outputs"):
@@ -272,7 +272,7 @@ class AdapterBertTest(AdapterTestCase):
             self.from_adapter_bert(full)
         self.assertFalse(os.path.exists(self.path("taken")))
 
-    def test_a_checkpoint_is_replaced_if_asked(self):
+    def test_existing_checkpoint_requires_overwrite(self):
         full = self.path("full.ckpt")
         arguments = ("to_full_checkpoint", self.adapter, self.bert, full)
         self.output(*arguments)
@@ -286,7 +286,7 @@ class AdapterBertTest(AdapterTestCase):
         self.assertEqual([name for name in os.listdir(self.folder) if "partial" in name], [])
 
     @needs_shared
-    def test_the_originals_weights_and_logits(self):
+    def test_original_weights_give_original_logits(self):
         golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
         self.bert = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
         tensors = all_tensors(os.path.join(self.bert, "bert_model.ckpt"))
@@ -307,7 +307,7 @@ class AdapterBertTest(AdapterTestCase):
 
 
 class OtherFormatsTest(AdapterTestCase):
-    def test_adapterhub_and_back(self):
+    def test_adapterhub_round_trip_keeps_the_adapter(self):
         printed = self.output("to_adapterhub", self.adapter, self.path("theirs"))
         self.assertIn(f'load_adapter("{self.path("theirs")}"', printed)
         arguments = ("from_adapterhub", self.path("theirs"), self.bert, self.path("back"))
@@ -318,7 +318,7 @@ class OtherFormatsTest(AdapterTestCase):
         self.assert_same_tensors(found.tensors)
         self.assert_same_fields(found.description)
 
-    def test_questions_from_adapterhub(self):
+    def test_from_adapterhub_checks_and_saves_span_flags(self):
         made = own_models.build_task_adapter(self.bert, kind="span", labels=())
         task_adapter.save(self.path("questions"), made)
         for name in ("questions", "adapter"):
@@ -339,24 +339,24 @@ class OtherFormatsTest(AdapterTestCase):
         expected = {"max_query_length": 5, "doc_stride": 3, "version_2_with_negative": True}
         self.assertEqual(task_adapter.describe(self.path("back")).training, expected)
 
-    def test_a_task_adapter_is_no_conversion_to_replace(self):
+    def test_folders_of_another_kind_are_not_replaced(self):
         before = task_adapter.load(self.adapter)
         with self.assertRaisesRegex(UserError, "is no conversion of this kind"):
             self.output("to_adapterhub", self.adapter, self.adapter, "--overwrite")
         with self.assertRaisesRegex(UserError, "DESTINATION_DIR / is no conversion of this kind"):
             self.output("to_huggingface", self.bert, "/")
         self.addCleanup(os.chdir, os.getcwd())
-        os.chdir(self.adapter)  # Which is not what lies at /.
+        os.chdir(self.adapter)  # If "/" lost its slash, it would mean this folder.
         with self.assertRaisesRegex(UserError, "^PATH / is a folder"):
             self.output("describe", "/")
         self.assertEqual(task_adapter.load(self.adapter).description, before.description)
 
-    def test_a_bert_without_its_vocabulary(self):
+    def test_bert_without_vocabulary_is_refused(self):
         os.remove(os.path.join(self.bert, "vocab.txt"))
         with self.assertRaisesRegex(UserError, "BERT_DIR .*there is no vocab.txt"):
             self.output("to_huggingface", self.bert, self.path("theirs"))
 
-    def test_pretraining_heads_that_do_not_fit(self):
+    def test_misshapen_or_incomplete_pretraining_head_is_refused(self):
         prefix = os.path.join(self.bert, "bert_model.ckpt")
         tensors = all_tensors(prefix)
         weights = "cls/seq_relationship/output_weights"
@@ -368,7 +368,7 @@ class OtherFormatsTest(AdapterTestCase):
             with self.assertRaisesRegex(UserError, part):
                 self.output("to_huggingface", self.bert, self.path("theirs"))
 
-    def test_a_damaged_bert(self):
+    def test_damaged_bert_is_refused(self):
         data = self.prefix + ".data-00000-of-00001"
         with open(data, "r+b") as writer:
             writer.seek(100)
@@ -382,7 +382,7 @@ class OtherFormatsTest(AdapterTestCase):
 
 
 class DescribeTest(AdapterTestCase):
-    def test_a_task_adapter(self):
+    def test_task_adapter_is_described(self):
         printed = self.output("describe", self.adapter)
         for part in (
             "Task adapter: MRPC, classification, trained with adapters of size 4",
@@ -393,7 +393,7 @@ class DescribeTest(AdapterTestCase):
         ):
             self.assertIn(part, printed)
 
-    def test_many_labels(self):
+    def test_all_300_labels_are_listed(self):
         labels = tuple(f"label number {index}" for index in range(300))
         made = task_adapters.random_adapter(labels=labels)
         task_adapter.save(self.path("many"), made)
@@ -401,14 +401,14 @@ class DescribeTest(AdapterTestCase):
         for label in labels:
             self.assertIn(label, printed)
 
-    def test_a_runs_folder(self):
+    def test_run_folder_is_described_but_not_converted(self):
         run = self.path("run")
         task_adapter.save(os.path.join(run, "adapter"), self.made)
         self.assertEqual(self.output("describe", run), self.output("describe", self.adapter))
         with self.assertRaisesRegex(UserError, f"{run} is not .*there is one in {run}/adapter\\.$"):
             convert_checkpoint.to_adapterhub(run, self.path("new"))
 
-    def test_a_variant(self):
+    def test_adapter_variant_and_its_statistics_are_described(self):
         adapter = modeling.AdapterConfig(4, normalization="batch", depth=2)
         made = self.made._replace(
             description=dataclasses.replace(self.made.description, adapter=adapter)
@@ -418,13 +418,13 @@ class DescribeTest(AdapterTestCase):
         task_adapter.save(self.adapter, made._replace(tensors=tensors))
         printed = self.output("describe", self.adapter)
         self.assertIn("adapters of size 4 (normalization batch, depth 2), --tuning", printed)
-        # 402 as above, and in 4 adapters 4 * 4 + 4 of a hidden layer and 8 of gamma and beta.
+        # 402 as above. Each of 4 adapters adds a hidden layer (4 * 4 + 4), and gamma and beta (8).
         self.assertIn(f", {402 + 4 * 28} parameters", printed)
         full = self.path("full.ckpt")
         self.output("to_full_checkpoint", self.adapter, self.bert, full)
         self.assertIn("Statistics: 32 parameters", self.output("describe", full))
 
-    def test_checkpoints(self):
+    def test_parameters_of_checkpoints_are_described_by_part(self):
         full = self.path("full.ckpt")
         self.output("to_full_checkpoint", self.adapter, self.bert, full)
         fingerprint = self.made.description.backbone.fingerprint
@@ -436,14 +436,14 @@ class DescribeTest(AdapterTestCase):
         self.assertIn("Head: 18 parameters", printed)
         self.assertNotIn("Optimizer", printed)
 
-    def test_a_runs_identity_is_no_parameter(self):
+    def test_run_identity_is_not_counted_as_parameters(self):
         head = {"output_weights": np.zeros([2, 4], np.float32), "output_bias": np.zeros(2, "f4")}
         partial = self.path("partial.ckpt-1")
         checkpoints.write(partial, {**head, checkpoints.IDENTITY: np.array("0" * 64, "S")})
         self.assertIn("Head: 10 parameters", self.output("describe", partial))
         self.assertNotIn("Others", self.output("describe", partial))
 
-    def test_the_size_is_of_the_checkpoints_own_files(self):
+    def test_checkpoint_size_excludes_files_of_other_checkpoints(self):
         first, tenth = self.path("model.ckpt-1"), self.path("model.ckpt-10")
         checkpoints.write(first, {"x": np.zeros(300_000, np.float32)})
         checkpoints.write(tenth, {"x": np.zeros(700_000, np.float32)})
@@ -455,7 +455,7 @@ class DescribeTest(AdapterTestCase):
                 saver.save(session, self.path("old"), number, write_meta_graph=False)
         self.assertIn("Checkpoint: 1 tensors, 1.6 MB", self.output("describe", self.path("old-3")))
 
-    def test_a_checkpoint_of_another_model(self):
+    def test_unknown_tensors_are_counted_separately(self):
         albert = self.path("albert.ckpt")
         embeddings = np.zeros([5, 4], np.float32)
         checkpoints.write(
@@ -467,7 +467,7 @@ class DescribeTest(AdapterTestCase):
         )
         self.assertIn("Others: 20 parameters", self.output("describe", albert))
 
-    def test_tensors_of_other_types_and_ranks(self):
+    def test_tensors_of_wrong_type_or_rank_are_refused(self):
         tensors = all_tensors(self.prefix)
         path = self.path("odd.ckpt")
         words = np.array([[b"a"]])
@@ -482,14 +482,14 @@ class DescribeTest(AdapterTestCase):
                 *("--labels=no,yes", "--max_seq_length=16"),
             )
 
-    def test_a_bert_without_its_pooler(self):
+    def test_bert_without_pooler_is_described_as_incomplete(self):
         tensors = all_tensors(self.prefix)
         kept = {name: value for name, value in tensors.items() if "/pooler/" not in name}
         checkpoints.write(self.path("part.ckpt"), kept)
         printed = self.output("describe", self.path("part.ckpt"))
         self.assertIn("Incomplete BERT: lacks 2 tensors, such as bert/pooler/dense/kernel", printed)
 
-    def test_a_huggingface_bert(self):
+    def test_huggingface_bert_has_the_same_fingerprint(self):
         self.output("to_huggingface", self.bert, self.path("theirs"))
         printed = self.output("describe", self.path("theirs"))
         self.assertIn(self.made.description.backbone.fingerprint, printed)
@@ -503,7 +503,7 @@ class CommandLineTest(ConvertTestCase):
             code = errors.exit_code(convert_checkpoint.main, list(arguments))
         return code, output.getvalue(), complaints.getvalue()
 
-    def test_from_huggingface(self):
+    def test_from_huggingface_prints_counts_or_an_error(self):
         self.write_source(random_tensors(ENCODER))
         arguments = ("from_huggingface", self.source, self.destination + "/")
         code, output, _ = self.run_main(*arguments)

@@ -91,7 +91,7 @@ class BertModelTest(tf.test.TestCase):
                     modeling.BertModel(TINY, False, **arguments)
             self.assertEmpty(tf.global_variables())
 
-    def test_heads_must_divide_the_width(self):
+    def test_hidden_size_not_divisible_by_heads_is_refused(self):
         config = modeling.BertConfig(vocab_size=5, hidden_size=10, num_attention_heads=3)
         with tf.Graph().as_default(), self.assertRaisesRegex(UserError, "10 .* 3"):
             modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
@@ -122,7 +122,7 @@ class OptionsTest(tf.test.TestCase):
             sorted(tf.get_collection("adapters"), key=lambda v: v.name),
         )
 
-    def test_pooled_only_is_the_whole_models_pooled_output(self):
+    def test_pooled_only_equals_pooled_output_of_full_model(self):
         whole = self.compute(lambda model: model.get_pooled_output())
         self.assertAllClose(
             self.compute(lambda model: model.get_pooled_output(), pooled_only=True), whole
@@ -138,7 +138,7 @@ class OptionsTest(tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, "pooled_only"):
                 model.get_sequence_output()
 
-    def test_embeddings_are_normalized_sums_of_three(self):
+    def test_embedding_output_is_normalized_sum_of_embeddings(self):
         def fetch(model):
             values = {v.op.name: v for v in tf.global_variables() if "/embeddings/" in v.op.name}
             return model.get_embedding_output(), model.get_embedding_table(), values
@@ -159,7 +159,7 @@ class OptionsTest(tf.test.TestCase):
         normal = (total - total.mean(-1, keepdims=True)) / total.std(-1, keepdims=True)
         self.assertAllClose(output, normal * gamma + beta, rtol=1e-5, atol=1e-5)
 
-    def test_adapter_layers(self):
+    def test_adapter_layers_limits_adapters_to_listed_layers(self):
         with tf.Graph().as_default():
             modeling.BertModel(TINY, False, self.IDS, adapter_layers=(0, 2))
             names = {variable.name.split("/")[2] for variable in tf.get_collection("adapters")}
@@ -174,7 +174,7 @@ def sum_adapter(x):
 
 
 class GatesTest(tf.test.TestCase):
-    """Compares adapter_gates with models whose adapters were edited."""
+    """Compares models with adapter_gates to models whose adapters were silenced."""
 
     IDS = np.array([[3, 1, 4, 1], [5, 9, 2, 0], [7, 7, 1, 0]])
     MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]])
@@ -225,7 +225,7 @@ class GatesTest(tf.test.TestCase):
                 self.assertAllClose(actual[row], expected[row][row], atol=1e-6)
                 self.assertNotAllClose(actual[row], expected[-1][row], atol=1e-4)
 
-    def test_bfloat16(self):
+    def test_gates_work_in_bfloat16(self):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no bfloat16 products.")
         options = dict(self.CASES[0], dtype=tf.bfloat16)
@@ -241,14 +241,14 @@ class GatesTest(tf.test.TestCase):
             actual = self.pooled(np.tile(gates, [3, 1]), **options)
             self.assertSame(actual, self.pooled(**options))
 
-    def test_gradients_and_recomputed_activations(self):
+    def test_recomputed_activations_keep_gated_gradients(self):
         def gradients(output):
             adapters = sorted(tf.get_collection("adapters"), key=lambda v: v.name)
             return tf.gradients(tf.reduce_sum(output**2), adapters)
 
         options = dict(self.CASES[0], gates=np.array([[0, 1, 1]] * 3), fetch=gradients)
         (plain,) = self.pooled(**options)
-        # The first eight, in layer 0, do not affect the output.
+        # The first eight variables, in layer 0, have gate 0 and do not affect the output.
         self.assertEqual([bool(np.any(gradient)) for gradient in plain], [False] * 8 + [True] * 16)
         self.assertAllClose(self.pooled(recompute_activations=True, **options), [plain])
 
@@ -261,7 +261,7 @@ class BertFunctionsTest(tf.test.TestCase):
         self.random = np.random.RandomState(0)
 
     def run_on(self, build):
-        """Returns (value of `build`'s Tensor, dict of variables' values), for random values."""
+        """Returns (values of `build`'s Tensors, dict of variables' values) for random variables."""
         with tf.Graph().as_default(), self.session() as session:
             fetches = build()
             values = {
@@ -270,7 +270,7 @@ class BertFunctionsTest(tf.test.TestCase):
             tiny.load(session, list(values), list(values.values()))
             return session.run(fetches), {v.op.name: value for v, value in values.items()}
 
-    def test_attention_layer(self):
+    def test_attention_layer_equals_numpy(self):
         x, y = self.random.normal(size=[2, 3, 6]), self.random.normal(size=[2, 5, 4])
         mask = self.random.randint(0, 2, [2, 3, 5])
         mask[:, :, 0] = 1
@@ -314,7 +314,7 @@ class BertFunctionsTest(tf.test.TestCase):
                 with self.assertRaises(ValueError):
                     modeling.attention_layer(*wrong)
 
-    def test_transformer_model(self):
+    def test_transformer_model_equals_numpy(self):
         x = self.random.normal(size=[2, 3, 8])
         mask = np.array([[1, 1, 1], [1, 1, 0]])
         config = tiny.config()
@@ -340,7 +340,7 @@ class BertFunctionsTest(tf.test.TestCase):
                 with self.assertRaises(ValueError):
                     modeling.transformer_model(tf.zeros([2, 3, 8]), None, *wrong)
 
-    def test_embeddings(self):
+    def test_embedding_functions_equal_numpy(self):
         ids, types = self.random.randint(0, 2, [2, 2, 3])
 
         def build(one_hot, *options):
@@ -375,7 +375,7 @@ class BertFunctionsTest(tf.test.TestCase):
                 with self.assertRaises(ValueError):
                     modeling.embedding_postprocessor(tf.zeros([2, 3, 4]), *wrong)
 
-    def test_layer_norm_and_dropout(self):
+    def test_layer_norm_and_dropout_equals_numpy(self):
         x = np.ones([40, 50]) * np.arange(50)
         output, values = self.run_on(
             lambda: modeling.layer_norm_and_dropout(tf.constant(x, tf.float32), 0.5, "norm")
@@ -386,7 +386,7 @@ class BertFunctionsTest(tf.test.TestCase):
         expected = np.where(kept, 2 * normalized(x, values), 0.0)
         self.assertAllClose(output, expected, rtol=1e-3, atol=1e-3)
 
-    def test_masks_and_matrices(self):
+    def test_attention_mask_and_matrix_reshapes_equal_numpy(self):
         mask, x = np.array([[1, 1, 0, 0], [1, 1, 1, 0]]), np.arange(24).reshape([2, 3, 4])
         with tf.Graph().as_default(), self.session() as session:
             attention = modeling.create_attention_mask_from_input_mask(
@@ -412,7 +412,7 @@ def normalized(x, values):
 
 
 class FunctionsTest(tf.test.TestCase):
-    def test_config_round_trip(self):
+    def test_config_reads_json_and_fills_defaults(self):
         path = os.path.join(self.get_temp_dir(), "bert_config.json")
         with open(path, "w") as writer:
             writer.write('{"vocab_size": 7, "hidden_size": 24, "pooler_type": "first"')
@@ -423,7 +423,7 @@ class FunctionsTest(tf.test.TestCase):
         )
         self.assertEqual((config.num_hidden_layers, config.initializer_range), (12, 1.5))
 
-    def test_invalid_configs(self):
+    def test_invalid_configs_are_refused(self):
         path = os.path.join(self.get_temp_dir(), "broken.json")
         texts = ["{", "[]", "{}", '{"vocab_size": "many"}', "[" * 100_000]
         for field in (
@@ -453,7 +453,7 @@ class FunctionsTest(tf.test.TestCase):
             )
         return modeling.BertConfig.from_json_file(path)
 
-    def test_keys_named_like_attributes_of_the_config(self):
+    def test_keys_named_like_config_attributes_are_refused(self):
         for key in ("__class__", "__dict__", "__no_such_attribute", "to_dict", "from_dict"):
             with self.assertRaisesRegex(UserError, f'fields.json: .*"{key}"'):
                 self.read_config(**{key: 1})
@@ -463,15 +463,15 @@ class FunctionsTest(tf.test.TestCase):
         actual = self.read_config(**others).to_dict()
         self.assertLessEqual(others.items(), actual.items())
 
-    def test_a_huge_number_of_layers(self):
-        # The names of its tensors would fill the memory.
+    def test_more_than_1000_layers_are_refused(self):
+        # The names of so many tensors would fill the memory.
         config = modeling.BertConfig.from_dict({"vocab_size": 7, "num_hidden_layers": 10**9})
         with tf.Graph().as_default(), self.assertRaisesRegex(
             UserError, "num_hidden_layers .* must be at most 1,000, but is 1,000,000,000"
         ):
             modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
 
-    def test_keys_of_other_architectures(self):
+    def test_configs_of_other_architectures_are_refused(self):
         for key, wrong, right in (
             ("model_type", "electra", "bert"),
             ("layer_norm_eps", 1e-5, 1e-12),
@@ -492,13 +492,13 @@ class FunctionsTest(tf.test.TestCase):
         with tf.Graph().as_default(), self.assertRaisesRegex(UserError, "layer_norm_eps"):
             modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
 
-    def test_no_dropout_may_be_none(self):
+    def test_dropout_of_none_means_no_dropout(self):
         config = tiny.config(hidden_dropout_prob=None, attention_probs_dropout_prob=None)
         with tf.Graph().as_default():
             model = modeling.BertModel(config, True, tf.zeros([1, 2], tf.int32))
             self.assertEqual(model.get_pooled_output().shape, [1, 8])
 
-    def test_assignment_map(self):
+    def test_assignment_map_contains_only_shared_variables(self):
         prefix = os.path.join(self.get_temp_dir(), "model.ckpt")
         with tf.Graph().as_default(), self.session() as session:
             tf.get_variable("shared", [2])
@@ -517,7 +517,7 @@ class FunctionsTest(tf.test.TestCase):
 class GoldenTest(tf.test.TestCase):
     """Compares the forward pass with the original adapter-bert's on a real BERT."""
 
-    def test_forward(self):
+    def test_forward_pass_equals_original_adapter_bert(self):
         golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
         folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
         config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
@@ -548,7 +548,7 @@ class DamagedFilesTest(tf.test.TestCase):
             config = modeling.BertConfig.from_json_file(path)
             sizes = (config.vocab_size, config.hidden_size, config.intermediate_size)
             if max(sizes) > 1000 or config.num_hidden_layers > 3:
-                return  # Valid, but larger than the checkpoint, which would be rejected next.
+                return  # Valid, but too large for the checkpoint. Loading would reject it next.
             with tf.Graph().as_default():
                 modeling.BertModel(config, True, tf.zeros([2, 2], tf.int32)).get_pooled_output()
 

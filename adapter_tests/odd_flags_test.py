@@ -1,6 +1,6 @@
 """Tests of every script with odd values of its flags: they are accepted, or refused in a sentence.
 
-A run ends where it would begin to compute: what comes so far is accepted.
+A run is stopped where it would begin to compute. Flags that reach this point are accepted.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from adapter_tests.support import mutations, own_models, tf2_modules, tiny
 
 ODD_VALUES = (
     *(text for text in mutations.ODD_TEXTS if "\0" not in text and len(text) < 1000),
-    "x" * 300,  # No file may be called so.
+    "x" * 300,  # Too long for the name of a file.
     *("1e308", "-inf", "1_000", "１", "0x10", "0-", "3-1", "0,0,1", "1,2,", ",", "=", "a=b", "lr="),
     *("1/0", "2/1", "/", "/dev/null", "no/such/place", "*", "[", "~", "$HOME", "localhost", "::"),
     *("sqlite:///", "True,False", "--", "2147483647", "4", "0.1", "gelu"),
@@ -37,7 +37,7 @@ NUMBERS = (
     *("0.5", "0.999", "1e-9", "1e308", "nan", "inf", "-0.0"),
 )
 ARGUMENTS = "arguments.json"
-# What errors call convert_checkpoint.py's arguments that are no flags.
+# The names of convert_checkpoint.py's positional arguments in errors.
 POSITIONAL = ("COMMAND", "CHECKPOINT", "_DIR", "PATH", "bert_config.json")
 
 
@@ -54,19 +54,19 @@ def as_file(arguments):
 
 
 def names_of(contents):
-    """Returns what a refusal names: a flag, or a value that was given, as errors show it."""
+    """Returns texts of which a refusal contains one: flags, and values as errors show them."""
     given = json.loads(contents[ARGUMENTS].decode())
     values = given.values() if isinstance(given, dict) else given
     texts = (re.sub(r"^--\w+=", "", str(value)) for value in values)
     shown = [str(UserError(text.rstrip("/") or text)) or repr(text) for text in texts]
     paths = [name for name in given if "_file" in name] if isinstance(given, dict) else []
-    # A text of one or two characters occurs by chance, but not where a sentence begins.
+    # A text of one or two characters may occur by chance, except at the start of a sentence.
     texts = (text if len(text) > 2 else "Error: " + text for text in shown)
     return ("--", *POSITIONAL, *paths, *texts)
 
 
 def value_of(flag):
-    """Returns a strategy for a flag's text, most often one of its type."""
+    """Returns a strategy for a flag's text, which usually has the flag's type."""
     kind, odd = flag.flag_type(), st.sampled_from(ODD_VALUES)
     if kind in ("int", "float"):
         return st.sampled_from(NUMBERS) | st.sampled_from(NUMBERS) | odd
@@ -83,7 +83,7 @@ def ended(main, *arguments):
     with contextlib.redirect_stderr(stderr):
         try:
             code = errors.exit_code(main, *arguments)
-        except SystemExit as error:  # argparse's.
+        except SystemExit as error:  # From argparse.
             code = error.code
     if code:
         raise UserError(stderr.getvalue().strip().split("\n")[-1])
@@ -132,7 +132,7 @@ class OddFlagsTest(tf.test.TestCase):
         """Checks a script with one to three odd flags.
 
         Args:
-          name: the script's.
+          name: name of the script.
           given: the flags of a valid command: dict.
           *ends: (class or module, attribute) of the functions at which a run begins to compute.
         """

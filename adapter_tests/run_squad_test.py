@@ -1,4 +1,4 @@
-"""Tests of run_squad.py: the head beside NumPy, the whole script on a tiny BERT and tiny data."""
+"""Tests of run_squad.py: the whole script, and BERT's functions, on a tiny BERT and tiny data."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, mutations, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase
 
-# Without articles, of which the scores know nothing.
+# Without articles, which the scores ignore.
 WORDS = [word for word in tiny.VOCABULARY if word.isalpha() and word not in ("a", "an", "the")]
 
 
@@ -46,19 +46,19 @@ class SquadTestCase(AnyScriptTestCase):
             "--bert_config_file=" + os.path.join(bert, "bert_config.json"),
             "--vocab_file=" + os.path.join(bert, "vocab.txt"),
             "--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"),
-            "--max_seq_length=12",  # Two windows a paragraph.
+            "--max_seq_length=12",  # Two windows per paragraph.
             "--max_query_length=3",
             "--doc_stride=4",
             "--adapter_size=3",
             "--train_batch_size=8",
             "--num_train_epochs=1",
             "--learning_rate=0.01",
-            "--precision=float32",  # "auto" measures, and may differ between two runs.
+            "--precision=float32",  # "auto" measures speed, and may differ between two runs.
             *(["--version_2_with_negative"] if cls.VERSION_2 else []),
         ]
 
     def config_and_tokenizer(self, *arguments):
-        """(`squad_task.SquadConfig`, tokenizer)."""
+        """Returns (`squad_task.SquadConfig`, tokenizer)."""
         limits = ["--max_seq_length=12", "--doc_stride=4", "--max_query_length=3"]
         arguments = [*self.base_flags, *limits, *arguments]
         values = command_lines.parsed(run_squad.define_flags, *arguments)
@@ -83,7 +83,7 @@ class Version1Test(SquadTestCase):
         code, _, stderr = cls.call(cls.trained, "--do_train")
         assert code is None, stderr
 
-    def test_trains_evaluates_and_predicts(self):
+    def test_script_trains_evaluates_and_predicts(self):
         report = self.succeed("--do_train", "--do_eval", "--do_predict")
         self.assertRegex(report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5\n")
         for part in ("Trained: ", "Adapter: ", "eval_results.txt", "(21 questions)"):
@@ -99,11 +99,11 @@ class Version1Test(SquadTestCase):
         self.assertAllClose(results["eval_f1"], expected["f1"])
         self.assertAllClose(results["eval_exact_match"], expected["exact_match"])
 
-        # Other batches, another process's way to the same weights: the same answers.
+        # The saved adapter gives the same answers, also in batches of another size.
         elsewhere = os.path.join(self.folder, "elsewhere")
         os.mkdir(elsewhere)
         with open(os.path.join(elsewhere, "null_odds.json"), "w") as writer:
-            writer.write("{}")  # Of an earlier prediction for SQuAD 2.0.
+            writer.write("{}")  # Left by an earlier prediction for SQuAD 2.0.
         adapter = "--adapter=" + os.path.join(self.output_dir, "adapter")
         self.succeed("--do_predict", adapter, "--predict_batch_size=5", output_dir=elsewhere)
         self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
@@ -120,16 +120,16 @@ class Version1Test(SquadTestCase):
         self.assertNotAllEqual(last["cls/squad/output_bias"], np.zeros(2))
         self.assertEqual(set(last), set(adapter.tensors))
 
-    def test_the_pooler_is_not_counted(self):
+    def test_reported_parameter_counts_exclude_the_pooler(self):
         flags = ["--do_train", "--num_train_epochs=0.2", "--tuning=full"]
         with self.assertLogs("absl", "INFO") as log:
             report = self.succeed(*flags)
-        # What is said before the training and after it; the pooler has no part in it.
+        # The counts before and after the training are equal, as both exclude the pooler.
         (before,) = [line for line in log.output if "Training " in line]
         count = before.partition("Training ")[2].split(" of ")[0]
         self.assertIn(f"Trained: {count} of ", report)
 
-    def test_a_run_is_taken_up(self):
+    def test_finished_run_resumes_only_with_equal_flags(self):
         shutil.copytree(self.trained, self.output_dir)
         with self.assertLogs("absl", "INFO") as log:
             self.succeed("--do_train")
@@ -138,7 +138,7 @@ class Version1Test(SquadTestCase):
             self.refuse(["--doc_stride", "4", "5"], stage, "--doc_stride=5")
         self.refuse(["requires --version_2_with_neg"], "--null_score_diff_threshold=-1")
 
-    def test_the_best_is_kept(self):
+    def test_best_adapter_is_kept_and_predicts(self):
         self.succeed(
             "--do_train", "--do_eval", "--do_predict", "--keep_best", "--eval_every_steps=2"
         )
@@ -150,7 +150,7 @@ class Version1Test(SquadTestCase):
         )
         self.assertAllClose(results["eval_f1"], expected["f1"])
         self.assert_settings_have_flags()
-        # What decides the scores decides which is the best.
+        # Flags that affect the scores affect which step is best, so they must not change.
         keeping = ["--do_train", "--do_eval", "--keep_best", "--eval_every_steps=2"]
         for flag, parts in (
             ("--max_answer_length=2", ["--max_answer_length", "30", "2"]),
@@ -158,7 +158,7 @@ class Version1Test(SquadTestCase):
         ):
             self.refuse(parts, *keeping, flag)
 
-    def test_what_is_left_out_is_told_of_features_from_the_cache_too(self):
+    def test_skipped_questions_are_logged_for_cached_features_too(self):
         content = read_json(self.train_file)
         qa = content["data"][0]["paragraphs"][7]["qas"][0]
         qa["id"], qa["answers"][0]["answer_start"] = "caf\u00e9", 999
@@ -188,7 +188,7 @@ class Version1Test(SquadTestCase):
             json.dump(content, writer)
         return path
 
-    def test_what_is_scored_by_is_read_before_the_training(self):
+    def test_predict_file_is_checked_before_training(self):
         self.refuse(
             ["unlabelled.json", "q0"],
             "--predict_file=" + self.write_unlabelled(),
@@ -197,7 +197,7 @@ class Version1Test(SquadTestCase):
         self.refuse(["--predict_file is required"], "--predict_file=", "--vocab_file=none.txt")
         self.assertFalse(os.path.exists(self.output_dir))
 
-    def test_refused(self):
+    def test_invalid_flags_and_files_are_refused(self):
         unlabelled = self.write_unlabelled()
         wordless = os.path.join(self.folder, "wordless.json")
         qas = [{"id": "q0", "question": "who", "answers": [], "is_impossible": True}]
@@ -218,7 +218,7 @@ class Version1Test(SquadTestCase):
             (["--do_train", "--max_seq_length=41"], ["--max_seq_length=41"]),
         ):
             self.refuse(parts, *arguments)
-        # Without answers a file is predicted.
+        # A file without answers can be predicted.
         self.succeed("--do_predict", "--predict_file=" + unlabelled)
         self.assertLen(read_json(self.output_dir, "predictions.json"), 21)
 
@@ -226,10 +226,10 @@ class Version1Test(SquadTestCase):
 class Version2Test(SquadTestCase):
     VERSION_2 = True
 
-    def test_trains_evaluates_and_predicts(self):
+    def test_script_trains_evaluates_and_predicts(self):
         chosen_by = {"max_answer_length": 2, "null_score_diff_threshold": 0.01}
         flags = [f"--{name}={value}" for name, value in chosen_by.items()]
-        self.succeed("--do_train")  # The run goes on whatever chooses the answers.
+        self.succeed("--do_train")  # The flags that choose answers may change later.
         report = self.succeed("--do_train", "--do_eval", "--do_predict", *flags)
         self.assertRegex(report, r"SQuAD: f1 [\d.]+, HasAns_exact [\d.]+, ")
         predictions, odds = (
@@ -243,7 +243,7 @@ class Version2Test(SquadTestCase):
         for name, value in expected.items():
             self.assertAllClose(results["eval_" + name], value, msg=name)
         self.assertEqual(results["eval_NoAns_total"], 7)
-        # The adapter answers how questions are read, and what answers there are.
+        # The adapter supplies the flags that read questions and choose answers.
         trained = task_adapter.describe(os.path.join(self.output_dir, "adapter")).training
         self.assertEqual(trained["answers"], chosen_by)
         read_by = ("--max_", "--doc_stride", "--version_2", "--output_dir")
@@ -254,7 +254,7 @@ class Version2Test(SquadTestCase):
         run_squad.run(command_lines.parsed(run_squad.define_flags, *given))
         self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
         self.assertEqual(read_json(elsewhere, "null_odds.json"), odds)
-        # All that it left, overwriting removes.
+        # Overwriting removes all of the run's files.
         OutputDir(self.output_dir).remove_results()
         self.assertEqual([name for name in os.listdir(self.output_dir) if "pred" in name], [])
         self.assertNotIn("null_odds.json", os.listdir(self.output_dir))
@@ -262,12 +262,12 @@ class Version2Test(SquadTestCase):
         self.assertEqual(os.listdir(self.output_dir), [])
 
     def evaluator(self, *arguments):
-        """(the script's evaluator of --predict_file, its rows), as flags have it."""
+        """Returns (the evaluator of --predict_file, its rows) for these flags."""
         given = self.config_and_tokenizer(*arguments)
         rows, _, digest = squad_task.windows(*given, False)
         return squad_task.Evaluator(*given, digest, True), rows
 
-    def test_scores_are_those_of_the_answers_that_are_written(self):
+    def test_scores_respect_the_null_score_threshold(self):
         evaluator, rows = self.evaluator("--null_score_diff_threshold=3")
         logits = {"start_logits": np.eye(12)[0], "end_logits": np.eye(12)[0]}
         answers = evaluator.answers([logits] * len(rows))
@@ -275,7 +275,7 @@ class Version2Test(SquadTestCase):
         self.assertNotIn("", {answer.text for answer in answers.values()})
         self.assertEqual(evaluator.scores(answers)["eval_NoAns_exact"], 0.0)
 
-    def test_a_file_that_changes_meanwhile(self):
+    def test_predict_file_changed_during_prediction_is_refused(self):
         path = os.path.join(self.folder, "dev.json")
         shutil.copy(self.predict_file, path)
         evaluator, rows = self.evaluator("--predict_file=" + path)
@@ -289,7 +289,7 @@ class Version2Test(SquadTestCase):
         changed = r"\A--predict_file=\S+dev\.json .*\.\Z"
         with self.assertRaisesRegex(UserError, changed):
             evaluator.answers(predictions())
-        for num_questions in (20, 22):  # The windows are fewer than the predictions, or more.
+        for num_questions in (20, 22):  # Fewer windows than predictions, or more.
             tiny.write_squad(path, num_questions, 5, True)
             with self.assertRaisesRegex(UserError, changed):
                 evaluator.answers(iter([logits] * len(rows)))
@@ -297,9 +297,9 @@ class Version2Test(SquadTestCase):
 
 @pytest.mark.without_xla
 class LibraryTest(tf.test.TestCase):
-    """Code as it was written for BERT's run_squad."""
+    """Calls run_squad as code written for BERT's run_squad does."""
 
-    def test_it_has_the_names_of_berts_script(self):
+    def test_module_has_the_names_of_berts_script(self):
         for name in (
             *("SquadExample", "InputFeatures", "RawResult", "create_model", "model_fn_builder"),
             *("read_squad_examples", "convert_examples_to_features"),
@@ -307,7 +307,7 @@ class LibraryTest(tf.test.TestCase):
         ):
             self.assertTrue(hasattr(run_squad, name), name)
 
-    def test_from_questions_to_answers(self):
+    def test_logits_of_true_answers_give_the_true_answers(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         path = tiny.write_squad(os.path.join(folder, "train.json"))
         vocab_file = os.path.join(tiny.write_bert(os.path.join(folder, "bert")), "vocab.txt")
@@ -330,7 +330,7 @@ class LibraryTest(tf.test.TestCase):
         expected = {qa["id"]: qa["answers"][0]["text"] for qa in qas}
         self.assertEqual(read_json(paths[0]), expected)
 
-    def test_model_fn_builder(self):
+    def test_model_fn_builder_trains_and_predicts(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         prefix = os.path.join(tiny.write_bert(os.path.join(folder, "bert")), "bert_model.ckpt")
         model_fn = run_squad.model_fn_builder(tiny.config(), prefix, 1e-2, 2, 0, False, False)
@@ -354,7 +354,7 @@ class LibraryTest(tf.test.TestCase):
         self.assertEqual(first["unique_ids"], 1000000000)
         self.assertEqual(first["start_logits"].shape, (10,))
 
-    def test_create_model(self):
+    def test_create_model_returns_start_and_end_logits(self):
         arrays = tiny.arrays(rows=3)
         with tf.Graph().as_default():
             logits = run_squad.create_model(
@@ -369,7 +369,7 @@ class LibraryTest(tf.test.TestCase):
 
 class DamagedFilesTest(tf.test.TestCase):
     def check(self, stage, version_2, read):
-        """Checks read(values, what run_squad._rows takes) with damaged files of SQuAD."""
+        """Checks read(config, tokenizer) with damaged SQuAD files."""
         context = "The big dog sees a small bird and hears the old cat . " * 2
         answers = [{"text": "bird", "answer_start": 25}]
         question = {"question": "What sees the dog ?", "answers": answers}
@@ -396,7 +396,7 @@ class DamagedFilesTest(tf.test.TestCase):
 
         mutations.check({"squad.json": json.dumps(content, indent=1).encode()}, read_folder)
 
-    def test_a_damaged_training_file_is_read_or_refused(self):
+    def test_damaged_train_file_is_read_or_refused(self):
         def read(config, tokenizer):
             rows, _, _ = squad_task.windows(config, tokenizer, True)
             rows.take([0])
@@ -404,7 +404,7 @@ class DamagedFilesTest(tf.test.TestCase):
         for version_2 in (False, True):
             self.check("train", version_2, read)
 
-    def test_a_damaged_file_to_predict_and_score_is_read_or_refused(self):
+    def test_damaged_predict_file_is_read_or_refused(self):
         def read(config, tokenizer):
             rows, _, digest = squad_task.windows(config, tokenizer, False)
             evaluator = squad_task.Evaluator(config, tokenizer, digest, True)

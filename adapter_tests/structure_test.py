@@ -12,7 +12,7 @@ from adapter_tests.support.tensorflows import SERVES
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FIGURES = os.path.join(PROJECT, "docs/figures")
-# Packages of one line do not import each other.
+# Packages on one line do not import each other.
 ORDER = [
     {"common"},
     {"tokenization", "ops"},
@@ -46,7 +46,7 @@ if SERVES:
 
 
 class StructureTest(tf.test.TestCase):
-    def test_imports_point_downwards(self):
+    def test_packages_import_only_lower_packages(self):
         with mock.patch.object(sys, "path", [FIGURES, *sys.path]):
             script = runpy.run_path(os.path.join(FIGURES, "architecture.py"))
         ranks = {name: rank for rank, names in enumerate(ORDER) for name in names}
@@ -61,7 +61,7 @@ class StructureTest(tf.test.TestCase):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_a_remote_path_needs_tensorflow_and_says_so(self):
+    def test_remote_path_without_tensorflow_is_a_user_error(self):
         code = (
             "import sys; sys.modules['tensorflow'] = None;"
             "from adapter_bert.common import errors, files;"

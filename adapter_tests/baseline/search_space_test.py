@@ -1,4 +1,4 @@
-"""Tests of search_space.py: the paper's tables, and what is refused."""
+"""Tests of search_space.py: the paper's tables, and refused settings."""
 
 import csv
 import dataclasses
@@ -34,16 +34,16 @@ def spelled(text):
 
 
 class TablesTest(tf.test.TestCase):
-    def test_there_are_the_parameters_of_settings_in_their_order(self):
+    def test_space_has_the_parameters_of_settings_in_order(self):
         self.assertEqual(list(SPACE), [field.name for field in dataclasses.fields(Settings)])
         for name in ("conv_activation", "hidden_activation"):
             self.assertLessEqual(set(SPACE[name].values), set(layers.ACTIVATIONS))
 
-    def test_there_is_a_preset_for_each_further_task(self):
+    def test_each_further_task_has_a_preset(self):
         self.assertEqual(set(PRESETS), set(custom_tasks.LAYOUTS))
 
     @unittest.skipUnless(_HAS_PAPER, "ADAPTER_BERT_DATA has no paper/ with Tables 5 to 7")
-    def test_space_is_table_5(self):
+    def test_space_equals_table_5(self):
         rows = table("table5_search_space.tsv")
         self.assertLen(rows, len(SPACE))
         for row, (name, domain) in zip(rows[1:], list(SPACE.items())[1:]):
@@ -54,7 +54,7 @@ class TablesTest(tf.test.TestCase):
                 self.assertCountEqual(domain.values, values, name)
 
     @unittest.skipUnless(_HAS_PAPER, "ADAPTER_BERT_DATA has no paper/ with Tables 5 to 7")
-    def test_modules_are_table_6(self):
+    def test_modules_equal_table_6(self):
         rows = table("table6_modules.tsv")
         handles = {row["id"]: row["handle_after_the_tfhub_prefix"] for row in rows}
         known = search_space.MODULES.items()
@@ -63,7 +63,7 @@ class TablesTest(tf.test.TestCase):
         )
 
     @unittest.skipUnless(_HAS_PAPER, "ADAPTER_BERT_DATA has no paper/ with Tables 5 to 7")
-    def test_presets_are_table_7(self):
+    def test_presets_equal_table_7(self):
         names = {
             "20 newsgroups": "newsgroups",
             "Customer complaint database": "customer_complaints",
@@ -80,7 +80,7 @@ class TablesTest(tf.test.TestCase):
 
 
 class DomainTest(tf.test.TestCase):
-    def test_choice(self):
+    def test_choice_contains_its_values_or_any_text_if_open(self):
         some = Choice((0, 1, 2))
         self.assertIn(1, some)
         self.assertIn(2.0, some)
@@ -89,7 +89,7 @@ class DomainTest(tf.test.TestCase):
         self.assertIn("any", Choice(("one",), is_open=True))
         self.assertNotIn(1, Choice(("one",), is_open=True))
 
-    def test_range(self):
+    def test_range_contains_numbers_between_its_bounds(self):
         self.assertIn(50, Range(50, 200))
         self.assertIn(200, Range(50, 200))
         for value in (49, 201, 60.5, True, "60"):
@@ -97,7 +97,7 @@ class DomainTest(tf.test.TestCase):
         self.assertIn(0.4, Range(0.0, 0.4))
         self.assertNotIn(0.41, Range(0.0, 0.4))
 
-    def test_settings_outside_of_the_space_are_refused(self):
+    def test_settings_outside_the_search_space_are_refused(self):
         preset = PRESETS["airline"]
         for name, value, expected in (
             ("hidden_layers", 4, "hidden_layers=4: expected one of 0, 1, 2, 3, 5"),
@@ -111,7 +111,7 @@ class DomainTest(tf.test.TestCase):
 
 
 class ParseTest(tf.test.TestCase):
-    def test_values(self):
+    def test_parse_setting_returns_typed_values(self):
         for text, expected in (
             ("hidden_layers=0,5", ("hidden_layers", [0, 5])),
             ("training_samples=1e5", ("training_samples", [100_000])),
@@ -126,7 +126,7 @@ class ParseTest(tf.test.TestCase):
                 list(map(type, search_space.parse_setting(text)[1])), list(map(type, expected[1]))
             )
 
-    def test_what_is_refused(self):
+    def test_parse_setting_refuses_invalid_settings(self):
         for text, expected in (
             ("hidden=2", "module, fine_tune_module"),
             ("hidden_layers", "expected name=value"),
@@ -141,7 +141,7 @@ class ParseTest(tf.test.TestCase):
 
 
 class ModuleTest(tf.test.TestCase):
-    def test_units(self):
+    def test_find_module_recognizes_unit_of_each_module(self):
         for name, unit in (
             ("English-big", "word"),
             ("english-BIG", "word"),
@@ -153,7 +153,7 @@ class ModuleTest(tf.test.TestCase):
         self.assertEqual(search_space.find_module("/models/mine").handle, "/models/mine")
         self.assertIn("nnlm-en-dim128", search_space.find_module("english-BIG").handle)
 
-    def test_short_names(self):
+    def test_short_name_is_last_part_of_module_path(self):
         for name, short in (
             ("English-big", "English-big"),
             ("https://tfhub.dev/google/encoder-lite/2", "encoder-lite"),

@@ -63,15 +63,15 @@ class RunTest(tf.test.TestCase):
         self.assertEqual((code, stdout), (0, "size 8\n"))
         self.assertRegex(stderr, r"^\d\d:\d\d:\d\d started\n$")
 
-    def test_verbosity_is_the_users(self):
+    def test_verbosity_flag_suppresses_the_log(self):
         self.assertEqual(self.run_script("--verbosity=-1"), (0, "size 64\n", ""))
 
-    def test_a_mistake_ends_with_one_sentence(self):
+    def test_user_error_prints_one_sentence(self):
         code, stdout, stderr = self.run_script("--verbosity=-1", "user")
         self.assertEqual((code, stdout), (1, ""))
         self.assertEqual(stderr, "Error: rows.tsv, line 3: found 2 columns, expected 5.\n")
 
-    def test_mistakes_in_flags(self):
+    def test_invalid_flags_are_refused_in_one_sentence(self):
         for arguments, expected in (
             (["--adaptr_size=8"], ["'adaptr_size'", "Did you mean: adapter_size"]),
             (["--adapter_size=0"], ["--adapter_size=0"]),
@@ -92,13 +92,13 @@ class RunTest(tf.test.TestCase):
             for part in expected:
                 self.assertIn(part, stderr.getvalue())
 
-    def test_a_bug_has_a_traceback(self):
+    def test_unexpected_errors_keep_their_traceback(self):
         code, _, stderr = self.run_script("bug")
         self.assertEqual(code, 1)
         self.assertIn("Traceback (most recent call last)", stderr)
         self.assertIn("ValueError: a bug", stderr)
 
-    def test_help_is_in_sections_and_helpfull_has_all(self):
+    def test_help_shows_sections_and_helpfull_shows_all_flags(self):
         sections = "What it is for.\n\nAdapters:\n  --adapter_size: Width.\n"
         for flag in ("--help", "-?", "--helpshort"):
             code, stdout, stderr = self.run_script(flag)
@@ -115,13 +115,13 @@ class MainOfTest(tf.test.TestCase):
             main(["script.py", *argv])
         return stdout.getvalue()
 
-    def test_it_prints_the_report(self):
+    def test_main_prints_the_report(self):
         seen = []
         main = cli.main_of(lambda values: seen.append(values) or ["one", "two"])
         self.assertEqual(self.call(main), "one\ntwo\n")
         self.assertEqual(seen, [flags.FLAGS])
 
-    def test_further_arguments_are_a_mistake_or_handed_on(self):
+    def test_positional_arguments_are_refused_unless_accepted(self):
         with self.assertRaisesRegex(UserError, "MRPC: .* --name=value"):
             cli.main_of(lambda values: [])(["script.py", "MRPC"])
         main = cli.main_of(lambda values, further: further, accepts_arguments=True)
@@ -145,14 +145,14 @@ def define(title, name, values):
 
 
 class FlagSectionsTest(tf.test.TestCase):
-    def test_sections_and_their_order(self):
+    def test_help_orders_sections_and_sorts_their_flags(self):
         values = flags.FlagValues()
         for title, name in (("Output", "b"), ("Training", "c"), ("Output", "a")):
             define(title, name, values)
         text = "\nTraining:\n  --c: What it is.\n\nOutput:\n  --a: What it is.\n  --b: What it is."
         self.assertEqual(cli.help_text(values), text)
 
-    def test_every_flag_of_every_script_has_its_section(self):
+    def test_help_of_every_script_lists_every_flag(self):
         for script in SCRIPTS:
             values = defined(script)
             text = cli.help_text(values)

@@ -28,11 +28,11 @@ class ExitCodeTest(tf.test.TestCase):
             code = errors.exit_code(main, *arguments)
         return code, stderr.getvalue()
 
-    def test_success_is_what_main_returns(self):
+    def test_exit_code_is_the_return_value_of_main(self):
         self.assertEqual(self.call(lambda: None), (None, ""))
         self.assertEqual(self.call(lambda code: code, 7), (7, ""))
 
-    def test_a_user_error_is_one_sentence_and_1(self):
+    def test_user_errors_print_one_sentence_and_exit_with_1(self):
         for message, line in (
             ("a.tsv: is empty.", "Error: a.tsv: is empty.\n"),
             ("a.tsv: is empty", "Error: a.tsv: is empty.\n"),
@@ -44,7 +44,7 @@ class ExitCodeTest(tf.test.TestCase):
         ):
             self.assertEqual(self.call(raising, errors.UserError(message)), (1, line))
 
-    def test_what_a_file_holds_does_not_break_the_sentence(self):
+    def test_quoted_file_contents_are_escaped_and_shortened(self):
         for held, shown in (
             ("a\nb\u2028c", "a b c"),
             ("\x1b[31m\0", "\\x1b[31m\\x00"),
@@ -58,15 +58,15 @@ class ExitCodeTest(tf.test.TestCase):
         self.assertRegex(long, r"^a\.tsv: found x+ \.\.\. x+, expected 1\.$")
         self.assertLess(len(long), 2000)
 
-    def test_a_name_that_is_not_utf8(self):
+    def test_names_that_are_not_utf8_are_user_errors(self):
         code, said = self.call(lambda name: name.encode("utf-8"), os.fsdecode(b"b\xe9rt"))
         self.assertEqual(code, 1)
         self.assertEqual(said, r"Error: 'b\udce9rt' is not UTF-8; expected names in UTF-8." + "\n")
 
-    def test_ctrl_c_is_130(self):
+    def test_ctrl_c_exits_with_130(self):
         self.assertEqual(self.call(raising, KeyboardInterrupt()), (130, "Interrupted.\n"))
 
-    def test_so_is_what_else_ends_a_process(self):
+    def test_sigterm_and_sighup_exit_with_130(self):
         def main(number):
             try:
                 os.kill(os.getpid(), number)
@@ -79,7 +79,7 @@ class ExitCodeTest(tf.test.TestCase):
             self.assertEqual(self.call(main, number), (130, "Interrupted.\n"))
         self.assertEqual(done, ends)
 
-    def test_a_reader_who_has_enough_is_141(self):
+    def test_closed_output_pipe_exits_with_141(self):
         program = "import sys; from adapter_bert.common import errors; sys.stdin.read(); "
         program += "sys.exit(errors.exit_code(lambda: print('x' * 100_000, flush={})))"
         for flush in (True, False):  # Printed in main, or flushed only at the end.
@@ -98,7 +98,7 @@ class ExitCodeTest(tf.test.TestCase):
         with self.assertRaises(BrokenPipeError):  # From another pipe or a socket.
             self.call(raising, BrokenPipeError())
 
-    def test_stdout_that_is_closed_from_the_start_or_full(self):
+    def test_closed_stdout_is_ignored_and_full_disk_is_reported(self):
         program = "import sys; from adapter_bert.common import errors; "
         program += "sys.exit(errors.exit_code(lambda: print('x')))"
         full = "Error: The output cannot be written (No space left on device).\n"
@@ -110,12 +110,12 @@ class ExitCodeTest(tf.test.TestCase):
             )
             self.assertEqual((process.returncode, process.stderr.decode()), (code, said))
 
-    def test_a_place_of_no_file_system_is_a_users_error(self):
+    def test_unsupported_file_systems_are_user_errors(self):
         code, said = self.call(tf.io.gfile.exists, "nothing://bucket/folder")
         self.assertEqual(code, 1)
         self.assertRegex(said, "^Error: .*'nothing' not implemented.* cannot read .*\n$")
 
-    def test_a_path_that_the_user_may_not_use(self):
+    def test_inaccessible_local_paths_are_user_errors(self):
         for error in (
             PermissionError(13, "Permission denied", "/data/a"),
             NotADirectoryError(20, "Not a directory", "/data/a"),
@@ -123,11 +123,11 @@ class ExitCodeTest(tf.test.TestCase):
             code, said = self.call(raising, error)
             self.assertEqual((code, said), (1, f"Error: /data/a: {error.strerror}.\n"))
 
-    def test_a_remote_path_that_cannot_be_reached(self):
+    def test_unreachable_remote_paths_are_user_errors(self):
         code, said = self.call(raising, OSError(5, "Could not resolve the host", "gs://bucket/a"))
         self.assertEqual((code, said), (1, "Error: gs://bucket/a: Could not resolve the host.\n"))
 
-    def test_a_terminal_that_lacks_a_character(self):
+    def test_characters_outside_stdout_encoding_are_escaped(self):
         program = "import sys; from adapter_bert.common import errors; "
         program += "sys.exit(errors.exit_code(lambda: print('na \u0142')))"
         process = subprocess.run(
@@ -138,7 +138,7 @@ class ExitCodeTest(tf.test.TestCase):
         )
         self.assertEqual((process.returncode, process.stdout), (0, b"na \\u0142\n"))
 
-    def test_a_bug_flies_on(self):
+    def test_unexpected_errors_are_raised(self):
         with self.assertRaises(tf.errors.UnimplementedError):
             errors.exit_code(raising, tf.errors.UnimplementedError(None, None, "an operation"))
         for bug in (ValueError("v"), RuntimeError("r"), OSError("o"), PermissionError("p")):

@@ -14,7 +14,7 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 
-KILLED = 9  # An exit code that nothing else has.
+KILLED = 9  # An exit code that nothing else uses.
 
 
 class FilesTestCase(tf.test.TestCase):
@@ -35,13 +35,13 @@ class FilesTestCase(tf.test.TestCase):
 
 
 class WriteAtomicallyTest(FilesTestCase):
-    def test_new_and_replaced(self):
+    def test_write_creates_and_replaces_file(self):
         for text in ("first", "the second one"):
             files.write_atomically(self.path, text)
             self.assertEqual(self.content(), text)
             self.assertEqual(os.listdir(self.root), ["thing"])
 
-    def test_a_kill_leaves_the_old_file(self):
+    def test_interrupted_write_keeps_old_file(self):
         files.write_atomically(self.path, "first")
         killed = mock.patch.object(files, "rename", side_effect=KeyboardInterrupt)
         with killed, self.assertRaises(KeyboardInterrupt):
@@ -49,7 +49,7 @@ class WriteAtomicallyTest(FilesTestCase):
         self.assertEqual(self.content(), "first")
         self.assertEqual(os.listdir(self.root), ["thing"])
 
-    def test_two_writers_at_once(self):
+    def test_last_of_two_concurrent_writers_wins(self):
         def in_between(source, path, overwrite):
             with mock.patch.object(files, "rename", rename):
                 files.write_atomically(path, "second")
@@ -61,7 +61,7 @@ class WriteAtomicallyTest(FilesTestCase):
         self.assertEqual(self.content(), "first")
         self.assertEqual(os.listdir(self.root), ["thing"])
 
-    def test_a_place_that_cannot_be_written(self):
+    def test_write_below_a_file_is_refused(self):
         files.write_atomically(self.path, "a file, not a folder")
         inside = os.path.join(self.path, "inside")
         with self.assertRaisesRegex(UserError, rf"^{inside} cannot be written \([^\n]+\)\.$"):
@@ -69,7 +69,7 @@ class WriteAtomicallyTest(FilesTestCase):
 
 
 class ObjectTest(FilesTestCase):
-    def test_an_object_is_read_again_or_refused(self):
+    def test_valid_object_round_trips_and_invalid_json_is_refused(self):
         files.write_object(self.path, {"b": [[0, 1, 0.1]], "a": np.float32(0.5)})
         self.assertEqual(files.read_object(self.path), {"a": 0.5, "b": [[0, 1, 0.1]]})
         for text in ("", "[]", '{"a": ', "[" * 100000):
@@ -78,7 +78,7 @@ class ObjectTest(FilesTestCase):
             with self.assertRaisesRegex(UserError, "thing: "):
                 files.read_object(self.path)
 
-    def test_a_blank_path_is_quoted(self):
+    def test_errors_quote_blank_paths(self):
         with self.assertRaisesRegex(UserError, "^' ': cannot be read"):
             files.read_object(" ")
         with self.assertRaisesRegex(UserError, "^' ' does not exist"):
@@ -88,12 +88,12 @@ class ObjectTest(FilesTestCase):
         ):
             open("")  # noqa: SIM115  Opening fails.
 
-    def test_a_lone_surrogate_is_refused(self):
+    def test_lone_surrogate_is_refused(self):
         files.write_atomically(self.path, '{"label": "\\ud800"}')
         with self.assertRaisesRegex(UserError, "thing: is not valid JSON .*surrogates"):
             files.read_object(self.path)
 
-    def test_a_key_that_an_object_has_twice_is_refused(self):
+    def test_duplicate_key_in_an_object_is_refused(self):
         for text in ('{"size": 8, "size": 64}', '{"a": [{"b": {"size": 8, "c": 1, "size": 8}}]}'):
             with open(self.path, "w") as writer:
                 writer.write(text)
@@ -104,7 +104,7 @@ class ObjectTest(FilesTestCase):
             writer.write('{"a": {"size": 8}, "b": {"size": 64}}')
         self.assertEqual(files.read_object(self.path), {"a": {"size": 8}, "b": {"size": 64}})
 
-    def test_a_path_that_tensorflow_cannot_read_is_not_called_wrong_json(self):
+    def test_unsupported_scheme_is_not_reported_as_invalid_json(self):
         with self.assertRaisesRegex(UserError, "nosuch.* cannot read") as caught:
             files.read_object("nosuch://folder/thing")
         self.assertNotIn("JSON", str(caught.exception))
@@ -112,7 +112,7 @@ class ObjectTest(FilesTestCase):
 
 class RemoteTest(tf.test.TestCase):
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
-    def test_errors_name_the_path(self):
+    def test_errors_for_remote_files_name_the_path(self):
         path = "ram://files_test/missing"
         with self.assertRaises(FileNotFoundError) as caught:
             files.size(path)
@@ -123,10 +123,10 @@ class RemoteTest(tf.test.TestCase):
 
 
 class ExistsTest(FilesTestCase):
-    def test_a_path_with_a_null_character_is_not_there(self):
+    def test_path_with_null_character_does_not_exist(self):
         for function in (files.exists, files.isdir):
             self.assertFalse(function(self.root + "\0b"))
-        # As in Python 3.7.
+        # Python 3.7 raises ValueError.
         raising = mock.Mock(side_effect=ValueError("embedded null byte"))
         with mock.patch.multiple(os.path, exists=raising, isdir=raising):
             for function in (files.exists, files.isdir):
@@ -134,19 +134,19 @@ class ExistsTest(FilesTestCase):
 
 
 class WholeFolderTest(FilesTestCase):
-    def test_new_and_replaced(self):
+    def test_write_creates_and_replaces_folder(self):
         for text in ("first", "second"):
             self.write_folder(text)
             self.assertEqual((self.content("a"), self.content("b")), (text, text))
             self.assertEqual(os.listdir(self.root), ["thing"])
 
-    def test_a_replaced_folder_keeps_nothing_of_the_old_one(self):
+    def test_new_folder_keeps_no_files_of_the_old_one(self):
         self.write_folder("first")
         with files.atomic_folder(self.path + "/") as partial:
             open(os.path.join(partial, "c"), "w").close()
         self.assertEqual(os.listdir(self.path), ["c"])
 
-    def test_a_link_stays_and_leads_to_the_new_content(self):
+    def test_write_through_symlink_keeps_the_link(self):
         elsewhere = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "disk")
         os.mkdir(elsewhere)
         os.symlink(elsewhere, self.path)
@@ -157,7 +157,7 @@ class WholeFolderTest(FilesTestCase):
             self.assertEqual(files.current_folder(self.path), os.path.realpath(elsewhere))
         self.assertEqual(os.listdir(self.root), ["thing"])
 
-    def test_an_error_inside_leaves_the_old_folder(self):
+    def test_error_during_write_keeps_old_folder(self):
         self.write_folder("first")
         with self.assertRaises(KeyError), files.atomic_folder(self.path) as partial:
             open(os.path.join(partial, "a"), "w").close()
@@ -165,7 +165,7 @@ class WholeFolderTest(FilesTestCase):
         self.assertEqual((self.content("a"), self.content("b")), ("first", "first"))
         self.assertEqual(os.listdir(self.root), ["thing"])
 
-    def test_two_writers_at_once(self):
+    def test_second_concurrent_writer_is_refused(self):
         refused = r"thing cannot be written \(another process .*\)\.$"
         with files.atomic_folder(self.path) as partial:
             with open(os.path.join(partial, "a"), "w") as writer:
@@ -179,14 +179,14 @@ class WholeFolderTest(FilesTestCase):
         self.write_folder("third")
         self.assertEqual(self.content("a"), "third")
 
-    def test_a_full_disk_is_said(self):
+    def test_full_disk_is_reported_and_keeps_old_folder(self):
         self.write_folder("first")
         sentence = r"thing cannot be written \(No space left on device\)\.$"
         with self.assertRaisesRegex(UserError, sentence), files.atomic_folder(self.path):
             raise OSError(28, "No space left on device")
         self.assertEqual(self.content("a"), "first")
 
-    def test_a_kill_before_and_after_each_step_leaves_a_whole_folder(self):
+    def test_kill_at_any_step_leaves_a_complete_folder(self):
         # The three file system operations that replace a folder.
         steps = (("rename", 0), ("rename", 1), ("rmtree", 0))
         for operation, count in steps:
@@ -211,7 +211,7 @@ class WholeFolderTest(FilesTestCase):
         files.rmtree(self.path)
 
     def _die_at(self, operation, count, done):
-        """Ends this process before or after its n-th call of the operation."""
+        """Ends this process before, or if `done` after, call `count` (from 0) of the operation."""
         original, calls = getattr(files, operation), []
 
         def dying(*arguments, **options):
@@ -225,19 +225,19 @@ class WholeFolderTest(FilesTestCase):
 
 
 class RecoverTest(FilesTestCase):
-    def test_nothing_to_do(self):
+    def test_recover_changes_nothing_without_leftovers(self):
         files.recover(self.path)
         self.assertEqual(os.listdir(self.root), [])
         self.write_folder("first")
         files.recover(self.path)
         self.assertEqual(self.content("a"), "first")
 
-    def test_half_written_folders_go(self):
+    def test_recover_removes_partial_folder(self):
         os.mkdir(self.path + ".partial")
         files.recover(self.path)
         self.assertEqual(os.listdir(self.root), [])
 
-    def test_the_old_folder_comes_back(self):
+    def test_recover_restores_replaced_folder(self):
         self.write_folder("first")
         os.rename(self.path, self.path + ".replaced")
         os.mkdir(self.path + ".partial")
@@ -245,14 +245,14 @@ class RecoverTest(FilesTestCase):
         self.assertEqual(os.listdir(self.root), ["thing"])
         self.assertEqual(self.content("b"), "first")
 
-    def test_readers_find_what_a_kill_moved(self):
+    def test_current_folder_finds_replaced_folder(self):
         self.assertEqual(files.current_folder(self.path + "/"), self.path)
         self.write_folder("first")
         self.assertEqual(files.current_folder(self.path), self.path)
         os.rename(self.path, self.path + ".replaced")
         self.assertEqual(files.current_folder(self.path), self.path + ".replaced")
 
-    def test_a_place_that_cannot_be_written(self):
+    def test_recover_reports_missing_permission(self):
         self.write_folder("first")
         os.mkdir(self.path + ".partial")
         refused = PermissionError(errno.EACCES, "not yours")
@@ -260,7 +260,7 @@ class RecoverTest(FilesTestCase):
         with removal, self.assertRaisesRegex(UserError, "cannot be written .not yours."):
             files.recover(self.path)
 
-    def test_a_failure_between_the_renames_leaves_the_old_folder(self):
+    def test_failure_between_renames_keeps_old_folder(self):
         self.write_folder("first")
         rename = files.rename
 
@@ -277,7 +277,7 @@ class RecoverTest(FilesTestCase):
 
 
 class SyncTest(FilesTestCase):
-    """The order of syncs and renames, which decides what survives a loss of power."""
+    """Checks the order of syncs and renames, which decides what survives a power loss."""
 
     def setUp(self):
         super().setUp()
@@ -305,13 +305,13 @@ class SyncTest(FilesTestCase):
         self.log.clear()
         return log
 
-    def test_a_file_before_its_name(self):
+    def test_file_is_synced_before_rename(self):
         files.write_atomically(self.path, "text")
         (first, partial), *rest = self.noted()
         self.assertEqual((first, partial[:6], partial[-8:]), ("fsync", "thing.", ".partial"))
         self.assertEqual(rest, [("rename", "thing"), ("fsync", ".")])
 
-    def test_a_folder_and_all_in_it_before_its_name(self):
+    def test_folder_content_is_synced_before_rename(self):
         new = [("fsync", "thing.partial/" + name) for name in ("a", "b")]
         new.append(("fsync", "thing.partial"))
         self.write_folder("first")
@@ -330,13 +330,13 @@ class SyncTest(FilesTestCase):
         inside = {("fsync", "thing.partial" + name) for name in ("", "/c", "/c/d", "/c/d/e")}
         self.assertEqual(set(self.noted()[:4]), inside)
 
-    def test_new_folders_and_those_above(self):
+    def test_makedirs_syncs_parents_of_new_folders(self):
         files.makedirs(os.path.join(self.path, "a", "b"))
         self.assertEqual(set(self.noted()), {("fsync", name) for name in (".", "thing", "thing/a")})
         files.makedirs(os.path.join(self.path, "a"))
         self.assertEqual(self.noted(), [])
 
-    def test_a_checkpoint_before_its_record_and_the_last_ones_end(self):
+    def test_checkpoint_is_synced_before_its_record_is_written(self):
         ends = (".data-00000-of-00001", ".index")
         with tf.Graph().as_default(), tf.Session() as session:
             session.run(tf.Variable(np.zeros(3), name="a").initializer)
@@ -359,7 +359,7 @@ class SyncTest(FilesTestCase):
         ]
         self.assertEqual(self.noted(), sum(parts, []))
 
-    def test_a_disk_that_fails_is_said(self):
+    def test_disk_errors_of_sync_are_reported(self):
         for error, is_refused in ((5, True), (28, True), (22, False)):
             failing = mock.patch.object(os, "fsync", side_effect=OSError(error, "It fails"))
             with failing, contextlib.ExitStack() as stack:
@@ -371,7 +371,7 @@ class SyncTest(FilesTestCase):
         self.assertEqual(self.content(), "22")
         self.assertEqual(os.listdir(self.root), ["thing"])
 
-    def test_a_folder_that_may_be_written_but_not_listed(self):
+    def test_write_succeeds_in_an_unlistable_folder(self):
         """An unreadable folder cannot be synced; an unreadable file is still an error."""
         opened = os.open
 
@@ -390,7 +390,7 @@ class SyncTest(FilesTestCase):
 
 
 class LockTest(FilesTestCase):
-    def test_one_alone_or_several_that_share(self):
+    def test_lock_is_exclusive_unless_all_holders_share_it(self):
         with open(self.path, "w") as a, open(self.path) as b:
             self.assertTrue(files.lock(a.fileno()))
             self.assertFalse(files.lock(b.fileno()))
@@ -403,14 +403,14 @@ class LockTest(FilesTestCase):
 
 
 class MegabytesTest(FilesTestCase):
-    def test_all_that_match_and_no_other(self):
+    def test_readable_size_sums_files_with_the_prefix(self):
         for name, size in (("a.index", 40000), ("a.data", 1200000), ("b.data", 5000000)):
             with open(os.path.join(self.root, name), "wb") as writer:
                 writer.write(bytes(size))
         self.assertEqual(files.readable_size(os.path.join(self.root, "a.")), "1.2 MB")
         self.assertEqual(files.readable_size(self.root + "/"), "6.2 MB")
 
-    def test_a_file_and_not_those_that_begin_like_it(self):
+    def test_readable_size_of_a_file_ignores_longer_names(self):
         for name, size in (("model-1", 1200000), ("model-10", 5000000)):
             with open(os.path.join(self.root, name), "wb") as writer:
                 writer.write(bytes(size))

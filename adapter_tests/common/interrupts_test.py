@@ -1,4 +1,4 @@
-"""Tests of interrupts.py by signals to the test's own process."""
+"""Tests of interrupts.py, which send signals to the test's own process."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ class InterruptsTest(tf.test.TestCase):
     def handlers(self):
         return [signal.getsignal(number) for number in self.signals]
 
-    def test_all_are_handled_and_given_back(self):
+    def test_signals_are_handled_and_handlers_restored(self):
         came, before = [], self.handlers()
         with interrupts.handle_signals(lambda number, frame: came.append(number)):
             for number in self.signals:
@@ -29,7 +29,7 @@ class InterruptsTest(tf.test.TestCase):
         names = [interrupts.signal_name(number) for number in self.signals]
         self.assertEqual(names, ["Ctrl-C", "SIGTERM", "SIGHUP"])
 
-    def test_an_inner_one_comes_first(self):
+    def test_inner_handler_replaces_outer_handler(self):
         came = []
         with interrupts.handle_signals(lambda *_: came.append("outer")):
             with interrupts.handle_signals(lambda *_: came.append("inner")):
@@ -37,7 +37,7 @@ class InterruptsTest(tf.test.TestCase):
             os.kill(os.getpid(), signal.SIGTERM)
         self.assertEqual(came, ["inner", "outer"])
 
-    def test_signals_come_after_the_block_that_postpones_them(self):
+    def test_postponed_signals_arrive_after_the_block(self):
         came = []
         outer = interrupts.handle_signals(lambda *_: came.append("outer"))
         with outer, interrupts.postpone_signals():
@@ -45,13 +45,13 @@ class InterruptsTest(tf.test.TestCase):
             came.append("block")
         self.assertEqual(came, ["block", "outer"])
 
-    def test_nohup_is_heeded(self):
+    def test_ignored_signals_stay_ignored(self):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with interrupts.handle_signals(self.fail):
             os.kill(os.getpid(), signal.SIGHUP)
         self.assertIs(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
 
-    def test_other_threads_change_nothing(self):
+    def test_other_threads_leave_handlers_unchanged(self):
         before, found = self.handlers(), []
 
         def look():

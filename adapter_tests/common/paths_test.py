@@ -8,7 +8,7 @@ from adapter_tests.support.refusals import RefusalTestCase
 
 
 class PathsTestCase(RefusalTestCase):
-    """Gives each test a folder, and an environment without BERT's variables and the demo."""
+    """Gives each test a folder and an environment without GLUE_DIR, BERT_BASE_DIR and the demo."""
 
     def setUp(self):
         super().setUp()
@@ -23,27 +23,27 @@ class PathsTestCase(RefusalTestCase):
             self.addCleanup(patch.stop)
 
     def make(self, *names):
-        """Creates a folder below the test's and returns its path."""
+        """Creates a folder inside the test's folder and returns its path."""
         path = os.path.join(self.folder, *names)
         os.makedirs(path)
         return path
 
     def logged(self, function, *args, **kwargs):
-        """Returns (result, the log)."""
+        """Calls a function; returns (its result, the log)."""
         with mock.patch.object(paths.logging, "info") as info:
             result = function(*args, **kwargs)
         return result, " ".join(call[0][0] % call[0][1:] for call in info.call_args_list)
 
 
 class FindDataDirTest(PathsTestCase):
-    def test_the_flag_comes_first(self):
+    def test_flag_takes_precedence_over_glue_dir_and_demo(self):
         mine = self.make("mine")
         self.make("demo", "MRPC")
         os.environ["GLUE_DIR"] = self.make("glue")
         self.make("glue", "MRPC")
         self.assertEqual(paths.find_data_dir(mine, "MRPC"), mine)
 
-    def test_then_glue_dir(self):
+    def test_glue_dir_takes_precedence_over_demo(self):
         self.make("demo", "MRPC")
         os.environ["GLUE_DIR"] = self.make("glue")
         expected = self.make("glue", "MRPC")
@@ -52,7 +52,7 @@ class FindDataDirTest(PathsTestCase):
         self.assertIn(expected, log)
         self.assertIn("$GLUE_DIR", log)
 
-    def test_then_the_demo(self):
+    def test_demo_is_used_without_flag_or_glue_dir(self):
         expected = self.make("demo", "MRPC")
         for flag in (None, ""):
             folder, log = self.logged(paths.find_data_dir, flag, "MRPC")
@@ -60,7 +60,7 @@ class FindDataDirTest(PathsTestCase):
             self.assertIn(expected, log)
             self.assertIn("demo", log)
 
-    def test_a_place_that_is_named_is_not_passed_over(self):
+    def test_missing_named_folders_are_refused_despite_demo(self):
         self.make("demo", "MRPC")
         missing = os.path.join(self.folder, "none")
         self.assert_refused(["--data_dir", missing], paths.find_data_dir, missing, "MRPC")
@@ -69,19 +69,19 @@ class FindDataDirTest(PathsTestCase):
             ["$GLUE_DIR/MRPC", os.path.join(missing, "MRPC")], paths.find_data_dir, None, "MRPC"
         )
 
-    def test_nothing_anywhere(self):
+    def test_missing_data_is_refused(self):
         self.make("demo", "MRPC")
         self.assert_refused(["CoLA", "--data_dir", "GLUE_DIR"], paths.find_data_dir, None, "CoLA")
 
 
 class FindBertTest(PathsTestCase):
-    def test_the_flag_comes_first(self):
+    def test_flag_takes_precedence_over_bert_base_dir(self):
         os.environ["BERT_BASE_DIR"] = self.make("base")
         self.assertEqual(
             paths.find_bert("vocab_file", "gs://mine/vocab.txt"), "gs://mine/vocab.txt"
         )
 
-    def test_then_bert_base_dir(self):
+    def test_bert_base_dir_supplies_every_file(self):
         base = os.environ["BERT_BASE_DIR"] = self.make("base")
         for flag, name in paths.BERT_FILES.items():
             path, log = self.logged(paths.find_bert, flag, None)
@@ -89,11 +89,11 @@ class FindBertTest(PathsTestCase):
             for part in ("--" + flag, path, "$BERT_BASE_DIR"):
                 self.assertIn(part, log)
 
-    def test_bert_base_dir_that_is_no_folder(self):
+    def test_missing_bert_base_dir_is_refused(self):
         os.environ["BERT_BASE_DIR"] = missing = os.path.join(self.folder, "none")
         self.assert_refused(["$BERT_BASE_DIR", missing], paths.find_bert, "init_checkpoint", None)
 
-    def test_then_the_demo(self):
+    def test_demo_is_used_without_flag_or_bert_base_dir(self):
         demo = self.make("demo", "bert")
         for name in ("vocab.txt", "bert_model.ckpt.index"):
             open(os.path.join(demo, name), "w").close()
@@ -103,7 +103,7 @@ class FindBertTest(PathsTestCase):
             for part in ("--" + flag, path, "make demo"):
                 self.assertIn(part, log)
 
-    def test_nothing_anywhere(self):
+    def test_missing_bert_is_refused(self):
         self.assert_refused(
             ["--vocab_file", "BERT_BASE_DIR", "vocab.txt", "bert_model.ckpt", "make demo"],
             paths.find_bert,

@@ -1,4 +1,4 @@
-"""Tests of the registry of kinds: a registered kind is found and needs no other edit."""
+"""Tests of task_kinds.py: a kind works once it is registered, without any other edit."""
 
 import os
 import subprocess
@@ -20,23 +20,23 @@ from adapter_tests.support.toy_kinds import Marks, Ordinal, registered
 
 
 class RegistryTest(tf.test.TestCase):
-    def test_each_name_is_that_of_its_kind(self):
+    def test_each_kind_is_registered_under_its_name(self):
         for name in task_kinds.names():
             kind = task_kinds.get(name)
             self.assertEqual(kind.name, name)
             self.assertLessEqual(kind.num_required, len(kind.fields))
             self.assertTrue(kind.answer_types)
 
-    def test_unknown(self):
+    def test_unknown_kind_is_refused(self):
         with self.assertRaisesRegex(UserError, "^kind=spans: expected one of classification, .*"):
             task_kinds.get("spans")
 
-    def test_kinds_that_do_not_label_texts(self):
+    def test_text_kinds_exclude_span(self):
         self.assertEqual(set(text_kind.by_label_type()), {"class", "float", "multilabel"})
         with self.assertRaisesRegex(UserError, "^kind=span: expected a kind of task that labels"):
             text_kind.get("span")
 
-    def test_neither_tensorflow_nor_scikit_learn_is_imported(self):
+    def test_registry_imports_neither_tensorflow_nor_sklearn(self):
         program = (
             "import sys\nfrom adapter_bert.common import task_kinds\n"
             "for name in task_kinds.names(): task_kinds.get(name)\n"
@@ -50,7 +50,7 @@ class RegistryTest(tf.test.TestCase):
 
 
 class ToyKindsTest(HeadCase):
-    """Two kinds for tests only, used by everything that depends on a task's kind."""
+    """Runs all code that depends on a task's kind with two kinds that exist only in tests."""
 
     def setUp(self):
         super().setUp()
@@ -79,7 +79,7 @@ class ToyKindsTest(HeadCase):
         tensors = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
         return task_adapter.TaskAdapter(description, tensors)
 
-    def test_task_adapter(self):
+    def test_adapters_of_new_kinds_are_saved_and_loaded(self):
         width = tiny.config().hidden_size
         for kind, labels, scope, outputs in (
             ("ordinal", ("bad", "fair", "good"), "", 2),
@@ -97,13 +97,13 @@ class ToyKindsTest(HeadCase):
             self.assertEqual(loaded.description, adapter.description)
             self.assertEqual(set(loaded.tensors), set(expected))
 
-    def test_an_adapter_of_an_unknown_kind_is_refused(self):
+    def test_adapter_of_an_unknown_kind_is_refused(self):
         task_adapter.save(self.folder, self.adapter("marks", ()))
         with registered(), self.assertRaisesRegex(UserError, "kind=marks: expected one of"):
             task_kinds._MODULES.pop("marks")
             task_adapter.load(self.folder)
 
-    def test_from_a_table_to_scores(self):
+    def test_table_of_a_new_kind_is_read_scored_and_predicted(self):
         for split in ("train", "dev"):
             with open(os.path.join(self.folder, split + ".tsv"), "w") as writer:
                 writer.write("text\tlevel\na cat\ta bad\na dog\tb fair\na bird\tc good\n")
@@ -126,7 +126,7 @@ class ToyKindsTest(HeadCase):
             rows, [["index", "label"], ["0", "a bad"], ["1", "c good"], ["2", "c good"]]
         )
 
-    def test_head_and_baseline(self):
+    def test_head_and_baseline_use_outputs_of_a_new_kind(self):
         loss, predictions = self.run_head(text_kind.get("ordinal").head(4), [0, 1, 2, 3])
         logits = self.POOLED @ self.WEIGHTS.T
         self.assertAllEqual(predictions["prediction"], (logits > 0).sum(1))
@@ -141,7 +141,7 @@ class ToyKindsTest(HeadCase):
         )
         self.assertEqual(config.num_outputs, 3)
 
-    def test_glue_tables(self):
+    def test_glue_table_with_an_unknown_label_is_refused(self):
         task = glue.Task(
             "toy", ("x", "y"), {"dev": glue.Split("dev.tsv", "dev", 0, label=1)}, "ordinal"
         )

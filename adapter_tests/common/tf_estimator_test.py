@@ -18,7 +18,7 @@ if sys.version_info >= (3, 8):
 
 
 class LoadTest(tf.test.TestCase):
-    def test_what_code_written_for_bert_calls(self):
+    def test_estimator_api_that_bert_code_calls_is_available(self):
         self.assertTrue(issubclass(tf_estimator.tpu.TPUEstimator, tf_estimator.Estimator))
         for name in ("TPUConfig", "TPUEstimatorSpec", "RunConfig", "InputPipelineConfig"):
             self.assertTrue(callable(getattr(tf_estimator.tpu, name)))
@@ -59,14 +59,14 @@ class LoadTest(tf.test.TestCase):
 
 @unittest.skipIf(HAS_ESTIMATOR, "this TensorFlow has an Estimator of its own")
 class StandInTest(tf.test.TestCase):
-    def test_what_is_gone_says_so_when_it_is_used(self):
+    def test_removed_classes_raise_not_implemented_error(self):
         from tensorflow.python.tpu import tpu_embedding
 
         for name in ("AdamParameters", "TPUEmbedding"):
             with self.assertRaisesRegex(NotImplementedError, rf"{name} is not in TensorFlow 2\."):
                 getattr(tpu_embedding, name)(0.1)
 
-    def test_an_import_that_failed_may_be_tried_again(self):
+    def test_estimator_wheel_can_be_loaded_twice(self):
         code = (
             "import importlib, sys; from adapter_bert.common import tf_estimator;"
             "import tensorflow.compat.v1 as tf; del tf.estimator;"
@@ -76,7 +76,7 @@ class StandInTest(tf.test.TestCase):
         said = subprocess.check_output([sys.executable, "-c", code], cwd=folder, text=True)
         self.assertEqual(said, "TPUEstimator\n")
 
-    def test_another_wheel_is_refused(self):
+    def test_missing_or_other_estimator_wheel_is_refused(self):
         for found, shown in ((lambda name: "2.12.0", "2.12.0"), (self.not_found, "none")):
             with mock.patch("importlib.metadata.version", found), self.assertRaisesRegex(
                 ImportError, f"needs tensorflow-estimator 2.15, but {shown} is installed; run"
@@ -86,7 +86,7 @@ class StandInTest(tf.test.TestCase):
     def not_found(self, name):
         raise metadata.PackageNotFoundError(name)
 
-    def test_an_untried_tensorflow_is_warned_of(self):
+    def test_untested_tensorflow_logs_a_warning(self):
         with mock.patch.object(tf, "__version__", "2.99.0"), self.assertLogs("absl") as logged:
             tf_estimator._check_wheel()
         (line,) = logged.output

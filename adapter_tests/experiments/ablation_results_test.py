@@ -1,4 +1,4 @@
-"""Tests of ablation_results.py: results of run_ablation.py, in a table and cells."""
+"""Tests of ablation_results.py: reads run_ablation.py's results into a table and cells."""
 
 import json
 import math
@@ -19,7 +19,7 @@ class AblationResultsTest(tf.test.TestCase):
             json.dump(content, writer)
         return path
 
-    def test_it_is_read_in_points(self):
+    def test_scores_are_read_in_points(self):
         (found,) = ablation_results.read([self.write(ABLATION_FILE)])
         self.assertEqual(found._replace(spans={}), ABLATION._replace(spans={}))
         self.assertAllClose(found.spans, ABLATION.spans)
@@ -36,7 +36,7 @@ class AblationResultsTest(tf.test.TestCase):
         row = ablation_results.table([cola]).rows[0]
         self.assertEqual(row[:5], ["CoLA", "accuracy", "2", "76.0 ± 1.0", "74.5 ± 0.0"])
 
-    def test_models_that_do_not_match(self):
+    def test_duplicate_or_mismatched_models_are_refused(self):
         first = self.write(ABLATION_FILE)
         for change, problem in (
             ({}, "of the same adapter as an earlier file"),
@@ -47,14 +47,14 @@ class AblationResultsTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, problem):
                 ablation_results.read([first, self.write({**ABLATION_FILE, **change})])
 
-    def test_a_regression_has_no_majority(self):
+    def test_regression_has_no_majority_score(self):
         content = {name: value for name, value in ABLATION_FILE.items() if name != "majority"}
         (found,) = ablation_results.read([self.write(content)])
         self.assertEqual(ablation_results.table([found]).rows[0][-1], "–")
         methods = [cell.method for cell in ablation_results.cells(found)]
         self.assertEqual(methods, ["all adapters", "no adapters", *["layers removed"] * 3])
 
-    def test_broken_files(self):
+    def test_invalid_files_are_refused(self):
         with self.assertRaisesRegex(UserError, "--ablations: missing.json: cannot be read"):
             ablation_results.read(["missing.json"])
         broken_spans = [[1, 1], [1, 2, 0.5], [1, 0, 0.5], ["1", "1", 0.5], [1.0, 1, 0.5]]

@@ -1,4 +1,4 @@
-"""Tests of halving.py: which trials go on, by hand; kills at each stage."""
+"""Tests of halving.py: each stage's trials against lists by hand, and kills at each stage."""
 
 import collections
 import json
@@ -17,16 +17,16 @@ from adapter_bert.experiments import grids, halving, records, selection
 from adapter_bert.formats import task_adapter
 from adapter_tests.support import command_lines, task_adapters, tiny
 
-ROOT = paths.PROJECT  # Tests replace it there.
+ROOT = paths.PROJECT  # Tests replace paths.PROJECT.
 
 
 def trials_of(*trial_grids):
-    """An ordered dict from numbers to trials."""
+    """Returns an ordered dict from numbers to trials."""
     return collections.OrderedDict(enumerate(grids.expand_grids(list(trial_grids))))
 
 
 def result(trial, score):
-    """A record of a trial, with what halving reads; failed if the score is None."""
+    """Returns a trial's record with the fields that halving reads; failed if the score is None."""
     outcome = {"status": "failed", "reason": "x"}
     if score is not None:
         outcome = {"status": "done", "score": "eval_f1", "scores": {"eval_f1": score}}
@@ -34,7 +34,7 @@ def result(trial, score):
 
 
 def train_all(trials, score):
-    """What is trained, stage by stage: the lists of new keys until nothing new is admitted."""
+    """Trains until no new key is admitted; returns the list of new keys of each stage."""
     stages, known = [], {}
     while True:
         admitted = halving.admitted_keys(trials, known)
@@ -47,13 +47,13 @@ def train_all(trials, score):
 
 class AdmittedKeysTest(tf.test.TestCase):
     def stages(self, trials, score, *names):
-        """The stages as tuples of the values of some flags."""
+        """Returns the stages; each trial is a tuple of the values of the named flags."""
         return [
             [tuple(dict(trials[key].flags)[name] for name in names) for key in stage]
             for stage in train_all(trials, score)
         ]
 
-    def test_the_better_half_goes_on(self):
+    def test_better_half_of_settings_gets_more_epochs(self):
         trials = trials_of({"learning_rate": [1, 2, 3, 4, 5], "num_train_epochs": [20, 3, 10]})
         scores = {1: 0.3, 2: 0.5, 3: 0.9, 4: 0.7, 5: 0.1}
         stages = self.stages(
@@ -71,7 +71,7 @@ class AdmittedKeysTest(tf.test.TestCase):
             ],
         )
 
-    def test_seeds_count_by_their_mean_and_go_on_together(self):
+    def test_seeds_are_averaged_and_admitted_together(self):
         trials = trials_of(
             {"learning_rate": [1, 2], "num_train_epochs": [3, 10], "random_seed": [1, 2]}
         )
@@ -98,13 +98,13 @@ class AdmittedKeysTest(tf.test.TestCase):
         self.assertLen(stages[0], 2 * 2 * 3)
         self.assertCountEqual(stages[1], 3 * [("MRPC", 2), ("CoLA", 1)])
 
-    def test_a_failed_trial_loses_and_equal_ones_keep_their_order(self):
+    def test_failed_trials_lose_and_ties_keep_grid_order(self):
         trials = trials_of({"learning_rate": [1, 2, 3, 4], "num_train_epochs": [3, 10]})
         scores = {1: None, 2: 0.5, 3: 0.5, 4: 0.5}
         stages = self.stages(trials, lambda flags: scores[flags["learning_rate"]], "learning_rate")
         self.assertEqual(stages[1], [(2,), (3,)])
 
-    def test_one_number_of_epochs_is_trained_at_once(self):
+    def test_settings_with_one_number_of_epochs_train_at_once(self):
         trials = trials_of(
             {"learning_rate": [1, 2], "num_train_epochs": [3, 10]},
             {"tuning": "full", "learning_rate": [1, 2], "num_train_epochs": 3},
@@ -119,8 +119,8 @@ class AdmittedKeysTest(tf.test.TestCase):
             halving.admitted_keys(trials_of({"num_train_epochs": [3, "$EPOCHS"]}), {})
 
 
-# What stands for run_classifier.py: notes its start, waits until its number of epochs may end, and
-# leaves what a training leaves. Rate 2 is the best of 1 to 4.
+# Stands in for run_classifier.py. It records its start, waits until the test lets it end, and
+# writes the files of a training. Rate 2 is the best of 1 to 4.
 SCRIPT = """
 import json, os, shutil, sys, time
 here = os.path.dirname(os.path.abspath(__file__))
@@ -151,7 +151,7 @@ arguments = "--grid={grid}", "--output_dir={folder}", "--halving"
 print("\\n".join(run_sweep.run(command_lines.parsed(run_sweep.define_flags, *arguments))))
 """
 
-# Of rates 1 to 4: by score 2, 1, 3, 4.
+# Rates 1 to 4, best score first, are 2, 1, 3, 4.
 STAGES = [["1@1", "2@1", "3@1", "4@1"], ["1@2", "2@2"], ["2@4"]]
 
 
@@ -182,7 +182,7 @@ class KilledTest(tf.test.TestCase):
         return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
 
     def starts(self):
-        """(rate@epochs, process id) of each start."""
+        """Returns (rate@epochs, process id) of each start."""
         path = os.path.join(self.scripts, "starts")
         if not os.path.exists(path):
             return []
@@ -197,7 +197,7 @@ class KilledTest(tf.test.TestCase):
             time.sleep(0.05)
         raise AssertionError(f"{name} has not started within two minutes.")
 
-    def test_it_resumes_after_a_kill_at_each_stage(self):
+    def test_sweep_resumes_after_a_kill_at_each_stage(self):
         for stage in STAGES:
             for name in stage[:-1]:
                 self.write("go" + name)
@@ -210,7 +210,7 @@ class KilledTest(tf.test.TestCase):
             for name in stage[:-1]:
                 self.assertEqual([start for start, _ in self.starts()].count(name), 1)
         output, _ = self.sweeper().communicate()
-        # What was done is never trained twice; what was killed is called again.
+        # Finished trials are not trained again. Killed trials are started again.
         killed = [stage[-1] for stage in STAGES]
         expected = collections.Counter([name for stage in STAGES for name in stage] + killed)
         self.assertEqual(collections.Counter(name for name, _ in self.starts()), expected)
@@ -221,7 +221,7 @@ class KilledTest(tf.test.TestCase):
         settings = selection.chosen_grids(records.read(self.folder))
         self.assertEqual([(s["learning_rate"], s["num_train_epochs"]) for s in settings], [(2, 4)])
 
-    def test_it_needs_all_trials_of_a_stage(self):
+    def test_shard_is_refused_and_dry_run_lists_first_stage(self):
         before, paths.PROJECT = paths.PROJECT, self.scripts
         self.addCleanup(setattr, paths, "PROJECT", before)
 

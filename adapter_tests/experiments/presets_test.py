@@ -1,4 +1,4 @@
-"""Tests of presets.py: grids against numbers copied by hand from Houlsby et al. 2019."""
+"""Tests of presets.py: grids equal numbers copied by hand from Houlsby et al. 2019."""
 
 import csv
 import os
@@ -15,14 +15,17 @@ from adapter_tests.support import command_lines
 
 
 def trials_of(name, **only):
-    """Flags of a preset's trials with these values, as dicts; adapters' have no tuning."""
+    """Returns the flags, as dicts, of a preset's trials with these values.
+
+    Trials with adapters have no flag `tuning`.
+    """
     flags = [dict(trial.flags) for trial in grids.expand_grids(PRESETS[name][1])]
     return [one for one in flags if all(one.get(flag) == value for flag, value in only.items())]
 
 
 class PaperTest(tf.test.TestCase):
     def check(self, trials, seeds, **axes):
-        """Checks that the trials are every choice of these values, each once with each seed."""
+        """Checks that the trials are all combinations of these values, each once per seed."""
         for flag, values in {**axes, "random_seed": range(1, seeds + 1)}.items():
             self.assertEqual({trial[flag] for trial in trials}, set(values), flag)
         count = seeds
@@ -30,8 +33,8 @@ class PaperTest(tf.test.TestCase):
             count *= len(values)
         self.assertLen(trials, count)
 
-    def test_section_3_1(self):
-        """All adapters begin with a standard deviation of 1e-2.
+    def test_init_scale_and_batch_size_equal_section_3_1(self):
+        """All adapters are initialized with a standard deviation of 1e-2.
 
         "In our main experiments the weights in the adapter module were drawn from a zero-mean
         Gaussian with standard deviation 10^-2, truncated to two standard deviations." (3.6)
@@ -46,8 +49,8 @@ class PaperTest(tf.test.TestCase):
             values = command_lines.parsed(script.define_flags)
             self.assertEqual(values.train_batch_size, 32)
 
-    def test_section_3_2(self):
-        """Adapters on GLUE, and full fine-tuning as Devlin et al. 2018 train it.
+    def test_glue_grid_equals_section_3_2(self):
+        """Adapters on GLUE, and full fine-tuning as in Devlin et al. 2018.
 
         "We sweep learning rates in {3·10^-5, 3·10^-4, 3·10^-3}, and number of epochs in {3, 20}.
         We test both using a fixed adapter size [...], and selecting the best size per task from
@@ -73,8 +76,8 @@ class PaperTest(tf.test.TestCase):
             num_train_epochs=[3],
         )
 
-    def test_section_3_3(self):
-        """The further tasks.
+    def test_further_task_grids_equal_section_3_3(self):
+        """Adapters, full fine-tuning and variable fine-tuning on the further tasks.
 
         "we sweep a wide range of learning rates: {1·10^-5, 3·10^-5, 1·10^-4, 3·10^-3}. [...] we
         select the number of training epochs from the set {20, 50, 100} manually [...] We test
@@ -95,7 +98,7 @@ class PaperTest(tf.test.TestCase):
                 task_trials = [trial for trial in trials if trial["task_name"] == task]
                 self.check(task_trials, seeds=5, learning_rate=rates, **axes)
 
-    def test_table_4(self):
+    def test_epochs_of_further_tasks_equal_table_4(self):
         """Epochs of fine-tuning and of adapters for each of the further tasks."""
         data = os.environ.get("ADAPTER_BERT_DATA")
         path = os.path.join(data or "", "paper", "table4_epochs.tsv")
@@ -124,7 +127,7 @@ class PaperTest(tf.test.TestCase):
                 }
                 self.assertEqual(epochs, {int(row[column])}, task)
 
-    def test_section_3_4(self):
+    def test_sizes_grid_equals_section_3_4(self):
         """Figure 4.
 
         "(i) Fine-tuning of only the top k layers of BERT_BASE. (ii) Tuning only the layer
@@ -145,7 +148,7 @@ class PaperTest(tf.test.TestCase):
         self.check(trials_of("sizes", tuning="layer_norm"), seeds=3, **axes)
         self.assertLen(trials_of("sizes"), 2 * 3 * 2 * 3 * (10 + 12 + 1))
 
-    def test_section_3_5(self):
+    def test_squad_grid_equals_section_3_5(self):
         """Figure 5.
 
         "For fine-tuning, we sweep the number of trained layers, learning rate in {3·10^-5,
@@ -169,7 +172,7 @@ class PaperTest(tf.test.TestCase):
         )
         self.assertLen(trials_of("squad"), 3 * (10 * 4 * 3 + 12 * 3 * 3))
 
-    def test_section_3_6(self):
+    def test_init_scales_grid_equals_section_3_6(self):
         """Figure 6, right: "we test standard deviations in the interval [10^-7, 1]"."""
         self.check(
             trials_of("init_scales"),
@@ -180,7 +183,7 @@ class PaperTest(tf.test.TestCase):
             num_train_epochs=[3, 20],
         )
 
-    def test_extensions_of_section_3_6(self):
+    def test_variants_grid_contains_extensions_of_section_3_6(self):
         """The extensions of the adapter.
 
         "(i) adding a batch/layer normalization to the adapter, (ii) increasing the number of layers
@@ -207,7 +210,7 @@ class PaperTest(tf.test.TestCase):
         self.assertEqual(varied, paper | others)
         self.assertLen(trials_of("variants"), 2 * 3 * 3 * 2 * (1 + len(varied)))
 
-    def test_appendix_b(self):
+    def test_learning_rates_grid_equals_appendix_b(self):
         """Figure 7.
 
         "We ran experiments with learning rates in the interval [2·10^-5, 10^-3], and selected the
@@ -226,7 +229,7 @@ class PaperTest(tf.test.TestCase):
 
 
 class FlagsTest(tf.test.TestCase):
-    def test_tasks_and_flags_are_known_to_their_scripts(self):
+    def test_scripts_accept_tasks_and_flags_of_every_preset(self):
         scripts = {"run_classifier.py": run_classifier, "run_squad.py": run_squad}
         scripts["run_tagger.py"] = run_tagger
         self.assertEqual(set(scripts), set(grids.scripts()))

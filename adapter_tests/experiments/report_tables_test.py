@@ -11,30 +11,30 @@ def cell(method, task, value):
 
 
 class TablesTest(tf.test.TestCase):
-    def test_means_are_over_the_same_tasks(self):
+    def test_mean_is_over_the_largest_table_without_gaps(self):
         cells = [
             *(cell(method, task, 50.0) for method in "ab" for task in ("CoLA", "MRPC")),
             cell("b", "RTE", 80.0),
             cell("c", "MRPC", 50.0),
         ]
-        # Two tasks of two methods are more than one task of three, or three tasks of one.
+        # Two tasks of two methods are more cells than one task of three, or three tasks of one.
         table = report_tables.methods_table("", cells)
         self.assertEqual(table.columns, ["", "CoLA", "MRPC", "RTE", "mean of CoLA, MRPC"])
         means = [row[4] for row in table.rows]
         self.assertEqual(means, ["50.0", "50.0", report_tables.GAP])
         self.assertEqual(report_tables.methods_table("", []).rows, [])
 
-    def test_a_mean_over_tasks_that_no_method_has_alone(self):
+    def test_mean_may_cover_only_tasks_shared_by_all_methods(self):
         tasks = {"a": ("CoLA", "SST-2"), "b": ("CoLA", "MRPC"), "c": ("CoLA", "RTE")}
         cells = [cell(method, task, 50.0) for method in tasks for task in tasks[method]]
-        # One task of three methods is more than two tasks of one.
+        # One task of three methods is more cells than two tasks of one.
         table = report_tables.methods_table("", cells)
         self.assertEqual(table.columns[-1], "mean of CoLA")
         self.assertEqual([row[-1] for row in table.rows], ["50.0"] * 3)
 
 
 class OtherTablesTest(tf.test.TestCase):
-    def test_the_papers(self):
+    def test_paper_tables_contain_the_requested_tasks(self):
         (table,) = report_tables.paper_table_1(["CoLA", "MRPC", "airline"])
         self.assertEqual(table.columns[1:4], ["CoLA", "MRPC", "mean"])
         self.assertEqual(table.rows[0][1:], ["60.5", "89.3", "74.9", "9.0×", "100%"])

@@ -21,7 +21,7 @@ class FoldersTest(tf.test.TestCase):
         super().setUp()
         self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
 
-    def test_adapters_by_name_and_by_pattern(self):
+    def test_patterns_and_paths_match_adapters(self):
         served.save_all(self.root, ["sms", "stars", "topics"])
         pattern = os.path.join(self.root, "s*", "adapter")
         self.assertEqual(
@@ -29,13 +29,13 @@ class FoldersTest(tf.test.TestCase):
             {name: os.path.join(self.root, name, "adapter") for name in ("sms", "stars", "topics")},
         )
 
-    def test_a_folder_named_like_a_pattern(self):
+    def test_folder_name_may_contain_brackets(self):
         served.save_all(self.root, ["sms"])
         folder = os.path.join(self.root, "sms[1]", "adapter")
         os.rename(os.path.join(self.root, "sms"), os.path.dirname(folder))
         self.assertEqual(adapter_folders.match_patterns([folder]), {"sms[1]": folder})
 
-    def test_after_a_kill_while_the_folder_was_replaced(self):
+    def test_replaced_folder_is_found_after_a_kill(self):
         served.save_all(self.root, ["sms"])
         folder = os.path.join(self.root, "sms", "adapter")
         before = adapter_folders.describe(folder, "PATH")
@@ -44,7 +44,7 @@ class FoldersTest(tf.test.TestCase):
         self.assertTrue(adapter_folders.matches(os.path.dirname(folder)))
         self.assertEqual(adapter_folders.describe(folder, "PATH"), before)
 
-    def test_folders_that_are_not_adapters(self):
+    def test_invalid_and_duplicate_adapters_are_refused(self):
         served.save_all(self.root, ["sms"])
         shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, "b", "sms"))
         for pattern, sentence in (
@@ -56,7 +56,7 @@ class FoldersTest(tf.test.TestCase):
             with self.subTest(pattern), self.assertRaisesRegex(UserError, sentence):
                 adapter_folders.match_patterns(patterns)
 
-    def test_task_names(self):
+    def test_task_name_is_derived_from_the_path(self):
         for folder, name in (
             ("output/mrpc/adapter", "mrpc"),
             ("/a/mrpc/adapter/", "mrpc"),
@@ -69,7 +69,7 @@ class FoldersTest(tf.test.TestCase):
         ):
             self.assertEqual(adapter_folders.task_name(folder), name)
 
-    def test_other_folders_are_skipped(self):
+    def test_find_all_skips_folders_without_adapters(self):
         served.save_all(self.root, ["sms", "stars"])
         os.makedirs(os.path.join(self.root, "empty", "adapter"))
         os.makedirs(os.path.join(self.root, ".hidden"))
@@ -81,7 +81,7 @@ class FoldersTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "--adapter_dir=.* is not a folder"):
             adapter_folders.find_all(os.path.join(self.root, "nothing"))
 
-    def test_warning_of_an_invalid_task_name(self):
+    def test_invalid_task_names_are_skipped_with_a_warning(self):
         served.save_all(self.root, ["sms"])
         for name in ("sms+bf16", "_old"):
             shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
@@ -122,7 +122,7 @@ class FoldersTest(tf.test.TestCase):
             with self.subTest(path), self.assertRaisesRegex(UserError, "leads out of"):
                 adapter_folders.check_below(self.root, os.path.join(self.root, path))
 
-    def test_a_folder_that_cannot_be_read(self):
+    def test_unreadable_folders_are_skipped_or_refused(self):
         served.save_all(self.root, ["sms", "stars"])
         closed, listdir = os.path.join(self.root, "sms"), files.listdir
 
@@ -149,7 +149,7 @@ class FoldersTest(tf.test.TestCase):
                 adapter_folders.match_patterns(["s://bucket/*"])
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
-    def test_patterns_of_remote_folders(self):
+    def test_patterns_match_remote_folders(self):
         root = "ram://adapter_folders_test"
         for name in ("sms", "stars", "topics"):
             files.makedirs(f"{root}/{name}/adapter")

@@ -73,7 +73,7 @@ class AdapterHubTestCase(RefusalTestCase):
 
 
 class WriteTest(AdapterHubTestCase):
-    def test_names_and_layouts(self):
+    def test_written_tensors_have_package_names_and_layouts(self):
         original = random_adapter()
         adapterhub.write(self.folder, original)
         self.assertEqual(set(os.listdir(self.folder)), set(adapterhub.FILES))
@@ -100,7 +100,7 @@ class WriteTest(AdapterHubTestCase):
             head["heads.MRPC.1.weight"], original.tensors["output_weights"]
         )
 
-    def test_supported_variants(self):
+    def test_supported_variants_are_written_to_the_config(self):
         sites_of = {"both": (True, True), "attention": (True, False), "feed_forward": (False, True)}
         for sites, placement in itertools.product(sites_of, ("sequential", "parallel")):
             adapterhub.write(self.folder, random_adapter(sites=sites, placement=placement))
@@ -125,7 +125,7 @@ class WriteTest(AdapterHubTestCase):
             ({"adapter": modeling.AdapterConfig(4, depth=2)}, "--adapter_depth=2"),
             ({"adapter": modeling.AdapterConfig(4, interaction="multiply")}, "=multiply"),
             ({"adapter": modeling.AdapterConfig(4, "elu")}, "--adapter_activation=elu"),
-            # No PyTorch module may have such a name.
+            # A PyTorch module's name must not contain a dot.
             ({"task": "conll.2003"}, "a dot in the task's name, conll.2003"),
         ):
             changed = original._replace(
@@ -136,7 +136,7 @@ class WriteTest(AdapterHubTestCase):
 
 
 class ReadTest(AdapterHubTestCase):
-    def test_round_trip(self):
+    def test_round_trip_keeps_tensors_and_description(self):
         for options in (
             {},
             {"size": 3, "activation": "tanh"},
@@ -172,7 +172,7 @@ class ReadTest(AdapterHubTestCase):
             for name, value in original.tensors.items():
                 np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
-    def test_only_the_head_is_renamed_to_a_flexible_one(self):
+    def test_only_head_tensors_are_renamed_to_a_flexible_head(self):
         tensor = "bert.encoder.layer.0.output.adapters.a_classifier.adapter_down.0.weight"
         for name, expected in (
             (tensor, tensor),
@@ -221,7 +221,7 @@ class ReadTest(AdapterHubTestCase):
             self.edit(file, **fields)
             self.assert_refused(part)
 
-    def test_incomplete_doubled_and_misshapen_tensors(self):
+    def test_missing_duplicate_and_misshapen_tensors_are_refused(self):
         name = "bert.encoder.layer.0.output.adapters.MRPC."
         path = os.path.join(self.folder, "adapter.safetensors")
         for fields, changes, part in (
@@ -235,14 +235,14 @@ class ReadTest(AdapterHubTestCase):
             safetensors.numpy.save_file(tensors, path)
             self.assert_refused(part)
 
-    def test_another_model(self):
+    def test_adapters_of_other_model_types_are_refused(self):
         adapterhub.write(self.folder, random_adapter())
         path = os.path.join(self.folder, "adapter_config.json")
         record = files.read_object(path)
         files.write_object(path, {**record, "model_type": "roberta"})
         self.assert_refused("a model of the type roberta")
 
-    def test_damaged_files(self):
+    def test_missing_and_truncated_files_are_refused(self):
         self.assert_refused("there is no")
         for file in adapterhub.FILES:
             adapterhub.write(self.folder, random_adapter())
@@ -252,7 +252,7 @@ class ReadTest(AdapterHubTestCase):
 
 
 def logits_of(bert, adapter, input_ids, input_mask, segment_ids):
-    """Returns the logits of a `TaskAdapter` for a batch: [B, L], or [B, S, L] of a head of tokens.
+    """Returns the logits of a `TaskAdapter` for a batch: [B, L], or [B, S, L] for a token head.
 
     The encoder is this project's; the head is NumPy's.
 
@@ -284,7 +284,7 @@ def logits_of(bert, adapter, input_ids, input_mask, segment_ids):
 
 
 class GoldensTest(AdapterHubTestCase):
-    """Compares with files and logits of the package; see `support/make_adapterhub_goldens.py`."""
+    """Compares with the package's files and logits; see `support/make_adapterhub_goldens.py`."""
 
     # Folder → (kind, labels, adapter, whether the head has a hidden layer).
     CASES = {
@@ -325,7 +325,7 @@ class GoldensTest(AdapterHubTestCase):
             convert_checkpoint.main(list(arguments))
         return output.getvalue()
 
-    def test_equal_logits(self):
+    def test_converted_adapters_give_the_packages_logits(self):
         batch = np.load(os.path.join(GOLDENS, "batch.npz"))
         inputs = [batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")]
         for name, (kind, labels, settings, is_hidden) in self.CASES.items():
@@ -341,7 +341,7 @@ class GoldensTest(AdapterHubTestCase):
             actual = logits_of(self.bert, loaded, *inputs)
             self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5, msg=name)
 
-    def test_written_files_equal_the_packages(self):
+    def test_written_files_equal_the_packages_files(self):
         for name in ("houlsby_pooler", "pfeiffer_tagging", "parallel"):
             source, converted = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
             self.output("from_adapterhub", source, self.bert, converted, "--max_seq_length=16")
@@ -360,13 +360,13 @@ class GoldensTest(AdapterHubTestCase):
                     files.read_object(os.path.join(folder, file)) for folder in (source, written)
                 )
                 self.assertEqual(set(actual), set(expected))
-                # In the package None means the model's dropout, 0.1 for a BERT. One layer has no
-                # activation, even if the config names one.
+                # In the package a dropout of None means the model's dropout, 0.1 for a BERT. A head
+                # of one layer has no activation, even if the config names one.
                 ignored = {"dropout_prob", "activation_function"}
                 for field in set(actual["config"]) - ignored:
                     self.assertEqual(actual["config"][field], expected["config"][field], field)
 
-    def test_bert_from_both_weight_formats(self):
+    def test_both_bert_weight_formats_give_equal_tensors(self):
         source, old = os.path.join(GOLDENS, "bert"), os.path.join(self.folder, "old_bert")
         os.mkdir(old)
         for name in ("config.json", "vocab.txt", "pytorch_model.bin"):
@@ -376,7 +376,7 @@ class GoldensTest(AdapterHubTestCase):
         for name, value in expected.tensors.items():
             np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
-    def test_describe(self):
+    def test_describe_shows_architecture_and_labels(self):
         for name, parts in (
             (
                 "houlsby",
@@ -394,7 +394,7 @@ class GoldensTest(AdapterHubTestCase):
             for part in parts:
                 self.assertIn(part, output)
 
-    def test_an_adapter_of_another_width(self):
+    def test_adapter_of_another_hidden_size_is_refused(self):
         wide = tiny.write_bert(os.path.join(self.folder, "wide"), hidden_size=16)
         arguments = ("from_adapterhub", os.path.join(GOLDENS, "houlsby"), wide, self.folder + "/x")
         with self.assertRaisesRegex(UserError, "hidden size 8, but BERT_DIR wide has 16"):
@@ -403,7 +403,7 @@ class GoldensTest(AdapterHubTestCase):
 
 @unittest.skipUnless(PEERS, "needs the package adapters: ADAPTER_BERT_PEERS is not set")
 class PackageTest(AdapterHubTestCase):
-    def test_equal_logits_and_back(self):
+    def test_package_gives_equal_logits_and_saves_equal_adapters(self):
         bert = os.path.join(self.folder, "bert")
         arrays = tiny.arrays()
         for options in (
@@ -475,12 +475,12 @@ class DamagedFilesTest(tf.test.TestCase):
 
         mutations.check(contents, read, (*contents, *adapterhub.FILES, "SOURCE_DIR", "PATH"))
 
-    def test_a_damaged_adapter_is_converted_or_rejected(self):
+    def test_damaged_own_files_are_converted_or_rejected(self):
         bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
         adapter = own_models.build_task_adapter(bert)
         self.check(bert, mutations.written_by(lambda folder: adapterhub.write(folder, adapter)))
 
-    def test_a_damaged_folder_of_the_package_is_converted_or_rejected(self):
+    def test_damaged_package_files_are_converted_or_rejected(self):
         bert = os.path.join(self.get_temp_dir(), "bert")
         convert_checkpoint.main(["from_huggingface", os.path.join(GOLDENS, "bert"), bert])
         for name in ("houlsby_learned", "old"):

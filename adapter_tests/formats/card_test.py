@@ -67,7 +67,7 @@ class CardTest(tf.test.TestCase):
         ):
             self.assertIn(part, card)
 
-    def test_other_kinds_of_tasks(self):
+    def test_card_has_tag_and_commands_of_the_task_kind(self):
         for kind, labels, tag, script in (
             ("span", (), "question-answering", "run_squad.py"),
             ("tagging", ("O", "B-X", "I-X"), "token-classification", "run_tagger.py"),
@@ -84,7 +84,7 @@ class CardTest(tf.test.TestCase):
         adapter = modeling.AdapterConfig(4, placement="normalized", depth=2)
         card = self.save(adapter=adapter)
         self.assertIn("| depth | 2 |", card)
-        # The server and AdapterHub refuse it.
+        # The server and AdapterHub do not support this adapter.
         self.assertNotIn("serve.py", card)
         self.assertNotIn("to_adapterhub", card)
 
@@ -101,7 +101,7 @@ class CardTest(tf.test.TestCase):
             if line.startswith("| "):
                 self.assertLen(re.findall(r"(?<!\\)\|", line), 3, line)
 
-    def test_written_for_older_adapters(self):
+    def test_card_command_writes_card_for_older_adapters(self):
         card = self.save()
         with self.assertRaisesRegex(UserError, "has a card already; replace it by --overwrite"):
             self.run_main("card", self.folder)

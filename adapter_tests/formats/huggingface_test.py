@@ -1,5 +1,4 @@
-"""Tests of huggingface.py: reads and writes tiny BERTs, and compares each tensor by a table of
-names."""
+"""Tests of huggingface.py: reads and writes tiny BERTs, and checks each tensor by a name table."""
 
 import json
 import os
@@ -69,12 +68,12 @@ class HuggingFaceTestCase(RefusalTestCase):
 
 
 class TensorsTest(HuggingFaceTestCase):
-    def test_every_tensor_of_the_encoder(self):
+    def test_all_encoder_tensors_are_read(self):
         tensors = random_tensors(ENCODER)
         self.write_source(tensors)
         self.assert_equal_tensors(self.read(), as_google(ENCODER, tensors))
 
-    def test_the_spelling_of_the_first_releases_with_heads(self):
+    def test_tensor_names_of_first_releases_are_read(self):
         table = ENCODER + PREDICTIONS + SEQ_RELATIONSHIP
         tensors = random_tensors(table)
         spelt = {}
@@ -95,19 +94,19 @@ class TensorsTest(HuggingFaceTestCase):
             self.write_source(dict(tensors, **buffers))
             self.assert_equal_tensors(self.read(), as_google(ENCODER, tensors))
 
-    def test_only_one_head(self):
+    def test_model_with_only_one_head_is_read(self):
         table = ENCODER + PREDICTIONS
         tensors = random_tensors(table)
         self.write_source(tensors)
         self.assert_equal_tensors(self.read(), as_google(table, tensors))
 
-    def test_a_head_must_be_complete(self):
+    def test_incomplete_head_is_refused(self):
         tensors = random_tensors(ENCODER + SEQ_RELATIONSHIP)
         del tensors["cls.seq_relationship.bias"]
         self.write_source(tensors)
         self.assert_refused("model.safetensors", "1 tensors", "missing (cls.seq_relationship.bias)")
 
-    def test_duplicates_are_ignored_and_must_be_equal(self):
+    def test_duplicate_tensors_are_ignored_and_must_be_equal(self):
         table = ENCODER + PREDICTIONS
         tensors = random_tensors(table)
         tied = {
@@ -120,7 +119,7 @@ class TensorsTest(HuggingFaceTestCase):
             self.write_source(dict(tensors, **{name: tied[name] + 1}))
             self.assert_refused("model.safetensors", name, "must equal")
 
-    def test_half_precision_is_widened(self):
+    def test_float16_is_widened(self):
         tensors = random_tensors(ENCODER)
         halves = {name: value.astype(np.float16) for name, value in tensors.items()}
         self.write_source(halves)
@@ -148,7 +147,7 @@ class TensorsTest(HuggingFaceTestCase):
         original = tensors["embeddings.word_embeddings.weight"]
         self.assertAllClose(word, original, rtol=2**-7, atol=0)
 
-    def test_other_types(self):
+    def test_other_types_are_refused(self):
         tensors = random_tensors(ENCODER)
         tensors["pooler.dense.bias"] = np.zeros([4], np.int64)
         self.write_source(tensors)
@@ -165,13 +164,13 @@ class TensorsTest(HuggingFaceTestCase):
         self.write_source(random_tensors(ENCODER[:-2]))
         self.assert_refused("2 tensors", "missing (pooler.dense.bias, pooler.dense.weight)")
 
-    def test_a_tensor_in_two_spellings(self):
+    def test_tensor_under_two_names_is_refused(self):
         tensors = random_tensors(ENCODER)
         tensors["bert.pooler.dense.bias"] = tensors["pooler.dense.bias"] + 1
         self.write_source(tensors)
         self.assert_refused("pooler.dense.bias twice")
 
-    def test_another_shape(self):
+    def test_wrong_shape_is_refused(self):
         self.write_source(random_tensors(ENCODER), intermediate_size=7)
         self.assert_refused(
             "encoder.layer.0.intermediate.dense.weight has the shape [6, 4]", "[4, 7]"
@@ -179,7 +178,7 @@ class TensorsTest(HuggingFaceTestCase):
 
 
 class ConfigTest(HuggingFaceTestCase):
-    def test_googles_fields(self):
+    def test_config_has_fields_of_google_bert(self):
         self.write_source(random_tensors(ENCODER))
         self.assertEqual(
             self.config().to_dict(),
@@ -198,7 +197,7 @@ class ConfigTest(HuggingFaceTestCase):
             },
         )
 
-    def test_activations(self):
+    def test_activations_are_translated_or_refused(self):
         tensors = random_tensors(ENCODER)
         for theirs, ours in (("gelu", "gelu"), ("gelu_new", "gelu"), ("relu", "relu")):
             self.write_source(tensors, hidden_act=theirs)
@@ -206,7 +205,7 @@ class ConfigTest(HuggingFaceTestCase):
         self.write_source(tensors, hidden_act="swish")
         self.assert_refused("config.json", "gelu, gelu_new, relu", "'swish'")
 
-    def test_configs_that_google_does_not_support(self):
+    def test_configs_unsupported_by_google_bert_are_refused(self):
         tensors = random_tensors(ENCODER)
         for field, value in (
             ("model_type", "roberta"),
@@ -218,7 +217,7 @@ class ConfigTest(HuggingFaceTestCase):
             self.write_source(tensors, **{field: value})
             self.assert_refused("config.json", field, "must be", repr(value))
 
-    def test_an_invalid_config(self):
+    def test_invalid_configs_are_refused(self):
         self.write_source(random_tensors(ENCODER))
         for content, problem in (
             ("{", "not valid JSON"),
@@ -253,7 +252,7 @@ class FilesTest(HuggingFaceTestCase):
         os.remove(os.path.join(self.source, "vocab.txt"))
         self.assert_refused("no file " + os.path.join(self.source, "vocab.txt"))
 
-    def test_the_tokenizers_fields(self):
+    def test_tokenizer_fields_are_read_or_refused(self):
         self.write_source(random_tensors(ENCODER))
         path = os.path.join(self.source, "tokenizer_config.json")
         for fields, expected in (
@@ -276,7 +275,7 @@ class FilesTest(HuggingFaceTestCase):
                 json.dump(fields, writer)
             self.assert_refused("tokenizer_config.json", part)
 
-    def test_damaged_safetensors(self):
+    def test_damaged_safetensors_files_are_refused(self):
         self.write_source(random_tensors(ENCODER))
         path = os.path.join(self.source, "model.safetensors")
         with open(path, "rb") as stream:
@@ -297,12 +296,12 @@ class WriteTest(HuggingFaceTestCase):
         huggingface.write_model(self.source, self.config(), tensors)
         return tensors
 
-    def test_round_trip(self):
+    def test_written_model_is_read_back_equal(self):
         for table in (ENCODER, ENCODER + PREDICTIONS + SEQ_RELATIONSHIP, ENCODER + PREDICTIONS):
             tensors = self.write(table)
             self.assert_equal_tensors(self.read(), tensors)
 
-    def test_the_names_of_a_plain_encoder(self):
+    def test_plain_encoder_is_written_as_bert_model(self):
         self.write(ENCODER)
         actual = safetensors.numpy.load_file(os.path.join(self.source, "model.safetensors"))
         self.assert_equal_tensors(actual, random_tensors(ENCODER))
@@ -314,7 +313,7 @@ class WriteTest(HuggingFaceTestCase):
         self.assertEqual(written["model_type"], "bert")
         self.assertEqual(written["hidden_dropout_prob"], 0.3)
 
-    def test_the_names_with_pretraining_heads(self):
+    def test_pretraining_model_is_written_with_bert_prefix(self):
         table = ENCODER + PREDICTIONS + SEQ_RELATIONSHIP
         self.write(table)
         path = os.path.join(self.source, "model.safetensors")

@@ -21,7 +21,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, checkpoints, onnx_backbone
 from adapter_tests.support import mutations, tiny
 
-# Loads a BERT, and prints whether this imported TensorFlow.
+# Loads a BERT. Prints its fingerprint, and whether TensorFlow was imported.
 _LOAD = """
 import json, sys
 from adapter_bert.common import configs, errors
@@ -42,7 +42,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         self.path = os.path.join(self.bert, "backbone.onnx")
 
     def load(self, config=None):
-        """Returns (backbone, output)."""
+        """Loads the BERT; returns (backbone, stderr)."""
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             backbone = onnx_backbone.load(self.prefix, config or tiny.config())
         return backbone, stderr.getvalue()
@@ -55,7 +55,7 @@ class OnnxBackboneTest(tf.test.TestCase):
             cwd=paths.PROJECT,
         )
 
-    def test_it_is_converted_once(self):
+    def test_checkpoint_is_converted_once(self):
         backbone, printed = self.load()
         self.assertRegex(printed, r"^Converted .*bert_model.ckpt to .*backbone.onnx in [\d.]+ s")
         reader = tf.train.NewCheckpointReader(self.prefix)
@@ -66,7 +66,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         again, printed = self.load()
         self.assertEqual((again.fingerprint, printed), (expected, ""))
 
-    def test_another_checkpoint_is_converted_again(self):
+    def test_changed_checkpoint_is_converted_again(self):
         old, _ = self.load()
         other = tiny.write_bert(os.path.join(self.get_temp_dir(), "other"), initializer_range=0.3)
         for name in os.listdir(other):
@@ -75,7 +75,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         self.assertIn("Converted", printed)
         self.assertNotEqual(new.fingerprint, old.fingerprint)
 
-    def test_a_checkpoint_that_is_replaced_while_it_is_read(self):
+    def test_checkpoint_replaced_during_reading_is_refused(self):
         other = tiny.write_bert(os.path.join(self.get_temp_dir(), "next"), initializer_range=0.3)
         read_tensor = checkpoints.read_tensor
 
@@ -93,7 +93,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         for name, value in self.load()[0].tensors.items():
             self.assertAllEqual(value, new.get_tensor(name))
 
-    def test_a_damaged_file_is_converted_again(self):
+    def test_damaged_onnx_file_is_converted_again(self):
         expected, _ = self.load()
         with open(self.path, "rb") as reader:
             content = bytearray(reader.read())
@@ -112,7 +112,7 @@ class OnnxBackboneTest(tf.test.TestCase):
             writer.write(content)
         self.assertIn("Converted", self.load()[1])
 
-    def test_an_unwritable_folder(self):
+    def test_unwritable_folder_falls_back_to_the_cache(self):
         os.mkdir(self.path)
         cache = os.path.join(self.get_temp_dir(), "cache")
         with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}):
@@ -125,7 +125,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         with mock.patch.dict(os.environ, neither), refused:
             self.load()
 
-    def test_without_the_checkpoint(self):
+    def test_onnx_file_loads_without_the_checkpoint(self):
         expected, _ = self.load()
         for name in os.listdir(self.bert):
             if name.startswith("bert_model.ckpt"):
@@ -139,7 +139,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "^--init_checkpoint .* does not exist"):
             self.load()
 
-    def test_a_process_without_tensorflow(self):
+    def test_converted_bert_loads_without_tensorflow(self):
         without = "import sys; sys.modules['tensorflow'] = None\n"
         done = self.load_elsewhere(without)
         self.assertEqual(done.returncode, 1)
@@ -151,7 +151,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         done = self.load_elsewhere(without)
         self.assertEqual(done.stdout.split()[0], fingerprint)
 
-    def test_the_subprocess_has_this_process_python_path(self):
+    def test_conversion_subprocess_inherits_pythonpath(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         with open(os.path.join(folder, "sitecustomize.py"), "w") as writer:
             writer.write("import os; os.mkdir(f'{os.path.dirname(__file__)}/{os.getpid()}')")
@@ -160,7 +160,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertLen([name for name in os.listdir(folder) if name.isdigit()], 2)
 
-    def test_the_subprocess_rejects_other_files(self):
+    def test_conversion_subprocess_refuses_incomplete_checkpoint(self):
         os.remove(self.prefix + ".data-00000-of-00001")
         done = self.load_elsewhere()
         self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* is incomplete: there is no")
@@ -175,7 +175,7 @@ class OnnxBackboneTest(tf.test.TestCase):
 
         mutations.check(contents, read)
 
-    def test_a_bert_that_is_too_large(self):
+    def test_bert_above_the_onnx_size_limit_is_refused(self):
         limit = mock.patch.object(onnx_backbone, "_MAX_BYTES", 100)
         with limit, self.assertRaisesRegex(UserError, "an ONNX file holds at most 2 GB"):
             self.load()

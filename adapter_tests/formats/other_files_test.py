@@ -19,7 +19,7 @@ class OtherFilesTest(RefusalTestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def test_files(self):
+    def test_files_that_are_not_models_are_described(self):
         with zipfile.ZipFile(self.path("archive.zip"), "w") as archive:
             archive.writestr("a", "b")
         np.save(self.path("array.npy"), np.zeros(3))
@@ -47,7 +47,7 @@ class OtherFilesTest(RefusalTestCase):
             for word in ("TensorFlow", "sstable", "DataLoss"):
                 self.assertNotIn(word, str(error))
 
-    def test_folders(self):
+    def test_folders_that_are_not_models_are_described(self):
         os.mkdir(self.path("empty"))
         self.assert_refused(["holds nothing;"], convert_checkpoint.describe, self.path("empty"))
         for index in range(7):

@@ -36,14 +36,14 @@ class Given(parameters.Parameters):
 
 @contextlib.contextmanager
 def as_for_a_tpu():
-    """Builds what XLA would compile as a whole on a TPU, without barriers, which only XLA knows."""
+    """Builds the graph that XLA compiles as a whole on a TPU. Omits barriers, which need XLA."""
     barriers = mock.patch.object(xla, "xla_optimization_barrier", tuple)
     with barriers, mock.patch.object(xla, "is_in_xla", lambda: True):
         yield
 
 
 class BothWaysTest(tf.test.TestCase):
-    """Tests each fused function, with XLA where possible, and operation by operation."""
+    """Tests each fused function both with XLA, where possible, and operation by operation."""
 
     def setUp(self):
         super().setUp()
@@ -69,13 +69,13 @@ class BothWaysTest(tf.test.TestCase):
                 expected = derivative(of_one, inputs[index], d_output)
                 self.assertAllClose(gradient, expected, rtol=1e-4, atol=1e-4)
 
-    def test_gelu(self):
+    def test_gelu_matches_numpy(self):
         def reference(x):
             return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
         self.check(layers.gelu, reference, [self.random.normal(0, 3, [4, 5])])
 
-    def test_layer_norm(self):
+    def test_layer_norm_of_a_sum_matches_numpy(self):
         gamma, beta = self.random.normal(size=[2, 6])
 
         def reference(x, y):
@@ -92,7 +92,7 @@ class BothWaysTest(tf.test.TestCase):
         self.check(function, reference, inputs)
         self.check(functools.partial(function, training=False), reference, inputs)
 
-    def test_layer_norm_with_variables(self):
+    def test_layer_norm_gradients_of_weights_match_numpy(self):
         x = self.random.normal(size=[2, 3, 6])
 
         def reference(gamma, beta):
@@ -108,7 +108,7 @@ class BothWaysTest(tf.test.TestCase):
         self.check(function, reference, inputs)
         self.check(functools.partial(function, training=False), reference, inputs)
 
-    def test_layer_norm_with_weights_for_each_row(self):
+    def test_layer_norm_with_weights_per_row_matches_numpy(self):
         x, gamma, beta = self.random.normal(size=[3, 6, 4])
         centred = x - x.mean(-1, keepdims=True)
         expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True)) * gamma + beta
@@ -119,7 +119,7 @@ class BothWaysTest(tf.test.TestCase):
                 output = layers.layer_norm(rows, training=False, parameters=weights)
                 self.assertAllClose(session.run(output), expected, rtol=1e-5, atol=1e-5)
 
-    def test_attention(self):
+    def test_attention_with_masks_matches_numpy(self):
         mask = np.array([[[1, 1, 1, 0]], [[1, 1, 0, 0]]])
 
         def reference(q, k, v, mask=mask):
@@ -145,7 +145,7 @@ class BothWaysTest(tf.test.TestCase):
             inputs,
         )
 
-    def test_attention_with_dropout(self):
+    def test_attention_dropout_drops_and_rescales_probabilities(self):
         # One-hot values show in the output which probabilities were dropped.
         for key in (DropoutKey(5, 0), None):
             for way in (*both_ways(), as_for_a_tpu()):
@@ -303,10 +303,10 @@ class InitializerTest(tf.test.TestCase):
         self.assertLess(abs(np.corrcoef(x, y)[0, 1]), 0.2)
         self.assertLess(abs(np.corrcoef(x, self.values(seed=4)[0])[0, 1]), 0.2)
 
-    def test_without_a_seed_they_differ(self):
+    def test_values_differ_without_a_seed(self):
         self.assertNotAllEqual(self.values()[0], self.values()[0])
 
-    def test_truncated_normal(self):
+    def test_values_are_from_a_truncated_normal(self):
         x = np.concatenate(self.values(seed=3))
         self.assertLess(np.abs(x).max(), 2 * 0.5)
         # Truncating a normal at two standard deviations multiplies its stddev by 0.8796.
@@ -314,7 +314,7 @@ class InitializerTest(tf.test.TestCase):
 
 
 class ActivationTest(tf.test.TestCase):
-    def test_gelu_is_close_to_the_exact_one(self):
+    def test_gelu_is_close_to_exact_gelu(self):
         x = np.array([-2.0, -0.5, 0.0, 1.0, 3.0])
         with tf.Graph().as_default(), self.session() as session:
             actual = session.run(layers.gelu(tf.constant(x)))
@@ -342,7 +342,7 @@ class ActivationTest(tf.test.TestCase):
                 actual = session.run(layers.get_activation(name)(tf.constant(x, tf.float32)))
                 self.assertAllClose(actual, reference(x), atol=1e-5, msg=name)
 
-    def test_get_activation(self):
+    def test_get_activation_accepts_names_and_functions(self):
         self.assertIs(layers.get_activation("GELU"), layers.gelu)
         self.assertIs(layers.get_activation(tf.tanh), tf.tanh)
         for nothing in ("linear", ""):

@@ -1,4 +1,4 @@
-"""Runs the steps of the Dockerfile in a clean environment, and asks the server in it."""
+"""Runs the Dockerfile's steps in a clean environment, and sends its server a request."""
 
 import contextlib
 import json
@@ -64,7 +64,7 @@ class DockerfileTest(tf.test.TestCase):
             os.makedirs(target, exist_ok=True)
             shutil.copy(path, target)
 
-    def test_its_steps_make_a_server_of_at_most_300_mb(self):
+    def test_dockerfile_builds_a_server_below_300_mb(self):
         bert, adapters = served.prepare()
         os.makedirs(os.path.join(self.root, "bert"))
         onnx_backbone.write(os.path.join(bert, "bert_model.ckpt"), tiny.config())

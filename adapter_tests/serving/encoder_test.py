@@ -9,7 +9,7 @@ from adapter_tests.support import tiny
 
 
 class BatchTest(tf.test.TestCase):
-    def test_it_is_padded_with_row_0(self):
+    def test_batches_of_slots_are_padded_with_row_0(self):
         small, large = SlotIndices(3, 0, [5], [7, 8]), SlotIndices(4, 1, [1, 9, 2], [6])
         task, pooler, bottleneck, output = encoder.batch_slots([small, large, small], 4)
         self.assertAllEqual(task, [3, 4, 3])
@@ -20,7 +20,7 @@ class BatchTest(tf.test.TestCase):
 
 
 class TablesTest(tf.test.TestCase):
-    def test_rows_of_a_task(self):
+    def test_tensors_of_a_task_are_split_into_table_rows(self):
         scope = "bert/encoder/layer_0/output/adapters/"
         head = {"cls/squad/output_weights": np.ones([2, 8]), "cls/squad/output_bias": [7, 8]}
         tensors = {

@@ -1,4 +1,4 @@
-"""Tests of http_server.py, by real sockets: who is waited for, and who is not."""
+"""Tests of http_server.py, over real sockets: timeouts, limits, signals and damaged requests."""
 
 import asyncio
 import collections
@@ -29,9 +29,10 @@ LARGE = 64 << 20
 
 
 async def echo(scope, receive, send):
-    """Answers with what was sent; "/ignore" answers without reading it, "/slow" not at once.
+    """Answers with the request body.
 
-    "/large" answers what no buffer holds.
+    "/ignore" does not read the body. "/slow" waits before it answers. "/large" answers with more
+    bytes than any buffer holds.
     """
     if scope["path"] == "/slow":
         await asyncio.sleep(0.5)
@@ -59,24 +60,24 @@ class HttpServerTest(tf.test.TestCase):
         connection.sendall(sent)
         return connection
 
-    def test_who_says_nothing_or_half_of_a_head_is_not_waited_for(self):
+    def test_idle_connections_are_closed_after_read_timeout(self):
         request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
         whole = (b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\n", request, request * 2)
         with servers.serving(echo, read_seconds=0.3) as port:
             for sent, connection in [(sent, self.connect(port, sent)) for sent in whole]:
                 with self.subTest(sent):
-                    # Until nothing comes any more: it was closed.
+                    # Reads until the server closes the connection.
                     received = b"".join(iter(lambda c=connection: c.recv(1000), b""))
                     self.assertEqual(received.count(b"200 OK"), sent.count(request))
 
-    def test_an_offer_of_another_protocol_ends_the_connection(self):
+    def test_connection_closes_after_protocol_upgrade_request(self):
         offer = b"GET /ignore HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
         with servers.serving(echo, read_seconds=60.0) as port:
-            connection = self.connect(port, offer)  # Which fails after 20 seconds of silence.
+            connection = self.connect(port, offer)  # Reads time out after 20 seconds.
             received = b"".join(iter(lambda: connection.recv(1000), b""))
             self.assertIn(b"200 OK", received)
 
-    def test_a_slow_body_is_the_applications_to_wait_for(self):
+    def test_read_timeout_does_not_apply_to_request_body(self):
         with servers.serving(echo, read_seconds=0.3) as port:
             connection = self.connect(
                 port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
@@ -85,11 +86,11 @@ class HttpServerTest(tf.test.TestCase):
             connection.sendall(b"ab")
             self.assertIn(b"200 OK", connection.recv(1000))
 
-    def test_a_body_that_nobody_reads_does_not_cost_the_answer(self):
+    def test_unread_request_body_does_not_prevent_response(self):
         with servers.serving(echo) as port:
             self.assertEqual(self.ask(port, b"x" * (8 << 20), "/ignore"), (200, b""))
 
-    def test_a_head_that_does_not_end(self):
+    def test_oversized_request_heads_get_431(self):
         limit = http_server.MAX_HEAD_BYTES
         first_line, chunked = b"GET / HTTP/1.1\r\n", b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
         with servers.serving(echo) as port:
@@ -112,7 +113,7 @@ class HttpServerTest(tf.test.TestCase):
             self.assertEqual(self.ask(port), (200, b"hello"))
 
     def flood(self, connection, part, size):
-        """What is received while a part is sent again and again, until the connection ends."""
+        """Returns the bytes received while a part is sent repeatedly, until the connection ends."""
         connection.setblocking(False)
         received, unsent = b"", b""
         end = time.monotonic() + 10
@@ -133,7 +134,7 @@ class HttpServerTest(tf.test.TestCase):
                 break
         return received
 
-    def test_a_large_body_is_no_large_head(self):
+    def test_head_limit_does_not_apply_to_request_body(self):
         body = b"x" * (4 * http_server.MAX_HEAD_BYTES)
         with servers.serving(echo) as port:
             self.assertEqual(self.ask(port, body), (200, body))
@@ -143,7 +144,7 @@ class HttpServerTest(tf.test.TestCase):
             received = b"".join(iter(lambda: connection.recv(1000), b""))
             self.assertIn(b"\r\n\r\n" + b"a" * 200, received)
 
-    def test_more_connections_than_allowed(self):
+    def test_connections_over_the_limit_get_503(self):
         with servers.serving(echo, max_connections=4) as port:
             idle = [self.connect(port) for _ in range(4)]
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, 20)) as another:
@@ -156,21 +157,21 @@ class HttpServerTest(tf.test.TestCase):
             self.assertIn(b"200 OK", idle[0].recv(1000))
             for connection in idle:
                 connection.close()
-            statuses = iter(lambda: self.ask(port)[0], 200)  # Until their ends have been seen.
+            statuses = iter(lambda: self.ask(port)[0], 200)  # Until the server has seen them close.
             self.assertTrue(all(status == 503 for status in statuses))
 
-    def test_one_connection(self):
+    def test_server_limited_to_one_connection_answers(self):
         with servers.serving(echo, max_connections=1) as port:
             self.assertEqual(self.ask(port), (200, b"hello"))
 
-    def test_a_request_that_came_with_the_one_before_is_answered(self):
+    def test_both_slow_pipelined_requests_are_answered(self):
         request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
         with servers.serving(echo, read_seconds=0.3) as port:
             connection = self.connect(port, request * 2)
             received = b"".join(iter(lambda: connection.recv(1000), b""))
         self.assertEqual(received.count(b"200 OK"), 2)
 
-    def test_many_pipelined_requests_are_refused(self):
+    def test_too_many_pipelined_requests_get_400(self):
         request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
         with servers.serving(echo) as port:
             for count, is_refused in ((17, False), (5000, True)):
@@ -182,7 +183,7 @@ class HttpServerTest(tf.test.TestCase):
         error = json.loads(received.rpartition(b"\r\n\r\n")[2])["error"]
         self.assertEqual(error, "expected HTTP/1.1, with at most 16 pipelined requests")
 
-    def test_who_takes_no_answer_is_not_waited_for_but_who_takes_it_slowly_is(self):
+    def test_stalled_readers_are_disconnected_but_slow_ones_are_not(self):
         last = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         request = last.replace(b"Connection: close\r\n", b"")
         with servers.serving(echo, read_seconds=1.0) as port:
@@ -195,7 +196,7 @@ class HttpServerTest(tf.test.TestCase):
                 for connection in slow:
                     taken[connection] += len(connection.recv(1 << 20, socket.MSG_WAITALL))
                 time.sleep(0.25)
-            with futures.ThreadPoolExecutor() as pool:  # Who waits for the other takes nothing.
+            with futures.ThreadPoolExecutor() as pool:  # In parallel, so that neither stalls.
                 rests = dict(zip(slow, pool.map(self.rest, slow)))
             for connection, size in slow.items():
                 self.assertGreater(taken[connection] + rests[connection], size)
@@ -204,10 +205,10 @@ class HttpServerTest(tf.test.TestCase):
                     self.assertLess(self.rest(connection), LARGE)
 
     def rest(self, connection):
-        """How many bytes still come."""
+        """Returns the number of bytes that are still received."""
         return sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
 
-    def test_who_does_not_take_the_answer_to_a_broken_request_is_not_waited_for(self):
+    def test_unread_400_response_aborts_the_connection(self):
         async def check():
             server = http_server.make_server(
                 echo, max_connections=9, read_seconds=0.05, stop_seconds=5
@@ -229,14 +230,14 @@ class HttpServerTest(tf.test.TestCase):
         self.assertIn(b"400", transport.write.call_args_list[0].args[0])
         transport.abort.assert_called()
 
-    def test_a_thousand_idle_connections(self):
-        http_server._raise_file_limit(3000)  # Both ends are this process's here.
+    def test_server_answers_with_1000_idle_connections(self):
+        http_server._raise_file_limit(3000)  # This process holds both ends of each connection.
         with servers.serving(echo, max_connections=2000) as port:
             for _ in range(1000):
                 self.connect(port)
             self.assertEqual(self.ask(port), (200, b"hello"))
 
-    def test_a_taken_port_and_an_address_of_others(self):
+    def test_listen_refuses_busy_port_and_invalid_hosts(self):
         with http_server.listen("127.0.0.1", 0) as bound:
             port = bound.getsockname()[1]
             self.assertEqual(http_server.url_of(bound), f"http://127.0.0.1:{port}/")
@@ -248,13 +249,13 @@ class HttpServerTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, f"--host={nowhere}"):
                 http_server.listen(nowhere, 0)
 
-    def test_what_only_this_machine_reaches(self):
+    def test_is_loopback_recognizes_loopback_hosts(self):
         for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
             self.assertTrue(http_server.is_loopback(host), host)
         for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
             self.assertFalse(http_server.is_loopback(host), host)
 
-    def test_signals_end_it_and_nothing_else(self):
+    def test_signals_stop_server_and_handlers_are_restored(self):
         tiny.enable_signals(self)
         before = signal.getsignal(signal.SIGTERM)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -276,7 +277,7 @@ class HttpServerTest(tf.test.TestCase):
 
 
 class DamagedRequestsTest(tf.test.TestCase):
-    """Any request to the whole server is answered with 2xx or 4xx, or its connection is closed."""
+    """Checks that any request to the whole server gets 2xx or 4xx, or a closed connection."""
 
     REQUEST = "request.json"
 
@@ -335,7 +336,7 @@ class DamagedRequestsTest(tf.test.TestCase):
         raise UserError(f"HTTP {statuses[0]}")
 
     def check(self, contents, send):
-        """Checks send(contents of a request), after which the server must still answer."""
+        """Checks `send` on damaged contents of a request; the server must still answer after it."""
 
         def read(folder):
             try:
@@ -347,7 +348,7 @@ class DamagedRequestsTest(tf.test.TestCase):
         read.__qualname__ = self.id()
         mutations.check(contents, read, ("HTTP",))
 
-    def test_damaged_bytes_on_the_socket(self):
+    def test_damaged_raw_requests_never_get_500(self):
         body = json.dumps({"instances": [{"text": "the dog", "text_b": "a cat"}, "a bird"]})
         request = "POST /v1/models/sms:predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         request += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
@@ -357,11 +358,11 @@ class DamagedRequestsTest(tf.test.TestCase):
 
         self.check({"request": request.encode()}, send)
 
-    def test_a_request_without_a_host(self):
+    def test_missing_host_is_accepted_but_foreign_host_gets_403(self):
         self.assertIn(b" 200 OK", self.exchange(b"GET /healthz HTTP/1.0\r\n\r\n"))
         self.assertIn(b" 403 ", self.exchange(b"GET /healthz HTTP/1.0\r\nHost: a.b\r\n\r\n"))
 
-    def test_damaged_json(self):
+    def test_damaged_json_never_gets_500(self):
         pair, ids = {"text": "the dog", "text_b": "a cat"}, [2, 5, 3]
         row = {"input_ids": ids, "segment_ids": [0, 0, 0], "input_mask": [1, 1, 1]}
         columns = {"text": ["the dog", "a cat"], "text_b": ["a", "b"]}
@@ -381,7 +382,7 @@ class DamagedRequestsTest(tf.test.TestCase):
             with self.subTest(path):
                 self.check({self.REQUEST: json.dumps(body).encode()}, send)
 
-    def test_damaged_paths(self):
+    def test_damaged_paths_never_get_500(self):
         def send(contents):
             path = contents.get("path", b"")
             request = b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -389,7 +390,7 @@ class DamagedRequestsTest(tf.test.TestCase):
 
         self.check({"path": b"/v1/models/sms/metadata"}, send)
 
-    def test_damaged_uploads(self):
+    def test_damaged_uploads_never_get_500(self):
         def send(contents):
             parts = []
             for name, content in contents.items():

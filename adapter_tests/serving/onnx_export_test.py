@@ -1,4 +1,4 @@
-"""Tests of onnx_export.py: what is exported, in a process that has none of this project."""
+"""Tests of onnx_export.py: exported files, run in a process without this project."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from adapter_bert.formats import onnx_backbone
 from adapter_bert.serving import onnx_export
 from adapter_tests.support import alone, own_models, tiny
 
-# Runs a file on the inputs in stdin, as ONNX Runtime does by default, and writes its outputs: JSON.
+# Runs a file on the inputs in stdin with ONNX Runtime's defaults. Writes the outputs as JSON.
 _RUN = """
 import json, sys
 for name in ("tensorflow", "onnx", "scipy"):
@@ -57,7 +57,7 @@ class OnnxExportTest(tf.test.TestCase):
         )
 
     def outputs(self, path, rows=ROWS, **inputs):
-        """(outputs by name, metadata) of rows, padded to the longest."""
+        """Returns (outputs by name, metadata) of rows, padded to the longest."""
         length = max(map(len, rows))
         mask = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
         inputs["input_ids"] = [row + [0] * (length - len(row)) for row in rows]
@@ -68,7 +68,7 @@ class OnnxExportTest(tf.test.TestCase):
     def own(self, adapter, row):
         return self.models.predictions(adapter, row, [int(i > 1) for i in range(len(row))])
 
-    def test_a_task_of_each_kind(self):
+    def test_each_kind_of_task_is_exported_with_equal_outputs(self):
         for seed, changes in enumerate(
             (
                 {"labels": ("no", "yes", "perhaps")},
@@ -105,14 +105,14 @@ class OnnxExportTest(tf.test.TestCase):
             with open(os.path.join(os.path.dirname(path), "vocab.txt")) as reader:
                 self.assertEqual(reader.read().split(), tiny.VOCABULARY)
 
-    def test_tags(self):
+    def test_exported_tagger_predicts_equal_tags(self):
         adapter = own_models.build_task_adapter(self.bert, kind="tagging", labels=("O", "B-x"))
         (found, _) = self.outputs(self.write({"tags": adapter}))
         for logits, row in zip(found["logits"], ROWS):
             tags = np.argmax(logits, -1)[: len(row)]
             self.assertAllEqual(tags, self.own(adapter, row)["tag_ids"])
 
-    def test_tasks_of_all_kinds_in_one_file(self):
+    def test_tasks_of_different_kinds_share_one_file(self):
         adapters = [
             own_models.build_task_adapter(self.bert, seed, **changes)
             for seed, changes in enumerate(
@@ -138,7 +138,7 @@ class OnnxExportTest(tf.test.TestCase):
         self.assertAllClose(odds / odds.sum(), pair["probabilities"], atol=1e-5)
         self.assertAllClose(found["logits"][2], [number["prediction"], 0.0], atol=1e-5)
 
-    def test_int8(self):
+    def test_int8_probabilities_are_close_to_float32(self):
         adapter = own_models.build_task_adapter(self.bert)
         exact, rounded = (
             self.outputs(self.write({"task": adapter}, precision))[0]["probabilities"]
@@ -147,13 +147,13 @@ class OnnxExportTest(tf.test.TestCase):
         self.assertAllClose(exact, rounded, atol=0.2)
         self.assertNotAllClose(exact, rounded, atol=1e-6)
 
-    def test_too_large_for_a_file(self):
+    def test_model_above_the_onnx_size_limit_is_refused(self):
         adapter = own_models.build_task_adapter(self.bert)
         limit = mock.patch.object(onnx_export, "_MAX_BYTES", 1000)
         with limit, self.assertRaisesRegex(UserError, "exceeds 2 GB"):
             self.write({"task": adapter})
 
-    def test_refused(self):
+    def test_tasks_with_different_activations_are_refused(self):
         adapters = {
             name: own_models.build_task_adapter(
                 self.bert, adapter=modeling.AdapterConfig(4, activation)

@@ -1,4 +1,4 @@
-"""Tests of openapi.py: schemathesis sends what it allows, and checks the answers by it."""
+"""Tests of openapi.py: schemathesis generates requests from the schema, and checks responses."""
 
 import os
 import tempfile
@@ -52,7 +52,7 @@ class OpenApiTest(tf.test.TestCase):
     def checked(self, case):
         self.check(case)
 
-    def test_whatever_is_sent_the_answers_are_those_of_the_document(self):
+    def test_responses_to_generated_requests_conform_to_schema(self):
         operations = [result.ok() for result in self.schema.get_all_operations()]
         self.assertLen(operations, 10)  # All but the document itself.
         settings = hypothesis.settings(
@@ -66,11 +66,11 @@ class OpenApiTest(tf.test.TestCase):
             with self.subTest(operation.label):
                 for mode in schemathesis.GenerationMode:
                     if mode.is_negative and not (operation.body or operation.path_parameters):
-                        continue  # There is nothing that could be wrong.
+                        continue  # The request has no part that could be invalid.
                     strategy = operation.as_strategy(generation_mode=mode)
                     settings(hypothesis.given(strategy)(self.checked))()
 
-    def test_what_the_document_allows_is_answered(self):
+    def test_valid_requests_succeed_and_conform_to_schema(self):
         instances = {
             "sms": ["the dog", {"text": "the dog", "text_b": "a cat"}],
             "squad": [{"question": "who", "context": "the dog sees a bird"}],

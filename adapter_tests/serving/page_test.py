@@ -1,4 +1,4 @@
-"""Drives the page in headless Chromium, by keyboard alone, in light and dark, 360 pixels wide."""
+"""Drives the page in headless Chromium by keyboard alone: light and dark, down to 360 pixels."""
 
 import contextlib
 import dataclasses
@@ -58,12 +58,12 @@ class PageTest(tf.test.TestCase):
         self.addCleanup(server.__exit__, None, None, None)
 
     def predict(self, rows):
-        """Answers that are the same each time: what the page shows is known."""
+        """Returns fixed answers, so that the text on the page is known."""
         return [self.answer(self.bank.describe(row.task).kind, row) for row in rows]
 
     def answer(self, kind, row):
         at_token = np.zeros(len(row.input_ids), np.float32)
-        at_token[-3] = 9.0  # "man" in a context that ends in ".", and [SEP].
+        at_token[-3] = 9.0  # The token "man", which "." and [SEP] follow.
         return {
             "classification": {"probabilities": np.array([0.25, 0.75, 0.0], np.float32)},
             "multilabel": {"probabilities": np.array([0.875, 0.125], np.float32)},
@@ -85,7 +85,7 @@ class PageTest(tf.test.TestCase):
             browser.close()
             self.assertEqual(errors, [])
 
-    def test_each_kind_is_asked_and_shown_by_keyboard_alone(self):
+    def test_each_task_kind_works_by_keyboard_alone(self):
         expected = {
             "names": ["big dog", "PER: a person"],
             "sets": ["x", "87.5%"],

@@ -48,7 +48,7 @@ class PredictorTest(tf.test.TestCase):
     def ids(self, *words):
         return [tiny.VOCABULARY.index(word) for word in words]
 
-    def test_a_text_and_a_pair(self):
+    def test_text_and_pair_get_the_models_probabilities(self):
         sms = self.predictor("sms")
         ids = self.ids("[CLS]", "a", "dog", "[SEP]", "the", "cat", "[SEP]")
         for texts, length in ((("A dog",), 4), (("A dog", "the cat"), 7)):
@@ -64,8 +64,8 @@ class PredictorTest(tf.test.TestCase):
         self.assertEqual(sms(["A dog"]), [sms("A dog")])
         self.assertEqual(sms([]), [])
 
-    def test_lists_of_any_length(self):
-        """Rows of all lengths share batches, and windows of a context find together."""
+    def test_lists_get_the_same_answers_as_single_inputs(self):
+        """Rows of all lengths share batches, and the windows of a context give one answer."""
         stars, squad, random = self.predictor("stars"), self.predictor("squad"), np.random
         texts = [" ".join(random.choice(tiny.WORDS, n % 14 + 1)) for n in range(70)]
         answers = stars(texts)
@@ -80,7 +80,7 @@ class PredictorTest(tf.test.TestCase):
         named = squad(question=questions[0][0], context=questions[0][1])
         self.assertEqual(named["answer"], answers[0]["answer"])
 
-    def test_tokens(self):
+    def test_tagger_accepts_tokens_and_text(self):
         tags = self.save("tags", kind="tagging", labels=("O", "B-x", "I-x"))
         words = ["the", "dog", "sees", "cats"]
         answer = tags(tokens=words)
@@ -89,7 +89,7 @@ class PredictorTest(tf.test.TestCase):
         self.assertEqual(tags("the dog sees cats"), answer)
         self.assertEqual(tags([{"tokens": words}, "the dog sees cats"]), [answer, answer])
 
-    def test_what_is_no_text_of_the_task(self):
+    def test_invalid_inputs_are_refused(self):
         sms = self.predictor("sms")
         for arguments, part in (
             (("a", "b", "c"), "found 3 texts; expected text and text_b"),
@@ -102,7 +102,7 @@ class PredictorTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "^found text twice; expected each text once"):
             sms("a", text="b")
 
-    def test_its_bert(self):
+    def test_wrong_or_missing_bert_or_adapter_is_refused(self):
         folder = os.path.join(self.root, "sms", "adapter")
         other = tiny.write_bert(os.path.join(self.root, "other"), initializer_range=0.2)
         with self.assertRaisesRegex(UserError, "was trained on another BERT"):
@@ -112,7 +112,7 @@ class PredictorTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "^Folder nowhere is not a task adapter"):
             predictor.Predictor("nowhere", self.bert)
 
-    def test_a_converted_bert_of_its_training(self):
+    def test_converted_bert_recorded_by_the_run_is_used(self):
         converted = os.path.join(self.root, "converted")
         os.makedirs(converted)
         onnx_backbone.load(os.path.join(self.bert, "bert_model.ckpt"), tiny.config())
@@ -128,7 +128,7 @@ class PredictorTest(tf.test.TestCase):
             self.assertEqual(answer, expected)
 
     def remote_copy(self, run):
-        """Returns a folder of TensorFlow's in-memory file system with a run's files."""
+        """Copies a run to TensorFlow's in-memory file system; returns the copy's folder."""
         remote = "ram://predictor_test/run"
         for folder, _, names in os.walk(run):
             for name in names:
@@ -138,7 +138,7 @@ class PredictorTest(tf.test.TestCase):
                 tf.io.gfile.copy(path, copy, overwrite=True)
         return remote
 
-    def test_the_hub_module_of_its_training(self):
+    def test_hub_module_recorded_by_the_run_is_used(self):
         run = os.path.join(self.root, "topics")
         settings = {"pretrained": {"bert_hub_module_handle": "a/module"}}
         files.write_object(os.path.join(run, "settings.json"), settings)
@@ -154,7 +154,7 @@ class PredictorTest(tf.test.TestCase):
         read.assert_called_once_with("a/module")
         self.assertEqual(answer, self.predictor("topics")("a dog"))
 
-    def test_a_downloaded_folder_names_no_further_downloads(self):
+    def test_remote_bert_recorded_by_the_run_is_not_downloaded(self):
         run = os.path.join(self.root, "topics")
         for pretrained in (
             {"bert_hub_module_handle": "https://example.com/bert"},
@@ -166,7 +166,7 @@ class PredictorTest(tf.test.TestCase):
                 predictor.Predictor(os.path.join(run, "adapter"))
             read.assert_not_called()
 
-    def test_a_process_without_tensorflow(self):
+    def test_predictor_works_without_tensorflow(self):
         self.predictor("sms")  # Converts the BERT.
         code = (
             "import sys; sys.modules['tensorflow'] = None\n"
@@ -188,7 +188,7 @@ class PredictorTest(tf.test.TestCase):
 class TrainedTest(script_cases.ScriptTestCase):
     SCRIPT = run_classifier
 
-    def test_it_answers_what_do_predict_writes(self):
+    def test_answers_equal_do_predict_results(self):
         self.succeed("--do_train", "--do_predict")
         predicted = script_cases.read(os.path.join(self.output_dir, "test_results.tsv"))
         expected = [list(map(float, line.split("\t"))) for line in predicted.splitlines()]

@@ -1,4 +1,4 @@
-"""Tests of request_texts.py: ids and answers by hand, and beside BERT's own functions."""
+"""Tests of request_texts.py: ids and answers equal hand-made ones and those of BERT's code."""
 
 import os
 import tempfile
@@ -41,7 +41,7 @@ class TaskTextsTest(tf.test.TestCase):
             10000, kind="span", labels=(), max_seq_length=max_seq_length, training=settings
         )
 
-    def test_a_text_a_bare_text_and_a_pair(self):
+    def test_texts_bare_strings_and_pairs_are_encoded(self):
         texts = self.texts()
         self.assertEqual(texts.fields, ("text", "text_b"))
         row = ([CLS, *ids("the dog"), SEP], [0] * 4)
@@ -51,7 +51,7 @@ class TaskTextsTest(tf.test.TestCase):
         expected = [CLS, *ids("the dog"), SEP, *ids("a cat ."), SEP], [0] * 4 + [1] * 4
         self.assertEqual(pair, [expected])
 
-    def test_the_recorded_fields_of_a_task(self):
+    def test_instances_must_have_the_fields_of_the_task(self):
         both, one = ("text", "text_b"), ("text",)
         for fields, instances in (
             (both, ("a dog", {"text": "a dog"}, {"text_b": "a dog"})),
@@ -65,18 +65,18 @@ class TaskTextsTest(tf.test.TestCase):
                 with self.subTest(instance), self.assertRaisesRegex(UserError, expected):
                     texts.encode(instance)
 
-    def test_long_texts_are_cut_as_in_training(self):
+    def test_long_texts_are_truncated_as_in_training(self):
         texts = self.texts(max_seq_length=6)
         (row,) = texts.encode("a dog sees a cat and a bird").rows
         self.assertEqual(row[0], [CLS, *ids("a dog sees a"), SEP])
         (row,) = texts.encode({"text": "a", "text_b": "dog sees cat"}).rows
         self.assertEqual(row[0], [CLS, *ids("a"), SEP, *ids("dog sees"), SEP])
 
-    def test_the_tokenizer_is_of_the_tasks_case(self):
+    def test_tokenizer_follows_do_lower_case_of_the_task(self):
         (row,) = self.texts(do_lower_case=False).encode("The dog").rows
         self.assertEqual(row[0], [CLS, tiny.VOCABULARY.index("[UNK]"), *ids("dog"), SEP])
 
-    def test_a_context_is_read_in_windows(self):
+    def test_long_context_is_split_into_windows(self):
         question = {"question": "who sees", "context": "The dog Sees a cat and a Bird. "}
         asked = self.span().encode(question)
         start = [CLS, *ids("who sees".replace("who", "[UNK]")), SEP]
@@ -88,7 +88,7 @@ class TaskTextsTest(tf.test.TestCase):
                 (start + context[3:] + [SEP], [0] * 4 + [1] * 7),
             ],
         )
-        # The best span stands in the second window: its fifth and sixth token, "a bird".
+        # The best span is "a bird", the fourth and fifth context token of the second window.
         logits = np.zeros([2, 2, 12], np.float32)
         logits[1, 0, 4 + 3], logits[1, 1, 4 + 4] = 9, 9
         outputs = [
@@ -100,7 +100,7 @@ class TaskTextsTest(tf.test.TestCase):
         self.assertEqual((answer["start"], answer["end"]), (23, 29))
         self.assertGreater(answer["probability"], 0.9)
 
-    def test_windows_are_those_of_a_training(self):
+    def test_windows_equal_training_features(self):
         context = "the dog sees a cat and a bird . the old man hears the young woman ."
         example = squad_data.SquadExample("", "a dog", context.split())
         features = []
@@ -113,7 +113,7 @@ class TaskTextsTest(tf.test.TestCase):
             [ids + [0] * (12 - len(ids)) for ids, _ in found], [f.input_ids for f in features]
         )
 
-    def test_the_place_of_an_answer(self):
+    def test_answer_offsets_refer_to_the_original_context(self):
         context = " the cat,\U0001f600 the\ndog  sees . the cat."
         asked = self.span(24).encode({"question": "who", "context": context})
         ((row, _),) = asked.rows
@@ -128,7 +128,7 @@ class TaskTextsTest(tf.test.TestCase):
             self.assertEqual(context[answer["start"] : answer["end"]], expected)
             self.assertEqual(answer["start"], context.rindex(expected))
 
-    def test_no_answer_where_the_task_knows_of_it(self):
+    def test_best_null_answer_is_returned_as_empty_text(self):
         asked = self.span(version_2_with_negative=True).encode(
             {"question": "a", "context": "the dog"}
         )
@@ -137,7 +137,7 @@ class TaskTextsTest(tf.test.TestCase):
         self.assertEqual((found["answer"], found["start"], found["end"]), ("", 0, 0))
         self.assertGreater(found["probability"], 0.9)
 
-    def test_answers_are_chosen_as_in_training(self):
+    def test_recorded_answer_settings_select_the_answer(self):
         start, end = np.array([[9, 0, 0, 2, 1, 0], [9, 0, 0, 1, 2, 0]], np.float32)
         for answers, expected in (
             ({}, ""),
@@ -152,19 +152,19 @@ class TaskTextsTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "^Task mine: training.answers"):
                 self.span(answers=answers)
 
-    def test_no_answer_where_no_span_starts_before_it_ends(self):
+    def test_answer_is_empty_if_no_span_is_valid(self):
         asked = self.span(40).encode({"question": "a", "context": "dog " * 36})
         ((row, _),) = asked.rows
         rising = np.arange(len(row), dtype=np.float32)
         found = asked.decode([{"start_logits": rising, "end_logits": -rising}])
         self.assertEqual(found, {"answer": "", "probability": 0.0, "start": 0, "end": 0})
 
-    def test_a_context_of_too_many_windows(self):
+    def test_context_with_too_many_windows_is_refused(self):
         texts = self.span(doc_stride=1)
         with self.assertRaisesRegex(UserError, "context has 1,0.. windows; expected at most 1,024"):
             texts.encode({"question": "a", "context": "a " * 1050})
 
-    def test_ids_in_place_of_texts(self):
+    def test_input_ids_replace_texts(self):
         row = [CLS, *ids("a dog"), SEP]
         texts = self.texts()
         self.assertEqual(texts.encode({"input_ids": row}).rows, [(row, [0] * 4)])
@@ -181,7 +181,7 @@ class TaskTextsTest(tf.test.TestCase):
         found = self.span().encode({"input_ids": row}).decode([logits])
         self.assertEqual(found, {"start_logits": [0, 1, 2, 3], "end_logits": [0] * 4})
 
-    def test_what_is_no_instance(self):
+    def test_invalid_instances_are_refused(self):
         texts, span = self.texts(), self.span()
         for asking, instance, pattern in (
             (texts, 7, "expected an object with text"),
@@ -207,7 +207,7 @@ class TaskTextsTest(tf.test.TestCase):
             with self.subTest(instance), self.assertRaisesRegex(UserError, pattern):
                 asking.encode(instance)
 
-    def test_tasks_that_cannot_be_asked(self):
+    def test_unusable_tasks_are_refused(self):
         for changes, pattern in (
             ({"vocabulary": "0123"}, "^Task mine was .* vocabulary, whose digest is '0123'"),
             ({"max_seq_length": 41}, "^Task mine has max_seq_length 41; expected 4 to 40"),

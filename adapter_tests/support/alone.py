@@ -1,4 +1,4 @@
-"""Runs a program in a process that has none of this project."""
+"""Runs a program in a process without this project."""
 
 import json
 import os

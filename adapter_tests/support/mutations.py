@@ -1,6 +1,6 @@
 """Strategies for damaged files, and the property that a reader accepts or refuses each of them.
 
-ADAPTER_BERT_EXAMPLES=500 draws that many random examples of every property.
+ADAPTER_BERT_EXAMPLES=500 draws 500 random examples of every property.
 """
 
 import contextlib
@@ -102,7 +102,7 @@ def damaged_lines(separator):
 
 @st.composite
 def damaged_value(draw, value):
-    """A JSON value in which a part, at any depth, is replaced, removed, duplicated or renamed."""
+    """Draws a JSON value with a part, at any depth, replaced, removed, duplicated or renamed."""
     if not (isinstance(value, (dict, list)) and value) or draw(st.integers(0, 6)) == 6:
         return draw(st.sampled_from((*_ODD_VALUES, *_ODD_VALUES, [value], {"a": value})))
     if isinstance(value, list):
@@ -144,7 +144,7 @@ def _damaged_json_line(draw, content):
 
 @st.composite
 def _damaged_safetensors(draw, content):
-    """A safetensors file with a changed header, usually of the right length."""
+    """Draws a safetensors file with a changed header, and usually the header's right length."""
     (length,) = struct.unpack_from("<Q", content)
     header = draw(damaged_json(content[8 : 8 + length]))
     right = len(header)
@@ -164,7 +164,7 @@ _BY_EXTENSION = {
 
 @st.composite
 def damaged_files(draw, contents, names=None):
-    """Files by name, one of them (from `names`, if given) damaged by its type's rule or missing."""
+    """Draws files by name. One of them, from `names` if set, is damaged, missing or a folder."""
     name = draw(st.sampled_from(sorted(names or contents)))
     by_extension = _BY_EXTENSION.get(name.rpartition(".")[2], damaged_bytes)
     kind = draw(st.integers(0, 49))
@@ -213,7 +213,7 @@ def check(contents, read, names=None, damage=damaged_files, refuses=True):
             assert_one_sentence(error, accepted)
 
     assert not refusal(contents, read), f"the valid files are refused: {refusal(contents, read)}"
-    if not _EXAMPLES:  # Otherwise every property would draw the same choices.
+    if not _EXAMPLES:  # Without a seed, every property would draw the same choices.
         property_holds = hypothesis.seed(zlib.crc32(label.encode()))(property_holds)
     property_holds()
     assert refused or not refuses, "no damage was refused"

@@ -1,4 +1,4 @@
-"""Runs an HTTP server in a thread, at a free port."""
+"""Runs an HTTP server in a thread, on a free port."""
 
 import contextlib
 import threading

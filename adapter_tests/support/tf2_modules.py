@@ -31,7 +31,10 @@ FIRST = {
 
 
 def tensors(config, names=TODAY, seed=0):
-    """Returns random variables of an encoder by (name, Google's name), with separate head axes."""
+    """Returns random variables of an encoder as a dict from (name, Google's name) to arrays.
+
+    Attention weights have separate head axes.
+    """
     random, found = np.random.RandomState(seed), {}
     width, heads = config.hidden_size, config.num_attention_heads
     size, scope = width // heads, names["words"].rpartition("word_embeddings")[0]
@@ -69,7 +72,7 @@ def tensors(config, names=TODAY, seed=0):
 
 
 def by_google_name(config, values):
-    """Returns the result of `tensors` in Google's shapes."""
+    """Returns the arrays of `tensors` by Google's names, in Google's shapes."""
     width, found = config.hidden_size, {}
     for (_, name), value in values.items():
         if "/attention/" in name and "LayerNorm" not in name:
@@ -79,7 +82,7 @@ def by_google_name(config, values):
 
 
 class Encoder(tf2.Module):
-    """An encoder with given variables: a dict of three Tensors [B, S] → a dict of outputs."""
+    """An encoder with given variables; maps a dict of three Tensors [B, S] to a dict of outputs."""
 
     def __init__(self, values):
         super().__init__()

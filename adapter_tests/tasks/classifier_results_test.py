@@ -18,7 +18,7 @@ def probabilities(answers, num_labels):
 
 
 class ScoresTest(tf.test.TestCase):
-    def test_classification(self):
+    def test_classification_scores_equal_hand_computed_ones(self):
         predictions = {
             "probabilities": probabilities([1, 0, 1, 1, 0], 2),
             "loss": np.array([1.0, 2.0, 3.0, 4.0, 9.0], np.float32),
@@ -36,7 +36,7 @@ class ScoresTest(tf.test.TestCase):
         for name, value in expected.items():
             self.assertAllClose(found[name], value, msg=name)
 
-    def test_a_matrix_of_no_more_labels_than_can_be_read(self):
+    def test_confusion_matrix_is_limited_to_200_labels(self):
         for num_labels, has_matrix in ((200, True), (201, False)):
             task = Task("many", tuple(map(str, range(num_labels))), {})
             predictions = {"probabilities": probabilities([0, 5], num_labels), "loss": np.ones(2)}
@@ -44,19 +44,19 @@ class ScoresTest(tf.test.TestCase):
             self.assertEqual("confusion_matrix" in found, has_matrix)
             self.assertEqual(found["accuracy"], 0.5)
 
-    def test_mean_of_batches(self):
+    def test_mean_of_batches_weights_batches_equally(self):
         losses = np.array([1.0, 2.0, 3.0, 4.0, 9.0], np.float32)
         self.assertAllClose(classifier_results.mean_of_batches(losses, 2), (1.5 + 3.5 + 9) / 3)
         self.assertAllClose(classifier_results.mean_of_batches(losses, 8), 19 / 5)
 
-    def test_regression(self):
+    def test_regression_scores_equal_hand_computed_ones(self):
         predictions = {"prediction": np.array([1.0, 3.0, 2.0]), "loss": np.ones(3)}
         found = classifier_results.scores(TASKS["sts-b"], [0.0, 5.0, 4.0], predictions)
         self.assertEqual(set(found), {"pearson", "spearman", "mse", "loss"})
         self.assertAlmostEqual(found["spearman"], 1.0)
         self.assertAlmostEqual(found["mse"], (1 + 4 + 4) / 3)
 
-    def test_sets_of_labels(self):
+    def test_multilabel_scores_equal_hand_computed_ones(self):
         task = Task("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
         predictions = {
             "probabilities": np.array([[0.9, 0.8], [0.6, 0.4], [0.1, 0.2]]),
@@ -64,7 +64,7 @@ class ScoresTest(tf.test.TestCase):
         }
         labels = np.array([[1, 1], [0, 1], [0, 0]])
         found = classifier_results.scores(task, labels, predictions)
-        # Correct: x and y of the first row; wrong: x of the second, whose y is missed.
+        # Correct: x and y of the first row. Wrong: x of the second. Missed: y of the second.
         self.assertAllClose(found["micro_f1"], 2 * 2 / (2 * 2 + 1 + 1))
         self.assertAllClose(found["accuracy"], 2 / 3)
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -72,7 +72,7 @@ class ScoresTest(tf.test.TestCase):
         with open(paths[1]) as reader:
             self.assertEqual([line.split("\t")[1] for line in reader][1:], ["x,y", "x", ""])
 
-    def test_every_tasks_score_is_among_them(self):
+    def test_scores_include_the_main_score_of_every_task(self):
         for name, task in TASKS.items():
             if task.kind == "regression":
                 predictions = {"prediction": np.zeros(2), "loss": np.zeros(2)}
@@ -94,7 +94,7 @@ class FilesTest(tf.test.TestCase):
         with open(os.path.join(self.folder, *names)) as reader:
             return [line.split("\t") for line in reader.read().splitlines()]
 
-    def test_labels(self):
+    def test_classification_predictions_are_written(self):
         predictions = {"probabilities": probabilities([1, 0, 1], 2)}
         task = TASKS["rte"]
         paths = classifier_results.write_predictions(self.folder, task, "test", predictions)
@@ -122,7 +122,7 @@ class FilesTest(tf.test.TestCase):
             ],
         )
 
-    def test_numbers(self):
+    def test_regression_predictions_are_written_and_clipped(self):
         predictions = {"prediction": np.array([-0.5, 2.34567, 7.0], np.float32)}
         classifier_results.write_predictions(self.folder, TASKS["sts-b"], "test", predictions)
         self.assertEqual(self.rows("test_results.tsv"), [["-0.5"], ["2.34567"], ["7.0"]])
@@ -135,7 +135,7 @@ class FilesTest(tf.test.TestCase):
             [["index", "prediction"], ["0", "0.000"], ["1", "2.346"], ["2", "5.000"]],
         )
 
-    def test_answers_of_a_dev_set(self):
+    def test_dev_labels_and_predictions_are_written(self):
         predictions = {"probabilities": probabilities([1, 0], 2), "loss": np.zeros(2)}
         for split in ("dev", "dev_mismatched"):
             classifier_results.write_answers(
@@ -158,12 +158,12 @@ class FilesTest(tf.test.TestCase):
                 ],
             )
 
-    def test_labels_of_a_test_set(self):
+    def test_labels_of_a_test_set_are_written(self):
         classifier_results.write_answers(self.folder, TASKS["sts-b"], "test", np.array([2.5, 0.0]))
         self.assertEqual(os.listdir(self.folder), ["labels.tsv"])
         self.assertEqual(self.rows("labels.tsv"), [["index", "label"], ["0", "2.5"], ["1", "0.0"]])
 
-    def test_labels_of_another_test_set_go(self):
+    def test_unlabeled_test_set_removes_labels_of_earlier_one(self):
         predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
         task, labels = TASKS["sts-b"], np.array([2.5, 0.0])
         names = ["predictions", "submission", "test_results"]
@@ -176,7 +176,7 @@ class FilesTest(tf.test.TestCase):
         second = {name + "_second" for name in ("predictions", "test_results", "labels")}
         self.assertEqual(left, {*names, *second, "test_scores_second"})
 
-    def test_answers_that_are_numbers_or_sets(self):
+    def test_dev_answers_may_be_numbers_or_label_sets(self):
         predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
         classifier_results.write_answers(
             self.folder, TASKS["sts-b"], "dev", np.array([2.5, 0.0]), predictions
@@ -194,7 +194,7 @@ class FilesTest(tf.test.TestCase):
             [row[1] for row in self.rows("dev_predictions.tsv")], ["label", "x,y", "x"]
         )
 
-    def test_two_test_sets(self):
+    def test_two_test_sets_are_written_to_separate_files(self):
         predictions = {"probabilities": probabilities([2], 3)}
         for split in ("test", "test_mismatched"):
             classifier_results.write_predictions(self.folder, TASKS["mnli"], split, predictions)
@@ -215,7 +215,7 @@ class FilesTest(tf.test.TestCase):
         self.assertEqual(self.rows("submission", "MNLI-mm.tsv")[1:], [["0", "neutral"]])
 
 
-# What GLUE's server expects: each file's number of rows and its valid predictions.
+# The number of rows and the valid predictions that GLUE's server expects in each file.
 _BINARY, _RTE = ("0", "1"), ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
 SERVER = {
@@ -225,7 +225,7 @@ SERVER = {
     "MNLI-mm": (9847, _NLI),
     "MRPC": (1725, _BINARY),
     "QNLI": (5463, _RTE),
-    "QQP": (1000, _BINARY),  # Of 390965, which would take seconds.
+    "QQP": (1000, _BINARY),  # Instead of 390965, which would take seconds.
     "RTE": (3000, _RTE),
     "SST-2": (1821, _BINARY),
     "STS-B": (1379, None),
@@ -234,7 +234,7 @@ SERVER = {
 
 
 def check_submission(path):
-    """Raises AssertionError unless GLUE's server would accept a file of this name."""
+    """Raises AssertionError unless GLUE's server would accept this file under its name."""
     name = os.path.splitext(os.path.basename(path))[0]
     num_rows, labels = SERVER[name]
     with open(path, encoding="utf-8", newline="") as reader:
@@ -250,7 +250,7 @@ def check_submission(path):
 
 
 class SubmissionTest(tf.test.TestCase):
-    def test_every_glue_task(self):
+    def test_submissions_of_every_glue_task_are_valid(self):
         folder, rng = self.get_temp_dir(), np.random.RandomState(0)
         for task in TASKS.values():
             for split, name in task.submission.items():

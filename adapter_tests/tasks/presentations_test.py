@@ -1,4 +1,4 @@
-"""Tests of presentations.py: what people see of a task, its own words first."""
+"""Tests of presentations.py: a task's stored presentation precedes the known one."""
 
 import dataclasses
 
@@ -21,14 +21,14 @@ class PresentationsTest(tf.test.TestCase):
         )
         return presentations.of(description)
 
-    def test_a_task_of_glue_is_known(self):
+    def test_glue_task_gets_known_presentation(self):
         shown, num_required = self.described("MRPC")
         self.assertEqual(shown.label_descriptions["1"], "the same meaning")
         self.assertEqual((shown.fields, num_required), (("text", "text_b"), 2))
         shown, num_required = self.described("CoLA")
         self.assertEqual((shown.fields, num_required), (("text",), 1))
 
-    def test_what_is_known_fits_glues_tasks(self):
+    def test_known_presentations_match_glue_tasks(self):
         for name, known in presentations._KNOWN.items():
             task = glue.TASKS[name]
             expected = set(task.labels) if known.label_descriptions else set()
@@ -36,17 +36,17 @@ class PresentationsTest(tf.test.TestCase):
             has_pairs = any(split.text_b is not None for split in task.splits.values())
             self.assertEqual(known.fields, ("text", "text_b") if has_pairs else ("text",), name)
 
-    def test_its_own_words_come_first(self):
+    def test_stored_presentation_takes_precedence(self):
         shown, _ = self.described("MRPC", label_descriptions={"1": "yes"}, example={"text": "a"})
         self.assertEqual(shown.label_descriptions, {"1": "yes"})
         self.assertEqual((shown.fields, shown.example), (("text",), {"text": "a"}))
 
-    def test_another_task_of_a_known_name(self):
+    def test_other_labels_disable_the_known_presentation(self):
         shown, num_required = self.described("MRPC", labels=("a", "b"))
         self.assertEqual(shown.label_descriptions, {})
         self.assertEqual((shown.fields, num_required), (("text", "text_b"), 1))
 
-    def test_each_kind_has_an_example_of_what_it_requires(self):
+    def test_each_kind_has_examples_for_required_fields(self):
         for name in task_kinds.names():
             shown, _ = self.described("unknown", kind=name)
             kind = task_kinds.get(name)

@@ -1,4 +1,4 @@
-"""Tests of span.py: logits and loss against NumPy, and padding, which is never an answer."""
+"""Tests of span.py: logits and loss equal NumPy's, and padding is never an answer."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -8,7 +8,7 @@ from adapter_tests.support.head_case import FakeEncoder
 
 
 class HeadTest(tf.test.TestCase):
-    def test_against_numpy(self):
+    def test_logits_and_loss_equal_numpy(self):
         random = np.random.RandomState(0)
         sequence, weights = random.normal(size=[2, 5, 4]), random.normal(size=[2, 4])
         bias = np.array([0.5, -0.25])
@@ -40,7 +40,7 @@ class HeadTest(tf.test.TestCase):
             {"cls/squad/output_weights": (2, 4), "cls/squad/output_bias": (2,)},
         )
 
-    def test_answer_to_ids(self):
+    def test_answer_for_input_ids_has_logits(self):
         outputs = KIND.decode(np.array([[1.0, 0.1], [2.0, -3.0]], np.float32))
         self.assertEqual(
             KIND.answer(outputs, ()), {"start_logits": [1.0, 2.0], "end_logits": [0.1, -3.0]}

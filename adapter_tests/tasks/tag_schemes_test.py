@@ -1,4 +1,4 @@
-"""Tests of tag_schemes.py: schemes by hand, and against seqeval."""
+"""Tests of tag_schemes.py: hand-written examples of each scheme, and comparisons with seqeval."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -18,7 +18,7 @@ NOTATIONS = {
 
 
 class TagSchemesTest(tf.test.TestCase):
-    def test_every_notation_has_the_same_chunks(self):
+    def test_every_scheme_has_the_same_chunks(self):
         for scheme, text in NOTATIONS.items():
             tags = text.split()
             self.assertEqual(tag_schemes.chunks(tags), CHUNKS, scheme)
@@ -26,7 +26,7 @@ class TagSchemesTest(tf.test.TestCase):
             self.assertEqual(tag_schemes.to_iob2(tags), NOTATIONS["IOB2"].split())
             self.assertEqual(tag_schemes.scheme_of([["O"], tags]), scheme)
 
-    def test_chunks_of_malformed_tags_are_those_of_conlleval(self):
+    def test_chunks_of_malformed_tags_equal_conlleval(self):
         for text, expected in (
             ("O I-PER O", [Chunk("PER", 1, 2)]),
             ("B-PER I-LOC", [Chunk("PER", 0, 1), Chunk("LOC", 1, 2)]),
@@ -37,7 +37,7 @@ class TagSchemesTest(tf.test.TestCase):
         ):
             self.assertEqual(tag_schemes.chunks(text.split()), expected, text)
 
-    def test_beside_seqeval(self):
+    def test_chunks_of_random_tags_equal_seqeval(self):
         random = np.random.RandomState(0)
         tags = ["O", *(f"{letter}-{name}" for letter in "BIES" for name in ("X", "Y-Z"))]
         for _ in range(200):
@@ -48,7 +48,7 @@ class TagSchemesTest(tf.test.TestCase):
             ]
             self.assertEqual([tuple(c) for c in tag_schemes.chunks(sentence)], expected, sentence)
 
-    def test_random_chunks_survive_every_notation(self):
+    def test_random_chunks_round_trip_in_every_scheme(self):
         random = np.random.RandomState(1)
         for _ in range(100):
             chunks, start = [], 0
@@ -61,14 +61,14 @@ class TagSchemesTest(tf.test.TestCase):
                 tags = tag_schemes.tags_of(chunks, start, scheme)
                 self.assertEqual(tag_schemes.chunks(tags), chunks)
 
-    def test_notation_of_a_file(self):
+    def test_scheme_of_a_file_is_detected(self):
         for sentences, expected in (
             (["O O"], "IOB2"),
             (["B-X I-X O", "O B-X"], "IOB2"),
             (["I-X I-X", "O"], "IOB1"),
             (["I-X B-X"], "IOB1"),
             (["I-X", "B-X"], "IOB2"),
-            (["I-X", "B-X", "O I-Y"], "IOB1"),  # Except for one tag.
+            (["I-X", "B-X", "O I-Y"], "IOB1"),  # All tags but one fit.
             (["I-X", "B-X", "O B-Y"], "IOB2"),
             (["B-X I-X E-X"], "IOBES"),
             (["U-X"], "BILOU"),
@@ -76,7 +76,7 @@ class TagSchemesTest(tf.test.TestCase):
             found = tag_schemes.scheme_of([sentence.split() for sentence in sentences])
             self.assertEqual(found, expected, sentences)
 
-    def test_which_tags_are_of_chunks(self):
+    def test_chunk_tags_are_recognized(self):
         for tags, expected in (
             ({"O", "B-PER"}, True),
             ({"O", "I-NP", "broken"}, True),

@@ -1,4 +1,4 @@
-"""Tests of tagging_features.py: first WordPieces by hand, and windows that lose no word."""
+"""Tests of tagging_features.py: rows computed by hand, and windows that lose no word."""
 
 import os
 import tempfile
@@ -14,14 +14,14 @@ from adapter_tests.support import tiny
 
 
 class WindowsTest(tf.test.TestCase):
-    def test_by_hand(self):
+    def test_windows_equal_hand_computed_windows(self):
         self.assertEqual(features.windows([1, 2, 1], 4), [(0, 3, 0, 3)])
         self.assertEqual(features.windows([], 4), [])
         # The windows of "a b c d e f" are abcd and cdef; d has more context in the second.
         self.assertEqual(features.windows([1] * 6, 4), [(0, 4, 0, 3), (2, 6, 3, 6)])
         self.assertEqual(features.windows([4, 4], 4), [(0, 1, 0, 1), (1, 2, 1, 2)])
 
-    def test_every_word_is_read_once_where_more_stands_around_it(self):
+    def test_each_word_is_read_in_exactly_one_window(self):
         random = np.random.RandomState(0)
         for _ in range(300):
             room = random.randint(1, 20)
@@ -33,14 +33,14 @@ class WindowsTest(tf.test.TestCase):
                 self.assertLessEqual(lengths[window.start : window.end].sum(), room)
                 self.assertTrue(window.start <= window.first <= window.last <= window.end)
 
-    def test_context(self):
+    def test_inner_windows_keep_24_words_of_context(self):
         windows = features.windows([1] * 1000, 100)
         for window in windows[1:-1]:
             self.assertGreaterEqual(window.first - window.start, 24)
             self.assertGreaterEqual(window.end - window.last, 24)
         self.assertLess(len(windows), 21)
 
-    def test_a_sentence_of_many_words(self):
+    def test_windows_cover_a_sentence_of_10000_words(self):
         windows = features.windows([1, 2] * 5000, 126)
         self.assertEqual(sum(window.last - window.first for window in windows), 10000)
 
@@ -75,7 +75,7 @@ class RowsTest(tf.test.TestCase):
         tracemalloc.stop()
         self.assertLess(size, 1000000)
 
-    def test_all_lengths_share_a_cache(self):
+    def test_all_sequence_lengths_share_a_cache(self):
         tokenizer = mock.Mock(wraps=self.tokenizer)
         for max_seq_length, num_pieces in ((8, 2), (3, 1), (8, 2)):
             ids = features.WordPieces(tokenizer, max_seq_length).ids("dogs")
@@ -102,14 +102,14 @@ class RowsTest(tf.test.TestCase):
         self.assertEqual(rows.take([0], 7)["label_ids"].shape, (1, 7))
         self.assertAllEqual(rows.take([-1])["label_ids"], np.zeros([1, 8]))
 
-    def test_in_a_graph(self):
+    def test_rows_in_a_graph_equal_taken_rows(self):
         rows = self.rows([(["the", "dogs"], [0, 1]), (["a"], [1])])
         with tf.Graph().as_default(), tf.Session() as session:
             found = session.run(rows.in_graph()(tf.constant([1, 0, -1])))
         for name, values in rows.take([1, 0, -1]).items():
             self.assertAllEqual(found[name], values, name)
 
-    def test_words_without_pieces_and_words_that_fill_a_row(self):
+    def test_empty_and_overlong_words_keep_their_tags(self):
         long_word = ".".join("abc")
         words = ["\u200b", "x" * 10000, "." * 10000, long_word, "a"]
         rows = self.rows([(words, [0, 1, 2, 3, 4])], 6)
@@ -121,7 +121,7 @@ class RowsTest(tf.test.TestCase):
         self.assertEqual(read, [2, 3, 4, 5, 6])
         self.assertAllEqual(rows.take([0])["input_ids"][0, :3], self.ids("[CLS] [UNK] [UNK]"))
 
-    def test_parts(self):
+    def test_rows_added_in_parts_equal_rows_added_at_once(self):
         sentences = [(["the", "dogs"] * 3, [0, 1] * 3)] * 5
         whole = self.rows(sentences)
         before, features._TOKENS_PER_PART = features._TOKENS_PER_PART, 10

@@ -41,7 +41,7 @@ from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, read, wri
 
 pytestmark = pytest.mark.estimator
 
-# Number of kills per run: the first in the middle of training, more at random moments.
+# Number of kills per run. The first is in the middle of training, the next at random moments.
 KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "1"))
 MOMENTS = random.SystemRandom()  # Other generators restart in tf.test.TestCase.setUp.
 
@@ -80,13 +80,13 @@ class JobsTestCase(ScriptTestCase):
         cls.adapter = os.path.join(cls.trained, "adapter")
 
     def predict(self, output_dir, *arguments):
-        """Returns test_results.tsv as bytes."""
+        """Runs --do_predict; returns test_results.tsv as bytes."""
         self.succeed("--do_predict", *arguments, output_dir=output_dir)
         return read(os.path.join(output_dir, "test_results.tsv"), "rb")
 
 
 class SavedTest(JobsTestCase):
-    def test_the_adapter_holds_the_same(self):
+    def test_saved_adapter_equals_the_last_checkpoint(self):
         reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "partial.ckpt-3"))
         tensors = safetensors.numpy.load_file(os.path.join(self.adapter, "adapter.safetensors"))
         self.assertEqual(set(tensors), {*ADAPTERS, *LAYER_NORMS, *HEAD})
@@ -97,7 +97,7 @@ class SavedTest(JobsTestCase):
         self.assertEqual(sum(value.nbytes for value in tensors.values()), 4 * parameters)
         self.assertIn(f"Adapter: {self.adapter} (0.0 MB)", self.report)
 
-    def test_what_the_description_says(self):
+    def test_description_records_task_training_and_scores(self):
         described = task_adapter.describe(self.adapter)
         self.assertEqual(described.task, "MRPC")
         self.assertEqual(described.labels, ("0", "1"))
@@ -112,21 +112,21 @@ class SavedTest(JobsTestCase):
         )
         self.assertAllClose(described.scores["eval_accuracy"], float(scores["eval_accuracy"]))
 
-    def test_scores_outlive_an_upgrade(self):
+    def test_resuming_after_an_upgrade_keeps_adapter_and_scores(self):
         shutil.copytree(self.trained, self.output_dir)
         for stages in (["--do_train"], ["--do_train", "--do_eval"]):
             with mock.patch.object(task_adapter, "versions", return_value={"tensorflow": "9"}):
                 self.succeed(*stages)
             self.assertEqual(files_in(self.path("adapter")), files_in(self.adapter))
 
-    def test_flags_of_a_training_without_training(self):
+    def test_training_flags_without_do_train_log_a_warning(self):
         adapter = "--adapter=" + self.adapter
         with self.assertLogs("absl", "WARNING") as log:
             self.succeed(adapter, "--do_eval", "--save_full_checkpoint", "--keep_best")
         for name in ("--save_full_checkpoint", "--keep_best"):
             self.assertIn(name + " has no effect without --do_train.", "\n".join(log.output))
 
-    def test_other_methods_save_what_they_trained(self):
+    def test_full_and_top_layers_save_the_tensors_they_trained(self):
         everything = set(model_variables.encoder_shapes(tiny.config()))
         layer = {name for name in everything if "/layer_1/" in name}
         pooler = {name for name in everything if "/pooler/" in name}
@@ -162,7 +162,7 @@ class SavedTest(JobsTestCase):
                 self.predict(output_dir, *flags),
             )
 
-    def test_a_full_checkpoint_without_moving_statistics(self):
+    def test_full_checkpoint_without_moving_statistics_is_refused(self):
         flags = ["--adapter_normalization=batch"]
         report = self.succeed("--save_full_checkpoint", "--do_train", *flags)
         parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8 + 2 * 3) + 5 * 2 * 8 + 2 * 8 + 2
@@ -195,7 +195,7 @@ class SavedTest(JobsTestCase):
         self.assertEqual(files_in(self.path("adapter")), straight)
         self.assertTrue(os.path.exists(self.path("full_model.ckpt.index")))
 
-    def test_another_runs_checkpoint_is_refused(self):
+    def test_checkpoint_of_another_run_is_refused(self):
         for method in ("adapters", "full"):
             flags = ["--do_train", "--save_checkpoints_steps=1", "--tuning=" + method]
             other = os.path.join(self.folder, "other_" + method)
@@ -210,14 +210,14 @@ class SavedTest(JobsTestCase):
             for stages in (["--do_train"], ["--do_predict"]):
                 self.refuse([self.path(name)], *flags[1:], *stages)
 
-    def test_going_on_from_another_beginning_is_refused(self):
+    def test_resuming_with_another_init_scale_is_refused(self):
         shutil.copytree(self.trained, self.output_dir)
         self.refuse(
             ["--adapter_init_scale", "0.001", "0.5"], "--do_train", "--adapter_init_scale=0.5"
         )
 
-    def test_a_directory_of_a_version_without_variants(self):
-        """Its settings.json lacks the newer settings: it resumes only with their defaults."""
+    def test_run_of_an_older_version_refuses_new_variants(self):
+        """The run's settings.json lacks the newer settings. It resumes only with their defaults."""
         shutil.copytree(self.trained, self.output_dir)
         settings = json.loads(read(self.path("settings.json")))
         names = ("normalization", "depth", "sites", "placement", "interaction")
@@ -262,7 +262,7 @@ class InitCheckpointTest(JobsTestCase):
         values = classifier_flags(*flags)
         return starting_point.find(values, "mrpc").supplied
 
-    def test_a_runs_folder_or_checkpoint_means_its_adapter_and_its_bert(self):
+    def test_run_folder_or_checkpoint_selects_its_adapter_and_bert(self):
         results, log, _ = self.readme(self.trained)
         self.assertEqual(results, self.predict(self.copied(self.trained)))
         bert = os.path.join(self.bert, "bert_model.ckpt")
@@ -275,7 +275,7 @@ class InitCheckpointTest(JobsTestCase):
             self.assertEqual(replacements["adapter"], self.adapter, named)
             self.assertEqual(replacements["init_checkpoint"], bert, named)
 
-    def test_the_bert_is_the_one_that_the_run_recorded_or_lies_beside_the_config(self):
+    def test_bert_comes_from_run_settings_or_config_folder(self):
         expected = self.predict(self.copied(self.trained))
         elsewhere = mock.patch.dict(
             os.environ,
@@ -300,7 +300,7 @@ class InitCheckpointTest(JobsTestCase):
                     json.dump(settings, writer)
                 self.assertEqual(self.readme(run)[0], expected)
 
-    def test_an_earlier_checkpoint_means_its_own_tensors(self):
+    def test_earlier_checkpoint_predicts_with_its_own_tensors(self):
         run = os.path.join(self.folder, "run")
         self.succeed("--do_train", "--save_checkpoints_steps=1", output_dir=run)
         earlier = re.sub("-3$", "-1", tf.train.latest_checkpoint(run))
@@ -326,8 +326,8 @@ class InitCheckpointTest(JobsTestCase):
             "--init_checkpoint=" + earlier,
         )
 
-    def test_berts_checkpoint_with_a_head_is_a_full_fine_tuning(self):
-        """Alone in a folder, as BERT's code leaves it: with Adam's moments and "checkpoint"."""
+    def test_bert_checkpoint_with_head_selects_full_fine_tuning(self):
+        """The folder holds only what BERT's code leaves, with Adam's moments and "checkpoint"."""
         precision = "--precision=float32"  # BERT's folder does not record one.
         expected = self.predict(self.copied(self.whole), "--tuning=full")
         run = os.path.join(self.folder, "bert_output")
@@ -343,14 +343,15 @@ class InitCheckpointTest(JobsTestCase):
         for named, prefix in ((checkpoint, checkpoint), (run, checkpoint), (last, last)):
             found = self.supplied(named)
             self.assertEqual(found, ({"tuning": "full"}, {"init_checkpoint": prefix}), named)
-        # A training starts from it as from any BERT, by default with adapters, and resumes so.
+        # A training starts from it as from any BERT, by default with adapters. Predictions in the
+        # training's folder use these adapters.
         self.succeed("--do_train", "--init_checkpoint=" + checkpoint)
         self.assertEqual(task_adapter.describe(self.path("adapter")).tuning.method, "adapters")
         results, log, _ = self.readme(checkpoint, "--adapter_size=3", output_dir=self.output_dir)
         self.assertNotIn("--tuning=full", log)
         self.assertNotEqual(results, expected)
 
-    def test_a_full_fine_tunings_predictions_go_to_its_methods_folder(self):
+    def test_default_output_dir_is_named_after_full_fine_tuning(self):
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder)
         last = tf.train.latest_checkpoint(self.whole)
@@ -363,7 +364,7 @@ class InitCheckpointTest(JobsTestCase):
         self.assertEndsWith(folder, "_full")
         self.assertIn("test_results.tsv", os.listdir(os.path.join("output", folder)))
 
-    def test_a_full_checkpoint(self):
+    def test_full_checkpoint_predicts_like_its_adapter(self):
         report = self.succeed("--do_train", "--save_full_checkpoint")
         self.assertIn("(hidden_size=3) only: BERT's own code", report)
         full = self.path("full_model.ckpt")
@@ -375,7 +376,7 @@ class InitCheckpointTest(JobsTestCase):
         results, log, _ = self.readme(full)
         self.assertEqual(results, expected)
         self.assertIn("holds a head and its adapters: using --adapter_size=3", log)
-        # A training that died before its first checkpoint left its settings there.
+        # The folder of a training that died before its first checkpoint holds only its settings.
         dead = os.path.join(self.folder, "dead")
         os.mkdir(dead)
         shutil.copy(self.path("settings.json"), dead)
@@ -390,7 +391,7 @@ class InitCheckpointTest(JobsTestCase):
 
 
 class PrecisionTest(JobsTestCase):
-    """--precision=auto on a processor with this speedup of bfloat16."""
+    """--precision=auto on a processor with a given speedup of bfloat16."""
 
     def succeed_where(self, speedup, *arguments):
         """Runs the script; returns the precision in its eval_results.json and in its log."""
@@ -404,7 +405,7 @@ class PrecisionTest(JobsTestCase):
             self.assertIn(json.load(reader)["precision"], line)
         return line.partition("Computing in ")[2]
 
-    def test_what_is_measured_is_recorded(self):
+    def test_measured_precision_is_recorded(self):
         for speedup, precision in ((2.0, "bfloat16"), (0.5, "float32")):
             said = self.succeed_where(speedup, "--do_train", "--do_eval", "--overwrite_output_dir")
             self.assertStartsWith(said, precision)
@@ -419,25 +420,25 @@ class PrecisionTest(JobsTestCase):
             said = self.succeed_where(2.0, *flags)
             self.assertEqual(said, "float32, as recorded (--precision=auto).")
 
-    def test_a_run_that_died_before_its_first_checkpoint_does_not_set_it(self):
+    def test_run_without_checkpoints_does_not_set_the_precision(self):
         settings = json.loads(read(os.path.join(self.trained, "settings.json")))
         settings["training"]["precision"] = "bfloat16"
         write(self.path("settings.json"), json.dumps(settings))
         said = self.succeed_where(0.5, "--do_train", "--do_eval")
         self.assertStartsWith(said, "float32 (--precision=auto): ")
 
-    def test_an_adapter_is_used_in_its_precision(self):
+    def test_adapter_is_evaluated_in_its_recorded_precision(self):
         given = "--adapter=" + self.adapter
         said = self.succeed_where(2.0, "--do_eval", given)
         self.assertEqual(said, "float32, as recorded (--precision=auto).")
         said = self.succeed_where(2.0, "--do_eval", given, "--precision=bfloat16")
         self.assertEqual(said, "bfloat16 (--precision=bfloat16).")
-        # A training that starts from it is another run.
+        # A training that starts from the adapter is a new run, so it measures again.
         said = self.succeed_where(2.0, "--do_train", "--do_eval", given)
         self.assertStartsWith(said, "bfloat16")
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no bfloat16 on CPU.")
-    def test_a_runs_full_checkpoint_is_used_in_its_precision(self):
+    def test_full_checkpoint_is_evaluated_in_recorded_precision(self):
         for precision, speedup in (("float32", 2.0), ("bfloat16", 0.5)):
             train = ["--do_train", "--save_full_checkpoint", "--precision=" + precision]
             run = os.path.join(self.folder, precision)
@@ -448,7 +449,7 @@ class PrecisionTest(JobsTestCase):
 
 
 class VariantTest(ScriptTestCase):
-    def test_batch_normalization_needs_the_batch_on_one_device(self):
+    def test_batch_normalization_refuses_split_batches(self):
         batch = "--adapter_normalization=batch"
         replicas = distribution.Distribution("mirrored", 2)
         with mock.patch.object(distribution, "choose", return_value=replicas):
@@ -460,10 +461,10 @@ class VariantTest(ScriptTestCase):
         self.refuse([batch, "--train_batch_size=8", parts], "--do_train", batch, parts)
         self.assertFalse(os.path.exists(self.output_dir))
 
-    def test_a_tpu_that_is_named_but_not_used(self):
+    def test_tpu_name_without_use_tpu_is_ignored(self):
         self.succeed("--do_train", "--num_train_epochs=0.4", "--tpu_name=my-tpu")
 
-    def test_a_worker_has_nothing_to_predict(self):
+    def test_worker_reports_no_evaluation_and_no_predictions(self):
         connect = estimator.connect_for_training
         workers = cluster.Cluster(("a:1", "b:1"), 1)
 
@@ -494,7 +495,7 @@ class BestTest(ScriptTestCase):
         return scores
 
     def test_the_best_adapter_is_kept(self):
-        # At this rate the score falls: the best step is not the last. Steps 4, 8, 9 are evaluated.
+        # At this rate scores fall, so the last step is not the best. Steps 4, 8, 9 are evaluated.
         training_flags = ["--do_train", "--num_train_epochs=3", "--learning_rate=0.1"]
         flags = [*training_flags, "--eval_every_steps=4", "--keep_best"]
         report = self.succeed("--do_eval", "--do_predict", *flags)
@@ -508,7 +509,7 @@ class BestTest(ScriptTestCase):
         self.assertIn(f"at step {best}", report)
         kept = json.loads(read(self.path("eval_results.json")))
         self.assertEqual(kept["global_step"], best)
-        # The saved adapter is the one that predicts and that comparisons read.
+        # The predictions and the files for comparisons come from the saved adapter.
         given = os.path.join(self.folder, "given")
         own = "--adapter=" + self.path("adapter")
         self.succeed("--do_eval", "--do_predict", own, output_dir=given)
@@ -517,7 +518,7 @@ class BestTest(ScriptTestCase):
         found = json.loads(read(os.path.join(given, "eval_results.json")))
         self.assertEqual(kept["eval_confusion_matrix"], found["eval_confusion_matrix"])
         self.assertEqual(np.sum(kept["eval_confusion_matrix"]), 24)
-        # Training is the same as without evaluations.
+        # The evaluations do not change the training.
         other = os.path.join(self.folder, "other")
         self.succeed(*training_flags, output_dir=other)
         last, without = (
@@ -526,17 +527,17 @@ class BestTest(ScriptTestCase):
         )
         for name in set(last.get_variable_to_shape_map()) - {checkpoints.IDENTITY}:
             np.testing.assert_array_equal(last.get_tensor(name), without.get_tensor(name))
-        # Overwriting removes all of its files.
+        # Overwriting removes all of the run's files.
         OutputDir(self.output_dir).clear()
         self.assertEqual(os.listdir(self.output_dir), [])
 
-    def test_going_on_in_another_way_is_refused(self):
+    def test_resuming_with_other_evaluations_is_refused(self):
         flags = ["--do_train", "--do_eval", "--num_train_epochs=0.7"]
         keeping = [*flags, "--eval_every_steps=1", "--keep_best"]
         with predictions_counted() as counted:
             self.succeed(*keeping)
         before = files_in(self.path("adapter"))
-        # One evaluation per step, and one more of the first if that is the best.
+        # Each step is evaluated once. The first is evaluated again if it is the best.
         best = task_adapter.describe(self.path("adapter")).global_step
         self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
         self.refuse(["--keep_best", "true"], *flags)
@@ -547,10 +548,10 @@ class BestTest(ScriptTestCase):
         self.succeed("--do_eval", "--data_dir=" + other)
         self.assertEqual(files_in(self.path("adapter")), before)
 
-    def test_early_stopping(self):
-        # At this rate nothing changes: no evaluation is better than the first.
+    def test_early_stopping_ends_training_after_its_patience(self):
+        # At this rate the weights do not change, so no evaluation is better than the first.
         flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
-        for num_predictions in (2, 1):  # The second run finds the first evaluation done.
+        for num_predictions in (2, 1):  # The second run reuses the first evaluation.
             with predictions_counted() as counted:
                 self.succeed(*flags)
             self.assertEqual(checkpoints.last_step(self.output_dir), 6)
@@ -563,12 +564,12 @@ class BestTest(ScriptTestCase):
         self.succeed(*keeping, output_dir=kept)
         self.assertEqual(checkpoints.last_step(kept), 9)
         self.assertEqual(task_adapter.describe(os.path.join(kept, "adapter")).global_step, 3)
-        # Even without the file of evaluations, which may be lost, no other is better.
+        # If the file of evaluations is lost, the best adapter stays the same.
         before = files_in(os.path.join(kept, "adapter"))
         os.remove(os.path.join(kept, "evaluations.json"))
         self.assertIn("at step 3", self.succeed(*keeping, output_dir=kept))
         self.assertEqual(files_in(os.path.join(kept, "adapter")), before)
-        # What a label means is no part of the training.
+        # Label descriptions are not part of the training: they change, and the scores stay.
         kept_scores = task_adapter.describe(os.path.join(kept, "adapter")).scores
         meanings = write(os.path.join(self.folder, "meanings.json"), '{"0": "another"}')
         self.succeed(*keeping, "--label_descriptions=" + meanings, output_dir=kept)
@@ -583,7 +584,7 @@ class ScheduleTest(RefusalTestCase):
         config = classifier_config("--tuning=" + method, *top, *arguments)
         return finetuning.schedule(config, num_examples)
 
-    def test_defaults_of_each_method(self):
+    def test_each_method_has_its_default_schedule(self):
         # MRPC has 3668 rows: 3668 / 32 = 114.625 batches; a tenth of the steps is warm-up.
         small = {"learning_rate": 3e-4, "num_train_steps": 573, "num_warmup_steps": 57}
         berts = {"learning_rate": 5e-5, "num_train_steps": 343, "num_warmup_steps": 34}
@@ -598,7 +599,7 @@ class ScheduleTest(RefusalTestCase):
         for method, schedule in expected.items():
             self.assertEqual(self.schedule(method=method), schedule, method)
 
-    def test_the_users_values_win(self):
+    def test_flags_override_default_schedules(self):
         arguments = ["--learning_rate=1e-3", "--num_train_epochs=2", "--warmup_proportion=0.25"]
         for method in configs.METHODS:
             self.assertEqual(
@@ -606,13 +607,13 @@ class ScheduleTest(RefusalTestCase):
                 {"learning_rate": 1e-3, "num_train_steps": 50, "num_warmup_steps": 12},
             )
 
-    def test_each_default_stands_alone(self):
+    def test_each_flag_overrides_only_its_own_default(self):
         rate = self.schedule("--learning_rate=1e-5")
         self.assertEqual((rate["learning_rate"], rate["num_train_steps"]), (1e-5, 573))
         epochs = self.schedule("--num_train_epochs=3")
         self.assertEqual((epochs["learning_rate"], epochs["num_train_steps"]), (3e-4, 343))
 
-    def test_the_interval_of_evaluations(self):
+    def test_evaluation_interval_follows_flag_or_is_one_epoch(self):
         for arguments, expected in (
             ([], 0),
             (["--eval_every_steps=7"], 7),
@@ -623,20 +624,20 @@ class ScheduleTest(RefusalTestCase):
             config = classifier_config(*arguments)
             self.assertEqual(finetuning.evaluation_interval(config, 3668), expected)
 
-    def test_no_warmup(self):
+    def test_warmup_proportion_0_gives_no_warmup_steps(self):
         self.assertEqual(self.schedule("--warmup_proportion=0")["num_warmup_steps"], 0)
 
-    def test_warmup_is_of_whole_steps(self):
-        # 15 of 15.9 batches: 0.13 of 15 is less than 2, 0.13 of 15.9 is not.
+    def test_warmup_is_a_proportion_of_whole_steps(self):
+        # 15.9 batches are 15 steps. 0.13 of 15 is less than 2, but 0.13 of 15.9 is not.
         arguments = ["--train_batch_size=10", "--num_train_epochs=1", "--warmup_proportion=0.13"]
         found = self.schedule(*arguments, num_examples=159)
         self.assertEqual((found["num_train_steps"], found["num_warmup_steps"]), (15, 1))
 
-    def test_the_most_steps(self):
+    def test_schedule_allows_the_largest_number_of_steps(self):
         most = self.schedule("--train_batch_size=1", "--num_train_epochs=1", num_examples=2**31 - 1)
         self.assertEqual(most["num_train_steps"], 2**31 - 1)
 
-    def test_values_that_cannot_be(self):
+    def test_invalid_schedule_flags_are_refused(self):
         for flag, values in (
             ("learning_rate", ("0", "-1e-3", "nan", "inf")),
             ("num_train_epochs", ("0", "-1", "nan", "inf", "0.001", "1e308")),
@@ -653,7 +654,7 @@ class ScheduleTest(RefusalTestCase):
 
 
 class LabelDescriptionsTest(RefusalTestCase):
-    def test_a_file_that_says_nothing_of_the_tasks_labels_is_refused(self):
+    def test_invalid_label_descriptions_are_refused(self):
         path = os.path.join(self.get_temp_dir(), "labels.json")
         task = finetuning.Task("T", "tagging", ("O", "B-PER", "I-PER"), "f1")
         for content, sentence in (
@@ -684,7 +685,7 @@ class LabelDescriptionsTest(RefusalTestCase):
 
 
 class WarnOfRateTest(tf.test.TestCase):
-    def test_a_rate_of_full_fine_tuning_for_adapters_that_nobody_asked_for(self):
+    def test_low_rate_with_default_adapters_logs_a_warning(self):
         for rate in ("2e-5", "1e-4"):
             with self.assertLogs("absl", "WARNING") as log:
                 finetuning._warn_of_rate(classifier_config("--learning_rate=" + rate))
@@ -702,7 +703,7 @@ class WarnOfRateTest(tf.test.TestCase):
 
 
 class InFlagsTest(tf.test.TestCase):
-    def test_differences(self):
+    def test_differences_are_described_by_flags_and_values(self):
         """Each difference is a text with the flag, the old and the new value."""
         method = ("method", "adapters", "full")
         tuned = ["--tuning", "adapters", "full"]
@@ -714,10 +715,10 @@ class InFlagsTest(tf.test.TestCase):
                 [("bert_config.hidden_act", "gelu", "relu")],
                 [["hidden_act", "--bert_config_file", "gelu", "relu"]],
             ),
-            # Settings that follow from the other method, and others.
+            # Settings that differ only because the method differs are omitted.
             ([("adapter_size", 64, None), method], [tuned]),
             ([("adapter_size", 64, None)], [["--adapter_size", "64"]]),
-            # Settings that only a run with --keep_best has, and others.
+            # Settings that only a run with --keep_best has are omitted.
             (
                 [
                     ("keep_best", True, None),
@@ -748,33 +749,33 @@ class FoundAdapterTest(JobsTestCase):
         super().setUp()
         shutil.copytree(self.adapter, self.path("adapter"))
 
-    def test_it_is_used(self):
+    def test_adapter_in_output_dir_is_used_to_predict(self):
         self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
 
-    def test_it_is_used_in_its_precision_whatever_is_measured(self):
+    def test_recorded_precision_overrides_measured_precision(self):
         half = {"float32": 2.0, "bfloat16": 1.0}
         processor = {"has_bfloat16": lambda: True, "product_seconds": lambda *_: half}
         with mock.patch.multiple(devices, **processor):
             found = self.predict(self.output_dir, "--precision=auto")
         self.assertEqual(found, self.predict(self.trained))
 
-    def test_it_is_found_where_a_kill_left_it(self):
+    def test_adapter_is_used_under_its_temporary_name(self):
         os.rename(self.path("adapter"), self.path("adapter.replaced"))
         self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
 
-    def test_another_models_is_refused(self):
+    def test_adapter_with_other_settings_is_refused(self):
         for flag, old, new in (("--adapter_size", "3", "8"), ("--tuning", "adapters", "head")):
             self.refuse(["--output_dir", flag, old, new], "--do_predict", f"{flag}={new}")
             self.assertEqual(os.listdir(self.output_dir), ["adapter"])
 
-    def test_training_does_not_replace_it(self):
+    def test_training_does_not_replace_the_adapter(self):
         self.refuse(["--overwrite_output_dir"], "--do_train")
         self.assertEqual(files_in(self.path("adapter")), files_in(self.adapter))
 
 
 @pytest.mark.slow
 class AdapterFlagTest(JobsTestCase):
-    def test_the_same_predictions_with_another_seed(self):
+    def test_predictions_do_not_depend_on_the_seed(self):
         expected = self.predict(self.trained)
         found = self.predict(self.output_dir, "--adapter=" + self.adapter, "--random_seed=7")
         self.assertEqual(found, expected)
@@ -783,7 +784,7 @@ class AdapterFlagTest(JobsTestCase):
             ["predictions.tsv", "submission", "test_results.tsv"],
         )
 
-    def test_further_training(self):
+    def test_training_starts_from_the_adapter(self):
         given = task_adapter.load(self.adapter)
         frozen = ["--learning_rate=1e-30", "--adapter=" + self.adapter]
         self.succeed("--do_train", *frozen)
@@ -795,7 +796,7 @@ class AdapterFlagTest(JobsTestCase):
         )
         self.assertEqual(found.description.global_step, 3)
 
-    def test_what_does_not_fit(self):
+    def test_mismatched_adapters_are_refused(self):
         bert = tiny.write_bert(os.path.join(self.folder, "bert"), initializer_range=0.1)
         own = "--adapter=" + self.adapter
         for arguments, parts in (
@@ -806,14 +807,14 @@ class AdapterFlagTest(JobsTestCase):
             for stage in ("--do_predict", "--do_train"):
                 self.refuse(["--adapter", *parts], stage, *arguments)
 
-    def test_it_is_not_replaced_by_its_own_further_training(self):
+    def test_further_training_does_not_replace_its_own_adapter(self):
         shutil.copytree(self.trained, self.output_dir)
         own = "--adapter=" + self.path("adapter/")
         for arguments in ([own], [own, "--overwrite_output_dir"]):
             self.refuse(["--adapter", "--output_dir"], "--do_train", *arguments)
             self.assertEqual(files_in(self.path("adapter")), files_in(self.adapter))
 
-    def test_its_results_do_not_replace_another_adapters(self):
+    def test_output_dir_of_another_adapter_is_refused(self):
         given = task_adapter.load(self.adapter)
         given.tensors["output_bias"] = given.tensors["output_bias"] + 1
         other = os.path.join(self.folder, "other")
@@ -824,7 +825,7 @@ class AdapterFlagTest(JobsTestCase):
         # A copy of the folder's adapter counts as the same.
         self.predict(self.output_dir, "--adapter=" + self.adapter)
 
-    def test_a_training_checkpoint_is_no_pretrained_bert(self):
+    def test_training_checkpoint_as_init_checkpoint_is_refused(self):
         prefix = os.path.join(self.trained, "partial.ckpt-3")
         self.refuse([prefix, "--adapter"], "--init_checkpoint=" + prefix)
 
@@ -836,7 +837,7 @@ class ProcessTest(JobsTestCase):
     def start(self, *arguments, **options):
         defaults = {
             "stdout": subprocess.DEVNULL,
-            # A shell's background job would inherit that Ctrl-C is ignored.
+            # The background job of a shell would otherwise ignore Ctrl-C.
             "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         }
         process = subprocess.Popen(
@@ -855,7 +856,7 @@ class ProcessTest(JobsTestCase):
         return process
 
     def assert_whole(self):
-        """Completed files are readable."""
+        """Checks that completed files are readable."""
         if os.path.exists(self.path("adapter")):
             task_adapter.load(self.path("adapter"))
         checkpoint = tf.train.latest_checkpoint(self.output_dir)
@@ -876,7 +877,7 @@ class ProcessTest(JobsTestCase):
         self.assertBetween(checkpoints.last_step(self.output_dir), 2, 119)
 
     def interrupt(self, flags):
-        """Ctrl-C at the first logged step: saves that or a later one."""
+        """Sends Ctrl-C at the first logged step; checks that this step or a later one is saved."""
         before = checkpoints.last_step(self.output_dir)
         process = self.start(*flags, stdout=subprocess.PIPE)
         line = process.stdout.readline()
@@ -903,7 +904,7 @@ class ProcessTest(JobsTestCase):
             self.assertTrue(has_adapter or not had_adapter)
             had_adapter = has_adapter
 
-    def test_killed_and_interrupted_it_goes_on_to_the_same_bits(self):
+    def test_killed_and_interrupted_training_gives_the_same_bits(self):
         flags = ["--save_checkpoints_steps=2", "--num_train_epochs=40"]
         straight = os.path.join(self.folder, "straight")
         begun = time.time()
@@ -933,14 +934,14 @@ class ProcessTest(JobsTestCase):
         predicted = read(os.path.join(given, "test_results.tsv"), "rb")
         self.assertEqual(read(self.path("test_results.tsv"), "rb"), predicted)
 
-    def test_a_full_disk(self):
+    def test_full_disk_is_reported_and_keeps_the_adapter(self):
         shutil.copytree(self.trained, self.output_dir)
 
         def limit(size):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        # A measurement of coverage could not write either, and would report it.
+        # Coverage could not write its data either, and would report that.
         env = {k: v for k, v in os.environ.items() if k != "COVERAGE_PROCESS_CONFIG"}
         other = "--output_dir=" + os.path.join(self.folder, "other")
         for size, flags, what in (

@@ -1,4 +1,4 @@
-"""Tests of input_pipeline.py: the plan as arithmetic, and the Datasets that follow it."""
+"""Tests of input_pipeline.py: the plan of batches, and the Datasets that follow it."""
 
 import collections
 import itertools
@@ -41,7 +41,7 @@ def run(dataset, count=None):
 
 
 class PlanTest(tf.test.TestCase):
-    def test_an_epoch_follows_from_seed_and_number(self):
+    def test_epoch_order_depends_on_seed_and_epoch(self):
         orders = {
             (seed, epoch): tuple(input_pipeline.epoch_order(50, seed, epoch))
             for seed in range(4)
@@ -51,7 +51,7 @@ class PlanTest(tf.test.TestCase):
         for (seed, epoch), order in orders.items():
             self.assertAllEqual(input_pipeline.epoch_order(50, seed, epoch), order)
 
-    def test_training_batches(self):
+    def test_training_batches_permute_each_epoch_and_resume(self):
         for num_rows, batch_size in itertools.product((1, 2, 5, 6, 12), (1, 2, 3, 4, 12, 31)):
             with self.subTest(num_rows=num_rows, batch_size=batch_size):
                 steps = 4 * num_rows // batch_size + 2
@@ -69,12 +69,12 @@ class PlanTest(tf.test.TestCase):
             self.assertEqual(sorted(order), list(range(num_rows)))
             self.assertEqual(order, input_pipeline.epoch_order(num_rows, 7, epoch).tolist())
 
-    def test_resuming_late(self):
+    def test_training_resumes_at_step_one_million(self):
         # Step 10 ** 6 of 10 rows in batches of 32 begins in epoch 3,200,000, at its first row.
         batch = next(input_pipeline.training_batches(10, 32, 7, 10**6)).tolist()
         self.assertEqual(batch[:10], input_pipeline.epoch_order(10, 7, 3200000).tolist())
 
-    def test_shares(self):
+    def test_replicas_get_equal_shares_of_each_batch(self):
         batches = [np.arange(6), np.arange(6, 12)]
         for num_replicas, own, expected in (
             (1, range(1), [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]),
@@ -85,7 +85,7 @@ class PlanTest(tf.test.TestCase):
             found = take(input_pipeline.shares(batches, num_replicas, own), None)
             self.assertEqual(found, expected)
 
-    def test_evaluation_batches(self):
+    def test_evaluation_batches_cover_all_rows_in_order(self):
         def batches(num_rows, batch_size):
             return take(input_pipeline.evaluation_batches(np.arange(num_rows), batch_size), None)
 
@@ -98,7 +98,7 @@ class PlanTest(tf.test.TestCase):
 
 
 class PlanByLengthTest(tf.test.TestCase):
-    """Pools of 4 batches, unless the module's BATCHES_PER_POOL is tested."""
+    """Uses pools of 4 batches, except where a test sets BATCHES_PER_POOL itself."""
 
     def setUp(self):
         super().setUp()
@@ -113,7 +113,7 @@ class PlanByLengthTest(tf.test.TestCase):
             input_pipeline.training_batches_by_length(lengths, batch_size, seed, start), steps
         )
 
-    def test_a_pool_by_hand(self):
+    def test_pool_equals_hand_computed_batches(self):
         # All lengths differ and the epoch is one pool, so batches are known up to their order.
         lengths = np.array([9, 2, 7, 4, 5, 6, 3, 8])
         by_length = [[1, 6], [3, 4], [5, 2], [7, 0]]
@@ -122,8 +122,8 @@ class PlanByLengthTest(tf.test.TestCase):
             self.assertEqual(sorted(batches), sorted(by_length))
         self.assertGreater(len({str(batches) for batches in epochs}), 5)
 
-    def test_pools_hold_the_rows_of_the_plain_order(self):
-        # 6 pools of 20 rows, which do not divide either of the two epochs.
+    def test_pools_contain_the_rows_of_the_plain_order(self):
+        # 6 pools of 20 rows. Epochs of 57 or 83 rows do not end with a pool.
         for num_rows in (57, 60, 83):
             lengths = self.lengths[:num_rows]
             plain = take(input_pipeline.training_batches(num_rows, 5, 7), 24)
@@ -136,7 +136,7 @@ class PlanByLengthTest(tf.test.TestCase):
                 pool = batches[first : first + 4]
                 self.assertEqual(sorted(map(str, pool)), sorted(map(str, expected)))
 
-    def test_each_row_once_an_epoch(self):
+    def test_each_row_occurs_once_per_epoch(self):
         # An epoch is 5 pools.
         batches = self.plan(60)
         for first in (0, 20, 40):
@@ -146,8 +146,8 @@ class PlanByLengthTest(tf.test.TestCase):
             counts = np.bincount(flat(self.plan(steps, self.lengths[:76])), minlength=76)
             self.assertLessEqual(counts.max() - counts.min(), 1, steps)
 
-    def test_a_step_follows_from_seed_and_number(self):
-        # Pools of 4, and of 3, 2, 1, 1 batches for few rows.
+    def test_resumed_batches_equal_uninterrupted_ones(self):
+        # Pools have 4 batches; for few rows they have 3, 2 or 1.
         for num_rows, batch_size in ((57, 5), (19, 5), (14, 5), (7, 5), (3, 5), (1, 1), (12, 12)):
             with self.subTest(num_rows=num_rows, batch_size=batch_size):
                 lengths = self.lengths[:num_rows]
@@ -157,23 +157,23 @@ class PlanByLengthTest(tf.test.TestCase):
                     resumed = self.plan(30 - start, lengths, batch_size, start=start)
                     self.assertEqual(resumed, batches[start:])
 
-    def test_resuming_late(self):
-        # Step 10 ** 6 begins a pool and an epoch, which is 20 batches.
+    def test_training_by_length_resumes_at_step_one_million(self):
+        # An epoch is 20 batches, so step 10 ** 6 begins a pool and an epoch.
         plain = flat(take(input_pipeline.training_batches(100, 5, 7, 10**6), 4))
         self.assertEqual(sorted(flat(self.plan(4, start=10**6))), sorted(plain))
 
-    def test_few_rows_stay_in_the_plain_order(self):
+    def test_fewer_than_two_batches_keep_the_plain_batches(self):
         for num_rows in (1, 3, 5, 9):
             plain = take(input_pipeline.training_batches(num_rows, 5, 7), 12)
             rows = [sorted(batch) for batch in self.plan(12, self.lengths[:num_rows])]
             self.assertEqual(rows, [sorted(batch) for batch in plain])
 
-    def test_company_changes_from_epoch_to_epoch(self):
+    def test_batches_differ_between_epochs(self):
         epochs = [self.plan(20, start=start) for start in (0, 20)]
         batches = [{tuple(sorted(batch)) for batch in epoch} for epoch in epochs]
         self.assertEmpty(batches[0] & batches[1])
 
-    def test_less_padding(self):
+    def test_batches_by_length_have_less_padding(self):
         with mock.patch.object(input_pipeline, "BATCHES_PER_POOL", 16):
             lengths = np.random.RandomState(0).normal(53, 13, 3000).clip(19, 103).astype(int)
             by_length = self.plan(300, lengths, 32)
@@ -183,23 +183,23 @@ class PlanByLengthTest(tf.test.TestCase):
         self.assertLess(tokens[0] / real[0], 1.1)
         self.assertGreater(tokens[1] / real[1], 1.4)
 
-    def test_a_pools_batches_come_in_random_order(self):
+    def test_batches_of_a_pool_are_in_random_order(self):
         # The mean length at each of the 4 positions in 500 pools.
         means = self.lengths[np.array(self.plan(2000))].mean(axis=1).reshape(500, 4)
         self.assertAllClose(means.mean(axis=0), [self.lengths.mean()] * 4, rtol=0.1)
 
 
 class LengthTest(tf.test.TestCase):
-    def test_longest_first(self):
+    def test_longest_first_sorts_by_decreasing_length(self):
         lengths = np.array([2, 4, 0, 1, 2])
         self.assertAllEqual(input_pipeline.longest_first(lengths), [1, 0, 4, 3, 2])
 
-    def test_in_order(self):
+    def test_sort_by_index_restores_the_order(self):
         came = zip([2, 0, 1], "cab")
         self.assertEqual(input_pipeline.sort_by_index(came), ["a", "b", "c"])
         self.assertEqual(input_pipeline.sort_by_index([]), [])
 
-    def test_buckets(self):
+    def test_bucket_of_rounds_lengths_up(self):
         for length, longest, expected in (
             (0, 128, 8),
             (1, 128, 8),
@@ -223,7 +223,7 @@ class LengthTest(tf.test.TestCase):
             found = input_pipeline.bucket_of(length, longest)
             self.assertEqual(found, expected, (length, longest))
 
-    def test_a_bucket_holds_its_length_and_is_not_much_longer(self):
+    def test_buckets_are_monotone_and_at_most_a_third_longer(self):
         for longest in (5, 100, 128, 384, 512):
             found = [input_pipeline.bucket_of(n, longest) for n in range(1, longest + 1)]
             self.assertEqual(found, sorted(found))
@@ -233,7 +233,7 @@ class LengthTest(tf.test.TestCase):
 
 
 class PaddedToTest(tf.test.TestCase):
-    def test_rows_of_weight_0_fill_the_last_batch(self):
+    def test_last_batch_is_padded_with_index_minus_one(self):
         order = np.array([3, 0, 1, 2, 4])
         self.assertAllEqual(input_pipeline.pad_to_multiple(order, 4), [3, 0, 1, 2, 4, -1, -1, -1])
         for multiple in (1, 5):
@@ -268,7 +268,7 @@ class InputFnTest(tf.test.TestCase):
         return {name: shape.as_list() for name, shape in shapes.items()}
 
     def make_step(self, step):
-        """Returns the graph's global step, starting at this value."""
+        """Creates the graph's global step with this initial value; returns it."""
         collections_of_it = [tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.GLOBAL_STEP]
         return tf.get_variable(
             "global_step", initializer=np.int64(step), collections=collections_of_it
@@ -294,11 +294,11 @@ class InputFnTest(tf.test.TestCase):
             dataset = input_fn({"batch_size": 3}, Config(self.model_dir, 11))
             self.check(run(dataset, 8), self.plan(fixed_length, 8), fixed_length)
 
-    def test_training_without_a_config(self):
+    def test_training_without_config_uses_seed_0(self):
         dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
         self.check(run(dataset, 3), take(input_pipeline.training_batches(7, 3, 0), 3))
 
-    def test_training_goes_on_after_the_last_checkpoint(self):
+    def test_training_resumes_after_the_last_checkpoint(self):
         for step, fixed_length in itertools.product((5, 8), (True, False)):
             self.save_step(step)
             input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length)
@@ -312,12 +312,12 @@ class InputFnTest(tf.test.TestCase):
             batches = run(input_fn({"batch_size": 3}, Config(self.model_dir, 11)))
             self.check(batches, [[0, 1, 2], [3, 4, 5], [6]], fixed_length)
 
-    def test_evaluation_in_another_order(self):
+    def test_evaluation_follows_given_row_order(self):
         order = np.array([4, 6, 0, 1])
         input_fn = input_pipeline.input_fn_of(self.arrays, False, False, False, order)
         self.check(run(input_fn({"batch_size": 3})), [[4, 6, 0], [1]], fixed_length=False)
 
-    def test_evaluation_without_the_remainder(self):
+    def test_evaluation_can_drop_the_remainder(self):
         input_fn = input_pipeline.input_fn_of(self.arrays, False, True)
         self.check(run(input_fn({"batch_size": 3})), [[0, 1, 2], [3, 4, 5]])
         self.check(run(input_fn({"batch_size": 7})), [list(range(7))])
@@ -332,7 +332,7 @@ class InputFnTest(tf.test.TestCase):
             rows.append([row for share in shares for b in share for row in b["label_ids"].tolist()])
         return rows
 
-    def test_replicas_share_the_batches_of_one(self):
+    def test_replicas_share_the_batches_of_one_device(self):
         self.save_step(4)
         lengths = self.arrays["input_mask"].sum(axis=1)
         plan = take(input_pipeline.training_batches_by_length(lengths, 4, 11), 10)[4:]
@@ -348,7 +348,7 @@ class InputFnTest(tf.test.TestCase):
             ]
             self.assertEqual(self.together(datasets, each, 6), plan)
 
-    def test_a_tpus_hosts_share_them_too(self):
+    def test_tpu_hosts_share_the_batches_of_one_device(self):
         self.save_step(4)
         self.make_step(4)
         plan = take(input_pipeline.training_batches(7, 4, 11), 10)[4:]
@@ -363,7 +363,7 @@ class InputFnTest(tf.test.TestCase):
             self.assertEqual(self.together(datasets, each, 6), plan)
             self.assertEmpty(run(datasets[0])[6 * each :])
 
-    def test_a_tpus_session_that_is_made_anew_goes_on_from_its_checkpoint(self):
+    def test_new_tpu_session_resumes_from_restored_step(self):
         self.save_step(4)
         step = self.make_step(4)
         plan = take(input_pipeline.training_batches(7, 6, 11), 10)
@@ -382,7 +382,7 @@ class InputFnTest(tf.test.TestCase):
                 with self.assertRaises(tf.errors.OutOfRangeError):
                     session.run(rows)
 
-    def test_a_tpus_batches_are_those_of_fixed_length_made_within_the_graph(self):
+    def test_tpu_batches_have_fixed_shapes_and_no_py_func(self):
         order = np.array([4, 6, -1, 1, 3])
         params, config = {"batch_size": 2}, Config(self.model_dir, 11)
         with tf.Graph().as_default() as graph:
@@ -397,9 +397,9 @@ class InputFnTest(tf.test.TestCase):
         self.check(found[:1], [[4, 6]])
         self.assertAllEqual(found[1]["is_real_example"], [0, 1])
         self.assertAllEqual(found[1]["input_ids"][0], np.zeros(20))
-        self.assertLen(found, 2)  # Without the row that does not fill a batch.
+        self.assertLen(found, 2)  # The last row does not fill a batch.
 
-    def test_more_than_a_tpus_graph_holds(self):
+    def test_data_too_large_for_tpu_graph_are_refused(self):
         held = sum(values.nbytes for values in self.arrays.values()) + 4 * 3  # Three int32 indices.
         input_fn = input_pipeline.input_fn_for_tpu(self.arrays, np.array([0, 1, 2]))
         args = {"batch_size": 3}, Config(self.model_dir, 11)
@@ -409,8 +409,8 @@ class InputFnTest(tf.test.TestCase):
         with less, self.assertRaisesRegex(UserError, "^7 rows .* fewer rows"):
             input_fn(*args)
 
-    def test_nothing_is_tuned(self):
-        # Closing a session would wait up to a minute for the tuning thread.
+    def test_autotuning_is_disabled(self):
+        # With autotuning, closing a session would wait up to a minute for the tuning thread.
         dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
         options = dataset.options()
         if tf.__version__.startswith("1."):
@@ -418,7 +418,7 @@ class InputFnTest(tf.test.TestCase):
         else:
             self.assertFalse(options.autotune.enabled)
 
-    def test_shapes_that_are_known_before_the_run(self):
+    def test_static_shapes_are_set_for_fixed_dimensions(self):
         for is_training, drop_remainder, fixed_length, rows, columns in (
             (True, True, True, 3, 20),
             (True, False, True, 3, 20),
@@ -465,7 +465,7 @@ class TfRecordTest(RefusalTestCase):
             "is_real_example": [1],
         }
 
-    def test_what_is_written(self):
+    def test_written_records_have_all_features(self):
         input_pipeline.write_tfrecord(tiny.arrays(rows=3, seq_length=4), self.path)
         expected = tiny.arrays(rows=3, seq_length=4)
         records = list(tf.python_io.tf_record_iterator(self.path))
@@ -478,7 +478,7 @@ class TfRecordTest(RefusalTestCase):
                     list(feature[name].int64_list.value), np.ravel(values[row]).tolist()
                 )
 
-    def test_a_file_written_by_hand(self):
+    def test_hand_written_tfrecord_is_read(self):
         self.write(self.row(4), dict(self.row(4), label_ids=[0], is_real_example=[0]))
         arrays = input_pipeline.read_tfrecord(self.path, 4)
         self.assertEqual({values.dtype for values in arrays.values()}, {np.dtype(np.int32)})
@@ -493,7 +493,7 @@ class TfRecordTest(RefusalTestCase):
             },
         )
 
-    def test_round_trip(self):
+    def test_tfrecord_round_trip_preserves_arrays(self):
         # More than the 1,024 rows that are parsed at once.
         arrays = tiny.arrays(rows=1030, seq_length=5, num_labels=3)
         input_pipeline.write_tfrecord(arrays, self.path)
@@ -502,7 +502,7 @@ class TfRecordTest(RefusalTestCase):
         for name, values in arrays.items():
             self.assertAllEqual(read[name], values)
 
-    def test_refused(self):
+    def test_invalid_tfrecord_files_are_refused(self):
         def refused(seq_length, *parts):
             given = self.path, seq_length
             self.assert_refused([self.path, *parts], input_pipeline.read_tfrecord, *given)

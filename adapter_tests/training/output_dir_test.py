@@ -1,4 +1,4 @@
-"""Tests of output_dir.py: which run may use a folder, and what it does to the files there."""
+"""Tests of output_dir.py: which run may use a folder, and which files it removes there."""
 
 import copy
 import errno
@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 def claim_in(folder, settings, is_training, overwrite=False, reads=()):
-    """Claims a folder; returns the object that holds it."""
+    """Claims a folder; returns its OutputDir, which holds the lock of a training."""
     output = output_dir.OutputDir(folder)
     output.claim(settings, is_training, overwrite, reads)
     return output
@@ -57,7 +57,7 @@ class RunDirectoryTestCase(RefusalTestCase):
         return claim_in(self.folder, settings, is_training, overwrite)
 
     def train(self, settings=SETTINGS, step=5, name="partial.ckpt", identity=None):
-        """Leaves the files of a run that saved a checkpoint."""
+        """Writes the files of a run that saved a checkpoint."""
         self.claim(settings)
         with tf.Graph().as_default(), tf.Session() as session:
             tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
@@ -84,7 +84,7 @@ class RunDirectoryTestCase(RefusalTestCase):
 
 
 class ScratchTest(RunDirectoryTestCase):
-    def test_local_checkpoints_lie_elsewhere_and_go_with_it(self):
+    def test_local_scratch_folder_is_removed_with_its_object(self):
         scratch = output_dir._Scratch(self.folder)
         first, second = scratch.prefix(), scratch.prefix()
         self.assertNotEqual(first, second)
@@ -95,7 +95,7 @@ class ScratchTest(RunDirectoryTestCase):
         del scratch
         self.assertFalse(os.path.exists(folder))
 
-    def test_they_go_when_asked_to(self):
+    def test_remove_deletes_scratch_checkpoints(self):
         remote = [] if tf.__version__.startswith("1.") else ["ram://bucket/asked"]
         for folder in (self.folder, *remote):
             scratch = output_dir._Scratch(folder)
@@ -107,8 +107,8 @@ class ScratchTest(RunDirectoryTestCase):
             for prefix in prefixes:
                 self.assertFalse(files.exists(prefix + ".index"), prefix)
 
-    def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
-        # Two workers of a training, or two evaluations, may use it at once.
+    def test_remote_scratch_checkpoints_are_in_output_dir(self):
+        # Two workers of a training, or two evaluations, may use the folder at once.
         scratches = [output_dir._Scratch("ram://bucket/mrpc") for _ in range(2)]
         prefixes = [scratch.prefix() for scratch in scratches for _ in range(2)]
         self.assertLen(set(prefixes), 4)
@@ -117,7 +117,7 @@ class ScratchTest(RunDirectoryTestCase):
             self.assertEqual(folder, "ram://bucket/mrpc")
             self.assertTrue(fnmatch.fnmatch(name + ".index", "task_*.ckpt.*"), name)
 
-    def test_a_machine_without_a_place_for_it(self):
+    def test_full_temporary_folder_is_reported(self):
         full = OSError(28, "No space left on device")
         place = mock.patch.object(output_dir.tempfile, "mkdtemp", side_effect=full)
         message = "folder for temporary files .*No space left"
@@ -126,12 +126,12 @@ class ScratchTest(RunDirectoryTestCase):
 
 
 class ClaimTest(RunDirectoryTestCase):
-    def test_a_fresh_folder_is_made_and_marked(self):
+    def test_claim_creates_folder_with_settings(self):
         self.claim()
         self.assertEqual(os.listdir(self.folder), ["settings.json"])
         self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
 
-    def test_a_task_adapter_that_a_kill_left_beside_its_place_is_back(self):
+    def test_training_restores_adapter_replaced_before_a_kill(self):
         self.train()
         self.write("adapter.replaced/adapter_config.json", "adapter.partial/half_written")
         self.claim(is_training=False)
@@ -140,7 +140,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter.partial")))
         self.assertEqual(os.listdir(os.path.join(self.folder, "adapter")), ["adapter_config.json"])
 
-    def test_a_finished_task_adapter_without_checkpoints_is_not_replaced(self):
+    def test_adapter_without_checkpoints_is_not_replaced(self):
         self.claim()
         self.write("adapter/adapter_config.json")
         self.assert_refused("adapter", "--output_dir")
@@ -148,13 +148,13 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim(overwrite=True)
         self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter")))
 
-    def test_a_name_that_tensorflow_takes_for_a_pattern(self):
+    def test_folder_names_with_wildcards_are_refused(self):
         for name in ("run[1]", "what?", "a*"):
             self.folder = os.path.join(self.get_temp_dir(), name)
             self.assert_refused(self.folder, "TensorFlow")
             self.assertFalse(os.path.exists(self.folder))
 
-    def test_what_a_kill_left_half_written_goes(self):
+    def test_training_removes_partial_files_of_a_killed_run(self):
         self.train()
         left = [
             "partial.ckpt-9.index.tempstate1",
@@ -171,8 +171,8 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim()
         self.assertEqual(set(os.listdir(self.folder)) & set(left), set())
 
-    def test_scores_without_checkpoints_go(self):
-        """Otherwise their steps would count as evaluated."""
+    def test_training_removes_evaluations_without_checkpoints(self):
+        """If evaluations.json stayed, its steps would count as evaluated."""
         scores = os.path.join(self.folder, "evaluations.json")
         self.write("evaluations.json")
         self.claim(is_training=False)
@@ -184,7 +184,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim()
         self.assertTrue(os.path.exists(scores))
 
-    def test_a_kill_while_overwriting_leaves_no_scores_alone(self):
+    def test_overwriting_removes_scores_before_checkpoints(self):
         self.train()
         scores = ("evaluations.json", "eval_results.txt", "eval_results.json")
         self.write(*scores)
@@ -202,18 +202,18 @@ class ClaimTest(RunDirectoryTestCase):
         self.assertContainsSubset({*scores, "checkpoint"}, removed)
         self.assertNoCommonElements(scores, os.listdir(self.folder))
 
-    def test_another_process_removes_the_same_probe(self):
+    def test_probe_file_may_already_be_removed(self):
         remove = files.remove
         twice = mock.patch.object(files, "remove", lambda path: (remove(path), remove(path)))
         with twice:
             self.claim(is_training=False)
         self.assertEqual(os.listdir(self.folder), [])
 
-    def test_what_does_not_train_leaves_no_mark(self):
+    def test_evaluation_writes_no_settings(self):
         self.claim(is_training=False)
         self.assertEqual(os.listdir(self.folder), [])
 
-    def test_the_same_settings(self):
+    def test_same_settings_may_reuse_the_folder(self):
         self.train()
         before = sorted(os.listdir(self.folder))
         for trains in (True, False):
@@ -221,7 +221,7 @@ class ClaimTest(RunDirectoryTestCase):
             self.assertEqual(sorted(os.listdir(self.folder)), before)
             self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
 
-    def test_another_model(self):
+    def test_changed_model_settings_are_refused(self):
         self.train()
         for trains in (True, False):
             message = self.assert_refused(
@@ -232,13 +232,13 @@ class ClaimTest(RunDirectoryTestCase):
                 settings=changed("model", task="CoLA", labels=["1", "0"]),
                 is_training=trains,
             )
-            # A training does not need the flag, which run_baseline.py lacks.
+            # Only an evaluation needs --do_train. run_baseline.py lacks this flag.
             self.assertEqual("--do_train" in message, not trains)
             for same in ("adapter", "do_lower_case", "learning_rate"):
                 self.assertNotIn(same + " ", message)
         self.assertEqual(self.recorded()["model"]["task"], "MRPC")
 
-    def test_another_adapter(self):
+    def test_changed_adapter_size_is_refused(self):
         self.train()
         adapter = {"fn": "feedforward_adapter", "size": 8}
         message = self.assert_refused(
@@ -246,7 +246,7 @@ class ClaimTest(RunDirectoryTestCase):
         )
         self.assertNotIn("feedforward_adapter", message)
 
-    def test_adapters_against_none(self):
+    def test_adding_or_removing_adapters_is_refused(self):
         self.train()
         plain = changed("model", adapter=None)
         self.assert_refused("adapter.size was 64, is now not set", settings=plain)
@@ -254,7 +254,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.train(plain)
         self.assert_refused("adapter.size was not set, is now 64", settings=SETTINGS)
 
-    def test_another_training(self):
+    def test_changed_training_settings_are_refused(self):
         self.train()
         settings = changed("training", learning_rate=1e-3, tuning={"method": "head"}, seed=1)
         message = self.assert_refused(
@@ -267,7 +267,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim(settings, is_training=False)
         self.assertEqual(self.recorded()["training"]["learning_rate"], 3e-4)
 
-    def test_a_finished_training_continues_to_more_steps(self):
+    def test_finished_training_continues_to_more_steps(self):
         self.train(step=50)
         longer = changed("training", num_train_steps=80, num_warmup_steps=8)
         for settings, part in (
@@ -293,25 +293,25 @@ class ClaimTest(RunDirectoryTestCase):
             settings=changed("training", num_train_steps=90, num_warmup_steps=8),
         )
 
-    def test_an_unfinished_training_keeps_its_length(self):
+    def test_unfinished_training_cannot_change_its_length(self):
         self.train(step=49)
         longer = changed("training", num_train_steps=80)
         self.assert_refused("num_train_steps was 50, is now 80", settings=longer)
 
-    def test_a_run_that_died_before_its_first_checkpoint_binds_no_one(self):
+    def test_settings_may_change_before_first_checkpoint(self):
         self.claim()
         self.claim(changed("training", max_seq_length=20), is_training=False)
         self.claim(changed("model", task="CoLA"))
         self.assertEqual(self.recorded()["model"]["task"], "CoLA")
 
-    def test_checkpoints_without_settings(self):
+    def test_training_refuses_checkpoints_without_settings(self):
         self.train()
         os.remove(self.settings_file)
         self.assert_refused(self.settings_file, "missing", "--overwrite_output_dir")
         self.claim(is_training=False)
         self.assertFalse(os.path.exists(self.settings_file))
 
-    def test_broken_settings(self):
+    def test_invalid_settings_files_are_refused(self):
         self.train()
         for content in (
             b"",
@@ -327,7 +327,7 @@ class ClaimTest(RunDirectoryTestCase):
             for trains in (True, False):
                 self.assert_refused(self.settings_file, is_training=trains)
 
-    def test_settings_of_another_form(self):
+    def test_settings_of_another_structure_are_refused(self):
         self.train()
         for recorded, difference in (
             ({}, 'task was not set, is now "MRPC"'),
@@ -338,9 +338,9 @@ class ClaimTest(RunDirectoryTestCase):
                 json.dump(recorded, writer)
             self.assert_refused(self.settings_file, difference)
 
-    def test_two_trainings_at_a_time(self):
+    def test_concurrent_training_in_the_folder_is_refused(self):
         def lock():
-            descriptor = os.open(self.folder, os.O_RDONLY)  # As in another process.
+            descriptor = os.open(self.folder, os.O_RDONLY)  # Conflicts as in another process.
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -354,13 +354,13 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim(is_training=False)
         os.close(others)
         held = self.claim(is_training=True)
-        self.claim(is_training=True)  # The same process.
+        self.claim(is_training=True)  # The same process may claim it twice.
         self.assertIsNone(lock())
         del held
         os.close(lock())
 
-    def test_a_lost_record_of_checkpoints(self):
-        """The record is missing after a kill before it is written, or if a user removes it."""
+    def test_lost_checkpoint_record_is_restored(self):
+        """The record is missing if a run is killed before writing it, or if a user removes it."""
         for step, name in ((5, "model.ckpt"), (12, "partial.ckpt"), (110, "model.ckpt")):
             self.train(step=step, name=name)
             os.remove(os.path.join(self.folder, "checkpoint"))
@@ -368,15 +368,15 @@ class ClaimTest(RunDirectoryTestCase):
             latest = tf.train.latest_checkpoint(self.folder)
             self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
 
-    def test_a_checkpoint_of_another_run(self):
+    def test_checkpoint_of_another_run_is_refused(self):
         own = output_dir.identity(SETTINGS)
         self.train(step=5, identity=own)
         self.claim(is_training=True)
         self.claim(is_training=False)
-        # A setting that is not set equals one that an earlier version did not know.
+        # An unset setting equals a missing one, as in a record of an earlier version.
         self.assertEqual(output_dir.identity(changed("training", added=None)), own)
         self.assertEqual(output_dir.identity({**SETTINGS, "more": {"of": "a script"}}), own)
-        # A continued training may be killed before its first checkpoint.
+        # A continued training keeps its identity: a kill may precede its first checkpoint.
         longer = changed("training", num_train_steps=80, num_warmup_steps=8)
         self.assertEqual(output_dir.identity(longer), own)
         other = output_dir.identity(changed("training", random_seed=99))
@@ -388,8 +388,8 @@ class ClaimTest(RunDirectoryTestCase):
             )
         self.claim(overwrite=True)
 
-    def test_numbers_that_are_equal_make_one_run(self):
-        """Types do not matter: another program may have rewritten settings.json."""
+    def test_equal_numbers_of_different_types_match(self):
+        """Types of numbers do not matter: another program may have rewritten settings.json."""
         self.train(changed("training", warmup=0, weights=[1, 2.5]))
         edited = changed("training", warmup=0.0, weights=[True, 2.5])
         self.train(edited, identity=output_dir.identity(edited))
@@ -397,7 +397,7 @@ class ClaimTest(RunDirectoryTestCase):
             self.claim(settings)
             self.claim(settings, is_training=False)
 
-    def test_a_record_that_names_another_folders_checkpoint(self):
+    def test_record_naming_checkpoint_of_another_run_is_refused(self):
         self.train(changed("training", random_seed=99), identity="9" * 64)
         shutil.move(self.folder, self.folder + "_other")
         self.train(step=3, identity=output_dir.identity(SETTINGS))
@@ -405,7 +405,7 @@ class ClaimTest(RunDirectoryTestCase):
         for trains in (True, False):
             self.assert_refused("another run", "_other/partial.ckpt-5", is_training=trains)
 
-    def test_a_checkpoint_of_an_older_version_is_said_to_be_one(self):
+    def test_checkpoint_without_identity_is_logged(self):
         self.train(step=5)
         for trains in (True, False):
             with self.assertLogs("absl", "INFO") as logs:
@@ -413,7 +413,7 @@ class ClaimTest(RunDirectoryTestCase):
             (line,) = logs.output
             self.assertIn("partial.ckpt-5 does not record which run", line)
 
-    def test_a_broken_checkpoint(self):
+    def test_incomplete_checkpoint_is_refused(self):
         self.train(step=5)
         data = os.path.join(self.folder, "partial.ckpt-5.data-00000-of-00001")
         with open(os.path.join(self.folder, "checkpoint")) as reader:
@@ -455,7 +455,7 @@ class OverwriteTest(RunDirectoryTestCase):
             for name in names
         }
 
-    def test_the_runs_files_go_and_the_users_stay(self):
+    def test_overwriting_removes_run_files_and_keeps_user_files(self):
         self.train()
         self.write(*self.OWN, *self.USERS)
         self.assertIn("partial.ckpt-5.index", self.files())
@@ -463,14 +463,14 @@ class OverwriteTest(RunDirectoryTestCase):
         self.assertEqual(self.files(), {*self.USERS, "settings.json"})
         self.assertEqual(self.recorded()["model"]["task"], "CoLA")
 
-    def test_a_first_training_does_not_remove_what_it_reads(self):
+    def test_first_training_does_not_remove_its_inputs(self):
         self.write("predictions.jsonl")
         reads = [("--train_file", os.path.join(self.folder, "predictions.jsonl"))]
         with self.assertRaisesRegex(UserError, "^The training would remove --train_file=/.*[.]$"):
             claim_in(self.folder, SETTINGS, True, False, reads)
         claim_in(self.folder, SETTINGS, False, False, reads)
 
-    def test_it_does_not_remove_what_the_run_reads(self):
+    def test_overwriting_does_not_remove_inputs_of_the_run(self):
         self.train()
         self.write(*self.OWN, "eval/data/train.tsv", "full_model.ckpt.index")
         before = self.files()
@@ -490,13 +490,13 @@ class OverwriteTest(RunDirectoryTestCase):
         claim_in(self.folder, SETTINGS, True, True, reads)
         self.assertEqual(self.files(), {"settings.json"})
 
-    def test_it_also_helps_against_what_is_broken(self):
+    def test_overwriting_replaces_corrupt_files(self):
         self.train()
         self.write("settings.json", "partial.ckpt-5.index")
         self.claim(overwrite=True)
         self.assertEqual(self.files(), {"settings.json"})
 
-    def test_what_does_not_train_removes_nothing(self):
+    def test_evaluation_removes_nothing_despite_overwrite(self):
         self.train()
         self.write(*self.OWN)
         before = self.files()
@@ -509,7 +509,7 @@ class UnwritableTest(RunDirectoryTestCase):
         super().setUp()
         self.write("file")
 
-    def test_no_folder_can_be_made_there(self):
+    def test_output_dir_at_or_below_a_file_is_refused(self):
         file = os.path.join(self.folder, "file")
         for self.folder in (file, os.path.join(file, "below"), os.path.join(file, "far", "below")):
             for trains in (True, False):
@@ -517,7 +517,7 @@ class UnwritableTest(RunDirectoryTestCase):
         with open(file) as reader:
             self.assertEqual(reader.read(), "of an earlier run")
 
-    def test_a_folder_that_cannot_be_written_to(self):
+    def test_unwritable_folder_is_refused(self):
         denied = PermissionError(errno.EACCES, "Permission denied")
         with mock.patch.object(files, "remove", side_effect=denied):
             self.assert_refused(f"--output_dir={self.folder}", "Permission denied")
@@ -542,7 +542,7 @@ class OverwritingRunTest(ScriptTestCase):
         self.refuse(parts, *given, output_dir=output_dir)
         self.assertEqual(mutations.files_in(output_dir or self.output_dir), before)
 
-    def test_what_it_reads_is_not_removed(self):
+    def test_overwriting_does_not_remove_files_named_by_flags(self):
         shutil.copytree(self.trained, self.output_dir)
         data = shutil.copytree(self.data, self.path("eval/data"))
         config = os.path.join(self.bert, "bert_config.json")
@@ -563,7 +563,7 @@ class OverwritingRunTest(ScriptTestCase):
             named = f"--{flag}={path}"
             self.refuse_overwriting(["--overwrite_output_dir", named, "--output_dir"], named)
 
-    def test_a_linked_adapter_is_replaced_where_it_lies(self):
+    def test_overwriting_keeps_symlink_of_the_adapter(self):
         shutil.copytree(self.trained, self.output_dir)
         elsewhere = os.path.join(self.folder, "elsewhere")
         shutil.move(self.path("adapter"), elsewhere)
@@ -574,7 +574,7 @@ class OverwritingRunTest(ScriptTestCase):
             mutations.files_in(elsewhere), mutations.files_in(os.path.join(self.trained, "adapter"))
         )
 
-    def test_a_run_without_checkpoints_is_read_as_it_was_trained(self):
+    def test_evaluation_without_checkpoints_checks_settings(self):
         shutil.copytree(self.trained, self.output_dir)
         for name in os.listdir(self.output_dir):
             if "ckpt" in name or name == "checkpoint":
@@ -582,7 +582,7 @@ class OverwritingRunTest(ScriptTestCase):
         self.refuse(["--max_seq_length"], "--do_eval", "--max_seq_length=20")
         self.succeed("--do_eval")
 
-    def test_what_is_refused_removes_nothing(self):
+    def test_refused_overwriting_removes_nothing(self):
         wider = os.path.join(self.trained, "full_model.ckpt")
         other = os.path.join(self.folder, "other")
         self.succeed("--do_train", "--num_train_epochs=0.4", "--tuning=head", output_dir=other)
@@ -601,14 +601,14 @@ class OverwritingRunTest(ScriptTestCase):
 
 class ResumedRunTest(ScriptTestCase):
     def rewind(self, step):
-        """Leaves the files of a training that is killed after a checkpoint."""
+        """Leaves only the files of a training that was killed after the checkpoint of a step."""
         shutil.rmtree(self.path("adapter"))
         tf.train.update_checkpoint_state(self.output_dir, self.path(f"partial.ckpt-{step}"))
 
     def found(self):
         return {name for name in RESULTS if os.path.exists(self.path(name))}
 
-    def test_results_of_other_weights_do_not_stay(self):
+    def test_resumed_training_removes_results_of_old_weights(self):
         train = ["--do_train", "--num_train_epochs=1", "--save_checkpoints_steps=1"]
         self.succeed(*train)
         self.rewind(step=1)
@@ -630,7 +630,7 @@ class ResumedRunTest(ScriptTestCase):
         self.succeed(*train)
         self.assertEqual(self.found(), set(RESULTS))
 
-    def test_what_was_stopped_early_is_not_trained_on(self):
+    def test_early_stopped_training_does_not_resume(self):
         stopped = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
         self.succeed(*stopped)
         self.succeed("--do_predict")
@@ -638,8 +638,8 @@ class ResumedRunTest(ScriptTestCase):
         self.succeed(*stopped)
         self.assertEqual(self.found(), set(RESULTS))
 
-    def test_more_epochs_go_on_from_the_finished_ones(self):
-        """Follows the schedule of the new length from the old step; results are of its end."""
+    def test_more_epochs_continue_a_finished_training(self):
+        """The training follows the new schedule from the old step on and removes old results."""
         self.succeed("--num_train_epochs=0.4", "--save_full_checkpoint")
         self.succeed("--do_predict")
         for name in ("ablation.json", "notes.txt"):
@@ -652,7 +652,7 @@ class ResumedRunTest(ScriptTestCase):
         for name, stays in (("full_model.ckpt.index", False), ("ablation.json", False)):
             self.assertEqual(os.path.exists(self.path(name)), stays, name)
         self.assertTrue(os.path.exists(self.path("notes.txt")))
-        # As a training of 3 steps that finds a checkpoint of step 1.
+        # A training of 3 steps that finds a checkpoint of step 1 gives the same adapter.
         resumed = os.path.join(self.folder, "resumed")
         self.succeed("--do_train", "--num_train_epochs=0.4", output_dir=resumed)
         settings = read(self.path("settings.json"))
@@ -670,13 +670,13 @@ class EvaluationsTest(tf.test.TestCase):
         super().setUp()
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
 
-    def test_before_the_first(self):
+    def test_new_evaluations_are_empty(self):
         evaluations = output_dir.Evaluations(self.folder, "f1")
         self.assertEqual((evaluations.best(), evaluations.since_best()), (-math.inf, 0))
         self.assertIsNone(evaluations.at(0))
         self.assertEqual(os.listdir(self.folder), [])
 
-    def test_a_restart_finds_them(self):
+    def test_restart_reads_earlier_evaluations(self):
         found = []
         for step, f1 in ((5, 0.25), (10, 0.5), (100, 0.5), (105, np.float32(0.125))):
             output_dir.Evaluations(self.folder, "f1").add(step, {"f1": f1, "loss": 9.0})
@@ -686,7 +686,7 @@ class EvaluationsTest(tf.test.TestCase):
         self.assertEqual(found, [(0.25, 0), (0.5, 0), (0.5, 1), (0.5, 2)])
         self.assertEqual(os.listdir(self.folder), ["evaluations.json"])
 
-    def test_a_damaged_file(self):
+    def test_invalid_evaluations_files_are_refused(self):
         broken = ["", "[]", '{"a": {"f1": 1}}', '{"5": 1}', "[" * 100000, '{"5": {}}']
         broken += [f'{{"5": {{"f1": {score}}}}}' for score in ('"0.5"', "null", "[1]", "9" * 400)]
         for text in broken:
@@ -697,7 +697,7 @@ class EvaluationsTest(tf.test.TestCase):
 
 
 class ResultsTest(tf.test.TestCase):
-    def test_both_files(self):
+    def test_results_are_written_as_text_and_json(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         result = {
             "eval_f1": 0.5,
@@ -717,7 +717,7 @@ class ResultsTest(tf.test.TestCase):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_runs_damaged_files_are_read_or_refused(self):
+    def test_damaged_run_files_are_read_or_refused(self):
         settings = {"model": {"a": 1, "b": [1, {"c": "x"}]}, "training": {"learning_rate": 0.1}}
 
         def write(folder):
