@@ -420,6 +420,9 @@ METHODS = OrderedDict(
     ]
 )
 
+# The methods that train BERT's own layers, and always the pooler.
+BERT_METHODS = ("full", "top_layers")
+
 # The LayerNorms that train with adapters. "all", as in adapter-bert, includes the embeddings'.
 LAYER_NORMS = ("all", "adapted", "none")
 

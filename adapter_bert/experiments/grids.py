@@ -21,7 +21,7 @@ import posixpath
 import re
 from typing import NamedTuple, Tuple
 
-from adapter_bert.common import files, task_kinds
+from adapter_bert.common import configs, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
 
@@ -177,7 +177,7 @@ def _has_effect(name, grid):
     methods = grid.get("tuning", "adapters")
     methods = set(methods if isinstance(methods, list) else [methods])
     if name == "train_pooler":  # The other methods always train it.
-        return not methods <= {"full", "top_layers"}
+        return not methods <= set(configs.BERT_METHODS)
     return "adapters" in methods or not name.startswith("adapter_")
 
 

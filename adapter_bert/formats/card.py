@@ -7,7 +7,7 @@ import json
 from typing import Any, Dict, Iterable, List, Tuple
 
 from adapter_bert.common import task_kinds
-from adapter_bert.common.configs import FEEDFORWARD_ADAPTER
+from adapter_bert.common.configs import BERT_METHODS, FEEDFORWARD_ADAPTER
 
 FILE = "README.md"
 _LICENSE = "apache-2.0"
@@ -105,7 +105,7 @@ def _use(description: Any, kind: task_kinds.TaskKind) -> str:
     adapter = description.adapter
     is_variant = adapter and (adapter.variant() or adapter.fn.lower() != FEEDFORWARD_ADAPTER)
     # Full fine-tuning and top layers change BERT itself.
-    if not is_variant and description.tuning.method not in ("full", "top_layers"):
+    if not is_variant and description.tuning.method not in BERT_METHODS:
         commands.append("python serve.py --adapters=FOLDER")
     if not is_variant and kind.adapterhub_head and adapter:
         commands.append("python convert_checkpoint.py to_adapterhub FOLDER output/adapterhub")

@@ -167,6 +167,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
     max_connections: int
     read_seconds: float
     _timer = _unsent_bytes = None
+    _cycles = ()  # The requests without a complete answer.
     _pending_bytes = 0  # Received since the last complete headers or part of a body.
 
     def connection_made(self, transport):
@@ -187,6 +188,8 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
         if not self.flow.write_paused:
             self._cancel_timer()
         super().on_headers_complete()
+        waiting = (cycle for cycle in self._cycles if not cycle.response_complete)
+        self._cycles = (*waiting, self.cycle)
         if self.parser.should_upgrade():  # The parser reads nothing after these headers.
             self.cycle.keep_alive = False
         if len(self.pipeline) > _MAX_PIPELINED:
@@ -220,8 +223,10 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
 
     def _end(self, response):
         """Ends the connection with a response, also for the application."""
-        transport = self.transport
+        transport, self._pending_bytes = self.transport, 0
         self.connection_lost(ConnectionAbortedError())
+        for cycle in self._cycles:  # Uvicorn marks only the last.
+            cycle.disconnected = True
         _refuse(transport, self.loop, response)
 
     def _start_timer(self):

@@ -76,11 +76,11 @@ class TextFile:
 
     def __init__(self, path: str):
         self._path = path
-        if not files.is_remote(path) and files.exists(path) and not os.path.isfile(path):
-            raise UserError(f"--input_file={path}: expected a regular file, as it is read twice.")
         if files.is_remote(path):
             with files.convert_read_errors(f"--input_file={path}"):
                 files.size(path)  # Iterating over a remote file hides its errors.
+        elif files.exists(path) and not os.path.isfile(path):
+            raise UserError(f"--input_file={path}: expected a regular file, as it is read twice.")
         self._length = sum(1 for _ in self)
         if not self._length:
             raise UserError(f"--input_file={path}: the file is empty; expected one text per line.")

@@ -31,7 +31,7 @@ _EPOCHS, _BERT_EPOCHS = (f"{epochs:g}" for _, epochs in (ADAPTER_SCHEDULE, BERT_
 
 def default_schedule(method: str) -> Tuple[float, float]:
     """Returns a tuning method's default (learning rate, epochs)."""
-    return BERT_SCHEDULE if method in ("full", "top_layers") else ADAPTER_SCHEDULE
+    return BERT_SCHEDULE if method in configs.BERT_METHODS else ADAPTER_SCHEDULE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,7 +331,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
                         tuning_values["method"],
                     )
             adapter_config = None
-        if tuning_values["train_pooler"] and tuning_values["method"] in ("full", "top_layers"):
+        if tuning_values["train_pooler"] and tuning_values["method"] in configs.BERT_METHODS:
             logging.warning(
                 "--train_pooler has no effect: --tuning=%s always trains the pooler.",
                 tuning_values["method"],

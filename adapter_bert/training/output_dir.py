@@ -205,8 +205,8 @@ def describe_by_flags(differences):
     other_method = any(name == "method" for name, _, _ in differences)
     selections = {
         name
-        for name, *values in differences
-        if name in _SELECTIONS and bool(values[0]) != bool(values[1])
+        for name, before, now in differences
+        if name in _SELECTIONS and bool(before) != bool(now)
     }
 
     def is_consequence(name):
