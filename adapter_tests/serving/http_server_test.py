@@ -266,16 +266,19 @@ class HttpServerTest(tf.test.TestCase):
                 server = http_server.make_server(
                     echo, max_connections=10, read_seconds=5, stop_seconds=5
                 )
-                port = bound.getsockname()[1]
+                port, answers = bound.getsockname()[1], []
 
-                def ask_and_stop(port=port, number=number):
-                    self.assertEqual(self.ask(port), (200, b"hello"))
-                    os.kill(os.getpid(), number)
+                def ask_and_stop(port=port, number=number, answers=answers):
+                    try:
+                        answers.append(self.ask(port))
+                    finally:
+                        os.kill(os.getpid(), number)
 
                 asking = threading.Thread(target=ask_and_stop)
                 asking.start()
                 http_server.run(server, bound)
                 asking.join()
+            self.assertEqual(answers, [(200, b"hello")])
             self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
 
