@@ -28,8 +28,7 @@ import os
 import sys
 
 import tokenization
-import tuning
-from adapter_bert.common import configs, errors, files, task_kinds
+from adapter_bert.common import configs, errors, files, paths, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import (
     adapter_checkpoints,
@@ -97,7 +96,7 @@ def from_tf2(source, destination, *, overwrite=False):
 
 def _convert_bert(read, form, destination, overwrite):
     """Writes the BERT that a function reads, in a format with `write` and `FILES`."""
-    destination = destination.rstrip("/") or "/"
+    destination = destination.rstrip("/") or destination[:1]
     _check_destination(destination, overwrite, form.FILES)
     bert = read()
     with files.atomic_folder(destination) as folder:
@@ -186,6 +185,10 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     """
     if checkpoint.endswith("/") or files.isdir(checkpoint):
         raise UserError(f"CHECKPOINT {checkpoint} is a folder; expected a prefix, as in full.ckpt.")
+    if not checkpoint:
+        raise UserError("CHECKPOINT is empty; expected a prefix, as in full.ckpt.")
+    if paths.is_same_path(checkpoint, google.checkpoint_of(bert)):
+        raise UserError(f"CHECKPOINT {checkpoint} is that of BERT_DIR; use a new name.")
     if files.exists(checkpoint + ".index") and not overwrite:
         raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
     loaded = task_adapter.load(adapter, "ADAPTER_DIR")
@@ -302,7 +305,8 @@ def describe(path):
     Raises:
       UserError: it is of none of the formats, or damaged.
     """
-    path = hub.local_folder(path, "PATH").rstrip("/") or "/"
+    path = hub.local_folder(path, "PATH")
+    path = path.rstrip("/") or path[:1]
     for form in _FORMATS:
         if form.matches(path):
             print("\n".join(map(errors.one_line, form.describe(path, "PATH"))))
@@ -336,7 +340,7 @@ def _partial_description(bert, max_seq_length, cased):
         do_lower_case=not cased,
         vocabulary=task_adapter.digest(vocabulary),
         backbone=adapter_checkpoints.backbone_of(google.checkpoint_of(bert), config),
-        tuning=tuning.Tuning(),
+        tuning=configs.Tuning(),
         adapter=None,
         global_step=0,
         training={},
@@ -362,6 +366,8 @@ def _check_question_settings(description):
 def _check_destination(destination, overwrite, expected_files, argument="DESTINATION_DIR"):
     """Raises UserError unless the destination is free, or holds what may be replaced."""
     where = f"{argument} {destination}"
+    if not destination:
+        raise UserError(f"{argument} is empty; expected the name of a new folder.")
     if not files.exists(destination):
         return
     if not files.isdir(destination):

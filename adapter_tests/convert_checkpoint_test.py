@@ -284,6 +284,14 @@ class AdapterBertTest(AdapterTestCase):
             with self.assertRaisesRegex(UserError, f"CHECKPOINT {folder} is a folder"):
                 self.output(*arguments[:-1], folder)
         self.assertEqual([name for name in os.listdir(self.folder) if "partial" in name], [])
+        with self.assertRaisesRegex(UserError, "^CHECKPOINT is empty"):
+            self.output(*arguments[:-1], "")
+
+    def test_berts_own_checkpoint_is_not_overwritten(self):
+        before = self.output("describe", self.bert)
+        with self.assertRaisesRegex(UserError, "is that of BERT_DIR; use a new name"):
+            self.output("to_full_checkpoint", self.adapter, self.bert, self.prefix, "--overwrite")
+        self.assertEqual(self.output("describe", self.bert), before)
 
     @needs_shared
     def test_original_weights_give_original_logits(self):
@@ -407,6 +415,12 @@ class DescribeTest(AdapterTestCase):
         self.assertEqual(self.output("describe", run), self.output("describe", self.adapter))
         with self.assertRaisesRegex(UserError, f"{run} is not .*there is one in {run}/adapter\\.$"):
             convert_checkpoint.to_adapterhub(run, self.path("new"))
+
+    def test_empty_paths_do_not_mean_the_root(self):
+        with self.assertRaisesRegex(UserError, "^PATH  "):
+            self.output("describe", "")
+        with self.assertRaisesRegex(UserError, "^DESTINATION_DIR is empty"):
+            self.output("to_huggingface", self.bert, "")
 
     def test_adapter_variant_and_its_statistics_are_described(self):
         adapter = modeling.AdapterConfig(4, normalization="batch", depth=2)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import stat
 import tempfile
 import unittest
 from unittest import mock
@@ -404,6 +405,29 @@ class RefusalsTest(ExtractionTestCase):
         self.assertEqual(code, 1)
         self.assertRegex(stderr, r"Error: --output_file=.* cannot be written \(it is a folder")
         self.assertNotIn("Reading", stderr)
+        os.mkfifo(self.path("pipe"))
+        code, _, stderr = self.call("--output_file=" + self.path("pipe"))
+        self.assertEqual(code, 1)
+        self.assertRegex(
+            stderr, r"Error: --output_file=.*pipe cannot be written \(it is no regular"
+        )
+        self.assertTrue(stat.S_ISFIFO(os.stat(self.path("pipe")).st_mode))
+
+    def test_full_temporary_folder_is_named(self):
+        self.write(TEXTS)
+        full = mock.Mock(write=mock.Mock(side_effect=OSError(28, "No space left on device")))
+        archive = extract_features.feature_files._Archive
+        begin = archive.__init__
+
+        def begin_on_full_disk(self, *arguments):
+            begin(self, *arguments)
+            self._values.close()
+            self._values = full
+
+        with mock.patch.object(archive, "__init__", begin_on_full_disk):
+            code, _, stderr = self.call("--output_file=" + self.path("out.npz"))
+        self.assertEqual(code, 1)
+        self.assertRegex(stderr, "Error: .*/features cannot be written .No space left")
 
     def test_invalid_tpu_settings_are_refused(self):
         self.write(TEXTS)

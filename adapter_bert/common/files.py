@@ -25,6 +25,7 @@ except ImportError:  # Windows has no fcntl, so there nothing is locked.
     fcntl = None  # type: ignore[assignment]  # mypy expects a module.
 
 _PARTIAL, _REPLACED = ".partial", ".replaced"
+MAX_JSON_BYTES = 4 << 20
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems cannot sync folders.
 PARTIAL_FILES = "*.????????" + _PARTIAL  # Glob of what a killed `write_atomically` leaves.
 
@@ -61,6 +62,11 @@ def open_file(path: str, mode: str = "r") -> Any:
     if "b" in mode:
         return open(path, mode)
     return open(path, mode, encoding="utf-8", newline="")
+
+
+def absolute(path: str) -> str:
+    """Returns a local path from the root, so that it holds in any working directory."""
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def exists(path: str) -> bool:
@@ -237,9 +243,12 @@ def remove_if_exists(path: str) -> None:
 def atomic_file(path: str) -> Iterator[Any]:
     """Yields a temporary binary file, which replaces `path` when the block succeeds.
 
+    A symbolic link stays; the file that it leads to is replaced.
+
     Raises:
       OSError: the file cannot be written; the old file stays.
     """
+    path = _linked_path(path)
     temporary = f"{path}.{uuid.uuid4().hex[:8]}{_PARTIAL}"  # Unique: other processes may write too.
     try:
         with open_file(temporary, "wb") as writer:
@@ -331,7 +340,7 @@ def atomic_folder(folder: str) -> Iterator[str]:
       UserError: the folder cannot be written, or another process on this machine is writing it; the
         old folder stays.
     """
-    folder = _linked_folder(folder)
+    folder = _linked_path(folder)
     recover(folder)
     partial = folder + _PARTIAL
     try:
@@ -390,7 +399,7 @@ def recover(folder: str) -> None:
     Raises:
       UserError: the folder cannot be written, or a live process is writing it.
     """
-    folder = _linked_folder(folder)
+    folder = _linked_path(folder)
     replaced, partial = folder + _REPLACED, folder + _PARTIAL
     with convert_write_errors(folder), _locked(partial):
         if current_folder(folder) == replaced:
@@ -403,17 +412,17 @@ def recover(folder: str) -> None:
 
 def current_folder(folder: str) -> str:
     """Returns the path under which `folder` can be read, also after a killed `atomic_folder`."""
-    folder = _linked_folder(folder)
+    folder = _linked_path(folder)
     replaced = folder + _REPLACED
     is_replaced = exists(replaced) and not exists(folder)
     return replaced if is_replaced else folder
 
 
-def _linked_folder(folder: str) -> str:
-    """Returns the folder to which a symbolic link leads, so that the link stays; others as is."""
-    folder = folder.rstrip("/") or folder[:1]
-    is_link = not is_remote(folder) and os.path.islink(folder)
-    return os.path.realpath(folder) if is_link else folder
+def _linked_path(path: str) -> str:
+    """Returns the path to which a symbolic link leads, so that the link stays; others as is."""
+    path = path.rstrip("/") or path[:1]
+    is_link = not is_remote(path) and os.path.islink(path)
+    return os.path.realpath(path) if is_link else path
 
 
 def final_folder(folder: str) -> str:
@@ -482,12 +491,14 @@ def read_object(
       expected: what the file should hold, for the error if it holds other JSON.
 
     Raises:
-      UserError: the file cannot be read, is not a JSON object, or has a key twice.
+      UserError: the file cannot be read, has over 4 MB, is not a JSON object, or has a key twice.
     """
     where = where or _visible(path)
     try:
-        with convert_read_errors(f"{where}:"), open_file(path) as reader:
-            content = parse_json(reader.read())
+        with convert_read_errors(f"{where}:"):
+            check_json_size(size(path), where)
+            with open_file(path) as reader:
+                content = parse_json(reader.read())
             json.dumps(content, ensure_ascii=False).encode("utf-8")  # Rejects lone surrogates.
     except UserError:  # It is a ValueError, too.
         raise
@@ -498,6 +509,12 @@ def read_object(
     if not isinstance(content, dict):
         raise UserError(f"{where}: expected {expected}, found another value.")
     return content
+
+
+def check_json_size(num_bytes: int, where: str) -> None:
+    """Raises UserError if JSON is larger than 4 MB: Python needs many times its size."""
+    if num_bytes > MAX_JSON_BYTES:
+        raise UserError(f"{where} has {num_bytes:,} bytes; expected at most {MAX_JSON_BYTES:,}.")
 
 
 def read_as(path: str, flag: str, kind: str, convert: Callable[[Dict[str, Any]], Any]) -> Any:

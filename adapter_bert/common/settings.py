@@ -11,6 +11,7 @@ A class inherits the flags of its bases. A field without a flag is computed by c
 """
 
 import dataclasses
+import math
 import typing
 from typing import (
     Any,
@@ -26,6 +27,8 @@ from typing import (
 )
 
 from absl import flags
+
+_MAX_INT = (1 << 63) - 1  # Of a number in a task adapter's description.
 
 # The sections of --help, in order.
 SECTIONS = (
@@ -170,6 +173,14 @@ def _without_none(kind):
     return kind
 
 
+def _is_int64(value: Optional[int]) -> bool:
+    return value is None or abs(value) <= _MAX_INT
+
+
+def _is_finite(value: Optional[float]) -> bool:
+    return value is None or math.isfinite(value)
+
+
 def _define(name, declared: _Flag, kind, default, flag_values) -> None:
     at: Dict[str, Any] = {"flag_values": flag_values, "module_name": declared.section}
     bounds: Dict[str, Any] = {"lower_bound": declared.lower, "upper_bound": declared.upper}
@@ -181,8 +192,11 @@ def _define(name, declared: _Flag, kind, default, flag_values) -> None:
         flags.DEFINE_bool(name, default, declared.help, **at)
     elif kind is int:
         flags.DEFINE_integer(name, default, declared.help, **bounds, **at)
+        flags.register_validator(name, _is_int64, f"expected at most {_MAX_INT}", flag_values)
     elif kind is float:
         flags.DEFINE_float(name, default, declared.help, **bounds, **at)
+        if declared.lower is not None:  # absl's bounds accept infinity and NaN.
+            flags.register_validator(name, _is_finite, "expected a finite number", flag_values)
     elif declared.is_multiple:
         # absl appends "; repeat this option ...".
         flags.DEFINE_multi_string(name, list(default), declared.help.rstrip("."), **at)

@@ -20,7 +20,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-import tuning
 from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import huggingface, peft, task_adapter
@@ -367,7 +366,7 @@ def read(folder: str, description: task_adapter.Description) -> task_adapter.Tas
         task=source.name,
         kind=head.kind.name,
         labels=head.labels,
-        tuning=tuning.Tuning(
+        tuning=configs.Tuning(
             layer_norms=_layer_norms_of(source.tensors), train_pooler=head.is_hidden
         ),
         adapter=dataclasses.replace(adapter, layers=layers if leave_out else None),
@@ -471,7 +470,7 @@ def _head_fields(record: Dict[str, Any], path: str) -> Tuple[Dict[str, Any], Opt
     config, model_class = record.get("config"), record.get("model_class")
     if isinstance(config, dict):
         return config, None
-    if config is None and model_class in _STATIC_HEADS:
+    if config is None and model_class in tuple(_STATIC_HEADS):  # It may be a list.
         head_type, layer = _STATIC_HEADS[model_class]
         fields = {name: record.get(name) for name in ("num_labels", "label2id")}
         return {"head_type": head_type, "layers": 1, "use_pooler": True, **fields}, layer
@@ -611,7 +610,7 @@ def _labels_of(label2id: Any, num_labels: int, where: str) -> Tuple[str, ...]:
 
 
 def _layer_norms_of(tensors: Tensors) -> str:
-    """Returns the value of `tuning.Tuning.layer_norms` for the LayerNorms in the files."""
+    """Returns the value of `configs.Tuning.layer_norms` for the LayerNorms in the files."""
     names = [name for file, name in tensors if file == _LAYER_NORMS]
     if not names:
         return "none"

@@ -66,11 +66,13 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
         raise UserError(f"REPOSITORY {repository}: expected owner/name without a revision.")
     adapter = task_adapter.load(folder, "ADAPTER_DIR")
     folder = files.current_folder(folder)
-    contents = {card.FILE: task_adapter.card_of(adapter).encode()}
+    contents = {}
     for name in _FILES:
         if files.exists(os.path.join(folder, name)):
             with files.open_file(os.path.join(folder, name), "rb") as reader:
                 contents[name] = reader.read()
+    if card.FILE not in contents:
+        contents[card.FILE] = task_adapter.card_of(adapter).encode()
     library = _library()
     with _as_user_errors(f"REPOSITORY {repository}: the adapter cannot be uploaded"):
         api = library.HfApi()

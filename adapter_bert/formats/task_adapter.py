@@ -37,7 +37,6 @@ CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
 # Of the description and of the tensors' header. Parsed JSON can take 30 times its memory.
-_MAX_JSON_BYTES = 4 << 20
 Difference = Tuple[str, Any, Any]  # Name of a setting, its actual value, its expected value.
 
 
@@ -167,6 +166,19 @@ def save(folder: str, adapter: TaskAdapter) -> None:
             writer.write(card_of(adapter))
 
 
+def check_savable(description: Description) -> None:
+    """Raises UserError if `load` would refuse a task adapter with this description, for its size.
+
+    A training calls this before its first step.
+    """
+    num_bytes, most = len(_to_json(dataclasses.asdict(description))), files.MAX_JSON_BYTES // 2
+    if num_bytes > most:  # Scores, and the names and quotes in the tensors' header, come on top.
+        raise UserError(
+            f"Task {description.task}: its {len(description.labels):,} labels and settings have"
+            f" {num_bytes:,} bytes; expected at most {most:,}. Is a column of texts the labels'?"
+        )
+
+
 def card_of(adapter: TaskAdapter) -> str:
     """Returns the text of a task adapter's card; see `card`."""
     trained = parameters(adapter.tensors).values()
@@ -199,7 +211,7 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
             " differs)."
         )
     header_size = int.from_bytes(content[:8], "little")  # safetensors: then a JSON of this size.
-    _check_json_size(header_size, f"{where}: the header of {TENSORS_FILE}")
+    files.check_json_size(header_size, f"{where}: the header of {TENSORS_FILE}")
     try:
         entries = safetensors.deserialize(content)
         header = files.parse_json(content[8 : 8 + header_size].decode("utf-8"))
@@ -445,7 +457,6 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
         hint = f"; there is one in {subfolder}" if has_adapter else ""
         raise UserError(f"{where} is not a task adapter: there is no {path}{hint}.")
     where = f"{where}: {CONFIG_FILE}"
-    _check_json_size(files.size(path), where)
     record = files.read_object(path, where, f'"format": "{FORMAT}"')
     if record.get("format") != FORMAT:
         peft.check_other(folder, where)
@@ -466,11 +477,6 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
         if name not in ("format", "format_version", "sha256")
     }
     return _from_json(Description, fields, where), record
-
-
-def _check_json_size(size: int, where: str) -> None:
-    if size > _MAX_JSON_BYTES:
-        raise UserError(f"{where} has {size:,} bytes; expected at most {_MAX_JSON_BYTES:,}.")
 
 
 def _decode(name: str, entry: Dict[str, Any], where: str) -> np.ndarray:

@@ -140,7 +140,7 @@ class AdapterBank:
     def add(
         self,
         name: str,
-        adapter: AdapterSource,
+        adapter: Union[AdapterSource, "os.PathLike[str]"],
         *,
         replace: bool = False,
         lazy: bool = False,
@@ -163,6 +163,8 @@ class AdapterBank:
           UserError: the name is taken; or the adapter is damaged, was trained on another BERT,
             contains NaN or Inf, or trained parameters that tasks must share. The bank is unchanged.
         """
+        if isinstance(adapter, os.PathLike):
+            adapter = os.fspath(adapter)
         digest = _digest(adapter)
         if isinstance(adapter, str):
             where, description = f"{label} {adapter}", task_adapter.describe(adapter, label)

@@ -167,7 +167,8 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
     max_connections: int
     read_seconds: float
     _timer = _unsent_bytes = None
-    _cycles: tuple[httptools_impl.RequestResponseCycle, ...] = ()  # The requests without a complete answer.
+    # The requests without a complete answer.
+    _cycles: tuple[httptools_impl.RequestResponseCycle, ...] = ()
     _pending_bytes = 0  # Received since the last complete headers or part of a body.
 
     def connection_made(self, transport):

@@ -9,7 +9,7 @@ ONNX Runtime computes; TensorFlow is needed only to convert a BERT at its first 
 
 import os
 import posixpath
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
@@ -17,6 +17,7 @@ from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import bank, request_texts
 from adapter_bert.training import pretrained
 
+_Path = Union[str, "os.PathLike[str]"]
 _MAX_CHARACTERS = 1 << 30  # No limit: only a server needs one.
 
 
@@ -51,11 +52,15 @@ class Predictor:
       UserError: the adapter is damaged; its BERT is not found, or is another one.
     """
 
-    def __init__(self, adapter: str, bert: Optional[str] = None, *, precision: str = "float32"):
-        folder = adapter_folders.resolve(adapter) or adapter
+    def __init__(self, adapter: _Path, bert: Optional[_Path] = None, *, precision: str = "float32"):
+        folder = files.absolute(os.fspath(adapter))  # The working directory may change.
+        found = adapter_folders.candidates(folder)
+        # The adapter of a run comes before uploads.
+        found.sort(key=lambda path: posixpath.basename(path).isdigit())
+        folder = found[0] if found else folder
         self.description = task_adapter.describe(folder, "Folder")
         config = self.description.backbone.bert_config()
-        self.bert = _find_bert(folder, bert)
+        self.bert = _find_bert(folder, None if bert is None else os.fspath(bert))
         tokenizers = request_texts.Tokenizers(self.bert.vocab_file, self.bert.is_sentencepiece)
         encoding = request_texts.TextEncoding(config, tokenizers, _MAX_CHARACTERS)
         self._texts = request_texts.TaskTexts(self.description, encoding, f"Folder {folder}")
@@ -113,15 +118,15 @@ def _find_bert(folder: str, bert: Optional[str]) -> Bert:
         recorded = _recorded_bert(folder)
         if recorded:
             return recorded
-        return Bert(paths.find_bert("init_checkpoint", None), paths.find_bert("vocab_file", None))
-    bert = paths.existing_folder(bert, "bert")
+        checkpoint = paths.find_bert("init_checkpoint", None)
+        return Bert(files.absolute(checkpoint), paths.find_bert("vocab_file", None))
+    bert = files.absolute(paths.existing_folder(bert, "bert"))
     checkpoint, vocabulary = (paths.BERT_FILES[name] for name in ("init_checkpoint", "vocab_file"))
     return Bert(posixpath.join(bert, checkpoint), posixpath.join(bert, vocabulary))
 
 
 def _recorded_bert(folder: str) -> Optional[Bert]:
     """Returns the `Bert` of the run that wrote an adapter, or None if its files are gone."""
-    folder = folder if files.is_remote(folder) else os.path.abspath(folder)
     path = posixpath.join(posixpath.dirname(folder.rstrip("/")), paths.SETTINGS_FILE)
     try:
         recorded = files.read_object(path).get("pretrained")
@@ -135,6 +140,8 @@ def _recorded_bert(folder: str) -> Optional[Bert]:
         return None  # A downloaded folder must not name what else to download.
     handle = recorded.get("bert_hub_module_handle")
     if handle:
+        if handle.startswith("/") and not files.isdir(handle):
+            return None
         bert = pretrained.read_hub_bert(handle)
         assert bert.vocab_file is not None
         return Bert(bert.init_checkpoint, bert.vocab_file)

@@ -293,7 +293,8 @@ class ServedTasks:
         del self._folders[key]
 
     def _remove_old_uploads(self, name: str) -> None:
-        """Removes a task's uploads from disk, except the last `keep_versions` and those in use."""
+        """Removes a task's uploads from disk, except the last `keep_versions` and those that this
+        server uses."""
         with self._change_lock:
             task_folder = posixpath.join(self._require_root(), name)
             numbers = sorted(adapter_folders.version_numbers(task_folder))

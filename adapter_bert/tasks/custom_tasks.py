@@ -401,10 +401,7 @@ class TableProcessor(SplitProcessor):
         where = f"{table.path}, line {row.line}"
         label = self._kind.parse_label(self._canonical_label(table, row, column), where)
         for name in _names_in(label):
-            if any("\ud800" <= character <= "\udfff" for character in name):
-                raise UserError(
-                    f"{where}: found half a surrogate pair in the label {name!r}, expected text."
-                )
+            table_readers.check_label(name, where)
         return label
 
     def _label(self, table: table_readers.Table, row: table_readers.Row, column: Optional[int]):

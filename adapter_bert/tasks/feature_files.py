@@ -196,7 +196,8 @@ class _Archive:
         self._starts, self._ids = [0], []
 
     def write(self, features, values):
-        self._values.write(np.ascontiguousarray(values, "<f4").tobytes())
+        with files.convert_write_errors(self._path):  # Its disk may be full, not the output's.
+            self._values.write(np.ascontiguousarray(values, "<f4").tobytes())
         tokens = len(features.tokens)
         self._starts.append(self._starts[-1] + tokens)
         if self._config.pooling == "tokens":
@@ -204,7 +205,8 @@ class _Archive:
 
     def finish(self):
         """Writes all arrays to the archive."""
-        self._values.close()
+        with files.convert_write_errors(self._path):
+            self._values.close()
         num_rows = len(self._starts) - 1
         arrays = {"layers": np.array(self._config.layers, np.int32)}
         if self._config.pooling == "tokens":
@@ -252,6 +254,9 @@ class FeatureWriter:
         with self._converted_errors():
             if files.isdir(self._path):
                 raise IsADirectoryError("it is a folder")
+            is_local = not files.is_remote(self._path)
+            if is_local and files.exists(self._path) and not os.path.isfile(self._path):
+                raise OSError("it is no regular file")
             folder = posixpath.dirname(self._path)
             if folder:
                 files.makedirs(folder)

@@ -87,11 +87,11 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
         data = data.decode("latin-1").encode("utf-8")
     lines = _check_lines(_decode_lines(data, path), path)
     if columns:
-        rows = list(_parse_tabs(lines))
+        rows = list(_parse_tabs(lines, path))
     elif path.endswith(".jsonl"):
         columns, rows = _parse_objects(lines, path)
     else:
-        parsed = _parse_csv(lines, path) if path.endswith(".csv") else _parse_tabs(lines)
+        parsed = _parse_csv(lines, path) if path.endswith(".csv") else _parse_tabs(lines, path)
         columns = [name.strip() for name in next(parsed, Row(1, [])).fields]
         rows = list(parsed)
     for row in rows:
@@ -151,11 +151,30 @@ def _check_lines(lines: Iterable[str], path: str) -> Iterator[str]:
         yield line
 
 
-def _parse_tabs(lines: Iterable[str]) -> Iterator[Row]:
+def check_label(label: str, where: str) -> None:
+    """Raises UserError, prefixed by `where`, if a label from JSON cannot be written as UTF-8."""
+    if any("\ud800" <= character <= "\udfff" for character in label):
+        raise UserError(
+            f"{where}: found half a surrogate pair in the label {label!r}, expected text."
+        )
+
+
+def _parse_tabs(lines: Iterable[str], path: str) -> Iterator[Row]:
+    """Yields the rows; leaves out blank lines, which a file of one column has only at its end."""
+    has_one_column, blank = False, None
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\r\n")
-        if line:
-            yield Row(number, line.split("\t"))
+        if not line:
+            blank = blank or number
+            continue
+        if has_one_column and blank:
+            raise UserError(
+                f"{path}, line {blank}: found a blank line, expected a text; a .csv file can hold"
+                ' an empty one, as "".'
+            )
+        fields, blank = line.split("\t"), None
+        has_one_column = len(fields) == 1
+        yield Row(number, fields)
 
 
 def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:

@@ -305,6 +305,8 @@ def _read_json(path: str, words_key: str, tags_key: str, requires_tags: bool) ->
         tags = None
         if requires_tags or tags_key in record:
             tags = _texts(record, tags_key, where)
+            for tag in tags:
+                table_readers.check_label(tag, where)
             if len(tags) != len(words):
                 raise UserError(
                     f"{where}: found {len(tags)} {tags_key!r} for {len(words)} {words_key!r};"

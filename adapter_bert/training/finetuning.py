@@ -400,8 +400,8 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
       head: see `model_fn.model_fn_builder`.
 
     Raises:
-      UserError: the run in the folder has another model, there are too few rows, or overwriting
-        would remove an input of the run.
+      UserError: the run in the folder has another model, there are too few rows, the task adapter
+        could not be saved, or overwriting would remove an input of the run.
     """
     config, output = setup.config, OutputDir(setup.run.output_dir)
     is_training, run = "train" in setup.stages, setup.run
@@ -415,6 +415,8 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         training.update(_stopping_settings(config, data, interval))
     output.score = "eval_" + task.score
     output.description = describe(setup, task, {**training, **schedule_settings})
+    if is_training:
+        task_adapter.check_savable(output.description)
     settings = _settings(output.description)
     if run.distribution.workers.is_chief:
         output.claim(
@@ -424,6 +426,8 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
             inputs=_input_paths(config),
             describe=describe_by_flags,
         )
+        if is_training and config.keep_best:
+            output.check_best()
     recorded = {_ANSWERS: data.answers} if data.answers else {}
     output.description = dataclasses.replace(
         output.description,

@@ -304,7 +304,7 @@ class OutputDir:
           UserError: another process trains in the folder; it holds another model; a training run
             with other settings would resume from its weights or replace its task adapter (the error
             names the differences); its last checkpoint is lost, broken or another run's; or an
-            input of the run would be removed.
+            input or another run's results would be removed.
         """
         self.create()
         if is_training:
@@ -329,6 +329,13 @@ class OutputDir:
                 f"{self.adapter_folder} is a finished task adapter whose checkpoints are gone, so"
                 " its training cannot resume; give another --output_dir, or --overwrite_output_dir."
             )
+        elif is_training and not files.exists(self._settings_file):
+            results = _matching(self.path, _RESULT_FILES)
+            if results:
+                raise UserError(
+                    f"{results[0]} is a result of another run, which the training would remove;"
+                    " give another --output_dir, or --overwrite_output_dir."
+                )
         elif not is_training and self.has_adapter():
             _compare(self._settings_file, settings, (), 0, describe)
         if is_training:
@@ -354,6 +361,14 @@ class OutputDir:
             _matching(self.path, _RESULT_FILES),
             "Removing %s: it will be outdated, as the training resumes.",
         )
+
+    def check_best(self):
+        """Raises UserError if the best adapter so far, of --keep_best, is gone."""
+        if self.evaluations().best() > -math.inf and not self.has_adapter():
+            raise UserError(
+                f"--keep_best: {self.adapter_folder}, the best task adapter of this training, is"
+                " gone; restore it, or give another --output_dir, or --overwrite_output_dir."
+            )
 
     def evaluations(self):
         """Returns the `Evaluations` of the training."""

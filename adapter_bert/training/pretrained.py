@@ -1,6 +1,5 @@
 """Finds and loads the pretrained BERT that settings name: config, weights and tokenizer."""
 
-import os
 from typing import Dict
 
 import tokenization
@@ -111,16 +110,13 @@ def recorded_flags(config: PretrainedConfig, bert: configs.PretrainedBert) -> Di
     handle = config.bert_hub_module_handle
     if handle:
         is_folder = files.isdir(handle)
-        return {"bert_hub_module_handle": _absolute(handle) if is_folder else handle}
-    return {
-        "bert_config_file": _absolute(bert.config_file),
-        "spm_model_file" if config.spm_model_file else "vocab_file": _absolute(bert.vocab_file),
-        "init_checkpoint": _absolute(bert.init_checkpoint),
+        return {"bert_hub_module_handle": files.absolute(handle) if is_folder else handle}
+    recorded = {
+        "bert_config_file": bert.config_file,
+        "spm_model_file" if config.spm_model_file else "vocab_file": bert.vocab_file,
+        "init_checkpoint": bert.init_checkpoint,
     }
-
-
-def _absolute(path):
-    return path if files.is_remote(path) else os.path.abspath(path)
+    return {flag: files.absolute(path) for flag, path in recorded.items() if path}
 
 
 def check_sequence_length(length: int, config: configs.BertConfig) -> None:

@@ -61,6 +61,13 @@ class WriteAtomicallyTest(FilesTestCase):
         self.assertEqual(self.content(), "first")
         self.assertEqual(os.listdir(self.root), ["thing"])
 
+    def test_write_through_symlink_keeps_the_link(self):
+        link = os.path.join(self.root, "link")
+        os.symlink("thing", link)
+        files.write_atomically(link, "text")
+        self.assertTrue(os.path.islink(link))
+        self.assertEqual(self.content(), "text")
+
     def test_write_below_a_file_is_refused(self):
         files.write_atomically(self.path, "a file, not a folder")
         inside = os.path.join(self.path, "inside")
@@ -77,6 +84,14 @@ class ObjectTest(FilesTestCase):
                 writer.write(text)
             with self.assertRaisesRegex(UserError, "thing: "):
                 files.read_object(self.path)
+
+    def test_json_above_4_mb_is_refused(self):
+        files.write_atomically(self.path, '{"a": 1}' + " " * ((4 << 20) - 8))
+        self.assertEqual(files.read_object(self.path), {"a": 1})
+        with open(self.path, "a") as writer:
+            writer.write(" ")
+        with self.assertRaisesRegex(UserError, "thing has 4,194,305 bytes; expected at most"):
+            files.read_object(self.path)
 
     def test_errors_quote_blank_paths(self):
         with self.assertRaisesRegex(UserError, "^' ': cannot be read"):

@@ -19,8 +19,13 @@ def parse_even(text):
 @dataclasses.dataclass(frozen=True)
 class Base(Settings):
     size: int = flag(8, "Width.", "Model", lower=1, upper=16)
-    rate: Optional[float] = flag(None, "Rate.", "Training")
+    rate: Optional[float] = flag(None, "Rate.", "Training", lower=0)
     fast: bool = flag(False, "Fast.", "Training")
+
+
+@dataclasses.dataclass(frozen=True)
+class Unbounded(Settings):
+    length: int = flag(8, "Length.", "Training")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +76,21 @@ class SettingsTest(tf.test.TestCase):
             Own.from_flags(parsed(Own, "--even=5"))
 
     def test_values_outside_bounds_and_choices_are_refused(self):
-        for argument in ("--size=0", "--size=17", "--size=x", "--rate=x"):
+        for argument in (
+            "--size=0",
+            "--size=17",
+            "--size=x",
+            "--rate=x",
+            "--rate=inf: expected",
+            "--rate=nan: expected",
+            f"--size={1 << 63}",
+        ):
             with self.assertRaisesRegex(flags.IllegalFlagValueError, argument):
-                parsed(Base, argument)
+                parsed(Base, argument.split(":")[0])
+        with self.assertRaisesRegex(
+            flags.IllegalFlagValueError, "--length=9.*: expected at most 9"
+        ):
+            parsed(Unbounded, f"--length={1 << 63}")
         with self.assertRaises(flags.IllegalFlagValueError):
             parsed(Own, "--kind=c")
         with self.assertRaisesRegex(ValueError, "'Outptu'.* SECTIONS"):

@@ -220,6 +220,9 @@ class ReadTest(AdapterHubTestCase):
             adapterhub.write(self.folder, random_adapter())
             self.edit(file, **fields)
             self.assert_refused(part)
+        with open(os.path.join(self.folder, "head_config.json"), "w") as writer:
+            json.dump({"model_class": []}, writer)
+        self.assert_refused("expected an object config, or a model_class of")
 
     def test_missing_duplicate_and_misshapen_tensors_are_refused(self):
         name = "bert.encoder.layer.0.output.adapters.MRPC."

@@ -315,6 +315,20 @@ class RefusedTest(TaskAdaptersTestCase):
         self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
         self.assert_refused("the header of adapter.safetensors has", "at most 4,194,304")
 
+    def test_savable_descriptions_can_be_loaded(self):
+        def described(count):
+            return description(labels=tuple(f'"é{number}"' * 8 for number in range(count)))
+
+        most = 18_000
+        with self.assertRaisesRegex(UserError, f"its {most:,} labels and settings have [0-9,]+"):
+            task_adapter.check_savable(described(most))
+        savable = described(most - 2_000)
+        task_adapter.check_savable(savable)
+        shapes = task_adapter.shapes(savable)
+        values = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        task_adapter.save(self.folder, task_adapter.TaskAdapter(savable, values))
+        self.assertEqual(task_adapter.load(self.folder).description.labels, savable.labels)
+
     def test_hostile_tensor_headers_are_refused(self):
         self.save()
         record, (header, data) = self.record(), self.header_and_data()

@@ -1,6 +1,7 @@
 """Tests of predictor.py."""
 
 import os
+import pathlib
 import posixpath
 import shutil
 import subprocess
@@ -109,8 +110,26 @@ class PredictorTest(tf.test.TestCase):
             predictor.Predictor(folder, other)
         with self.assertRaisesRegex(UserError, "bert: there is no folder"):
             predictor.Predictor(folder, "nowhere")
-        with self.assertRaisesRegex(UserError, "^Folder nowhere is not a task adapter"):
+        with self.assertRaisesRegex(UserError, "^Folder .*nowhere is not a task adapter"):
             predictor.Predictor("nowhere", self.bert)
+
+    def test_relative_paths_hold_after_a_change_of_folder(self):
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.root)
+        folder, bert = pathlib.Path("sms/adapter"), pathlib.Path(os.path.relpath(self.bert))
+        sms = predictor.Predictor(folder, bert)
+        os.chdir("/")
+        self.assertEqual(sms("a dog"), self.predictor("sms")("a dog"))
+
+    def test_adapter_of_a_run_precedes_uploads_beside_it(self):
+        run = os.path.join(self.root, "run")
+        self.save("run/1", task="older")
+        self.save("run", task="trained")
+        shutil.move(os.path.join(run, "1", "adapter"), os.path.join(run, "2"))
+        self.assertEqual(predictor.Predictor(run, self.bert).description.task, "trained")
+        upload = predictor.Predictor(os.path.join(run, "2"), self.bert)
+        self.assertEqual(upload.description.task, "older")
 
     def test_converted_bert_recorded_by_the_run_is_used(self):
         converted = os.path.join(self.root, "converted")
@@ -153,6 +172,14 @@ class PredictorTest(tf.test.TestCase):
             answer = predictor.Predictor(os.path.join(run, "adapter"))("a dog")
         read.assert_called_once_with("a/module")
         self.assertEqual(answer, self.predictor("topics")("a dog"))
+
+    def test_bert_base_dir_replaces_a_hub_module_that_is_gone(self):
+        run = os.path.join(self.root, "topics")
+        settings = {"pretrained": {"bert_hub_module_handle": "/no/such/module"}}
+        files.write_object(os.path.join(run, "settings.json"), settings)
+        with mock.patch.dict(os.environ, BERT_BASE_DIR=self.bert):
+            found = predictor.Predictor(os.path.join(run, "adapter"))
+        self.assertEqual(found.bert.vocab_file, os.path.join(self.bert, "vocab.txt"))
 
     def test_remote_bert_recorded_by_the_run_is_not_downloaded(self):
         run = os.path.join(self.root, "topics")

@@ -106,6 +106,16 @@ class TableProcessorTest(FileTestCase):
             self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
             self.assert_refused([f"{path}, line 2", name, "null"], self.examples, "train")
 
+    def test_blank_line_in_one_column_is_refused_except_at_the_end(self):
+        self.write("train.tsv", "one\tkind\na\tyes\n\nb\tno\n")
+        self.write("test.tsv", "one\na\nb\n\n")
+        layout = custom_tasks.Layout("custom", "one", "kind")
+        examples = self.processor(layout).get_examples("test", self.folder)
+        self.assertEqual([example.text_a for example in examples], ["a", "b"])
+        path = self.write("test.tsv", "one\na\n\nb\n")
+        read = self.processor(layout).get_examples
+        self.assert_refused([f"{path}, line 3", "blank line"], read, "test", self.folder)
+
     def test_star_in_label_column_is_literal(self):
         layout = custom_tasks.Layout("custom", "one", "kind*")
         self.write("train.csv", "one,kindness,kind*\na,much,yes\nb,none,no\n")

@@ -165,6 +165,7 @@ class JsonTest(TaggingFileTestCase):
             ('{"tokens": "a", "tags": ["X"]}', ["'tokens' is not a list"]),
             ('{"tokens": ["a"], "tags": [3]}', ["found 3 in 'tags'"]),
             ('{"tokens": [""], "tags": ["X"]}', ["found '' in 'tokens'"]),
+            ('{"tokens": ["a"], "tags": ["\\ud83d"]}', ["half a surrogate pair in the label"]),
             ('["a"]', ["a JSON object"]),
             ("{", ["not valid JSON"]),
             ('{"tokens": [], "tokens": [], "tags": []}', ["tokens", "once"]),

@@ -541,6 +541,10 @@ class BestTest(ScriptTestCase):
         best = task_adapter.describe(self.path("adapter")).global_step
         self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
         self.refuse(["--keep_best", "true"], *flags)
+        moved = os.path.join(self.folder, "moved")
+        shutil.move(self.path("adapter"), moved)
+        self.refuse(["--keep_best", "best task adapter", "is gone"], *keeping)
+        shutil.move(moved, self.path("adapter"))
         other = tiny.write_mrpc(os.path.join(self.folder, "other"), seed=5)
         shutil.copy(os.path.join(self.data, "train.tsv"), other)
         self.refuse(["--data_dir", "--predict_file"], *keeping, "--data_dir=" + other)

@@ -148,6 +148,14 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim(overwrite=True)
         self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter")))
 
+    def test_first_training_does_not_remove_results_of_another_run(self):
+        self.write("test_results.tsv", "notes.txt")
+        self.assert_refused("test_results.tsv", "another run", "--overwrite_output_dir")
+        self.claim(is_training=False)
+        self.assertIn("test_results.tsv", os.listdir(self.folder))
+        self.claim(overwrite=True)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["notes.txt", "settings.json"])
+
     def test_folder_names_with_wildcards_are_refused(self):
         for name in ("run[1]", "what?", "a*"):
             self.folder = os.path.join(self.get_temp_dir(), name)
