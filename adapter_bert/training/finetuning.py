@@ -424,7 +424,6 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
             is_training,
             overwrite=config.overwrite_output_dir,
             inputs=_input_paths(config),
-            describe=describe_by_flags,
         )
         if is_training and config.keep_best:
             output.check_best()

@@ -231,10 +231,6 @@ def _describe_by_flag(name, before, now):
     return describe_difference(flag, before, now)
 
 
-def _describe_by_name(differences):
-    return [describe_difference(*setting) for setting in differences]
-
-
 def check_path(path):
     """Raises UserError if TensorFlow would take an output_dir for a pattern."""
     if set(path) & set("*?[\\"):
@@ -286,7 +282,7 @@ class OutputDir:
         except UserError:  # `claim` reports it.
             return {}
 
-    def claim(self, settings, is_training, overwrite=False, inputs=(), describe=_describe_by_name):
+    def claim(self, settings, is_training, overwrite=False, inputs=()):
         """Checks that the run may use the folder, and records its settings if it trains.
 
         A finished training may be continued for more steps; see `_is_longer`. A training locks the
@@ -297,8 +293,6 @@ class OutputDir:
           is_training: bool; whether the run trains.
           overwrite: bool; whether a training run first removes an earlier run's files.
           inputs: as in `clear`.
-          describe: function of a list of differing settings, each (dotted name, before, now) →
-            phrases for the error; by default with the settings' names.
 
         Raises:
           UserError: another process trains in the folder; it holds another model; a training run
@@ -322,7 +316,7 @@ class OutputDir:
             checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
             sections = _WEIGHT_SECTIONS if is_training else ("model",)
             step = checkpoints.step_of(checkpoint)
-            _compare(self._settings_file, settings, sections, step, describe)
+            _compare(self._settings_file, settings, sections, step)
             _check_identity(checkpoint, self._settings_file, is_training)
         elif is_training and files.exists(self.adapter_folder):
             raise UserError(
@@ -337,7 +331,7 @@ class OutputDir:
                     " give another --output_dir, or --overwrite_output_dir."
                 )
         elif not is_training and self.has_adapter():
-            _compare(self._settings_file, settings, (), 0, describe)
+            _compare(self._settings_file, settings, (), 0)
         if is_training:
             _remove_leftovers(self.path, checkpoint)
             files.write_object(self._settings_file, settings)
@@ -577,7 +571,7 @@ def _matching(folder, patterns):
     return list(dict.fromkeys(matches))  # Patterns overlap.
 
 
-def _compare(path, settings, sections, step, describe):
+def _compare(path, settings, sections, step):
     recorded = _read(path)
     if recorded is None:
         if "training" in sections:
@@ -602,7 +596,9 @@ def _compare(path, settings, sections, step, describe):
     if differences:
         raise UserError(
             "{} belongs to a run with other settings: {}; give those, another --output_dir, or"
-            " {}.".format(path, "; ".join(describe(differences)), _overwrite_flags(is_training))
+            " {}.".format(
+                path, "; ".join(describe_by_flags(differences)), _overwrite_flags(is_training)
+            )
         )
     if is_longer:
         logging.warning(

@@ -234,8 +234,8 @@ class ClaimTest(RunDirectoryTestCase):
         for trains in (True, False):
             message = self.assert_refused(
                 self.settings_file,
-                'task was "MRPC", is now "CoLA"',
-                'labels was ["0", "1"], is now ["1", "0"]',
+                'task (--task_name) was "MRPC", is now "CoLA"',
+                'labels (--data_dir) was ["0", "1"], is now ["1", "0"]',
                 "--overwrite_output_dir",
                 settings=changed("model", task="CoLA", labels=["1", "0"]),
                 is_training=trains,
@@ -279,14 +279,17 @@ class ClaimTest(RunDirectoryTestCase):
         self.train(step=50)
         longer = changed("training", num_train_steps=80, num_warmup_steps=8)
         for settings, part in (
-            (changed("training", num_train_steps=40), "num_train_steps was 50, is now 40"),
+            (changed("training", num_train_steps=40), "(--num_train_epochs) was 50, is now 40"),
             (changed("training", num_train_steps=80, seed=1), "seed was not set, is now 1"),
-            (changed("training", num_warmup_steps=4), "num_warmup_steps was not set, is now 4"),
+            (
+                changed("training", num_warmup_steps=4),
+                "(--warmup_proportion) was not set, is now 4",
+            ),
         ):
             self.assert_refused(part, settings=settings)
         other_model = {**longer, "model": changed("model", task="CoLA")["model"]}
         with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
-            message = self.assert_refused("task was", settings=other_model)
+            message = self.assert_refused("(--task_name) was", settings=other_model)
         self.assertNotIn("--do_train", message)
         with self.assertLogs("absl", "WARNING") as log:
             self.claim(longer)
@@ -297,14 +300,14 @@ class ClaimTest(RunDirectoryTestCase):
         with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
             self.claim(longer)
         self.assert_refused(
-            "num_train_steps was 80, is now 90",
+            "(--num_train_epochs) was 80, is now 90",
             settings=changed("training", num_train_steps=90, num_warmup_steps=8),
         )
 
     def test_unfinished_training_cannot_change_its_length(self):
         self.train(step=49)
         longer = changed("training", num_train_steps=80)
-        self.assert_refused("num_train_steps was 50, is now 80", settings=longer)
+        self.assert_refused("(--num_train_epochs) was 50, is now 80", settings=longer)
 
     def test_settings_may_change_before_first_checkpoint(self):
         self.claim()
@@ -338,7 +341,7 @@ class ClaimTest(RunDirectoryTestCase):
     def test_settings_of_another_structure_are_refused(self):
         self.train()
         for recorded, difference in (
-            ({}, 'task was not set, is now "MRPC"'),
+            ({}, 'task (--task_name) was not set, is now "MRPC"'),
             ({"model": {"task": {"name": "MRPC"}}}, 'task.name was "MRPC", is now not set'),
             ({"model": {"adapter": 64}}, "adapter was 64, is now not set"),
         ):
