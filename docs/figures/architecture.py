@@ -16,18 +16,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 WIDTH, HEIGHT = 900, 604
 BOX_WIDTH, BOX_HEIGHT, ROW, BOTTOM = 132, 32, 56, 558
 AT_TOP = ("modeling", "optimization", "tokenization", "tuning")
-# Package → its column, from the left.
+# Package → its column; the others stand in the centre, at 0.
 COLUMNS = {
-    "optimization": 0,
-    "formats": 1,
-    "tuning": 0,
-    "modeling": 1,
-    "ops": 0,
+    "formats": -1,
     "tokenization": 1,
-    "baseline": 0,
-    "serving": 1,
+    "tuning": -0.5,
+    "modeling": 0.5,
+    "baseline": -0.5,
+    "serving": 0.5,
 }
-CENTRE, SIDE = 176, 348  # Of the columns; where arrows pass by that lead over several rows.
+CENTRE, COLUMN = 240, 150
+SIDE = 230  # From the centre: where arrows pass by that lead over several rows.
 # The way of a row of text: file → what leaves it.
 WAY = (
     ("tasks/glue.py", "an InputExample per line"),
@@ -105,17 +104,18 @@ def packages():
     """Returns the packages, on the left."""
     pairs = reduced(arrows())
     rows = levels(pairs)
-    alone = [row for row in rows.values() if list(rows.values()).count(row) == 1]
-    places = {}
-    for package, row in rows.items():
-        offset = 0 if row in alone else (COLUMNS[package] - 0.5) * (BOX_WIDTH + 36)
-        places[package] = CENTRE + offset, BOTTOM - ROW * row
+    places = {
+        package: (CENTRE + COLUMN * COLUMNS.get(package, 0), BOTTOM - ROW * row)
+        for package, row in rows.items()
+    }
+    assert len(set(places.values())) == len(places), "Two packages have the same place."
     parts = [text(CENTRE, 18, "Packages", size=15, bold=True)]
     for a, b in sorted(pairs):
         (x, y), (to_x, to_y) = places[a], places[b]
         if rows[a] - rows[b] > 1:
-            ends = (x + BOX_WIDTH / 2, y), (to_x + BOX_WIDTH / 2 + 1, to_y)
-            parts.append(line(ends[0], (SIDE, y), (SIDE, to_y), ends[1]))
+            side = -1 if COLUMNS.get(b, 0) < 0 else 1
+            past, edge = CENTRE + side * SIDE, side * BOX_WIDTH / 2
+            parts.append(line((x + edge, y), (past, y), (past, to_y), (to_x + edge + side, to_y)))
         else:
             parts.append(line((x, y + BOX_HEIGHT / 2), (to_x, to_y - BOX_HEIGHT / 2 - 1)))
     for package, (x, y) in sorted(places.items()):
