@@ -434,7 +434,7 @@ class PrecisionTest(JobsTestCase):
         said = self.succeed_where(2.0, "--do_eval", given, "--precision=bfloat16")
         self.assertEqual(said, "bfloat16 (--precision=bfloat16).")
         # A training that starts from the adapter is a new run, so it measures again.
-        said = self.succeed_where(2.0, "--do_train", "--do_eval", given)
+        said = self.succeed_where(2.0, "--do_train", "--do_eval", given, "--overwrite_output_dir")
         self.assertStartsWith(said, "bfloat16")
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no bfloat16 on CPU.")
