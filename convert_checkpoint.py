@@ -96,7 +96,7 @@ def from_tf2(source, destination, *, overwrite=False):
 
 def _convert_bert(read, form, destination, overwrite):
     """Writes the BERT that a function reads, in a format with `write` and `FILES`."""
-    destination = destination.rstrip("/") or destination[:1]
+    destination = files.without_end_slash(destination)
     _check_destination(destination, overwrite, form.FILES)
     bert = read()
     with files.atomic_folder(destination) as folder:
@@ -305,8 +305,7 @@ def describe(path):
     Raises:
       UserError: it is of none of the formats, or damaged.
     """
-    path = hub.local_folder(path, "PATH")
-    path = path.rstrip("/") or path[:1]
+    path = files.without_end_slash(hub.local_folder(path, "PATH"))
     for form in _FORMATS:
         if form.matches(path):
             print("\n".join(map(errors.one_line, form.describe(path, "PATH"))))

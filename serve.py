@@ -45,8 +45,7 @@ class ServerConfig(PretrainedConfig):
     )
     keep_versions: int = flag(
         2,
-        "Number of uploads of each task that stay on disk. Uploads that this server"
-        " uses also stay.",
+        "Number of uploads of each task that stay on disk. Those that this server uses also stay.",
         "Tasks",
         lower=1,
     )

@@ -25,7 +25,7 @@ except ImportError:  # Windows has no fcntl, so there nothing is locked.
     fcntl = None  # type: ignore[assignment]  # mypy expects a module.
 
 _PARTIAL, _REPLACED = ".partial", ".replaced"
-MAX_JSON_BYTES = 4 << 20
+MAX_JSON_BYTES = 4 << 20  # Parsed JSON can take 30 times its memory.
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems cannot sync folders.
 PARTIAL_FILES = "*.????????" + _PARTIAL  # Glob of what a killed `write_atomically` leaves.
 
@@ -67,6 +67,11 @@ def open_file(path: str, mode: str = "r") -> Any:
 def absolute(path: str) -> str:
     """Returns a local path from the root, so that it holds in any working directory."""
     return path if is_remote(path) else os.path.abspath(path)
+
+
+def without_end_slash(path: str) -> str:
+    """Returns a path without slashes at its end; "/" and "" as they are."""
+    return path.rstrip("/") or path[:1]
 
 
 def exists(path: str) -> bool:
@@ -420,7 +425,7 @@ def current_folder(folder: str) -> str:
 
 def _linked_path(path: str) -> str:
     """Returns the path to which a symbolic link leads, so that the link stays; others as is."""
-    path = path.rstrip("/") or path[:1]
+    path = without_end_slash(path)
     is_link = not is_remote(path) and os.path.islink(path)
     return os.path.realpath(path) if is_link else path
 
@@ -512,7 +517,7 @@ def read_object(
 
 
 def check_json_size(num_bytes: int, where: str) -> None:
-    """Raises UserError if JSON is larger than 4 MB: Python needs many times its size."""
+    """Raises UserError if JSON is larger than 4 MB."""
     if num_bytes > MAX_JSON_BYTES:
         raise UserError(f"{where} has {num_bytes:,} bytes; expected at most {MAX_JSON_BYTES:,}.")
 

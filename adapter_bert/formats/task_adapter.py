@@ -36,7 +36,6 @@ CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors
 
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
-# Of the description and of the tensors' header. Parsed JSON can take 30 times its memory.
 Difference = Tuple[str, Any, Any]  # Name of a setting, its actual value, its expected value.
 
 

@@ -54,10 +54,11 @@ class Predictor:
 
     def __init__(self, adapter: _Path, bert: Optional[_Path] = None, *, precision: str = "float32"):
         folder = files.absolute(os.fspath(adapter))  # The working directory may change.
-        found = adapter_folders.candidates(folder)
-        # The adapter of a run comes before uploads.
-        found.sort(key=lambda path: posixpath.basename(path).isdigit())
-        folder = found[0] if found else folder
+        folder = min(
+            adapter_folders.candidates(folder),
+            key=lambda path: posixpath.basename(path).isdigit(),  # A run comes before uploads.
+            default=folder,
+        )
         self.description = task_adapter.describe(folder, "Folder")
         config = self.description.backbone.bert_config()
         self.bert = _find_bert(folder, None if bert is None else os.fspath(bert))

@@ -293,8 +293,7 @@ class ServedTasks:
         del self._folders[key]
 
     def _remove_old_uploads(self, name: str) -> None:
-        """Removes a task's uploads from disk, except the last `keep_versions` and those that this
-        server uses."""
+        """Removes a task's uploads, except the last `keep_versions` and those that it serves."""
         with self._change_lock:
             task_folder = posixpath.join(self._require_root(), name)
             numbers = sorted(adapter_folders.version_numbers(task_folder))
