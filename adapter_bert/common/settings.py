@@ -195,8 +195,8 @@ def _define(name, declared: _Flag, kind, default, flag_values) -> None:
         flags.register_validator(name, _is_int64, f"expected at most {_MAX_INT}", flag_values)
     elif kind is float:
         flags.DEFINE_float(name, default, declared.help, **bounds, **at)
-        if declared.lower is not None:  # absl's bounds accept infinity and NaN.
-            flags.register_validator(name, _is_finite, "expected a finite number", flag_values)
+        # absl accepts infinity and NaN, within bounds too.
+        flags.register_validator(name, _is_finite, "expected a finite number", flag_values)
     elif declared.is_multiple:
         # absl appends "; repeat this option ...".
         flags.DEFINE_multi_string(name, list(default), declared.help.rstrip("."), **at)

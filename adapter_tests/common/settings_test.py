@@ -26,6 +26,7 @@ class Base(Settings):
 @dataclasses.dataclass(frozen=True)
 class Unbounded(Settings):
     length: int = flag(8, "Length.", "Training")
+    shift: float = flag(0.0, "Shift.", "Training")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +92,9 @@ class SettingsTest(tf.test.TestCase):
             flags.IllegalFlagValueError, "--length=9.*: expected at most 9"
         ):
             parsed(Unbounded, f"--length={1 << 63}")
+        for value in ("nan", "inf", "-inf"):
+            with self.assertRaisesRegex(flags.IllegalFlagValueError, "--shift=.*: .* finite"):
+                parsed(Unbounded, f"--shift={value}")
         with self.assertRaises(flags.IllegalFlagValueError):
             parsed(Own, "--kind=c")
         with self.assertRaisesRegex(ValueError, "'Outptu'.* SECTIONS"):
