@@ -646,8 +646,8 @@ def _row(claim, expected, ours, sides, tasks, agrees_if, verdict, min_tasks=1):
 
 def _settings_tried(records):
     """Returns the number of settings that the records, or the searches behind them, tried."""
-    keys = {selection.key_of(selection.setting(r)): r["flags"].get("trials", 1) for r in records}
-    return sum(keys.values())
+    by_setting = selection.group_by(records, lambda r: selection.key_of(selection.setting(r)))
+    return sum(max(r["flags"].get("trials", 1) for r in group) for group in by_setting.values())
 
 
 def _where(text, tasks, all_tasks):

@@ -219,6 +219,8 @@ def _is_record(value):
 
 def _has_scores(record):
     files.require_type(record["task"], str)
+    if record["script"] == "run_baseline.py":
+        files.require_type(record["settings"], dict)
     for score in files.require_type(record["scores"], dict).values():
         files.require_type(score, float)
     backbone = record.get("backbone") or {"name": "", "fingerprint": ""}

@@ -143,8 +143,11 @@ def flag_of(record, name):
 def setting(record):
     """Returns a record's setting, a dict of flags without seed, task and default values.
 
-    Learning rate and number of epochs are always in it, also if they are the method's default.
+    Learning rate and number of epochs are always in it, also if they are the method's default. The
+    setting of a baseline without BERT is its model, whether a search or --setting chose it.
     """
+    if _method_name(record) == NO_BERT.name:
+        return record["settings"]
     record = {**record, "flags": {**schedule_of(record), **record["flags"]}}
     values = {name: flag_of(record, name) for name in sorted(record["flags"])}
     nondefault = {

@@ -354,8 +354,10 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual(row.ours, "−10.0 (CoLA)")
 
     def test_each_trial_of_a_search_counts_as_a_setting(self):
-        search = record("airline", 0.7, test=0.7, script="run_baseline.py", trials=60)
-        row = rows([search, record("airline", 0.8, test=0.8, tuning="full")])[
+        baseline = {"script": "run_baseline.py", "test": 0.7}
+        search = record("airline", 0.7, trials=60, **baseline)
+        again = record("airline", 0.7, seed=2, preset="airline", **baseline)
+        row = rows([search, again, record("airline", 0.8, test=0.8, tuning="full")])[
             "Further tasks: no-BERT baseline, minus full fine-tuning, test accuracy"
         ]
         self.assertEqual(

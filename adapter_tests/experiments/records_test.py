@@ -103,6 +103,7 @@ class SweepRecordsTest(tf.test.TestCase):
             {"flags": {"num_train_epochs": "3"}},
             {"backbone": {"name": "b", "fingerprint": ["f"]}},
             {"status": "failed", "reason": None},
+            {"script": "run_baseline.py"},  # Without the settings of its model.
             {"data": "a1"},
             {"data": {"train": 1}},
         )

@@ -93,6 +93,14 @@ class ChooseMeanTest(tf.test.TestCase):
         found = selection.choose_mean([record("airline", 0.8, script="run_baseline.py")])
         self.assertIsNone(found.share)
 
+    def test_seeds_of_a_baseline_are_the_runs_of_one_model(self):
+        search = record("airline", 0.8, script="run_baseline.py", trials=60)
+        same = record("airline", 0.6, 2, script="run_baseline.py", preset="airline")
+        other = record("airline", 0.9, 2, script="run_baseline.py", preset="airline")
+        other["settings"] = {"hidden_size": 128}
+        self.assertEqual(selection.choose_mean([search, same]).values, (80.0, 60.0))
+        self.assertEqual(selection.choose_mean([search, other]).values, (90.0,))
+
     def test_one_seed_has_no_error(self):
         found = selection.choose_mean([record("MRPC", 0.8)])
         self.assertIsNone(found.sem)

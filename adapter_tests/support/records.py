@@ -38,6 +38,7 @@ def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, scr
     scores = {f"eval_{score}": value, "trained_parameters": trained}
     if test is not None:
         scores[f"test_{score}"] = test
+    model = {"settings": {"hidden_size": 64}} if script == "run_baseline.py" else {}
     return {
         "key": f"{next(_KEYS):x}",
         "script": script or "run_classifier.py",
@@ -48,6 +49,7 @@ def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, scr
         "task": task,
         "score": f"eval_{score}",
         "scores": {**scores, "backbone_parameters": BACKBONE},
+        **model,
     }
 
 
