@@ -134,8 +134,8 @@ def check_vocab_size(vocab: Dict[str, int], vocab_size: int, vocab_file: str) ->
     is_padded = vocab_size % _PADDING_MULTIPLE == 0 and 0 < padding < _MAX_PADDING
     if padding != 0 and not is_padded:
         raise UserError(
-            f"{vocab_file} holds {num_tokens} tokens but the BERT config's vocab_size is "
-            f"{vocab_size}: pass the checkpoint's vocabulary"
+            f"{vocab_file} holds {num_tokens} tokens, but vocab_size is {vocab_size} in the BERT"
+            " config (--bert_config_file or bert_config.json): take both from one checkpoint"
         )
 
 

@@ -132,7 +132,8 @@ class VocabSizeTest(TokenizationTestCase):
                 if fits:
                     tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
                 else:
-                    with self.assert_says("vocab.txt", str(tokens), str(vocab_size)):
+                    parts = ("vocab.txt", str(tokens), str(vocab_size), "--bert_config_file")
+                    with self.assert_says(*parts):
                         tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
 
     def test_repeated_token_uses_two_rows(self):
