@@ -35,6 +35,11 @@ DEFAULTS = {
 
 # Flags that do not belong to a setting.
 _NON_SETTING_FLAGS = ("random_seed", "task_name", "do_train", "do_eval", "do_predict")
+# Flags that say how the baseline's model was found; the record's `settings` is the model.
+_SEARCH_FLAGS = (
+    *("trials", "sampler", "pruner", "early_stopping_patience"),
+    *("preset", "module", "setting"),
+)
 
 
 class Method(NamedTuple):
@@ -143,11 +148,13 @@ def flag_of(record, name):
 def setting(record):
     """Returns a record's setting, a dict of flags without seed, task and default values.
 
-    Learning rate and number of epochs are always in it, also if they are the method's default. The
-    setting of a baseline without BERT is its model, whether a search or --setting chose it.
+    Learning rate and number of epochs are always in it, also if they are the method's default. A
+    baseline without BERT has its model instead of the flags by which it was found.
     """
     if _method_name(record) == NO_BERT.name:
-        return record["settings"]
+        left_out = (*_NON_SETTING_FLAGS, *_SEARCH_FLAGS)
+        flags = {name: v for name, v in record["flags"].items() if name not in left_out}
+        return {**flags, **record["settings"]}
     record = {**record, "flags": {**schedule_of(record), **record["flags"]}}
     values = {name: flag_of(record, name) for name in sorted(record["flags"])}
     nondefault = {

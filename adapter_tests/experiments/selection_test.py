@@ -100,6 +100,8 @@ class ChooseMeanTest(tf.test.TestCase):
         other["settings"] = {"hidden_size": 128}
         self.assertEqual(selection.choose_mean([search, same]).values, (80.0, 60.0))
         self.assertEqual(selection.choose_mean([search, other]).values, (90.0,))
+        shorter = record("airline", 0.7, script="run_baseline.py", max_words=64)
+        self.assertEqual(selection.choose_mean([search, shorter]).values, (80.0,))
 
     def test_one_seed_has_no_error(self):
         found = selection.choose_mean([record("MRPC", 0.8)])
