@@ -49,7 +49,7 @@ class SweepConfig(Settings):
     set: Tuple[str, ...] = flag(
         (),
         "flag=value[,value...]: replaces a flag's values in the grids that have it, or else in all"
-        " grids.",
+        " grids on which the flag has an effect.",
         "Trials",
         is_multiple=True,
     )

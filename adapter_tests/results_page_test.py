@@ -96,8 +96,8 @@ class PageTest(tf.test.TestCase):
         )
         self.assertEqual(tasks, same_tasks)
         self.assertIn(
-            f"sizes 8, 64 and 256 for each task, the difference is {frozen}; with the pooler"
-            f" trained, {trained} {tasks}.",
+            f"sizes 8, 64 and 256 for each task {tasks}, the difference is {frozen}; with the"
+            f" pooler trained, {trained}.",
             " ".join(read("../README.md").split()),
         )
 

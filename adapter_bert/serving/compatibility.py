@@ -11,6 +11,13 @@ from adapter_bert.formats import task_adapter
 
 HEAD = ("output_weights", "output_bias")
 
+# The variants that the encoders of several tasks compute. The tables' names cover sites.
+_VARIANTS = {
+    "sites": tuple(configs.SITES),
+    "placement": ("sequential", "parallel"),
+    "interaction": ("add", "multiply"),
+}
+
 
 class Architecture(NamedTuple):
     """The adapter settings that all tasks of one encoder share; see `configs.AdapterConfig`."""
@@ -78,13 +85,13 @@ def check_compatible(
 
 
 def _unsupported_variants(settings: configs.AdapterConfig) -> List[str]:
-    """Returns those settings that the mixed encoders do not compute, as texts."""
+    """Returns those settings that the encoders of several tasks do not compute, as texts."""
     variants = [] if settings.fn.lower() == configs.FEEDFORWARD_ADAPTER else [f"fn {settings.fn}"]
-    for name, value in settings.variant().items():
-        # `Architecture` covers these variants, and the tables' names cover sites.
-        if name not in ("sites", *Architecture._fields) or value == "normalized":
-            variants.append(f"{name} {value}")
-    return variants
+    return variants + [
+        f"{name} {value}"
+        for name, value in settings.variant().items()
+        if value not in _VARIANTS.get(name, ())
+    ]
 
 
 def _backbone_identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:

@@ -26,7 +26,11 @@ class CheckTest(tf.test.TestCase):
         )
         made = own_models.build_task_adapter(bert, adapter=adapter).description
         compatibility.check_compatible(made, made.backbone, "Here")
-        later = {**adapter.variant(), "of_a_later_version": 1}
-        changed = mock.patch.object(modeling.AdapterConfig, "variant", lambda self: later)
-        with changed, self.assertRaisesRegex(UserError, "^Here .* may only train plain adapters"):
-            compatibility.check_compatible(made, made.backbone, "Here")
+        for later in ({"of_a_later_version": 1}, {"interaction": "subtract"}):
+            variant = {**adapter.variant(), **later}
+            changed = mock.patch.object(
+                modeling.AdapterConfig, "variant", lambda self, variant=variant: variant
+            )
+            expected = self.assertRaisesRegex(UserError, "^Here .* may only train plain adapters")
+            with changed, expected:
+                compatibility.check_compatible(made, made.backbone, "Here")
