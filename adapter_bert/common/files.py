@@ -134,11 +134,15 @@ def modified_ns(path: str) -> int:
 
 
 def makedirs(folder: str) -> None:
-    """Creates a folder and its missing parents durably; an existing folder is no error."""
+    """Creates a folder and its missing parents durably; an existing folder is no error.
+
+    If `folder` is a symbolic link, creates the folder to which it leads.
+    """
     if is_remote(folder):
         _gfile(folder, "makedirs")
         return
-    created, parent = [], folder.rstrip("/")
+    folder = _linked_path(folder)
+    created, parent = [], folder
     while parent and not os.path.exists(parent):
         created.append(parent)
         parent = posixpath.dirname(parent)

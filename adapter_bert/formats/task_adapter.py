@@ -200,7 +200,13 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
         together; or the tensors do not match the description.
     """
     where = f"{flag} {folder}"
-    folder = files.current_folder(folder)
+    try:
+        return _load(files.current_folder(folder), where)
+    except UserError:  # A training may have replaced the folder while it was read.
+        return _load(files.current_folder(folder), where)
+
+
+def _load(folder: str, where: str) -> TaskAdapter:
     description, record = _read_description(folder, where)
     path = f"{folder}/{TENSORS_FILE}"
     content = files.read_bytes(path, f"{where}: {path}")

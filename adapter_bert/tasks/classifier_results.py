@@ -137,7 +137,9 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
         _file_name("predictions", split): _prediction_rows(task, texts, predictions),
     }
     if split in task.submission:
-        files.makedirs(posixpath.join(folder, "submission"))
+        submission = posixpath.join(folder, "submission")
+        with files.convert_write_errors(submission):
+            files.makedirs(submission)
         tables[f"submission/{task.submission[split]}.tsv"] = [
             ["index", "prediction"],
             *([str(index), text] for index, text in enumerate(kind.submitted(texts))),

@@ -12,6 +12,8 @@ import json
 import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
+from absl import logging
+
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers
@@ -59,6 +61,9 @@ class TaggedFile:
                 f"{path}: found no words, expected a word and its tag per line, or JSON lines."
             )
         self.path, self.sentences = path, sentences
+
+    def check_tags(self, tags: Iterable[str]) -> None:
+        """Raises UserError if the file's format cannot hold one of the tags."""
 
     def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
         """Returns the file's content with other tags, one list per sentence."""
@@ -155,6 +160,15 @@ class _ColumnFile(TaggedFile):
         super().__init__(path, sentences)
         self._lines, self._columns = lines, columns
 
+    def check_tags(self, tags):
+        """Raises UserError if a tag would not be one column of one line."""
+        for tag in tags:
+            if self._columns.fields(tag) != [tag] or re.search("[\r\n]", tag):
+                raise UserError(
+                    f"{self.path}: predictions in its format cannot hold the tag {shown(tag)},"
+                    " which has white space; expected a file of JSON lines."
+                )
+
     def with_tags(self, tags):
         """Returns the file's content with other tags; appends a column if it had none."""
         lines = list(self._lines)
@@ -189,7 +203,7 @@ def _read_columns(path: str, numbers: Tuple[int, int], requires_tags: bool) -> T
     if first is None:
         return _ColumnFile(path, [], raw, _Columns(False, 0, 0, None))
     columns = _find_columns(lines[first], numbers, requires_tags, f"{path}, line {first + 1}")
-    _leave_out_comments(lines, is_word, columns)
+    _leave_out_comments(lines, is_word, columns, path)
     sentences, begun = [], None
     for index, line in enumerate(lines):
         if not is_word[index]:
@@ -234,11 +248,14 @@ def _find_columns(line: str, numbers: Tuple[int, int], requires_tags: bool, wher
     return _Columns(has_tabs, width, *indices)
 
 
-def _leave_out_comments(lines: List[str], is_word: List[bool], columns: _Columns) -> None:
+def _leave_out_comments(
+    lines: List[str], is_word: List[bool], columns: _Columns, path: str
+) -> None:
     """Sets is_word to False for comments.
 
-    A line that begins with # is a word's if it has the right number of columns and a plausible tag:
-    one that another line has, or the word itself, as in Penn Treebank's tag for #.
+    A line that begins with # is a word's if it has the right number of columns and is #word, not
+    "# text", before a tab; or has a plausible tag: one that another line has, or the word itself,
+    as in Penn Treebank's tag for #.
     """
     hashed = [i for i, line in enumerate(lines) if is_word[i] and line[0] == "#"]
     if not hashed:
@@ -249,9 +266,17 @@ def _leave_out_comments(lines: List[str], is_word: List[bool], columns: _Columns
     tags = set() if column is None else {row[column] for row in others}
     for index in hashed:
         row = columns.fields(lines[index])
-        is_word[index] = len(row) == columns.width and (
-            column is None or row[column] in {*tags, row[columns.words]}
+        has_width = len(row) == columns.width
+        is_hashtag = columns.has_tabs and lines[index][1] != " "
+        is_word[index] = has_width and (
+            column is None or is_hashtag or row[column] in {*tags, row[columns.words]}
         )
+        if has_width and not is_word[index] and row[0] != "#":
+            logging.warning(
+                "%s, line %d is taken for a comment; for a word, use tabs between columns.",
+                path,
+                index + 1,
+            )
 
 
 def _word_and_tag(line: str, columns: _Columns, where: str) -> Tuple[str, str]:

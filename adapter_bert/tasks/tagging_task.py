@@ -138,6 +138,8 @@ def load(
     splits = {name: _as_split(name, file, labels, is_chunks) for name, file in tagged_files.items()}
     for name, split in splits.items():
         _check_tags(name, split, labels)
+        if name != "train":  # Predictions have the format of their file.
+            split.file.check_tags(labels)
     if is_chunks and any(splits[name].tags for name in splits if name != "train"):
         _seqeval()  # Fails before the training if it is missing.
     score = "f1" if is_chunks else "accuracy"

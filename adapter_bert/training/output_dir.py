@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from adapter_bert.common import files, paths
+from adapter_bert.common import files, metrics, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.training import cluster
@@ -69,8 +69,18 @@ class Evaluations:
         return self._by_step.get(step)
 
     def add(self, step, scores):
-        """Records a step's scores (JSON values); the file is written atomically."""
+        """Records a step's scores (JSON values); the file is written atomically.
+
+        Only the best step keeps all of them. The others keep the numbers, as many confusion
+        matrices would exceed the size that `files.read_object` accepts.
+        """
         self._by_step[step] = scores
+        best = self.best()
+        best_step = min(s for s, values in self._by_step.items() if values[self._score] == best)
+        self._by_step = {
+            s: values if s == best_step else metrics.scalars(values)
+            for s, values in self._by_step.items()
+        }
         files.write_object(self._path, self._by_step)
 
     def best(self):

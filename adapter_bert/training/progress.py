@@ -95,6 +95,10 @@ class ProgressHook(tf.train.SessionRunHook):
       summary_dir: folder for summaries, or None.
       every_seconds: interval of the lines; the first and the last step always have one.
       stream: text stream, stdout by default; on a terminal it shows a bar.
+
+    Raises:
+      OSError: the stream cannot be written. Raised at the end of the training, which stops after
+        this step, so that the step is saved.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self._summary_dir = summary_dir
         self._every_seconds = every_seconds
         self._stream = stream
+        self._error = None
 
     def begin(self):
         """Finds the global step and the variables of `store_scalars`."""
@@ -140,7 +145,11 @@ class ProgressHook(tf.train.SessionRunHook):
         scalars = run_values.results
         if self._scalars is None:
             scalars = run_context.session.run(self._stored_scalars)
-        self._display.update(step, now, _format_scalars(scalars))
+        try:
+            self._display.update(step, now, _format_scalars(scalars))
+        except OSError as error:  # Ctrl-C also ends the `tee` to which stdout may lead.
+            self._error = error
+            run_context.request_stop()
         # On a TPU many steps pass at a time: a summary is due when they pass a multiple.
         is_summary_due = step // _SUMMARY_EVERY_STEPS > self._summarized[0] // _SUMMARY_EVERY_STEPS
         if self._writer and (is_summary_due or step >= self._num_steps):
@@ -151,6 +160,8 @@ class ProgressHook(tf.train.SessionRunHook):
         self._display.close()
         if self._writer:
             self._writer.close()
+        if self._error:
+            raise self._error
 
     def _summarize(self, step, now, scalars):
         rate = _rate(self._summarized, (step, now), self._batch_size)
@@ -229,6 +240,7 @@ def convert_write_errors():
 def _writer(folder, suffix):
     """Yields a FileWriter for summaries."""
     with convert_write_errors(), files.convert_write_errors(folder):
+        files.makedirs(folder)
         with tf.Graph().as_default():  # TensorFlow 2 requires a graph.
             writer = tf.summary.FileWriter(folder, filename_suffix=suffix)
         with writer:

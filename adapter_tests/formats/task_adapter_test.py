@@ -45,6 +45,21 @@ class SaveTest(TaskAdaptersTestCase):
             self.assert_equal_adapters(task_adapter.load(self.folder), saved)
             self.assertEqual(task_adapter.describe(self.folder), saved.description)
 
+    def test_adapter_replaced_while_it_is_read_loads(self):
+        self.save(seed=1)
+        read_bytes = task_adapter.files.read_bytes
+
+        def replace_first(path, where):
+            with mock.patch.object(task_adapter.files, "read_bytes", read_bytes):
+                replacing.stop()
+                later.append(self.save(seed=2))
+                return read_bytes(path, where)
+
+        later = []
+        replacing = mock.patch.object(task_adapter.files, "read_bytes", replace_first)
+        replacing.start()
+        self.assert_equal_adapters(task_adapter.load(self.folder), later[0])
+
     def test_tensors_are_sorted_by_name(self):
         names = list(self.save().tensors)
         self.assertEqual(list(task_adapter.load(self.folder).tensors), sorted(names))

@@ -7,6 +7,7 @@ import tempfile
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_results
 from adapter_bert.tasks.glue import TASKS, Task
 
@@ -93,6 +94,18 @@ class FilesTest(tf.test.TestCase):
     def rows(self, *names):
         with open(os.path.join(self.folder, *names)) as reader:
             return [line.split("\t") for line in reader.read().splitlines()]
+
+    def test_submission_follows_a_link_or_is_refused(self):
+        predictions = {"probabilities": probabilities([1], 2)}
+        submission, elsewhere = (
+            os.path.join(self.folder, name) for name in ("submission", "other")
+        )
+        os.symlink(elsewhere, submission)
+        classifier_results.write_predictions(self.folder, TASKS["rte"], "test", predictions)
+        self.assertEqual(os.listdir(elsewhere), ["RTE.tsv"])
+        os.remove(submission)
+        with open(submission, "w"), self.assertRaisesRegex(UserError, f"^{submission}"):
+            classifier_results.write_predictions(self.folder, TASKS["rte"], "test", predictions)
 
     def test_classification_predictions_are_written(self):
         predictions = {"probabilities": probabilities([1, 0, 1], 2)}

@@ -5,6 +5,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import tagging_data
 from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import FileTestCase
@@ -79,6 +80,24 @@ class ColumnsTest(TaggingFileTestCase):
             content = f"{comment}\na b c D\n{comment}\nb b c D\n"
             self.assertEqual(self.sentences(content), [(["a", "b"], ["D", "D"])], comment)
         self.assertEqual(self.sentences("#one X\na X\n"), [(["#one", "a"], ["X", "X"])])
+        with self.assertLogs(level="WARNING") as log:
+            self.assertEqual(self.sentences("a X\n#MeToo B-EVENT\n"), [(["a"], ["X"])])
+        self.assertIn("line 2 is taken for a comment", log.output[0])
+
+    def test_hashtags_in_tab_separated_files_are_words(self):
+        content = "# id\tx\na\tX\n#ff\t#\n#MeToo\tB-EVENT\n"
+        self.assertEqual(self.sentences(content), [(["a", "#ff", "#MeToo"], ["X", "#", "B-EVENT"])])
+
+    def test_tags_with_white_space_need_json_lines(self):
+        for content in ("a X\n", "a\tX\n"):
+            file = self.read(content)
+            file.check_tags(["X", "B-Y"])
+            for tag in ("B\tY", "B\nY"):
+                with self.assertRaisesRegex(UserError, "cannot hold the tag 'B.*JSON lines"):
+                    file.check_tags(["X", tag])
+        self.read("a\tB Y\n").check_tags(["B Y"])
+        with self.assertRaisesRegex(UserError, "cannot hold the tag 'B Y'"):
+            self.read("a X\n").check_tags(["B Y"])
 
     def test_conllu_ranges_and_empty_nodes_are_skipped(self):
         content = "1-2\tim\t_\n1\tin\tADP\n2\tdem\tDET\n2.1\te\tX\n"

@@ -1,5 +1,6 @@
 """Tests of progress.py: the output of a training with fake steps and time."""
 
+import errno
 import glob
 import io
 import os
@@ -94,6 +95,24 @@ class ProgressTest(tf.test.TestCase):
                 "step 7/30  loss 93.0000  lr 9.30e-04  4.0 examples/s  00:46 left",
             ],
         )
+
+    def test_closed_stdout_stops_the_training_after_its_step(self):
+        closed = io.StringIO()
+        closed.write = mock.Mock(side_effect=BrokenPipeError(errno.EPIPE, "Broken pipe"))
+        ends = mock.Mock()
+
+        class Saving(tf.train.SessionRunHook):
+            def end(self, session):
+                ends(session.run(tf.train.get_global_step()))
+
+        with tf.Graph().as_default():
+            train_op = tf.train.get_or_create_global_step().assign_add(1)
+            hooks = [Saving(), ProgressHook(30, 8, {}, stream=closed)]
+            session = tf.train.SingularMonitoredSession(hooks=hooks)
+            with self.assertRaises(BrokenPipeError), session:
+                while not session.should_stop():
+                    session.run(train_op)
+        ends.assert_called_once_with(1)
 
     def test_tpu_scalars_are_averaged_over_replicas(self):
         # Two replicas send a value each; the line shows the mean.
