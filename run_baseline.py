@@ -424,8 +424,13 @@ def _train_if_needed(setup, model, settings):
 def _replace_model(output, folder):
     """Replaces the model in an `OutputDir` by the one in a folder, which is then removed."""
     output.clear()
-    # After a kill, the record of the checkpoint must not name missing files.
-    for name in sorted(os.listdir(folder), key=lambda name: name == "checkpoint"):
+    # After a kill, no file may stand without those that it needs: the settings come first, a
+    # checkpoint's index after its data, and the record of the checkpoint last.
+    names = sorted(
+        os.listdir(folder),
+        key=lambda name: (name == "checkpoint", name.endswith(".index"), name != "settings.json"),
+    )
+    for name in names:
         files.rename(os.path.join(folder, name), os.path.join(output.path, name), overwrite=True)
     os.rmdir(folder)
 

@@ -22,6 +22,7 @@ from adapter_bert.baseline.training import Baseline
 from adapter_bert.common import devices, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
+from adapter_bert.training import output_dir
 from adapter_tests.support import command_lines, tf2_modules, tiny
 
 
@@ -166,6 +167,23 @@ class SearchTest(ScriptTestCase):
         self.assertIn("the best is trial 2 with accuracy 0.9000", report[0])
         found = read_json(self.out, "search.json")["trials"]
         self.assertEqual(found[2]["settings"]["conv_dropout"], trained[2].conv_dropout)
+
+    def test_kill_while_a_better_model_replaces_the_old_leaves_a_usable_folder(self):
+        self.search("--trials=1")
+        settings, kept = read_json(self.out, "settings.json"), ("settings.json", "checkpoint")
+        names = [name for name in os.listdir(self.out) if "ckpt" in name or name in kept]
+        for stop in range(len(names)):
+            output = output_dir.OutputDir(os.path.join(self.folder, f"killed-{stop}"))
+            better = os.path.join(output.path, "better_model")
+            os.makedirs(better)
+            for name in names:
+                shutil.copy(os.path.join(self.out, name), better)
+            rename = mock.Mock(wraps=files.rename)
+            rename.side_effect = [mock.DEFAULT] * stop + [KeyboardInterrupt]
+            killed = mock.patch.object(files, "rename", rename)
+            with killed, self.assertRaises(KeyboardInterrupt):
+                run_baseline._replace_model(output, better)
+            output.claim(settings, is_training=True)
 
     def test_search_refuses_output_dir_of_another_run(self):
         self.run_script("--preset=airline", f"--module={self.module}")

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import tokenization
 from adapter_bert.common import tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.tasks import squad_scores, squad_task
+from adapter_bert.tasks import squad_data, squad_scores, squad_task
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, mutations, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase
@@ -157,6 +158,21 @@ class Version1Test(SquadTestCase):
             ("--predict_file=" + self.train_file, ["--predict_file"]),
         ):
             self.refuse(parts, *keeping, flag)
+
+    def test_file_replaced_while_it_is_read_is_not_cached(self):
+        path, folder = (os.path.join(self.folder, name) for name in ("train.json", "features"))
+        shutil.copy(self.train_file, path)
+        given = self.config_and_tokenizer("--train_file=" + path, "--feature_cache_dir=" + folder)
+        read = squad_data.squad_examples
+
+        def replaced(*arguments):
+            shutil.copy(self.predict_file, path)
+            return read(*arguments)
+
+        replacing = mock.patch.object(squad_data, "squad_examples", replaced)
+        with replacing, self.assertRaisesRegex(UserError, f"^{path} has changed while it was read"):
+            squad_task.windows(*given, True)
+        self.assertEqual(os.listdir(folder), [])
 
     def test_skipped_questions_are_logged_for_cached_features_too(self):
         content = read_json(self.train_file)

@@ -256,9 +256,12 @@ class Search:
         if not files.is_remote(path_or_url):
             journal = storages.journal
             with files.convert_write_errors(f"--storage={path_or_url}"):
-                _repair_journal(path_or_url, journal.JournalFileSymlinkLock(path_or_url))
+                # Not the default lock, a link: if its path is relative, others wait for ever when a
+                # process is killed while it holds the lock.
+                lock = journal.JournalFileOpenLock(path_or_url)
+                _repair_journal(path_or_url, lock)
                 try:
-                    return storages.JournalStorage(journal.JournalFileBackend(path_or_url))
+                    return storages.JournalStorage(journal.JournalFileBackend(path_or_url, lock))
                 except _JOURNAL_ERRORS as error:
                     raise UserError(
                         f"--storage={path_or_url}: the search's journal is damaged"

@@ -449,7 +449,10 @@ def readable_size(prefix: str) -> str:
     names = [name for name in entries if name.startswith(name_prefix)]
     if name_prefix in entries:
         names = [name_prefix]
-    total = sum(size(posixpath.join(folder, name)) for name in names)
+    total = 0
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # An editor's lock may be a dangling link.
+            total += size(posixpath.join(folder, name))
     return f"{total / 1e6:.1f} MB"
 
 

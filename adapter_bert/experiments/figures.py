@@ -139,7 +139,7 @@ def make_figure(panels):
     colors = _color_range(panels)
     for index, panel in enumerate(panels):
         axes = figure.add_subplot(cells[index // columns, index % columns])
-        axes.set_title(panel.title)
+        axes.set_title(_literal(panel.title))
         axes.set_xlabel(panel.x_label)
         axes.set_ylabel(panel.y_label)
         if isinstance(panel, Heatmap):
@@ -156,6 +156,11 @@ def make_figure(panels):
     cells.set_height_ratios([height] * rows + [max(legend_height, 1e-3)])
     figure.set_size_inches(width, rows * height + legend_height)
     return figure
+
+
+def _literal(text):
+    """Returns a text whose $ Matplotlib does not take for a formula's."""
+    return text.replace("$", r"\$")
 
 
 def _draw_panel(axes, panel, legend, limits):
@@ -176,7 +181,7 @@ def _draw_panel(axes, panel, legend, limits):
         entries[band] = entries.pop(band, Patch(facecolor="0.5", edgecolor="0.3", alpha=0.3))
     if own_legend:
         # The right axes are on top.
-        right.legend(own_legend.values(), own_legend.keys(), loc="lower left")
+        right.legend(own_legend.values(), map(_literal, own_legend), loc="lower left")
     if panel.has_zero_line:
         axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
     if panel.is_linear:
@@ -191,7 +196,11 @@ def _draw_legend(figure, legend):
     renderer = FigureCanvasAgg(figure).get_renderer()
     for columns in range(len(legend), 0, -1):
         artist = figure.legend(
-            *(legend.values(), legend.keys()), loc="lower center", ncol=columns, frameon=False
+            legend.values(),
+            list(map(_literal, legend)),
+            loc="lower center",
+            ncol=columns,
+            frameon=False,
         )
         artist.set_in_layout(False)
         if columns == 1 or artist.get_window_extent(renderer).width < figure.bbox.width:

@@ -219,7 +219,10 @@ def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
             raise UserError(
                 f"{path}: {name} must be one of {', '.join(_DECODERS)}, but is {entry['dtype']}."
             )
-        tensors[name] = _DECODERS[entry["dtype"]](entry["data"]).reshape(entry["shape"])
+        try:
+            tensors[name] = _DECODERS[entry["dtype"]](entry["data"]).reshape(entry["shape"])
+        except (OverflowError, ValueError) as error:  # NumPy has fewer axes and smaller sizes.
+            raise UserError(f"{path}: {name} is damaged ({error}).") from error
     return tensors
 
 

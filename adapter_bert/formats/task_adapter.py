@@ -487,7 +487,10 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
 def _decode(name: str, entry: Dict[str, Any], where: str) -> np.ndarray:
     if entry["dtype"] != "F32":
         raise UserError(f"{where}: {name} in {TENSORS_FILE} must be F32, not {entry['dtype']}.")
-    return np.frombuffer(entry["data"], "<f4").reshape(entry["shape"])
+    try:
+        return np.frombuffer(entry["data"], "<f4").reshape(entry["shape"])
+    except (OverflowError, ValueError) as error:  # NumPy has fewer axes and smaller sizes.
+        raise UserError(f"{where}: {name} in {TENSORS_FILE} is damaged ({error}).") from error
 
 
 def _to_json(record: Dict[str, Any], indent: Optional[int] = None) -> str:

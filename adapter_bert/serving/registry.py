@@ -298,8 +298,10 @@ class ServedTasks:
             task_folder = posixpath.join(self._require_root(), name)
             numbers = sorted(adapter_folders.version_numbers(task_folder))
             uploads = list(filter(_is_upload, (f"{task_folder}/{number}" for number in numbers)))
+            # A served folder may be a link to an upload.
+            served = set(map(os.path.realpath, list(self._folders.values())))
             for folder in uploads[: -self._keep_versions]:
-                if folder in self._folders.values():
+                if os.path.realpath(folder) in served:
                     continue
                 try:
                     # The config first: if the process is killed now, the rest is no valid adapter.

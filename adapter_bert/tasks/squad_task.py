@@ -147,6 +147,8 @@ def windows(config, tokenizer, is_training):
             examples, tokenizer, config.limits, is_training
         )
         squad_features.add_rows(questions, tokenizer, add)
+        if files.sha256(path) != digest:  # Else the cache would keep them under its digest.
+            raise UserError(f"{path} has changed while it was read; run again.")
 
     digest = files.sha256(path)
     key = feature_cache.key_of(

@@ -1,6 +1,7 @@
 """Tests of search.py: the search space, and shared and interrupted searches."""
 
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -264,6 +265,16 @@ class SharedTest(SearchTestCase):
         self.assertEqual([t for t in trials if t.number in {k.number for k in kept}], kept)
         self.assertBetween(len(trials), 12, 13)  # A 13th may start while the 12th is running.
         self.assertLen({trial.settings for trial in trials}, len(trials))
+
+    def test_lock_of_a_killed_process_ends_at_a_relative_path(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.get_temp_dir())
+        os.makedirs("folder")
+        lock = optuna.storages.journal.JournalFileOpenLock
+        lock("folder/journal").acquire()  # As a killed process leaves it.
+        quick = functools.partial(lock, grace_period=3)
+        with mock.patch.object(optuna.storages.journal, "JournalFileOpenLock", quick):
+            self.assertLen(self.run_search(trials=2, storage="folder/journal"), 2)
 
     def test_truncated_last_journal_line_is_removed(self):
         path = self.settings().storage

@@ -425,6 +425,12 @@ class MegabytesTest(FilesTestCase):
         self.assertEqual(files.readable_size(os.path.join(self.root, "a.")), "1.2 MB")
         self.assertEqual(files.readable_size(self.root + "/"), "6.2 MB")
 
+    def test_readable_size_ignores_dangling_links(self):
+        os.symlink("nothing", os.path.join(self.root, ".#a"))
+        with open(os.path.join(self.root, "a"), "wb") as writer:
+            writer.write(bytes(1200000))
+        self.assertEqual(files.readable_size(self.root + "/"), "1.2 MB")
+
     def test_readable_size_of_a_file_ignores_longer_names(self):
         for name, size in (("model-1", 1200000), ("model-10", 5000000)):
             with open(os.path.join(self.root, name), "wb") as writer:

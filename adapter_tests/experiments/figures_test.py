@@ -64,6 +64,14 @@ class DrawTest(tf.test.TestCase):
             entries = ["curve", "point", "band", "20th to 80th"]
             self.assertEqual(found, entries if len(some) > 1 else entries[:2])
 
+    def test_dollars_in_names_of_tasks_are_drawn_literally(self):
+        name = "$AAPL_$TSLA"
+        curve = Series(name, STYLES[0], [(1e3, 5.0, 4.0, 6.0)])
+        for panel in (Panel(name, "x", "y", [curve]), Heatmap(name, "x", "y", np.eye(2), "points")):
+            svg = figures.draw([panel])["svg"].decode()
+            self.assertIn(f"<!-- {name} -->", svg)
+        figures.draw([Panel("one", "x", "y", [curve], has_legend=True)])
+
     def test_legend_shows_a_line_if_any_panel_draws_one(self):
         lone = Series("curve", STYLES[0], [(1e3, 5.0, 4.0, 6.0)])
         other = Panel("other", "parameters", "accuracy (%)", [lone])

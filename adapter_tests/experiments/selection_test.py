@@ -79,6 +79,15 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertAlmostEqual(choice.value, 86.0)
         self.assertEqual((choice.setting["adapter_size"], choice.seeds), (64, 3))
 
+    def test_settings_that_tie_on_permuted_seeds_are_chosen_from(self):
+        # In points, 0.2 + 0.3 + 0.1 is 0.6, and 0.2 + 0.1 + 0.3 is more.
+        records = [
+            record("MRPC", thousandths / 1000, seed, learning_rate=rate)
+            for rate, scores in ((1e-4, {1: 2, 2: 3, 3: 1}), (1e-3, {1: 2, 3: 3, 2: 1}))
+            for seed, thousandths in scores.items()
+        ]
+        self.assertAlmostEqual(selection.choose_mean(records).value, 0.2)
+
     def test_all_seeds_are_compared_if_settings_share_no_seed(self):
         records = [
             record("MRPC", 0.8, 1, learning_rate=1e-4),

@@ -10,6 +10,7 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
+from adapter_bert.common.errors import UserError
 from adapter_bert.formats import huggingface
 from adapter_tests.support import mutations, tiny
 from adapter_tests.support.huggingface import (
@@ -274,6 +275,15 @@ class FilesTest(HuggingFaceTestCase):
             with open(path, "w") as writer:
                 json.dump(fields, writer)
             self.assert_refused("tokenizer_config.json", part)
+
+    def test_safetensors_with_too_many_axes_are_refused(self):
+        path = os.path.join(self.get_temp_dir(), "axes.safetensors")
+        with open(path, "wb") as writer:
+            header = {"a": {"dtype": "F32", "shape": [1] * 70, "data_offsets": [0, 4]}}
+            encoded = json.dumps(header).encode()
+            writer.write(struct.pack("<Q", len(encoded)) + encoded + bytes(4))
+        with self.assertRaisesRegex(UserError, "a is damaged"):
+            huggingface.read_safetensors(path)
 
     def test_damaged_safetensors_files_are_refused(self):
         self.write_source(random_tensors(ENCODER))

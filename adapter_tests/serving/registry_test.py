@@ -303,6 +303,16 @@ class ServedTasksTest(tf.test.TestCase):
         self.tasks.close()
         self.assertEqual(sorted(os.listdir(folder)), ["3.partial", "5", "6"])
 
+    def test_an_upload_served_through_a_link_is_kept(self):
+        for number in (1, 2):
+            self.tasks.upload("fresh", self.contents(served.other("topics", number)))
+        os.symlink("fresh/1", os.path.join(self.root, "stable"))
+        self.tasks.put_below_root("stable", "stable")
+        for number in (3, 4):
+            self.tasks.upload("fresh", self.contents(served.other("topics", number)))
+        self.tasks.close()
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), list("134"))
+
     def test_only_uploads_are_removed_from_disk(self):
         folder = os.path.join(self.root, "fresh")
         for number in (1, 2):
