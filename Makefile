@@ -49,9 +49,11 @@ lint: .venv/installed-dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-# Needs wrk, GLUE_DIR, and SQUAD_FILES, one or more of SQuAD's JSON files; BERT_BASE_DIR as elsewhere.
+# Needs wrk, a C++ compiler, GLUE_DIR, and SQUAD_FILES, of which the first is SQuAD 1.1's training
+# file; BERT_BASE_DIR as elsewhere.
 bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/bert/vocab.txt)
 	@command -v wrk >/dev/null || { echo "make bench: there is no wrk (apt install wrk)"; exit 1; }
+	@command -v c++ >/dev/null || { echo "make bench: there is no C++ compiler (apt install g++)"; exit 1; }
 	@for file in "$$GLUE_DIR/MRPC/train.tsv" $(or $(SQUAD_FILES),SQUAD_FILES); do \
 	    test -f "$$file" || { echo "make bench: there is no $$file; it needs GLUE_DIR and SQUAD_FILES"; exit 1; }; done
 	.venv/bin/python benchmarks/step.py --model=bert-base

@@ -95,7 +95,8 @@ def ask_once(address, requests):
     """Sends the first line of a file of requests."""
     with open(requests, encoding="utf-8") as reader:
         path, body = reader.readline().split("\t")
-    with urllib.request.urlopen(address.rstrip("/") + path, body.encode()) as response:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(address.rstrip("/") + path, body.encode()) as response:
         response.read()
 
 

@@ -79,7 +79,7 @@ def main():
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     import run_squad  # noqa: F401  So that memory includes the script's imports.
 
-    before = worker.peak_memory()
+    before = worker.resident_mb("self")
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     results = []
@@ -102,7 +102,7 @@ def main():
             for place, _, names in os.walk(folder)
             for name in names
         ),
-        "memory": worker.peak_memory() - before,
+        "memory": worker.peak_memory() - int(1e6 * before),
     }
     worker.serve(run, facts=facts, prepare=prepare)
 

@@ -2,8 +2,6 @@
 
 import os
 
-import adapters
-import peft
 import torch
 import transformers
 
@@ -25,12 +23,16 @@ def random_model(sizes):
 
 def with_lora(model):
     """Adds LoRA of rank 8 to queries and values, trained with the head, in training mode."""
+    import peft  # Not at the top: a process without LoRA should not import it.
+
     lora = peft.LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, lora_dropout=0.1)
     return peft.get_peft_model(model, lora).train()
 
 
 def adapted(model):
     """Adds Houlsby's adapters, trained with LayerNorms and head, in training mode."""
+    import adapters
+
     adapters.init(model)
     # The package's "houlsby" uses swish and a reduction factor of 16.
     houlsby = adapters.DoubleSeqBnConfig(

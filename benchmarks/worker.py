@@ -66,8 +66,9 @@ def _kilobytes(pid, name):
 
 
 def mark(name, **values):
-    """Writes a mark of the current time, with a name and values."""
+    """Writes a mark of the current time and of the peak memory, with a name and values."""
     path = os.environ.get(MARKS)
     if path:
         with open(path, "a", encoding="utf-8") as writer:
-            writer.write(json.dumps(dict(values, name=name, time=time.time())) + "\n")
+            mark = dict(values, name=name, time=time.time(), bytes=peak_memory())
+            writer.write(json.dumps(mark) + "\n")

@@ -56,6 +56,7 @@ class Server:
         options = shlex.split(values.options)
         command = [sys.executable, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
         environment = {**os.environ, "BERT_BASE_DIR": os.path.abspath(values.bert_dir)}
+        environment.pop("ADAPTER_BERT_TOKEN", None)  # The attacks send none.
         self.root = root
         self.process = subprocess.Popen(
             command, cwd=_PROJECT, env=environment, stdout=subprocess.PIPE, text=True

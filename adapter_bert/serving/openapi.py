@@ -9,17 +9,18 @@ from adapter_bert.formats import adapter_folders, task_adapter
 _JSON = "application/json"
 
 
-def document(max_instances: int) -> Dict[str, Any]:
+def document(max_instances: int, requires_token: bool) -> Dict[str, Any]:
     """Returns the document, a dict of JSON values.
 
     Args:
       max_instances: maximum number of instances in a request.
+      requires_token: bool; whether requests need the token.
     """
     return {
         "openapi": "3.1.0",
         "info": {"title": "adapter-bert", "version": __version__},
         "paths": _paths(max_instances),
-        "security": [{}, {"token": []}],
+        "security": [{"token": []}] if requires_token else [],
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
@@ -43,7 +44,7 @@ def _paths(max_instances: int) -> Dict[str, Any]:
             "put": _operation(
                 "Adds or replaces a task",
                 {200: _SUMMARY, 201: _SUMMARY},
-                (400, 408, 413, 507),
+                (408, 413, 507),
                 _CHANGE,
             ),
             "delete": _operation("Removes a task", {200: _VERSION}, (404,)),
@@ -70,7 +71,7 @@ def _paths(max_instances: int) -> Dict[str, Any]:
             )
         },
         "/healthz": {"get": _operation("Returns whether the server is alive", {200: _STATE})},
-        "/readyz": {"get": _operation("Returns whether it is ready", {200: _STATE}, (503,))},
+        "/readyz": {"get": _operation("Returns whether it is ready", {200: _STATE})},
         "/metrics": {"get": _operation("Returns metrics for Prometheus", {200: None})},
         "/openapi.json": {"get": _operation("Returns this document", {200: {"type": "object"}})},
     }
@@ -134,7 +135,8 @@ _CHANGE = {
     _JSON: {"schema": _object({"adapter": {"type": "string"}})},
     "multipart/form-data": {"schema": _object(dict.fromkeys(task_adapter.FILES, _FILE))},
 }
-_PREDICTION_ERRORS = (400, 404, 408, 413, 500, 503, 504)
+_COMMON_ERRORS = (400, 401, 403, 405, 431, 500, 503)
+_PREDICTION_ERRORS = (404, 408, 413, 504)
 _ERROR = _object({"error": {"type": "string"}})
 _STATE = _object({"status": {"enum": ["alive", "ready"]}})
 _VERSION = _object({"name": {"type": "string"}, "version": {"type": "string"}})
@@ -178,7 +180,7 @@ def _operation(
     for status, schema in answers.items():
         content = {"text/plain": {}} if schema is None else {_JSON: {"schema": schema}}
         responses[str(status)] = {"description": "Done", "content": content}
-    for status in (401, 403, 405, 431, *errors):
+    for status in (*_COMMON_ERRORS, *errors):
         content = {_JSON: {"schema": _ERROR}}
         responses[str(status)] = {"description": "An error", "content": content}
     operation: Dict[str, Any] = {"summary": summary, "responses": responses}

@@ -272,7 +272,8 @@ class RestApi:
 
     async def openapi(self, request: Request) -> Response:
         """Returns the OpenAPI document."""
-        return _json_response(openapi.document(self._limits.max_instances))
+        requires_token = self._token is not None
+        return _json_response(openapi.document(self._limits.max_instances, requires_token))
 
     async def models(self, request: Request) -> Response:
         """Lists all tasks."""

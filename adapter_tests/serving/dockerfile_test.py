@@ -35,7 +35,7 @@ class DockerfileTest(tf.test.TestCase):
         self.environment = {
             "PATH": os.path.join(self.root, "venv", "bin") + ":/usr/bin:/bin",
             "HOME": self.root,
-            **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
+            **{n: v for n, v in os.environ.items() if n.startswith("PIP_") or n.endswith("_proxy")},
         }
 
     def build(self):

@@ -16,7 +16,7 @@ from schemathesis import checks as openapi_checks
 from schemathesis.specs.openapi import checks
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import rest_api
+from adapter_bert.serving import openapi, rest_api
 from adapter_tests.support import served
 
 _EXAMPLES = int(os.environ.get("ADAPTER_BERT_EXAMPLES", 25))
@@ -35,6 +35,10 @@ class OpenApiTest(tf.test.TestCase):
         self.schema = schemathesis.openapi.from_asgi(
             "/openapi.json", api.application(), headers={"Host": "localhost"}
         )
+
+    def test_token_is_required_if_the_server_has_one(self):
+        for requires_token, security in ((True, [{"token": []}]), (False, [])):
+            self.assertEqual(openapi.document(8, requires_token)["security"], security)
 
     def check(self, case):
         response = case.call(headers={"Host": "localhost", **dict(case.headers or {})})

@@ -48,7 +48,7 @@ class PageTest(tf.test.TestCase):
             folder = os.path.join(root, name, "adapter")
             task_adapter.save(folder, adapter._replace(description=description))
         self.bank = served.make_bank()
-        tasks = served.tasks_of(self.bank, root)
+        tasks = self.tasks = served.tasks_of(self.bank, root)
         known = mock.Mock(self.bank, predict=self.predict)
         api = rest_api.RestApi(tasks, known, rest_api.Limits())
         for used in (self.bank, tasks, api):
@@ -57,7 +57,7 @@ class PageTest(tf.test.TestCase):
         self.url = f"http://127.0.0.1:{server.__enter__()}/"
         self.addCleanup(server.__exit__, None, None, None)
 
-    def predict(self, rows):
+    def predict(self, rows, return_errors=False):
         """Returns fixed answers, so that the text on the page is known."""
         return [self.answer(self.bank.describe(row.task).kind, row) for row in rows]
 
@@ -84,6 +84,30 @@ class PageTest(tf.test.TestCase):
             yield page
             browser.close()
             self.assertEqual(errors, [])
+
+    def test_late_answer_is_not_shown_under_another_task(self):
+        with self.page("light", 900) as page:
+            page.select_option("#task", "sms")
+            page.evaluate("void (later = new Promise((resolve) => { answer = resolve; }))")
+            page.evaluate("void (realCall = call)")
+            page.evaluate("void (call = async (...sent) => (await later, realCall(...sent)))")
+            page.focus("textarea")
+            page.keyboard.press("Control+Enter")
+            page.select_option("#task", "stars")
+            page.evaluate("answer()")
+            page.focus("textarea")
+            page.keyboard.press("Control+Enter")
+            page.wait_for_selector("#result .note")
+            self.assertIn("2.500", page.inner_text("#result"))
+
+    def test_page_without_tasks_shows_no_fields(self):
+        with self.page("light", 900) as page:
+            for task in self.tasks.current():
+                self.tasks.remove(task.name)
+            page.evaluate("load()")
+            page.wait_for_selector("#result p")
+            page.click("#example")
+            self.assertEqual(page.locator("textarea").count(), 0)
 
     def test_each_task_kind_works_by_keyboard_alone(self):
         expected = {
