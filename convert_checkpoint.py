@@ -89,8 +89,11 @@ def from_tf2(source, destination, *, overwrite=False):
       overwrite: whether to replace an earlier conversion.
 
     Raises:
-      UserError: see `tf2.read`; or the destination is in use.
+      UserError: see `tf2.read`; or the destination is in use, or the source's folder.
     """
+    folder = source if files.isdir(source) else os.path.dirname(source)
+    if destination and paths.is_same_path(folder or ".", destination):
+        raise UserError(f"DESTINATION_DIR {destination} is that of SOURCE; use a new folder.")
     _convert_bert(lambda: tf2.read(source, f"SOURCE {source}:"), google, destination, overwrite)
 
 

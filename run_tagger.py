@@ -28,6 +28,7 @@ def run(values):
     setup = finetuning.set_up(config, start, folder)
     finetuning.check(setup, task)
     splits = {name: splits[name] for name in (SPLITS[stage] for stage in setup.stages)}
+    tagging_task.check_outputs(splits, setup.run.output_dir)
     rows = {
         name: tagging_task.encode(split, task.labels, config, setup.tokenizer)
         for name, split in splits.items()
@@ -61,7 +62,7 @@ def _run_stages(config, estimator, output, task, rows, evaluators):
     )
     if dev_set:
         predicted = finetuning.decoded(config, estimator, dev_set, output)
-        evaluators["dev"].write(output.path, "dev_predictions", predicted)
+        evaluators["dev"].write(output.path, "dev", predicted)
     if "test" in rows:
         predictions = finetuning.predict(config, estimator, rows["test"], output)
         report += evaluators["test"].write_test(output.path, evaluators["test"].decode(predictions))

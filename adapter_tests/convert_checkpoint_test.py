@@ -106,6 +106,14 @@ class FilesTest(ConvertTestCase):
         self.convert(overwrite=True)
         self.assertFalse(os.path.exists(path))
 
+    def test_from_tf2_refuses_the_folder_of_its_source(self):
+        folder = os.path.join(self.get_temp_dir(), "bert")
+        prefix = os.path.join(folder, "bert_model.ckpt")
+        os.makedirs(folder)
+        for source in (folder, prefix):
+            with self.assertRaisesRegex(UserError, "is that of SOURCE"):
+                convert_checkpoint.from_tf2(source, folder + "/", overwrite=True)
+
     def test_overwrite_is_refused_if_unrelated_files_exist(self):
         self.write_source(random_tensors(ENCODER))
         self.convert()

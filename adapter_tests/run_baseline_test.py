@@ -132,6 +132,14 @@ class SearchTest(ScriptTestCase):
             names = {name for name, _ in held}
             self.assertEqual("module/table" in names, fine_tune == "true")
 
+    def test_cluster_of_the_environment_is_ignored(self):
+        cluster = {"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
+        for text in (json.dumps(cluster), ""):
+            with mock.patch.dict(os.environ, {"TF_CONFIG": text}):
+                report = self.run_script("--preset=airline", f"--module={self.module}", steps=2)
+            self.assertIn("accuracy", "\n".join(report))
+            shutil.rmtree(self.out)
+
     def test_rerun_trains_nothing_and_repeats_the_report(self):
         first = self.search()
         with mock.patch.object(Baseline, "train", side_effect=AssertionError):

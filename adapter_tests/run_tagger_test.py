@@ -112,6 +112,13 @@ class TrainingTest(TaggerTestCase):
         super().setUp()
         self.output_dir = self.trained
 
+    def test_predictions_do_not_replace_the_file_they_are_for(self):
+        name, before = self.path("predictions.txt"), read(self.path("predictions.txt"))
+        code, _, stderr = self.call(self.trained, "--do_predict", "--test_file=" + name)
+        self.assertEqual(code, 1)
+        self.assertIn(f"{name}: predictions would replace it; give another --output_dir", stderr)
+        self.assertEqual(read(name), before)
+
     def test_reported_scores_match_written_predictions(self):
         self.assertRegex(
             self.report, r"tagging dev: f1 [\d.]+, precision [\d.]+, recall [\d.]+, acc"
@@ -367,7 +374,7 @@ class DamagedFilesTest(tf.test.TestCase):
                 predicted = evaluator.decode([{"tag_ids": tag_ids, "loss": 0.0}] * len(rows))
                 if split.tags:
                     evaluator.scores(predicted)
-                evaluator.write(folder, "predictions", predicted)
+                evaluator.write(folder, "test", predicted)
 
         contents = {
             "train.txt": columns(4, 0).encode(),

@@ -21,7 +21,7 @@ from adapter_bert.common import devices, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.tasks import classifier_results
-from adapter_bert.training import hooks, input_pipeline, rows
+from adapter_bert.training import cluster, hooks, input_pipeline, rows
 
 _PREDICT_BATCH_SIZE = 256
 _MAX_CACHE_BYTES = 1 << 30  # Of embeddings and ids, which a search reads many times.
@@ -235,17 +235,19 @@ class Baseline:
 
     def _estimator(self, folder, evaluation=None, show_progress=False):
         is_training = evaluation is not None
-        return tf_estimator.Estimator(
-            model.model_fn_builder(self._network_config, self._strings, evaluation, show_progress),
-            model_dir=folder,
-            config=tf_estimator.RunConfig(
+        with cluster.hide():
+            config = tf_estimator.RunConfig(
                 tf_random_seed=self._network_config.random_seed,
                 session_config=devices.session_config(),
                 save_checkpoints_steps=None,
                 save_checkpoints_secs=None,
                 save_summary_steps=0,
                 log_step_count_steps=None,
-            ),
+            )
+        return tf_estimator.Estimator(
+            model.model_fn_builder(self._network_config, self._strings, evaluation, show_progress),
+            model_dir=folder,
+            config=config,
             params={"batch_size": BATCH_SIZE if is_training else _PREDICT_BATCH_SIZE},
         )
 

@@ -42,7 +42,7 @@ def exit_code(main, *arguments):
     1 after a `UserError`, whose sentence goes to stderr; so does the path of a PermissionError or
     NotADirectoryError, or of any OSError of a remote path, and a text that is not UTF-8. 130 after
     Ctrl-C, SIGTERM or SIGHUP, which all raise KeyboardInterrupt during the call. 141 if stdout was
-    closed, as in `--help | head`; 1 if its disk is full.
+    closed, as in `--help | head`; 1 if its disk is full or its terminal was closed.
     """
     if hasattr(sys.stdout, "reconfigure"):  # It may be no UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -59,7 +59,7 @@ def exit_code(main, *arguments):
         is_users = isinstance(error, (PermissionError, NotADirectoryError))
         if error.filename is not None and (is_users or "://" in str(error.filename)):
             return _report(UserError(f"{error.filename}: {error.strerror}"))
-        if error.errno not in (errno.EPIPE, errno.ENOSPC) or not _is_stdout_broken():
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO) or not _is_stdout_broken():
             raise
         if isinstance(error, BrokenPipeError):
             return 141

@@ -69,6 +69,19 @@ def gelu_forward(x):
     return _tanh_gelu(x), x
 
 
+def swish(x):
+    """Applies x * sigmoid(x) (Ramachandran et al. 2017, arXiv 1710.05941).
+
+    `tf.nn.swish` keeps each graph as long as the process lives; see `gradients`.
+    """
+    return apply(lambda x: (x * tf.sigmoid(x), x), _swish_backward, x)
+
+
+def _swish_backward(x, d_output):
+    sigmoid = tf.sigmoid(x)
+    return d_output * (sigmoid * (1.0 + x * (1.0 - sigmoid)))
+
+
 ACTIVATIONS = {
     "elu": tf.nn.elu,
     "gelu": gelu,
@@ -78,7 +91,7 @@ ACTIVATIONS = {
     "relu": tf.nn.relu,
     "relu6": tf.nn.relu6,
     "sigmoid": tf.sigmoid,
-    "swish": tf.nn.swish,
+    "swish": swish,
     "tanh": tf.tanh,
 }
 

@@ -231,15 +231,20 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
     Raises:
       UserError: several files match the split.
     """
+    existing = [
+        path
+        for name in _FILE_NAMES[split]
+        for path in (os.path.join(data_dir, f"{name}.{ending}") for ending in _ENDINGS)
+        if files.exists(path)
+    ]
     published = [os.path.join(data_dir, name) for name in layout.files]
     if published and all(map(files.exists, published)):
+        if existing:
+            raise UserError(
+                f"{data_dir}: found {published[0]}, of which a part is used as {split}, and"
+                f" {existing[0]}; expected one of them."
+            )
         return published if split == "train" else []
-    paths = [
-        os.path.join(data_dir, f"{name}.{ending}")
-        for name in _FILE_NAMES[split]
-        for ending in _ENDINGS
-    ]
-    existing = [path for path in paths if files.exists(path)]
     if len(existing) > 1:
         raise UserError(f"{data_dir}: found {' and '.join(existing)}, expected one of them.")
     return existing
@@ -369,6 +374,15 @@ class TableProcessor(SplitProcessor):
             rows = [row for row in rows if table.text(row, text).strip()]
         if not rows:
             raise UserError(f"{table.path}: all {len(table.rows)} rows are skipped.")
+        if len(rows) < len(table.rows):
+            is_published = os.path.basename(table.path) in layout.files
+            logging.log(
+                logging.INFO if is_published else logging.WARNING,
+                "%s: skipped %d of %d rows, without a text or with a label that the task excludes.",
+                table.path,
+                len(table.rows) - len(rows),
+                len(table.rows),
+            )
         return table._replace(rows=rows)
 
     def _read_labels(self) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 
@@ -28,13 +29,16 @@ class Multilabel(text_kind.TextKind):
           UserError: a list is not JSON, or a label in it is null or has a comma.
         """
         try:
-            labels = json.loads(text) if text.startswith("[") else text.split(",")
-        except (ValueError, RecursionError) as error:
-            if text.endswith("]"):  # A list as Python prints it; splitting it would yield nonsense.
+            labels = json.loads(text) if text.startswith("[") else None
+        except (ValueError, RecursionError):
+            labels = None
+        if labels is None:
+            # A list, set or tuple as Python prints it, or an object: its parts would be nonsense.
+            if re.fullmatch(r"\[.*\]|[({]\s*['\"].*[)}]", text, re.DOTALL):
                 raise UserError(
-                    f"{where}: found {text}, which is not valid JSON; expected labels as in a,b or"
+                    f"{where}: found {text}, which is not a JSON list; expected labels as in a,b or"
                     ' ["a", "b"].'
-                ) from error
+                )
             labels = text.split(",")
         for label in labels:
             if label is None or "," in str(label):

@@ -87,13 +87,14 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
         data = data.decode("latin-1").encode("utf-8")
     lines = _check_lines(_decode_lines(data, path), path)
     if columns:
-        rows = list(_parse_tabs(lines, path))
+        rows = list(_without_blank_lines(_parse_tabs(lines), path))
     elif path.endswith(".jsonl"):
         columns, rows = _parse_objects(lines, path)
     else:
-        parsed = _parse_csv(lines, path) if path.endswith(".csv") else _parse_tabs(lines, path)
-        columns = [name.strip() for name in next(parsed, Row(1, [])).fields]
-        rows = list(parsed)
+        parsed = _parse_csv(lines, path) if path.endswith(".csv") else _parse_tabs(lines)
+        table = _without_blank_lines(parsed, path)
+        columns = [name.strip() for name in next(table, Row(1, [])).fields]
+        rows = list(table)
     for row in rows:
         if len(row.fields) != len(columns):
             raise UserError(
@@ -159,22 +160,26 @@ def check_label(label: str, where: str) -> None:
         )
 
 
-def _parse_tabs(lines: Iterable[str], path: str) -> Iterator[Row]:
-    """Yields the rows; leaves out blank lines, which a file of one column has only at its end."""
+def _without_blank_lines(rows: Iterable[Row], path: str) -> Iterator[Row]:
+    """Yields the rows with fields; in a file of one column, others may come only at its end."""
     has_one_column, blank = False, None
-    for number, line in enumerate(lines, start=1):
-        line = line.rstrip("\r\n")
-        if not line:
-            blank = blank or number
+    for row in rows:
+        if not row.fields:
+            blank = blank or row.line
             continue
         if has_one_column and blank:
             raise UserError(
                 f"{path}, line {blank}: found a blank line, expected a text; a .csv file can hold"
                 ' an empty one, as "".'
             )
-        fields, blank = line.split("\t"), None
-        has_one_column = len(fields) == 1
-        yield Row(number, fields)
+        has_one_column, blank = len(row.fields) == 1, None
+        yield row
+
+
+def _parse_tabs(lines: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        line = line.rstrip("\r\n")
+        yield Row(number, line.split("\t") if line else [])
 
 
 def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
@@ -182,8 +187,7 @@ def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
     reader, start_line = csv.reader(lines, strict=True), 1
     try:
         for fields in reader:
-            if fields:
-                yield Row(start_line, fields)
+            yield Row(start_line, fields)
             start_line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(

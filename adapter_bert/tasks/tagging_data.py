@@ -267,7 +267,7 @@ def _leave_out_comments(
     for index in hashed:
         row = columns.fields(lines[index])
         has_width = len(row) == columns.width
-        is_hashtag = columns.has_tabs and lines[index][1] != " "
+        is_hashtag = columns.has_tabs and not lines[index].startswith("# ")
         is_word[index] = has_width and (
             column is None or is_hashtag or row[column] in {*tags, row[columns.words]}
         )

@@ -1,6 +1,7 @@
 """A tagging task: settings, encoded sentences, and tags from predictions."""
 
 import dataclasses
+import itertools
 import posixpath
 import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -11,6 +12,7 @@ from absl import logging
 import tokenization
 from adapter_bert.common import files, metrics
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.paths import is_same_path
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import (
@@ -25,6 +27,7 @@ from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningCon
 
 NAME = "tagging"  # The default of --task_name.
 _EXTENSIONS = ("txt", "jsonl")
+_PREDICTIONS = {"dev": "dev_predictions", "test": "predictions"}  # Their files, by split.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +147,17 @@ def load(
         _seqeval()  # Fails before the training if it is missing.
     score = "f1" if is_chunks else "accuracy"
     return finetuning.Task(config.name, tagging.KIND.name, labels, score), splits
+
+
+def check_outputs(splits: Dict[str, Split], output_dir: str) -> None:
+    """Raises UserError if the file of a split is one that the run would write."""
+    names = [name for split, name in _PREDICTIONS.items() if split in splits]
+    for split in splits.values():
+        for name, end in itertools.product(names, (*_EXTENSIONS, "json")):
+            if is_same_path(split.file.path, posixpath.join(output_dir, f"{name}.{end}")):
+                raise UserError(
+                    f"{split.file.path}: predictions would replace it; give another --output_dir."
+                )
 
 
 _DATA_FLAGS = ("data_dir", "train_file", "dev_file", "test_file")
@@ -286,12 +300,12 @@ class Evaluator:
         result = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
         return {**classifier_results.add_prefix("eval", result), "eval_loss": predicted.loss}
 
-    def write(self, folder: str, name: str, predicted: Predicted) -> List[str]:
+    def write(self, folder: str, split: str, predicted: Predicted) -> List[str]:
         """Writes the file with the predicted tags, and a JSON file with entities.
 
         Args:
           folder: path.
-          name: of the files, without extension.
+          split: "dev" or "test".
           predicted: `Predicted`.
 
         Returns:
@@ -303,7 +317,7 @@ class Evaluator:
                 tag_schemes.tags_of(tag_schemes.chunks(each), len(each), self._split.scheme)
                 for each in tags
             ]
-        extension = self._split.file.extension
+        name, extension = _PREDICTIONS[split], self._split.file.extension
         for other in _EXTENSIONS:
             if other != extension:
                 files.remove_if_exists(posixpath.join(folder, f"{name}.{other}"))
@@ -326,8 +340,8 @@ class Evaluator:
         Returns:
           The lines of the report.
         """
-        paths = self.write(folder, "predictions", predicted)
-        report = [f"Predictions: {', '.join(paths)} ({len(predicted.tags)} sentences)"]
+        written = self.write(folder, "test", predicted)
+        report = [f"Predictions: {', '.join(written)} ({len(predicted.tags)} sentences)"]
         path = posixpath.join(folder, "test_scores.json")
         if self._split.tags is None:
             files.remove_if_exists(path)

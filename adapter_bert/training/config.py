@@ -372,6 +372,8 @@ class FinetuningConfig(TextConfig, DeviceConfig):
             )
 
     def _check_accumulation(self):
+        if "train" not in self.stages:
+            return
         parts, batch_size = self.gradient_accumulation_steps, self.train_batch_size
         if batch_size % parts:
             raise UserError(
@@ -379,7 +381,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
                 f" --train_batch_size={batch_size} into equal parts."
             )
         normalization = self.adapter and self.adapter.normalization
-        if "train" in self.stages and normalization == "batch" and parts == batch_size:
+        if normalization == "batch" and parts == batch_size:
             raise UserError(
                 "--adapter_normalization=batch needs more than one row per part, but"
                 f" --gradient_accumulation_steps={parts} splits --train_batch_size={batch_size}"

@@ -105,11 +105,12 @@ def connect_for_training(config, output_dir):
         distribution=run_distribution,
     )
     # Off a TPU, a single device predicts.
-    batch_flags = ["train_batch_size", "predict_batch_size"] if use_tpu else ["train_batch_size"]
+    is_training = "train" in config.stages
+    batch_flags = ["train_batch_size"] * is_training + ["predict_batch_size"] * use_tpu
     _check_batches(config, run, use_tpu, batch_flags)
     num_replicas, replicas_flag = _replicas(run, use_tpu)
     parts = config.gradient_accumulation_steps
-    if run.train_batch_size % (parts * num_replicas):
+    if is_training and run.train_batch_size % (parts * num_replicas):
         raise UserError(
             f"--gradient_accumulation_steps={parts} does not divide"
             f" --train_batch_size={run.train_batch_size} into equal parts on each of the"
@@ -166,8 +167,7 @@ def build_estimator(model, run, head):
       run: `RunSettings`.
       head: see `model_fn.model_fn_builder`.
     """
-    cluster_scope = contextlib.nullcontext() if model.use_tpu else cluster.hide()
-    with cluster_scope:
+    with cluster.hide():
         config = tf_estimator.tpu.RunConfig(
             cluster=run.tpu_cluster,
             master=run.master,

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -109,6 +110,24 @@ class ExitCodeTest(tf.test.TestCase):
                 stderr=subprocess.PIPE,
             )
             self.assertEqual((process.returncode, process.stderr.decode()), (code, said))
+
+    def test_closed_terminal_is_reported(self):
+        program = "import sys; from adapter_bert.common import errors; sys.stdin.read(); "
+        program += "sys.exit(errors.exit_code(lambda: print('x')))"
+        terminal, end = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=paths.PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=end,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        os.close(end)
+        os.close(terminal)
+        _, said = process.communicate()
+        self.assertEqual(process.returncode, 1)
+        self.assertEqual(said, b"Error: The output cannot be written (Input/output error).\n")
 
     def test_unsupported_file_systems_are_user_errors(self):
         code, said = self.call(tf.io.gfile.exists, "nothing://bucket/folder")

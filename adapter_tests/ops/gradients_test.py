@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.ops import gradients
+from adapter_bert.ops.layers import swish
 from adapter_tests.support import tiny
 
 
@@ -47,7 +48,7 @@ class LifetimeTest(tf.test.TestCase):
                 model = modeling.BertModel(
                     tiny.config(), True, np.ones([2, 4], np.int32), dropout_key=key
                 )
-                loss = tf.reduce_sum(model.get_pooled_output())
+                loss = tf.reduce_sum(swish(model.get_pooled_output()))
                 gradients = tf.gradients(loss, tf.trainable_variables()[:1])
                 session.run(tf.global_variables_initializer())
                 session.run(gradients)

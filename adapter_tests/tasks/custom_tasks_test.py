@@ -112,9 +112,14 @@ class TableProcessorTest(FileTestCase):
         layout = custom_tasks.Layout("custom", "one", "kind")
         examples = self.processor(layout).get_examples("test", self.folder)
         self.assertEqual([example.text_a for example in examples], ["a", "b"])
-        path = self.write("test.tsv", "one\na\n\nb\n")
         read = self.processor(layout).get_examples
-        self.assert_refused([f"{path}, line 3", "blank line"], read, "test", self.folder)
+        for name in ("test.tsv", "test.csv"):
+            path = self.write(name, "one\na\n\nb\n")
+            self.assert_refused([f"{path}, line 3", "blank line"], read, "test", self.folder)
+            os.remove(path)
+        self.write("test.csv", 'one\na\n""\n"b\n\nc"\n\n')
+        texts = [example.text_a for example in read("test", self.folder)]
+        self.assertEqual(texts, ["a", "", "b\n\nc"])
 
     def test_star_in_label_column_is_literal(self):
         layout = custom_tasks.Layout("custom", "one", "kind*")
@@ -371,6 +376,24 @@ class LayoutsTest(FileTestCase):
                     (f"{split}-3", f"{text} two", None, "e"),
                 ],
             )
+
+    def test_published_file_next_to_split_files_is_refused(self):
+        folder = self.write_published("airline", "utf-8")
+        layout = custom_tasks.LAYOUTS["airline"]
+        custom_tasks.files_of(layout, "test", folder)
+        path = self.write(os.path.join(folder, "test.csv"), "text\na\n")
+        refused = [layout.files[0], path, "expected one of them"]
+        self.assert_refused(refused, custom_tasks.files_of, layout, "test", folder)
+
+    def test_skipped_rows_of_split_files_are_logged(self):
+        rows = "tweet,existence,existence.confidence\n"
+        rows += "a,Yes,1\nb,NA,1\nc,No,1\n"
+        for name in ("train", "dev", "test"):
+            self.write(name + ".csv", rows)
+        processor = custom_tasks.TableProcessor(custom_tasks.LAYOUTS["global_warming"], self.folder)
+        with self.assertLogs("absl", "WARNING") as log:
+            self.assertLen(processor.get_examples("test", self.folder), 2)
+        self.assertIn("test.csv: skipped 1 of 3 rows", log.output[0])
 
     def test_missing_published_file_is_named(self):
         for name in ("airline", "newsgroups"):

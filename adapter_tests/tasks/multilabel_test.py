@@ -42,11 +42,15 @@ class MultilabelTest(HeadCase):
             (" a ,, b  c", ("a", "b c")),
             ('["a", "b\\nc"]', ("a", "b c")),
             ("[b", ("[b",)),
+            ("(a),{b}", ("(a)", "{b}")),
             ("", ()),
         ):
             self.assertEqual(KIND.parse_label(text, "f, line 2"), expected)
         for text, part in (
-            ("['a', 'b']", "not valid JSON"),
+            ("['a', 'b']", "not a JSON list"),
+            ("{'a', 'b'}", "not a JSON list"),
+            ("('a',)", "not a JSON list"),
+            ('{"a": 1, "b": 0}', "not a JSON list"),
             ("[null]", "found null in a list"),
             ('["a,b"]', 'found "a,b" in a list'),
         ):

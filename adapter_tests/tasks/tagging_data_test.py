@@ -85,7 +85,7 @@ class ColumnsTest(TaggingFileTestCase):
         self.assertIn("line 2 is taken for a comment", log.output[0])
 
     def test_hashtags_in_tab_separated_files_are_words(self):
-        content = "# id\tx\na\tX\n#ff\t#\n#MeToo\tB-EVENT\n"
+        content = "#\n# id\tx\na\tX\n#ff\t#\n#MeToo\tB-EVENT\n"
         self.assertEqual(self.sentences(content), [(["a", "#ff", "#MeToo"], ["X", "#", "B-EVENT"])])
 
     def test_tags_with_white_space_need_json_lines(self):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import signal
 import tempfile
@@ -577,9 +578,11 @@ class ConnectTest(RefusalTestCase):
         self.assertEqual((run.tpu_cluster, run.master), (None, None))
 
     def test_batch_must_split_into_equal_parts(self):
-        def parts(count, batch_size, use_tpu=False):
+        def parts(count, batch_size, *arguments, use_tpu=False):
             values = classifier_config(
-                f"--gradient_accumulation_steps={count}", f"--train_batch_size={batch_size}"
+                f"--gradient_accumulation_steps={count}",
+                f"--train_batch_size={batch_size}",
+                *arguments,
             )
             with mock.patch.object(devices, "find_tpu", return_value=(use_tpu, None)):
                 estimator.connect_for_training(values, "out")
@@ -587,9 +590,20 @@ class ConnectTest(RefusalTestCase):
         parts(4, 12)
         parts(1, 7)
         parts(2, 32, use_tpu=True)  # Parts of 2 on each of 8 cores.
+        parts(5, 12, "--do_predict", use_tpu=True)  # Nothing is trained.
         named = ["--gradient_accumulation_steps=5", "--train_batch_size=12"]
         self.assert_refused(named, parts, 5, 12)
         self.assert_refused(["--num_tpu_cores=8"], parts, 8, 32, use_tpu=True)
+
+    def test_cluster_of_the_environment_is_hidden_from_tpus(self):
+        cluster = {"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
+        run = estimator.RunSettings("out", num_tpu_cores=8)
+        settings = mock.Mock(use_tpu=True, random_seed=1)
+        with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(cluster)), mock.patch.object(
+            estimator.tf_estimator.tpu, "TPUEstimator"
+        ) as built, mock.patch.object(estimator, "model_fn_builder"):
+            estimator.build_estimator(settings, run, None)
+        self.assertTrue(built.call_args[1]["config"].is_chief)
 
     def test_recomputation_on_a_tpu_needs_tensorflow_2(self):
         def settings(version, use_tpu=True):
