@@ -767,15 +767,18 @@ class ForwardPass(NamedTuple):
         name: str = "dense",
         initializer_range: float = 0.02,
     ):
-        """Applies `layers.dense` to [rows, in]."""
-        return layers.dense(
-            rows,
-            units,
-            name,
-            activation=activation,
-            initializer_range=initializer_range,
-            parameters=self.parameters,
-        )
+        """Returns act(x W + b) for rows x [rows, in], [rows, units] of their dtype.
+
+        The float32 variables are `<name>/kernel` [in, units], from a truncated normal with stddev
+        `initializer_range`, and `<name>/bias`, from 0.
+        """
+        width = get_shape_list(rows, expected_rank=2, name=name)[-1]
+        initializer = create_initializer(initializer_range)
+        with tf.variable_scope(name):
+            kernel = self.parameters.get("kernel", [width, units], initializer)
+            bias = self.parameters.get("bias", [units], tf.zeros_initializer())
+            output = layers.affine(rows, kernel, bias)
+            return activation(output) if activation else output
 
     def dropout(self, tensor, dropout_prob: Optional[float]):
         """Applies `dropout` with this pass's key."""

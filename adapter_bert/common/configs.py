@@ -136,7 +136,7 @@ class PretrainedBert(NamedTuple):
 
     Attributes:
       config: `BertConfig`.
-      vocab_file: path of the WordPiece vocabulary; None if no text is read.
+      vocab_file: path of the WordPiece or SentencePiece vocabulary; None if no text is read.
       init_checkpoint: prefix of the checkpoint.
       do_lower_case: whether its text was lower-cased; None if unknown.
       config_file: path of the config; None if no flag names it.

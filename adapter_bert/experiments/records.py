@@ -177,9 +177,11 @@ def _read_lines(path):
 def _parse_record(line, where):
     """Returns a line's record, or None if the line is truncated."""
     try:
-        record = _parse_json(line)
-    except files.DuplicateKeyError as error:
+        record = files.parse_json(line)
+    except files.DuplicateKeyError as error:  # The line is complete but invalid.
         raise UserError(f"{where}: {error}; expected the record of a trial.") from error
+    except (ValueError, RecursionError):
+        record = None
     if _is_record(record):
         check_scores(record, where)
         _check_flags(record, where)
@@ -187,15 +189,6 @@ def _parse_record(line, where):
     if record is not None or not line.startswith("{"):
         raise UserError(f"{where}: expected the record of a trial.")
     return None
-
-
-def _parse_json(line):
-    try:
-        return files.parse_json(line)
-    except files.DuplicateKeyError:  # The line is complete but invalid.
-        raise
-    except (ValueError, RecursionError):
-        return None
 
 
 def _is_record(value):

@@ -126,7 +126,6 @@ class Source(NamedTuple):
 
     Attributes:
       name: the adapter's name.
-      version: version of the package; "" if unknown.
       hidden_size: the model's hidden size; None if unknown.
       adapter: the adapters' config.
       head: the head's config.
@@ -134,7 +133,6 @@ class Source(NamedTuple):
     """
 
     name: str
-    version: str
     hidden_size: Optional[int]
     adapter: Dict[str, Any]
     head: Dict[str, Any]
@@ -416,14 +414,8 @@ def read_files(folder: str, where: str) -> Source:
                     raise UserError(f"{path}: holds {current} twice, with two spellings.")
                 tensors[file, current] = value
     hidden_size = record.get("hidden_size")
-    return Source(
-        name,
-        str(record.get("version", "")),
-        hidden_size if type(hidden_size) is int else None,
-        adapter,
-        head,
-        tensors,
-    )
+    hidden_size = hidden_size if type(hidden_size) is int else None
+    return Source(name, hidden_size, adapter, head, tensors)
 
 
 def _tensor_file(folder: str, file: str) -> str:

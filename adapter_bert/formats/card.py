@@ -1,6 +1,6 @@
 """The card of a task adapter: README.md with description, usage, and front matter for the Hub.
 
-The card is generated from the adapter's description; no program reads it.
+The card is generated from the adapter's description; loading an adapter ignores it.
 """
 
 import json

@@ -3,7 +3,7 @@
     adapter/adapter.safetensors   the trained tensors (adapters, LayerNorms, head): float32, with
                                   the names and layouts of BERT's checkpoints
     adapter/adapter_config.json   a `Description`: task, labels, settings, scores, backbone
-    adapter/README.md             the card, for people; no program reads it
+    adapter/README.md             the card, for people; loading ignores it
 
 The JSON holds the SHA-256 of the safetensors file, whose metadata hold a copy of the JSON. So
 loading detects any changed bit, and files that do not belong together. Only "presentation" in the

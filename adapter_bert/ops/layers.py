@@ -404,37 +404,6 @@ def create_initializer(initializer_range: float = 0.02) -> Callable:
 # ---- Matrix products
 
 
-def dense(
-    input_tensor,
-    units: int,
-    name: str,
-    *,
-    activation: Optional[Callable] = None,
-    initializer_range: float = 0.02,
-    parameters: Parameters = VARIABLES,
-):
-    """Returns act(x W + b), with float32 variables `<name>/kernel` and `<name>/bias`.
-
-    Args:
-      input_tensor: float Tensor [rows, in], x; its dtype is that of the product and of the result.
-      units: the width of the output.
-      name: variable scope.
-      activation: act, a function from Tensors to Tensors; None for the identity.
-      initializer_range: stddev of the truncated normal that initializes W; b is initialized to 0.
-      parameters: the source of W and b.
-
-    Returns:
-      float Tensor [rows, units].
-    """
-    rows = get_shape_list(input_tensor, expected_rank=2, name=name)
-    with tf.variable_scope(name):
-        initializer = create_initializer(initializer_range)
-        kernel = parameters.get("kernel", [rows[-1], units], initializer)
-        bias = parameters.get("bias", [units], tf.zeros_initializer())
-        output = affine(input_tensor, kernel, bias)
-        return activation(output) if activation else output
-
-
 def affine(input_tensor, kernel, bias):
     """Returns x W + b, after casting W and b to the dtype of x.
 

@@ -11,7 +11,7 @@ from adapter_bert.formats import task_adapter
 
 HEAD = ("output_weights", "output_bias")
 
-# The variants that the encoders of several tasks compute. The tables' names cover sites.
+# The variants that the encoders of several tasks compute. Each site has tables of its own.
 _VARIANTS = {
     "sites": tuple(configs.SITES),
     "placement": ("sequential", "parallel"),

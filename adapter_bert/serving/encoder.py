@@ -245,7 +245,7 @@ class _GatheredRows(modeling.Parameters):
 def _adapter_function(
     architecture: compatibility.Architecture, tables: Tables, slots: SlotIndices
 ) -> Callable:
-    """Returns `adapters.feedforward_adapter` with weights per example."""
+    """Returns `modeling.feedforward_adapter` with weights per example."""
     act = modeling.get_activation(architecture.activation) or tf.identity
     interact = adapters.INTERACTIONS[architecture.interaction]
 

@@ -58,7 +58,7 @@ class Engine:
         }
         self._sessions: Dict[Architecture, Any] = {}
         self._lock = threading.Lock()  # Of changes to the sessions; batches never take it.
-        self._has_changed = False  # The BERT's files, since they were first loaded.
+        self._has_changed = False  # Whether the BERT's files changed since they were loaded.
 
     def _load_backbone(self) -> onnx_backbone.Backbone:
         return onnx_backbone.load(self._init_checkpoint, self._config)

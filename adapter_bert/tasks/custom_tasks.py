@@ -1,6 +1,6 @@
 """Classification tasks in tables with named columns: the user's own, and those of the paper.
 
-`LAYOUTS` has the 17 additional tasks of Houlsby et al. 2019 (section 3.4, table 3), as their files
+`LAYOUTS` has the 17 additional tasks of Houlsby et al. 2019 (section 3.3, table 3), as their files
 are published.
 """
 
@@ -187,11 +187,6 @@ LAYOUTS = {
 }
 
 
-def layout_of(task_name: str) -> Optional[Layout]:
-    """Returns the `Layout` of one of `LAYOUTS` by its name, in any case, or None."""
-    return LAYOUTS.get(task_name.lower().replace("-", "_"))
-
-
 def look_up(
     task_name: Optional[str], custom: Optional[Layout] = None
 ) -> Tuple[Union[Layout, TaskProcessor], str]:
@@ -210,7 +205,8 @@ def look_up(
     """
     if not task_name:
         raise UserError("--task_name is required, for example --task_name=MRPC.")
-    layout = custom if task_name.lower() == "custom" else layout_of(task_name)
+    name = task_name.lower().replace("-", "_")
+    layout = custom if name == "custom" else LAYOUTS.get(name)
     if layout is not None:
         return layout, layout.name
     processor = get_processor(task_name, [*LAYOUTS, "custom"])

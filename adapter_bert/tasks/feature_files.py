@@ -26,7 +26,6 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_features
 
 POOLINGS = ("tokens", "cls", "mean")
-FORMATS = (".npy", ".npz")  # Any other extension means JSON lines.
 
 
 @dataclasses.dataclass(eq=False)
@@ -235,7 +234,7 @@ class FeatureWriter:
     """A context manager that writes a file of outputs atomically.
 
     Args:
-      path: of the file; its extension selects the format, see `FORMATS`.
+      path: of the file; ending in .npy or .npz for arrays; any other means JSON lines.
       num_texts: N.
       config: has layers and pooling.
       hidden_size: D.

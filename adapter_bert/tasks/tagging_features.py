@@ -19,8 +19,8 @@ IGNORED = 0  # No tag is read at this position.
 UNKNOWN = 1  # A tag is read here, but the true one is unknown or not in the task's labels.
 FIRST_TAG = 2
 
-_MAX_CACHED_WORDS = 100000  # Words of a tokenizer whose pieces are cached,
-_MAX_CACHED_LENGTH = 30  # if they have at most this many characters.
+_MAX_CACHED_WORDS = 100000  # Per tokenizer.
+_MAX_CACHED_LENGTH = 30  # Characters of a cached word.
 _CACHES: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Tokenizer → word → ids.
 _TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
