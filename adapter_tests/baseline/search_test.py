@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import inspect
 import json
 import os
 import signal
@@ -271,6 +272,8 @@ class SharedTest(SearchTestCase):
         os.chdir(self.get_temp_dir())
         os.makedirs("folder")
         lock = optuna.storages.journal.JournalFileOpenLock
+        if "grace_period" not in inspect.signature(lock).parameters:
+            self.skipTest("this Optuna breaks no locks")
         lock("folder/journal").acquire()  # As a killed process leaves it.
         quick = functools.partial(lock, grace_period=3)
         with mock.patch.object(optuna.storages.journal, "JournalFileOpenLock", quick):

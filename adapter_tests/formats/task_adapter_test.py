@@ -47,18 +47,15 @@ class SaveTest(TaskAdaptersTestCase):
 
     def test_adapter_replaced_while_it_is_read_loads(self):
         self.save(seed=1)
-        read_bytes = task_adapter.files.read_bytes
+        read_bytes, later = task_adapter.files.read_bytes, []
 
         def replace_first(path, where):
-            with mock.patch.object(task_adapter.files, "read_bytes", read_bytes):
-                replacing.stop()
+            if not later:
                 later.append(self.save(seed=2))
-                return read_bytes(path, where)
+            return read_bytes(path, where)
 
-        later = []
-        replacing = mock.patch.object(task_adapter.files, "read_bytes", replace_first)
-        replacing.start()
-        self.assert_equal_adapters(task_adapter.load(self.folder), later[0])
+        with mock.patch.object(task_adapter.files, "read_bytes", replace_first):
+            self.assert_equal_adapters(task_adapter.load(self.folder), later[0])
 
     def test_tensors_are_sorted_by_name(self):
         names = list(self.save().tensors)
