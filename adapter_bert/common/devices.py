@@ -1,8 +1,10 @@
 """The devices of a run: finds TPUs and GPUs, configures sessions and chooses the precision."""
 
+import ctypes
 import functools
 import math
 import socket
+import sys
 import time
 
 import tensorflow.compat.v1 as tf
@@ -16,6 +18,8 @@ from adapter_bert.common.errors import UserError
 _BFLOAT16_NAMES = {"avx512_bf16", "amx_bf16", "bf16"}
 _MIN_SPEEDUP = 1.15  # bfloat16 keeps only 8 significant bits, so it must be clearly faster.
 _TIMED_TOKENS, _TIMED_SECONDS, _MIN_REPEATS = 128, 0.05, 3
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # Parameters of mallopt, in glibc's malloc.h.
 
 _CONNECT_TIMEOUT_SECONDS = 10
 _TIMEOUT_SECONDS = 60  # A TPU that was just started answers late.
@@ -123,13 +127,16 @@ def session_config(one_device=True):
 
     One inter-op thread fixes the order of operations; each operation still uses all cores. GPUs are
     not deterministic in any case, so there all threads stay. On a GPU it disables TF32, TensorFlow
-    2's default, which rounds the factors of float32 products to 11 significant bits.
+    2's default, which rounds the factors of float32 products to 11 significant bits. Without a GPU,
+    the process keeps the memory that it frees.
 
     Args:
       one_device: bool; False keeps all threads, as several devices (or a TPU and its input
         pipeline) must run in parallel.
     """
-    if has_gpu() and _has_tensorflow_2():
+    if not has_gpu():
+        _keep_freed_memory()
+    elif _has_tensorflow_2():
         tf.config.experimental.enable_tensor_float_32_execution(False)
     threads = 1 if one_device and not has_gpu() else 0
     config = tf.ConfigProto(
@@ -142,6 +149,19 @@ def session_config(one_device=True):
     config.graph_options.rewrite_options.disable_meta_optimizer = not has_gpu()
     config.graph_options.optimizer_options.do_function_inlining = True
     return config
+
+
+def _keep_freed_memory():
+    """Lets glibc reuse the memory of freed tensors.
+
+    `Dataset.from_generator` of TensorFlow 2.21 lowers glibc's M_MMAP_THRESHOLD to 128 KB: from then
+    on, each larger tensor of each step gets new pages from the kernel.
+    """
+    # Alpine's musl has no mallopt.
+    mallopt = sys.platform == "linux" and getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def choose_precision(precision, use_tpu, width, recorded=None):

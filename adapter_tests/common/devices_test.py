@@ -1,9 +1,11 @@
 """Tests of devices.py on a machine without a TPU: a run falls back or fails at once."""
 
+import ctypes
 import functools
 import http.server
 import itertools
 import os
+import resource
 import socket
 import threading
 import time
@@ -226,6 +228,26 @@ class SessionConfigTest(tf.test.TestCase):
         with mock.patch.object(devices, "has_gpu", return_value=True):
             devices.session_config()
         self.assertFalse(tf.config.experimental.tensor_float_32_execution_enabled())
+
+    @unittest.skipUnless(hasattr(ctypes.CDLL(None), "mallopt"), "this C library is not glibc")
+    def test_freed_memory_is_reused_after_a_dataset_from_a_generator(self):
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype = ctypes.c_void_p
+
+        def new_pages():
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+            block = ctypes.c_void_p(libc.malloc(16 << 20))
+            ctypes.memset(block, 1, 16 << 20)
+            libc.free(block)
+            return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+        with tf.Graph().as_default():
+            dataset = tf.data.Dataset.from_generator(lambda: iter([1]), tf.int32)
+            element = tf.data.make_one_shot_iterator(dataset).get_next()
+            with tf.Session(config=devices.session_config()) as session:
+                self.assertEqual(session.run(element), 1)
+        new_pages()
+        self.assertLess(new_pages(), 100)
 
     def test_operations_do_not_overlap_after_an_earlier_session(self):
         """A process's first session decides the number of threads of all later ones."""
