@@ -157,15 +157,6 @@ def printable_text(text: Union[str, bytes]) -> str:
     return convert_to_unicode(text)
 
 
-def _read_file(path: str, argument: str) -> bytes:
-    """Returns the content of the file that `argument` names."""
-    try:
-        with files.open_file(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UserError(f"{argument} {path} cannot be read: {files.reason(error)}") from error
-
-
 def load_vocab(vocab_file: str) -> Dict[str, int]:
     """Returns a WordPiece vocabulary from a UTF-8 file with one token per line; ids start at 0.
 
@@ -177,7 +168,7 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
     Raises:
       UserError: the file cannot be read, is empty, or is not UTF-8.
     """
-    data = _read_file(vocab_file, "vocab_file")
+    data = files.read_bytes(vocab_file, f"vocab_file {vocab_file}")
     try:
         # "-sig": a byte order mark must not become part of the first token.
         text = data.decode("utf-8-sig")
@@ -286,7 +277,7 @@ class FullTokenizer:
             self.basic_tokenizer = BasicTokenizer(do_lower_case)
             self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
-        content = _read_file(source, "vocab_file")
+        content = files.read_bytes(source, f"vocab_file {source}")
         versions = [unicodedata.unidata_version]
         if spm_model_file:
             versions.append(getattr(sentencepiece, "__version__", ""))  # Missing in old versions.
@@ -426,7 +417,8 @@ class _SentencePieceTokenizer:
         self.do_lower_case = do_lower_case
         self._model = sentencepiece.SentencePieceProcessor()
         try:
-            self._model.LoadFromSerializedProto(_read_file(model_file, "spm_model_file"))
+            content = files.read_bytes(model_file, f"spm_model_file {model_file}")
+            self._model.LoadFromSerializedProto(content)
         except RuntimeError as error:
             raise UserError(
                 f"spm_model_file {model_file} is not a SentencePiece model (*.model)"

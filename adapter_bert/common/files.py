@@ -586,14 +586,9 @@ def sha256(path: str) -> str:
       UserError: the file cannot be read.
     """
     digest = hashlib.sha256()
-    try:
-        with open_file(path, "rb") as reader:
-            for content in iter(lambda: reader.read(1 << 20), b""):
-                digest.update(content)
-    except FileNotFoundError as error:
-        raise UserError(f"{_visible(path)} does not exist.") from error
-    except OSError as error:
-        raise UserError(f"{_visible(path)} cannot be read ({reason(error)}).") from error
+    with convert_read_errors(_visible(path)), open_file(path, "rb") as reader:
+        for content in iter(lambda: reader.read(1 << 20), b""):
+            digest.update(content)
     return digest.hexdigest()
 
 

@@ -156,16 +156,12 @@ def _articles(input_file: str) -> Iterator[Any]:
     """Yields the articles of a file."""
     has_articles = False
     try:
-        with files.open_file(input_file, "rb") as reader:
+        with files.convert_read_errors(input_file), files.open_file(input_file, "rb") as reader:
             if reader.read(3) != b"\xef\xbb\xbf":  # A byte order mark.
                 reader.seek(0)
             for article in _items_of_data(reader):
                 has_articles = True
                 yield article
-    except FileNotFoundError as error:
-        raise UserError(f"{input_file} does not exist.") from error
-    except OSError as error:
-        raise UserError(f"{input_file} cannot be read: {files.reason(error)}.") from error
     except files.DuplicateKeyError as error:
         raise UserError(f"{input_file}: {error}; expected each key once.") from error
     except (ijson.JSONError, UnicodeDecodeError) as error:

@@ -96,7 +96,7 @@ class ObjectTest(FilesTestCase):
     def test_errors_quote_blank_paths(self):
         with self.assertRaisesRegex(UserError, "^' ': cannot be read"):
             files.read_object(" ")
-        with self.assertRaisesRegex(UserError, "^' ' does not exist"):
+        with self.assertRaisesRegex(UserError, "^' ' cannot be read"):
             files.sha256(" ")
         with self.assertRaisesRegex(UserError, "^'' cannot be written"), files.convert_write_errors(
             ""

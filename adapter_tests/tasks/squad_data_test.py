@@ -123,7 +123,7 @@ class ReadTest(FileTestCase):
 
     def test_missing_or_unreadable_file_is_refused(self):
         path = os.path.join(self.folder, "none.json")
-        self.assert_refused([path, "does not exist"], squad_data.read_squad_examples, path, True)
+        self.assert_refused([path, "No such file"], squad_data.read_squad_examples, path, True)
         os.mkdir(path)
         self.assert_refused([path, "cannot be read"], squad_data.read_squad_examples, path, True)
 
