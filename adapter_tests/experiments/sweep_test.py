@@ -602,7 +602,7 @@ class SweepsTest(SweepsTestCase):
         with self.assertRaisesRegex(UserError, r"--init_checkpoint=.*\$NO_DIR is not set"):
             self.sweep([1], {"init_checkpoint": "$NO_DIR/bert_model.ckpt"})
         os.environ["BERT_BASE_DIR"] = self.scripts
-        with self.assertRaisesRegex(UserError, "index does not exist|no bert"):
+        with self.assertRaisesRegex(UserError, "index cannot be read|no bert"):
             self.sweep([1])
         self.assertEqual(self.starts(), [])
 
