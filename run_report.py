@@ -83,7 +83,8 @@ def run(values):
     if config.compare or config.labels:
         if len(config.compare) != 2 or not config.labels:
             raise UserError("--compare requires two files of predictions, and --labels.")
-        if config.records or config.ablations or config.searches or not _is_all(config):
+        others = "records", "ablations", "searches", "tasks", "select_by", "name"
+        if config.changed_flags(others) or not _is_all(config):
             raise UserError("--compare needs no flag of tables and figures; remove them.")
         first, second = config.compare
         return significance.describe(significance.compare(first, second, config.labels))
@@ -136,7 +137,10 @@ def _read_results(config):
     trainings = [record for record in trainings if record["status"] == records.DONE]
     if not (trainings or ablations or searches):
         raise UserError(f"--records={config.records}: the folder has no finished run.")
-    _check_backbones(trainings, ablations)
+    records.check_same_backbone(trainings, "--records")
+    backbones = {r["backbone"]["fingerprint"] for r in trainings if r.get("backbone")}
+    if len(backbones | {ablation.backbone for ablation in ablations}) > 1:
+        raise UserError("--ablations: another BERT than that of the other files or of --records.")
     tasks = {result["task"] for result in (*trainings, *searches)}
     tasks |= {ablation.task for ablation in ablations}
     for task in config.tasks:
@@ -147,37 +151,10 @@ def _read_results(config):
     def select(results):
         return [result for result in results if result["task"] in (config.tasks or tasks)]
 
-    _check_data(select(trainings))
+    records.check_same_data(select(trainings), "--records")
     trainings = selection.by_criterion(select(trainings), config.select_by)
     ablations = [ablation for ablation in ablations if ablation.task in (config.tasks or tasks)]
     return reports.Results(trainings, ablations, select(searches))
-
-
-def _check_backbones(trainings, ablations):
-    """Raises UserError if the runs used several BERTs, which the tables do not distinguish."""
-    backbones = [record["backbone"] for record in trainings if record.get("backbone")]
-    names = {backbone["fingerprint"]: backbone["name"] for backbone in backbones}
-    if len(names) > 1:
-        raise UserError(
-            "--records: found runs of several BERTs"
-            f" ({', '.join(sorted(map(str, names.values())))}); use one folder per BERT."
-        )
-    if len({*names, *(ablation.backbone for ablation in ablations)}) > 1:
-        raise UserError("--ablations: another BERT than that of the other files or of --records.")
-
-
-def _check_data(trainings):
-    """Raises UserError if a task's runs read different data."""
-    digests = {}
-    for record in trainings:
-        for split, digest in record.get("data", {}).items():
-            key = (record["script"], record["task"], split)
-            if digests.setdefault(key, digest) != digest:
-                raise UserError(
-                    f"--records: found runs of {record['task']} on different data (digests"
-                    f" {digests[key]} and {digest} of the {split} split); use one folder per"
-                    " data set."
-                )
 
 
 define_flags = ReportConfig.define_flags

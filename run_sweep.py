@@ -182,6 +182,7 @@ def _trials(config):
 
 
 def _chosen_grids(config):
+    flag = f"--chosen_from={config.chosen_from}"
     paths.existing_folder(config.chosen_from, "--chosen_from")
     # Without the baseline's records: its settings come from its own search.
     done = [
@@ -190,7 +191,9 @@ def _chosen_grids(config):
         if record["status"] == DONE and record["script"] in grids.scripts()
     ]
     if not done:
-        raise UserError(f"--chosen_from={config.chosen_from}: the folder has no finished run.")
+        raise UserError(f"{flag}: the folder has no finished run.")
+    records.check_same_backbone(done, flag)
+    records.check_same_data(done, flag)
     return selection.chosen_grids(selection.by_criterion(done, config.select_by or "score"))
 
 

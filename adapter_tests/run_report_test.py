@@ -147,6 +147,9 @@ class RunReportTest(tf.test.TestCase):
         a, b, labels = (os.path.join(self.folder, n) for n in ("a.tsv", "b.tsv", "labels.tsv"))
         lines = self.run_report(f"--compare={a},{b}", f"--labels={labels}", records=False)
         self.assertIn("Accuracy: first 100.00%, second 50.00%, of 2 rows", lines)
+        for unused in ("--tasks=MRPC", "--select_by=score", "--name=x"):
+            with self.assertRaisesRegex(UserError, "^--compare needs no flag of tables"):
+                self.run_report(f"--compare={a},{b}", f"--labels={labels}", unused, records=False)
         self.assertRegex(lines[-1], "p = 1$")
         self.assert_refused("--compare requires two files", f"--compare={a}", f"--labels={labels}")
         self.assert_refused("--compare requires two files", f"--compare={a},{b}")

@@ -156,3 +156,15 @@ class RunSweepTest(tf.test.TestCase):
             self.assertLen(adapters, 3)
             self.assertTrue(all(f"--learning_rate={rate} " in command for command in adapters))
             self.assertLen([command for command in commands if "--tuning=full" in command], 3)
+
+    def test_chosen_from_refuses_several_data_sets_and_berts(self):
+        for name, values in (
+            ("data", [{"train": "a1"}, {"train": "b2"}]),
+            ("backbone", [{"name": n, "fingerprint": n} for n in ("base", "large")]),
+        ):
+            with open(os.path.join(self.root, "results.jsonl"), "w") as writer:
+                for entry, value in zip(seeds("MRPC", [0.7, 0.8], score="f1"), values):
+                    writer.write(json.dumps({**entry, name: value}) + "\n")
+            expected = "^--chosen_from=.*: found runs of (MRPC on different data|several BERTs)"
+            with self.assertRaisesRegex(UserError, expected):
+                self.run_sweep(f"--chosen_from={self.root}", "--dry_run")

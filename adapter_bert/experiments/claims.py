@@ -114,10 +114,9 @@ def side(label, records, split=VALIDATION):
     return Side(label, {task: by_task[task] for task in chosen}, chosen)
 
 
-def sides_of(by_label, split=VALIDATION):
+def sides_of(by_label):
     """Returns the `Side`s of methods, from label to records, at equal numbers of epochs."""
-    by_label = selection.at_equal_epochs(by_label)
-    return [side(label, records, split) for label, records in by_label.items()]
+    return [side(*item) for item in selection.at_equal_epochs(by_label).items()]
 
 
 def difference(first, second, min_tasks=1):

@@ -178,7 +178,7 @@ def _has_effect(name, grid):
     methods = set(methods if isinstance(methods, list) else [methods])
     if name == "train_pooler":  # The other methods always train it.
         return not methods <= set(configs.BERT_METHODS)
-    return "adapters" in methods or not name.startswith("adapter_")
+    return "adapters" in methods or not name.startswith(("adapter_", "layer_norms"))
 
 
 def expand_grids(grids, only=(), source="grid"):

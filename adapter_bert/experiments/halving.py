@@ -21,7 +21,7 @@ def admitted_keys(trials, records):
     Settings of the same task, method, size and design (`selection.curve_point`) are compared by the
     mean over seeds of `selection.criterion_points`. Of n settings, n / 2 remain, rounded up; ties
     go to the one that the grid lists first. A failed trial loses to all others. A setting without a
-    number of epochs skips that stage.
+    number of epochs has the default.
 
     Args:
       trials: ordered dict from keys to `grids.Trial`.
@@ -34,7 +34,7 @@ def admitted_keys(trials, records):
     for key, trial in trials.items():
         flags = dict(trial.flags)
         point = selection.curve_point({"script": trial.script, "flags": flags})
-        epochs = flags.get(_EPOCHS, 0)
+        epochs = selection.schedule_of({"script": trial.script, "flags": flags})[_EPOCHS]
         if isinstance(epochs, (str, bool)):
             raise UserError(f"--halving: {_EPOCHS} is {epochs!r}; expected a number.")
         setting = selection.key_of(

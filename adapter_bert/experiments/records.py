@@ -109,6 +109,32 @@ def append(folder, shard, record):
         writer.write(line.encode())
         writer.flush()
         os.fsync(writer.fileno())
+        files.sync(folder)  # The file may be new.
+
+
+def check_same_backbone(trainings, flag):
+    """Raises UserError if the runs used several BERTs, which tables do not distinguish."""
+    backbones = [record["backbone"] for record in trainings if record.get("backbone")]
+    names = {backbone["fingerprint"]: backbone["name"] for backbone in backbones}
+    if len(names) > 1:
+        raise UserError(
+            f"{flag}: found runs of several BERTs ({', '.join(sorted(map(str, names.values())))});"
+            " use one folder per BERT."
+        )
+
+
+def check_same_data(trainings, flag):
+    """Raises UserError if a task's runs read different data."""
+    digests = {}
+    for record in trainings:
+        for split, digest in record.get("data", {}).items():
+            key = (record["script"], record["task"], split)
+            if digests.setdefault(key, digest) != digest:
+                raise UserError(
+                    f"{flag}: found runs of {record['task']} on different data (digests"
+                    f" {digests[key]} and {digest} of the {split} split); use one folder per"
+                    " data set."
+                )
 
 
 def check_scores(record, where):

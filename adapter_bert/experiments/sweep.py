@@ -35,8 +35,13 @@ from adapter_bert.training import output_dir, progress
 
 _POLL_SECONDS = 0.3
 
-KEEP = ("adapters", "scores", "all")  # Files that stay of a finished trial.
-
+# From --keep to patterns of the files to remove from a finished trial's folder.
+_DISCARDED = {
+    "adapters": checkpoints.TRAINING_FILES,
+    "scores": (*checkpoints.TRAINING_FILES, task_adapter.FOLDER),
+    "all": (),
+}
+KEEP = tuple(_DISCARDED)
 
 # Flags of the BERT's files that its checkpoint does not contain.
 _BERT_FILES = ("bert_config_file", "vocab_file", "spm_model_file")
@@ -98,7 +103,11 @@ class Sweep:
         if files.is_remote(settings.folder):
             raise UserError(f"--output_dir={settings.folder}: a sweep needs a local folder.")
         output_dir.check_path(settings.folder)
-        extra_flags = dict(_parse_flag(flag) for flag in settings.extra_flags)
+        extra_flags = {}
+        for name, value in map(_parse_flag, settings.extra_flags):
+            if name in extra_flags:
+                raise UserError(f"--{name} is given twice.")
+            extra_flags[name] = value
         for trial in trials:
             duplicates = sorted(extra_flags.keys() & dict(trial.flags))
             if duplicates:
@@ -265,6 +274,12 @@ class Sweep:
                 queue.append(key)
             elif self.records().get(key) != self._initial_records.get(key):
                 log.close()  # Another sweeper has finished it.
+            elif self._has_changed_data(key):
+                log.close()
+                raise UserError(
+                    f"{self.trials[key].task}: its data have changed since the sweep began, or"
+                    " cannot be read; run the sweep again."
+                )
             else:
                 logging.info("Running %s", self.name(key))
                 cores = _assigned_cores(slot, self._settings.jobs)
@@ -295,7 +310,7 @@ class Sweep:
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
-            folder.mark_for_cleanup(_discarded_patterns(self._settings.keep))
+            folder.mark_for_cleanup(_DISCARDED[self._settings.keep])
         records.append(self._settings.folder, self._settings.shard, record)
         if is_done:
             folder.clean_up()
@@ -321,11 +336,11 @@ class Sweep:
     def _precision_flags(self, key):
         """Returns --precision for a trial with "auto": measured once per BERT's width.
 
-        An interrupted trial resumes with its precision.
+        A trial that has a checkpoint resumes with its precision.
         """
         flags = self._expanded_locations(self.trials[key])
-        has_begun = os.path.exists(os.path.join(self._folder(key), paths.SETTINGS_FILE))
-        if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or has_begun:
+        is_resumed = output_dir.OutputDir(self._folder(key)).has_checkpoints()
+        if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or is_resumed:
             return []
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
         width, path = (config.hidden_size, config.intermediate_size), self._precisions
@@ -343,14 +358,6 @@ class Sweep:
 
     def _trial_folder(self, key):
         return TrialFolder(self._folder(key))
-
-
-def _discarded_patterns(keep):
-    """Returns the patterns of the files to remove from a finished trial's folder."""
-    if keep == "all":
-        return ()
-    adapter_folder = (task_adapter.FOLDER,) if keep == "scores" else ()
-    return (*checkpoints.TRAINING_FILES, *adapter_folder)
 
 
 def _describe_record(record):
@@ -389,7 +396,7 @@ def _check_names(trials):
             if earlier != task:
                 raise UserError(
                     f"{task} and {earlier} have the same name, {trial.task}; rename a folder, or"
-                    " use one sweep for each."
+                    " give each its own sweep and --output_dir."
                 )
 
 

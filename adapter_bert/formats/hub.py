@@ -68,9 +68,9 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
     folder = files.current_folder(folder)
     contents = {}
     for name in _FILES:
-        if files.exists(os.path.join(folder, name)):
-            with files.open_file(os.path.join(folder, name), "rb") as reader:
-                contents[name] = reader.read()
+        path = os.path.join(folder, name)
+        if files.exists(path):
+            contents[name] = files.read_bytes(path, f"ADAPTER_DIR {path}")
     if card.FILE not in contents:
         contents[card.FILE] = task_adapter.card_of(adapter).encode()
     library = _library()

@@ -304,8 +304,8 @@ def _activation_of(folder: str, where: str) -> Optional[str]:
     path = os.path.join(folder, "keras_metadata.pb")
     if not files.exists(path):
         return None
-    with files.open_file(path, "rb") as reader:
-        metadata = reader.read().decode("utf-8", "replace")
+    check_inside(folder, [path], where)
+    metadata = files.read_bytes(path, f"{where} {path}").decode("utf-8", "replace")
     if re.search(r'"norm_first": true', metadata):
         raise UserError(f"{where} normalizes before each layer (norm_first), unlike BERT.")
     names = set(re.findall(r'"inner_activation": "(?:\w+>)?(\w+)"', metadata))

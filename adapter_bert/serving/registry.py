@@ -245,7 +245,7 @@ class ServedTasks:
         """Adds a task adapter to the bank as the next version of a task."""
         version = self._versions[name] + 1
         parent, number = posixpath.split(folder)
-        if number.isdigit() and parent == posixpath.join(self._root or "", name):
+        if number.isdecimal() and parent == posixpath.join(self._root or "", name):
             version = max(version, int(number))
         key, where = f"{name}@{version}", f"Task {name}:"
         description = self._bank.add(key, folder, lazy=lazy, label=where)

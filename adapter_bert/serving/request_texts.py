@@ -128,7 +128,7 @@ class TaskTexts:
             return EncodedRequest(*self._read_texts(words))
         unknown_fields = set(instance) - set(self.fields)
         if unknown_fields or not set(self.fields[:num_required]) <= set(instance):
-            present = ", ".join(sorted(instance)) or "nothing"
+            present = ", ".join(sorted(map(str, instance))) or "nothing"
             raise UserError(f"found {present[:100]}; expected {self._expected_fields()}")
         for name, text in instance.items():
             self._check_text(name, text)
@@ -162,7 +162,7 @@ class TaskTexts:
             )
 
     def _encode_ids(self, instance: Dict[str, Any]) -> EncodedRequest:
-        unknown_fields = sorted(set(instance) - set(_ID_FIELDS))
+        unknown_fields = sorted(map(str, set(instance) - set(_ID_FIELDS)))
         if unknown_fields:
             raise UserError(
                 f"found {unknown_fields[0][:100]!r}; expected only {', '.join(_ID_FIELDS)}"

@@ -440,7 +440,10 @@ class RestApi:
                 raise Refused(413, f"the answer has over {_MAX_LABELS:,} labels")
             num_rows += len(requests[-1].rows)
             if num_rows > self._queue.max_rows:
-                raise Refused(413, f"the texts have over {self._queue.max_rows} windows")
+                raise Refused(
+                    413,
+                    f"the request has over {self._queue.max_rows} rows (a long text has several)",
+                )
         return _Prediction(requests, tasks, is_columnar)
 
     def _check_length(self, request: Request, max_bytes: int) -> int:

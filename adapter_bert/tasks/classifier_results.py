@@ -215,7 +215,9 @@ def _file_name(name: str, split: str, extension: str = ".tsv") -> str:
 
 def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
     path = posixpath.join(folder, name)
-    files.write_atomically(path, "".join("\t".join(row) + "\n" for row in rows))
+    # Labels of a converted adapter may contain tabs and line breaks.
+    lines = ("\t".join(" ".join(field.split()) for field in row) for row in rows)
+    files.write_atomically(path, "".join(line + "\n" for line in lines))
     return path
 
 

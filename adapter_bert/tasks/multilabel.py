@@ -41,10 +41,10 @@ class Multilabel(text_kind.TextKind):
                 )
             labels = text.split(",")
         for label in labels:
-            if label is None or "," in str(label):
+            if label is None or isinstance(label, (bool, list, dict)) or "," in str(label):
                 raise UserError(
-                    f"{where}: found {json.dumps(label)} in a list; labels must not be null or"
-                    " contain commas, which separate labels in other files."
+                    f"{where}: found {json.dumps(label)} in a list; labels must be texts or"
+                    " numbers, without commas, which separate labels in other files."
                 )
         # Labels from JSON may contain line breaks or tabs, which table files cannot hold.
         return tuple(label for label in (" ".join(str(part).split()) for part in labels) if label)

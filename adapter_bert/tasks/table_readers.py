@@ -1,6 +1,7 @@
 """Readers of .tsv, .csv and .jsonl files that check every line."""
 
 import codecs
+import contextlib
 import csv
 import io
 import json
@@ -111,7 +112,7 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
     """Returns the texts in folders that have a subfolder per label and a file per text.
 
     Args:
-      paths: list of folders; files are UTF-8 or Latin-1.
+      paths: list of folders; files are UTF-8 or Latin-1. Hidden files and folders are skipped.
       columns: names for the label's column and the text's.
 
     Returns:
@@ -122,11 +123,10 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
     """
     texts = []
     for path in paths:
-        for label in sorted(files.listdir(path)):
-            folder = os.path.join(path, label.rstrip("/"))
+        for label in _visible_names(path):
+            folder = os.path.join(path, label)
             if files.isdir(folder):
-                names = sorted(files.listdir(folder))
-                texts += [(label.rstrip("/"), os.path.join(folder, name)) for name in names]
+                texts += [(label, os.path.join(folder, name)) for name in _visible_names(folder)]
     if not texts:
         raise UserError(f"{paths[0]}: found no text, expected a folder of texts for each label.")
     rows = []
@@ -135,6 +135,10 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
         text = data.decode("utf-8" if _is_utf8(data) else "latin-1")
         rows.append(Row(number, [label, text]))
     return Table(paths[0], tuple(columns), rows)
+
+
+def _visible_names(folder: str) -> List[str]:
+    return sorted(n.rstrip("/") for n in files.listdir(folder) if not n.startswith("."))
 
 
 def _is_utf8(data):
@@ -183,19 +187,17 @@ def _parse_tabs(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
-    previous_limit = csv.field_size_limit(_CSV_FIELD_LIMIT)
     reader, start_line = csv.reader(lines, strict=True), 1
     try:
-        for fields in reader:
-            yield Row(start_line, fields)
-            start_line = reader.line_num + 1
+        with _long_csv_fields():
+            for fields in reader:
+                yield Row(start_line, fields)
+                start_line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
             f"{path}, line {start_line}: found a row that is not valid CSV ({error}), expected"
             " commas between fields, and double quotes around any with commas, quotes or newlines."
         ) from error
-    finally:
-        csv.field_size_limit(previous_limit)
 
 
 def parse_object(line: str, where: str) -> Dict[str, Any]:
@@ -255,8 +257,7 @@ def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
     lines = _decode_lines(_read_bytes(path), path)
     if quotechar is not None:
         return _parse_quoted(lines, quotechar, path)
-    lines = (line.rstrip("\r\n") for line in lines)
-    return [line.split("\t") if line else [] for line in lines]
+    return [row.fields for row in _parse_tabs(lines)]
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -269,15 +270,11 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def _read_bytes(path: str) -> bytes:
-    try:
-        with files.open_file(path, "rb") as stream:
-            return stream.read()
-    except FileNotFoundError:
+    if not files.exists(path):
         folder = os.path.dirname(path) or "."
         missing = "" if files.isdir(folder) else ", and neither does its folder"
-        raise UserError(f"{path} does not exist{missing}; expected it in --data_dir.") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {files.reason(error)}.") from error
+        raise UserError(f"{path} does not exist{missing}; expected it in --data_dir.")
+    return files.read_bytes(path, path)
 
 
 def _decode_lines(data: bytes, path: str) -> Iterator[str]:
@@ -298,13 +295,21 @@ def _decode_lines(data: bytes, path: str) -> Iterator[str]:
 
 def _parse_quoted(lines: Iterable[str], quotechar: str, path: str) -> List[List[str]]:
     reader = csv.reader(lines, delimiter="\t", quotechar=quotechar)
-    previous_limit = csv.field_size_limit(_CSV_FIELD_LIMIT)
     try:
-        return list(reader)
+        with _long_csv_fields():
+            return list(reader)
     except csv.Error as error:
         raise UserError(
             f"{path}, line {reader.line_num}: found {error}, expected fields between tabs,"
             f" optionally quoted by {quotechar}."
         ) from error
+
+
+@contextlib.contextmanager
+def _long_csv_fields() -> Iterator[None]:
+    """Lets the csv module read long fields, while entered."""
+    previous_limit = csv.field_size_limit(_CSV_FIELD_LIMIT)
+    try:
+        yield
     finally:
         csv.field_size_limit(previous_limit)

@@ -47,7 +47,11 @@ class TrialsTest(tf.test.TestCase):
     def test_overrides_skip_methods_that_ignore_the_flag(self):
         methods = ["adapters", "layer_norm", "top_layers", "full", ["full", "adapters"]]
         trial_grids = [{"tuning": method} for method in methods]
-        for name, changed in (("adapter_depth", [0, 4]), ("train_pooler", [0, 1, 4])):
+        for name, changed in (
+            ("adapter_depth", [0, 4]),
+            ("layer_norms", [0, 4]),
+            ("train_pooler", [0, 1, 4]),
+        ):
             overridden = grids.override_flags(trial_grids, {name: [1, 2]})
             self.assertEqual([i for i, grid in enumerate(overridden) if name in grid], changed)
         self.assertIn(

@@ -104,6 +104,16 @@ class AdmittedKeysTest(tf.test.TestCase):
         stages = self.stages(trials, lambda flags: scores[flags["learning_rate"]], "learning_rate")
         self.assertEqual(stages[1], [(2,), (3,)])
 
+    def test_settings_without_epochs_have_the_default(self):
+        trials = trials_of(
+            {"learning_rate": [1, 2]}, {"learning_rate": [1, 2], "num_train_epochs": [3, 10]}
+        )
+        stages = [
+            [dict(trials[key].flags).get("num_train_epochs", 5) for key in stage]
+            for stage in train_all(trials, lambda flags: flags["learning_rate"])
+        ]
+        self.assertEqual(stages, [[3, 3], [5], [10]])
+
     def test_settings_with_one_number_of_epochs_train_at_once(self):
         trials = trials_of(
             {"learning_rate": [1, 2], "num_train_epochs": [3, 10]},

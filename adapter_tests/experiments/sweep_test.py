@@ -197,7 +197,7 @@ class SweepsTest(SweepsTestCase):
             os.makedirs(
                 self.trial_folder(16, third)
             )  # An interrupted trial resumes in its own precision.
-            open(os.path.join(self.trial_folder(16, third), "settings.json"), "w").close()
+            open(os.path.join(self.trial_folder(16, third), "checkpoint"), "w").close()
             third.run()
         self.assertEqual(measured.call_count, 1)
         given = {
@@ -422,6 +422,17 @@ class SweepsTest(SweepsTestCase):
         self.assertRegex(self.reasons(before)[3], "its data have changed")
         self.assertLen(self.sweep([3], {"task_name": "MRPC"}).commands(), 1)
 
+    def test_trial_does_not_start_if_its_data_have_changed(self):
+        train = os.path.join(self.write_mrpc("glue"), "train.tsv")
+        runner = self.sweep([1, 2], {"task_name": "MRPC"})
+        with open(train, "a") as writer:
+            writer.write("1\t8\t9\tthe cat .\tthe cat .\n")
+        with self.assertRaisesRegex(
+            UserError, "^MRPC: its data have changed .* run the sweep again"
+        ):
+            runner.run()
+        self.assertEqual(self.starts(), [])
+
     def test_variables_in_non_data_flags_are_expanded(self):
         self.write_mrpc("glue")
         keys = []
@@ -593,6 +604,7 @@ class SweepsTest(SweepsTestCase):
             ({"folder": self.folder + "[1]"}, "TensorFlow cannot find checkpoints"),
             ({"extra_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the grid"),
             ({"extra_flags": ("precision",)}, "precision: expected a flag"),
+            ({"extra_flags": ("--a=1", "--a=2")}, "--a is given twice"),
             ({"extra_flags": ("--output_dir=x",)}, "output_dir: the sweep sets"),
             ({"extra_flags": ("--do_eval=False",)}, "every trial trains and evaluates"),
         ):

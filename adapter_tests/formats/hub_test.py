@@ -111,6 +111,10 @@ class HubTest(tf.test.TestCase):
         card = self.hub.repositories["me/mrpc"][-1]["README.md"]
         self.assertTrue(card.startswith(b"---\nlibrary_name: "), card)
         self.assertNotIn("README.md", os.listdir(self.adapter))
+        os.mkdir(os.path.join(self.adapter, "README.md"))
+        code, _, complaints = self.convert("push", self.adapter, "me/mrpc")
+        self.assertEqual(code, 1)
+        self.assertRegex(complaints, "README.md cannot be read")
 
     def test_revision_selects_older_version_of_adapter(self):
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]

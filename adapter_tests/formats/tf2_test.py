@@ -148,10 +148,17 @@ class FormatsTest(EncoderTestCase):
                 writer.write(noted)
             self.refuse(part)
 
+    def test_folder_as_keras_metadata_is_refused(self):
+        tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
+        os.mkdir(os.path.join(self.source, "keras_metadata.pb"))
+        self.refuse("keras_metadata.pb cannot be read")
+
     def test_links_out_of_the_folder_are_refused(self):
         tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
         outside = tf2_modules.write_vocabulary(os.path.join(self.folder, "outside"))
-        for path in ("assets/vocab.txt", "variables/variables.index"):
+        with open(os.path.join(self.source, "keras_metadata.pb"), "w"):
+            pass
+        for path in ("assets/vocab.txt", "variables/variables.index", "keras_metadata.pb"):
             path = os.path.join(self.source, path)
             moved = shutil.move(path, self.folder)
             os.symlink(outside, path)

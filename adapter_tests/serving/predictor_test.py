@@ -96,6 +96,8 @@ class PredictorTest(tf.test.TestCase):
             (("a", "b", "c"), "found 3 texts; expected text and text_b"),
             ((), "Instance 0: found nothing; expected text"),
             ((["a", 7],), "Instance 1: expected an object with text"),
+            (([{1: "a"}],), "Instance 0: found 1; expected text"),
+            (([{"input_ids": [1], 1: 2}],), "Instance 0: found '1'; expected only input_ids"),
             (([("a", 7)],), "Instance 0: text_b is not a string"),
         ):
             with self.assertRaisesRegex(UserError, part):

@@ -112,6 +112,9 @@ class ServedTasksTest(tf.test.TestCase):
     def test_version_numbers_continue_after_removal(self):
         self.tasks.remove("sms")
         self.assertEqual(self.tasks.put_below_root("sms", "sms/adapter").version, 2)
+        # A digit, but not a decimal number.
+        shutil.copytree(os.path.join(self.root, "sms/adapter"), os.path.join(self.root, "sms/²"))
+        self.assertEqual(self.tasks.put_below_root("sms", "sms/²").version, 3)
 
     def test_incompatible_adapter_keeps_the_served_version(self):
         strange = served.own_models.build_task_adapter(served.prepare()[0], vocabulary="0" * 16)

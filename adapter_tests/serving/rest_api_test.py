@@ -289,7 +289,7 @@ class OverloadTest(RestApiTestCase):
             self.assertEqual(first.result().status_code, 200)
             self.assertEqual(client.post(url, json={"instances": ["a"]}).status_code, 200)
             three = {"instances": ["a", "the", "dog"]}
-            self.assert_error(client.post(url, json=three), 413, "over 2 windows")
+            self.assert_error(client.post(url, json=three), 413, "over 2 rows")
 
     def test_body_without_declared_length_counts_by_actual_size(self):
         pool = concurrent.futures.ThreadPoolExecutor(2)
@@ -334,7 +334,7 @@ class OverloadTest(RestApiTestCase):
                 self.assert_error(response, 503, "too many rows")
             finally:
                 go.set()
-            self.assert_error(waiting.result(), 413, "over 2 windows")
+            self.assert_error(waiting.result(), 413, "over 2 rows")
 
     def test_slow_answer_gets_504(self):
         with self.blocked(answer_seconds=1.0) as (client, url, first, _):

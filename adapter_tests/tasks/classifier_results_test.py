@@ -171,6 +171,13 @@ class FilesTest(tf.test.TestCase):
                 ],
             )
 
+    def test_labels_with_tabs_and_line_breaks_are_written_with_spaces(self):
+        task = Task("cities", ("New\tYork", "b\n"), {})
+        predictions = {"probabilities": probabilities([1, 0], 2), "loss": np.zeros(2)}
+        classifier_results.write_answers(self.folder, task, "test", np.array([0, 1]), predictions)
+        self.assertEqual(self.rows("labels.tsv")[1:], [["0", "New York"], ["1", "b"]])
+        self.assertEqual(self.rows("predictions.tsv")[0], ["index", "label", "New York", "b"])
+
     def test_labels_of_a_test_set_are_written(self):
         classifier_results.write_answers(self.folder, TASKS["sts-b"], "test", np.array([2.5, 0.0]))
         self.assertEqual(os.listdir(self.folder), ["labels.tsv"])

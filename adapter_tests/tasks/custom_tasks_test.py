@@ -270,6 +270,8 @@ PUBLISHED = {
             "20news-bydate-train/alt.atheism/49960": b"From: a\n\nWhy\n",
             "20news-bydate-train/sci.space/60000": b"Subject: caf\xe9\n",
             "20news-bydate-test/sci.space/60001": b"Up\n",
+            "20news-bydate-test/sci.space/.DS_Store": b"x",
+            "20news-bydate-test/.ipynb_checkpoints/60001": b"Up\n",
             "20news-bydate-test/README": b"No label's folder.\n",
         },
         None,

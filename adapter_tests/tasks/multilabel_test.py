@@ -53,6 +53,9 @@ class MultilabelTest(HeadCase):
             ('{"a": 1, "b": 0}', "not a JSON list"),
             ("[null]", "found null in a list"),
             ('["a,b"]', 'found "a,b" in a list'),
+            ('[{"name": "a"}]', 'found {"name": "a"} in a list'),
+            ('[["x"]]', r'found \["x"\] in a list'),
+            ("[true]", "found true in a list"),
         ):
             with self.assertRaisesRegex(UserError, f"^f, line 2: .*{part}"):
                 KIND.parse_label(text, "f, line 2")
