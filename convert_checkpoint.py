@@ -375,8 +375,10 @@ def _check_destination(destination, overwrite, expected_files, argument="DESTINA
     if not files.isdir(destination):
         raise UserError(f"{where} is a file; expected a folder or a new name.")
     existing = set(files.listdir(destination)) - {onnx_backbone.FILE}  # Made of the others.
-    if cards.FILE in existing and expected_files == task_adapter.FILES:
-        expected_files = (*expected_files, cards.FILE)  # Earlier ones have none.
+    # Conversions of earlier versions lack these.
+    added = {task_adapter.FILES: cards.FILE, huggingface.FILES: huggingface.TOKENIZER_CONFIG}
+    if added.get(expected_files) in existing:
+        expected_files = (*expected_files, added[expected_files])
     if existing and existing != set(expected_files):
         mismatched = min(existing ^ set(expected_files))
         problem = "holds" if mismatched in existing else "lacks"

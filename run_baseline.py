@@ -164,8 +164,10 @@ def run(values):
     config = BaselineConfig.from_flags(values)
     narrowed = _narrow_space(config)
     preset = config.preset and _preset_settings(config.preset, narrowed)
-    if preset and config.search_only:
-        raise UserError("--search_only: --preset trains one model, without a search.")
+    search_flags = "trials", "sampler", "pruner", "storage", "search_only"
+    unused = config.changed_flags(search_flags)
+    if preset and unused:
+        raise UserError(f"--{min(unused)}: --preset trains one model, without a search.")
     processor, data_dir = classifier_data.find_task(config, None)
     task_folder = str(config.task_name).lower() + "-baseline"
     output = output_dir.OutputDir(config.output_dir or os.path.join("output", task_folder))

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import filecmp
 import io
+import json
 import os
 import shutil
 import unittest
@@ -268,6 +269,10 @@ class AdapterBertTest(AdapterTestCase):
             self.from_adapter_bert(full, labels="a,b\udcff")
         with self.assertRaisesRegex(UserError, "--task: expected the task's name"):
             self.from_adapter_bert(full, task="")
+        partial = self.path("partial.ckpt")
+        checkpoints.write(partial, self.made.tensors)  # As a run saves it.
+        with self.assertRaisesRegex(UserError, "lacks bert/.*; expected a whole model"):
+            self.from_adapter_bert(partial)
         with open(os.path.join(self.bert, "vocab.txt"), "w") as writer:
             writer.writelines(f"{word.title()}\n" for word in tiny.VOCABULARY)
         with self.assertRaisesRegex(UserError, "BERT_DIR .* is cased: add --cased"):
@@ -515,6 +520,23 @@ class DescribeTest(AdapterTestCase):
         self.output("to_huggingface", self.bert, self.path("theirs"))
         printed = self.output("describe", self.path("theirs"))
         self.assertIn(self.made.description.backbone.fingerprint, printed)
+
+    def test_huggingface_bert_keeps_the_casing(self):
+        vocabularies = {True: tiny.VOCABULARY, False: [w.title() for w in tiny.VOCABULARY]}
+        for lower_cased, vocabulary in vocabularies.items():
+            with open(os.path.join(self.bert, "vocab.txt"), "w") as writer:
+                writer.writelines(f"{word}\n" for word in vocabulary)
+            theirs, back = self.path(f"theirs_{lower_cased}"), self.path(f"back_{lower_cased}")
+            self.output("to_huggingface", self.bert, theirs)
+            with open(os.path.join(theirs, "tokenizer_config.json")) as reader:
+                self.assertEqual(json.load(reader)["do_lower_case"], lower_cased)
+            self.assertIn(
+                f"need --do_lower_case={lower_cased}.",
+                self.output("from_huggingface", theirs, back),
+            )
+        self.output("to_huggingface", self.bert, theirs, "--overwrite")
+        os.remove(os.path.join(theirs, "tokenizer_config.json"))  # As earlier versions wrote it.
+        self.output("to_huggingface", self.bert, theirs, "--overwrite")
 
 
 class CommandLineTest(ConvertTestCase):

@@ -258,9 +258,11 @@ class SearchTest(ScriptTestCase):
             with self.assertRaisesRegex(UserError, "started with another precision; give the same"):
                 self.search("--precision=float32")
 
-    def test_search_only_is_refused_with_preset(self):
-        with self.assertRaisesRegex(UserError, "--search_only: --preset trains one model"):
-            self.run_script("--preset=airline", f"--module={self.module}", "--search_only")
+    def test_search_flags_are_refused_with_preset(self):
+        for flag in ("--search_only", "--trials=20", "--storage=x.journal"):
+            name = flag.split("=")[0]
+            with self.assertRaisesRegex(UserError, f"^{name}: --preset trains one model"):
+                self.run_script("--preset=airline", f"--module={self.module}", flag)
 
     def test_concurrent_searches_leave_best_model_to_one_process(self):
         report = self.search("--search_only")

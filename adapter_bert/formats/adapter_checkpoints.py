@@ -95,8 +95,8 @@ def read(
       init_checkpoint: prefix of the pretrained checkpoint from which it was trained.
 
     Raises:
-      UserError: the checkpoint is damaged, has no adapters, was trained from another BERT, or has
-        another number of labels.
+      UserError: the checkpoint is damaged, lacks a tensor of BERT, has no adapters, was trained
+        from another BERT, or has another number of labels.
     """
     where, bert = f"CHECKPOINT {checkpoint}", f"BERT_DIR {os.path.dirname(init_checkpoint)}"
     trained = checkpoints.trained_tensors(checkpoint, "CHECKPOINT")
@@ -111,6 +111,11 @@ def read(
         adapter=configs.AdapterConfig(_adapter_size(trained, where)),
         global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
     )
+    for name in model_variables.encoder_shapes(description.backbone.bert_config()):
+        if name not in trained:
+            raise UserError(
+                f"{where} lacks {name}; expected a whole model of google-research/adapter-bert."
+            )
     expected_shapes = task_adapter.shapes(description)
     reader = checkpoints.open_checkpoint(init_checkpoint, "BERT_DIR")
     for name in sorted(set(trained) - set(expected_shapes)):

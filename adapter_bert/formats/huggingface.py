@@ -24,7 +24,7 @@ from adapter_bert.formats.bert import Bert, Tensors, count_text, describe_encode
 CONFIG, _WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.txt"
 _OLD_WEIGHTS = "pytorch_model.bin"
 _CONFIG_FIELDS = tuple(vars(configs.BertConfig(vocab_size=1)))
-_TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # HuggingFace's "gelu" is the exact form, "gelu_new" the tanh form, which Google calls "gelu". They
 # differ by less than 1e-3, and BERTs have been trained with either.
@@ -103,7 +103,7 @@ def read(folder: str, argument: str) -> Bert:
 
 def _lower_case_of(folder: str) -> Optional[bool]:
     """Returns whether the tokenizer lower-cases, or None; raises UserError if it is not BERT's."""
-    path = os.path.join(folder, _TOKENIZER_CONFIG)
+    path = os.path.join(folder, TOKENIZER_CONFIG)
     fields = files.read_object(path) if files.exists(path) else {}
     if fields.get("tokenizer_class") == "BertJapaneseTokenizer":
         raise UserError(f"{path}: BertJapaneseTokenizer is not supported, only BERT's tokenizer.")
@@ -120,9 +120,12 @@ def _lower_case_of(folder: str) -> Optional[bool]:
 
 
 def write(folder: str, bert: Bert) -> None:
-    """Writes config.json, model.safetensors and vocab.txt to an existing folder."""
+    """Writes a BERT and its tokenizer to an existing folder."""
     write_model(folder, bert.config, bert.tensors)
     files.copy(bert.vocab_file, os.path.join(folder, VOCABULARY))
+    # Without this file, HuggingFace's tokenizer lower-cases.
+    tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": bert.do_lower_case}
+    files.write_object(os.path.join(folder, TOKENIZER_CONFIG), tokenizer)
 
 
 def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
