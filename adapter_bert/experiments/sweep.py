@@ -35,13 +35,8 @@ from adapter_bert.training import output_dir, progress
 
 _POLL_SECONDS = 0.3
 
-# From --keep to patterns of the files to remove from a finished trial's folder.
-_DISCARDED = {
-    "adapters": checkpoints.TRAINING_FILES,
-    "scores": (*checkpoints.TRAINING_FILES, task_adapter.FOLDER),
-    "all": (),
-}
-KEEP = tuple(_DISCARDED)
+KEEP = ("adapters", "scores", "all")  # Files that stay of a finished trial.
+
 
 # Flags of the BERT's files that its checkpoint does not contain.
 _BERT_FILES = ("bert_config_file", "vocab_file", "spm_model_file")
@@ -310,7 +305,7 @@ class Sweep:
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
-            folder.mark_for_cleanup(_DISCARDED[self._settings.keep])
+            folder.mark_for_cleanup(_discarded_patterns(self._settings.keep))
         records.append(self._settings.folder, self._settings.shard, record)
         if is_done:
             folder.clean_up()
@@ -358,6 +353,14 @@ class Sweep:
 
     def _trial_folder(self, key):
         return TrialFolder(self._folder(key))
+
+
+def _discarded_patterns(keep):
+    """Returns the patterns of the files to remove from a finished trial's folder."""
+    if keep == "all":
+        return ()
+    adapter_folder = (task_adapter.FOLDER,) if keep == "scores" else ()
+    return (*checkpoints.TRAINING_FILES, *adapter_folder)
 
 
 def _describe_record(record):

@@ -3,7 +3,6 @@
 import os
 from typing import Any, List, Tuple
 
-import tokenization
 from adapter_bert.common import configs, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, checkpoints, huggingface
@@ -82,6 +81,8 @@ def read(folder: str, argument: str) -> Bert:
 
 def _is_lower_cased(folder: str) -> bool:
     """Returns whether a BERT's vocabulary, and its name if Google's, are not of cased text."""
+    import tokenization
+
     path = os.path.join(folder, VOCABULARY)
     vocab = tokenization.load_vocab(path)
     try:
