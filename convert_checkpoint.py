@@ -135,7 +135,11 @@ def to_huggingface(bert, destination, *, overwrite=False):
     Raises:
       UserError: the BERT is missing, broken or no BERT; or the destination is in use.
     """
-    _convert_bert(lambda: google.read(bert, "BERT_DIR"), huggingface, destination, overwrite)
+
+    def read():
+        return google.read(bert, "BERT_DIR")._replace(do_lower_case=_is_lower_cased(bert))
+
+    _convert_bert(read, huggingface, destination, overwrite)
 
 
 def from_adapter_bert(
@@ -329,8 +333,7 @@ def _partial_description(bert, max_seq_length, cased):
     vocabulary = tokenization.load_vocab(path)
     tokenization.check_vocab_size(vocabulary, config.vocab_size, path)
     try:
-        tokenization.check_vocab_casing(vocabulary, not cased, path)
-        tokenization.validate_case_matches_checkpoint(not cased, google.checkpoint_of(bert))
+        _check_casing(bert, vocabulary, not cased)
     except UserError:
         advice = "lower-cased: omit --cased" if cased else "cased: add --cased"
         raise UserError(f"BERT_DIR {bert} is {advice}.") from None
@@ -363,6 +366,23 @@ def _check_question_settings(description):
             f"--{min(description.training)} requires an adapter that answers questions, but this"
             f" one is for {kind.name}."
         )
+
+
+def _is_lower_cased(bert):
+    """Returns whether neither a BERT's vocabulary nor Google's name for it is cased."""
+    vocabulary = tokenization.load_vocab(os.path.join(bert, google.VOCABULARY))
+    try:
+        _check_casing(os.path.abspath(bert), vocabulary, do_lower_case=True)
+    except UserError:
+        return False
+    return True
+
+
+def _check_casing(bert, vocabulary, do_lower_case):
+    """Raises UserError if a BERT's vocabulary, or Google's name for it, has another casing."""
+    path = os.path.join(bert, google.VOCABULARY)
+    tokenization.check_vocab_casing(vocabulary, do_lower_case, path)
+    tokenization.validate_case_matches_checkpoint(do_lower_case, google.checkpoint_of(bert))
 
 
 def _check_destination(destination, overwrite, expected_files, argument="DESTINATION_DIR"):

@@ -164,8 +164,7 @@ def run(values):
     config = BaselineConfig.from_flags(values)
     narrowed = _narrow_space(config)
     preset = config.preset and _preset_settings(config.preset, narrowed)
-    search_flags = "trials", "sampler", "pruner", "storage", "search_only"
-    unused = config.changed_flags(search_flags)
+    unused = config.changed_flags(("trials", "sampler", "pruner", "storage", "search_only"))
     if preset and unused:
         raise UserError(f"--{min(unused)}: --preset trains one model, without a search.")
     processor, data_dir = classifier_data.find_task(config, None)

@@ -137,8 +137,7 @@ def _read_results(config):
     trainings = [record for record in trainings if record["status"] == records.DONE]
     if not (trainings or ablations or searches):
         raise UserError(f"--records={config.records}: the folder has no finished run.")
-    records.check_same_backbone(trainings, "--records")
-    backbones = {r["backbone"]["fingerprint"] for r in trainings if r.get("backbone")}
+    backbones = records.check_same_backbone(trainings, "--records")
     if len(backbones | {ablation.backbone for ablation in ablations}) > 1:
         raise UserError("--ablations: another BERT than that of the other files or of --records.")
     tasks = {result["task"] for result in (*trainings, *searches)}

@@ -33,8 +33,8 @@ def admitted_keys(trials, records):
     points = {}
     for key, trial in trials.items():
         flags = dict(trial.flags)
-        point = selection.curve_point({"script": trial.script, "flags": flags})
-        epochs = selection.schedule_of({"script": trial.script, "flags": flags})[_EPOCHS]
+        run = {"script": trial.script, "flags": flags}
+        point, epochs = selection.curve_point(run), selection.schedule_of(run)[_EPOCHS]
         if isinstance(epochs, (str, bool)):
             raise UserError(f"--halving: {_EPOCHS} is {epochs!r}; expected a number.")
         setting = selection.key_of(

@@ -113,7 +113,11 @@ def append(folder, shard, record):
 
 
 def check_same_backbone(trainings, flag):
-    """Raises UserError if the runs used several BERTs, which tables do not distinguish."""
+    """Returns the set of the BERT's fingerprint, or of none if no record has it.
+
+    Raises:
+      UserError: the runs used several BERTs, which tables do not distinguish.
+    """
     backbones = [record["backbone"] for record in trainings if record.get("backbone")]
     names = {backbone["fingerprint"]: backbone["name"] for backbone in backbones}
     if len(names) > 1:
@@ -121,6 +125,7 @@ def check_same_backbone(trainings, flag):
             f"{flag}: found runs of several BERTs ({', '.join(sorted(map(str, names.values())))});"
             " use one folder per BERT."
         )
+    return set(names)
 
 
 def check_same_data(trainings, flag):

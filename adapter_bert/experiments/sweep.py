@@ -34,6 +34,9 @@ from adapter_bert.formats import checkpoints, task_adapter, tfhub
 from adapter_bert.training import output_dir, progress
 
 _POLL_SECONDS = 0.3
+_DATA_CHANGED = (
+    "its data have changed since the sweep began, or cannot be read; run the sweep again"
+)
 
 KEEP = ("adapters", "scores", "all")  # Files that stay of a finished trial.
 
@@ -271,10 +274,7 @@ class Sweep:
                 log.close()  # Another sweeper has finished it.
             elif self._has_changed_data(key):
                 log.close()
-                raise UserError(
-                    f"{self.trials[key].task}: its data have changed since the sweep began, or"
-                    " cannot be read; run the sweep again."
-                )
+                raise UserError(f"{self.trials[key].task}: {_DATA_CHANGED}.")
             else:
                 logging.info("Running %s", self.name(key))
                 cores = _assigned_cores(slot, self._settings.jobs)
@@ -298,10 +298,7 @@ class Sweep:
             **folder.outcome(run.process.returncode, trial),
         }
         if record["status"] == DONE and self._has_changed_data(run.key):
-            reason = (
-                "its data have changed since the sweep began, or cannot be read; run the sweep"
-                " again with --retry_failed"
-            )
+            reason = f"{_DATA_CHANGED} with --retry_failed"
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:

@@ -76,21 +76,7 @@ def read(folder: str, argument: str) -> Bert:
                 else f"{where}: its pretraining head lacks {name}."
             )
     tensors = {name: checkpoints.read_tensor(reader, name, where) for name in shapes}
-    return Bert(config, tensors, os.path.join(folder, VOCABULARY), _is_lower_cased(folder))
-
-
-def _is_lower_cased(folder: str) -> bool:
-    """Returns whether a BERT's vocabulary, and its name if Google's, are not of cased text."""
-    import tokenization
-
-    path = os.path.join(folder, VOCABULARY)
-    vocab = tokenization.load_vocab(path)
-    try:
-        tokenization.check_vocab_casing(vocab, True, path)
-        tokenization.validate_case_matches_checkpoint(True, checkpoint_of(os.path.abspath(folder)))
-    except UserError:
-        return False
-    return True
+    return Bert(config, tensors, os.path.join(folder, VOCABULARY))
 
 
 def write(folder: str, bert: Bert) -> None:

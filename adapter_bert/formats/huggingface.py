@@ -120,12 +120,12 @@ def _lower_case_of(folder: str) -> Optional[bool]:
 
 
 def write(folder: str, bert: Bert) -> None:
-    """Writes a BERT and its tokenizer to an existing folder."""
+    """Writes a BERT and, if its casing is known, its tokenizer to an existing folder."""
     write_model(folder, bert.config, bert.tensors)
     files.copy(bert.vocab_file, os.path.join(folder, VOCABULARY))
-    # Without this file, HuggingFace's tokenizer lower-cases.
-    tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": bert.do_lower_case}
-    files.write_object(os.path.join(folder, TOKENIZER_CONFIG), tokenizer)
+    if bert.do_lower_case is not None:  # Without this file, HuggingFace's tokenizer lower-cases.
+        tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": bert.do_lower_case}
+        files.write_object(os.path.join(folder, TOKENIZER_CONFIG), tokenizer)
 
 
 def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
