@@ -70,12 +70,20 @@ class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, D
 
 def run(values):
     """Runs what the parsed flags say; returns the report, a list of lines."""
-    start = starting_point.find(values, settings_of=text_windows.recorded)
+    start = starting_point.find(
+        values, settings_of=text_windows.recorded, script="run_classifier.py"
+    )
     config = AblationConfig.from_flags(values, start.supplied)
     classifier_data.check_window_pooling(config, values["window_pooling"].present)
     adapter = _check_adapter(start.adapter, config)
     processor, data_dir = classifier_data.find_task(config, adapter)
-    examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
+    split = processor.splits_of("dev", data_dir)[0]
+    examples = processor.get_examples(split, data_dir)
+    data = finetuning.Data(
+        fields=classifier_data.fields_of({split: examples}),
+        trained_on=classifier_data.trained_on(processor, {split: examples}, data_dir),
+    )
+    finetuning.check_data(adapter.description.training, adapter, data)
     folder = config.output_dir or default_folder(str(config.task_name).lower(), "adapters")
     setup = finetuning.set_up_evaluation(config, start, folder)
     sources = {

@@ -138,7 +138,8 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
 
 def run(values):
     """Runs what the parsed flags say; returns the report, a list of lines."""
-    start = starting_point.find(values, (values.task_name or "").lower(), text_windows.recorded)
+    task_name = (values.task_name or "").lower()
+    start = starting_point.find(values, task_name, text_windows.recorded, "run_classifier.py")
     config = ClassifierConfig.from_flags(values, start.supplied)
     processor, data_dir = classifier_data.find_task(config, start.adapter)
     task, labels = processor.task, processor.get_labels()
@@ -154,6 +155,7 @@ def run(values):
     label_ids = rows["train"]["label_ids"] if "train" in rows else None
     weights = classifier_data.class_weights(config.class_weights, task, label_ids)
     data = classifier_data.data_of(examples, rows, weights, config)
+    data = data._replace(trained_on=classifier_data.trained_on(processor, examples, data_dir))
     labeled = {split for split in rows if processor.has_labels(split)}
     head = text_kind.get(task.kind).head(len(labels), weights)
     estimator, output = finetuning.begin(setup, task, data, head)
@@ -196,6 +198,7 @@ def _run_stages(config, estimator, output, task, rows, labeled):
                 text_windows.labels_of(rows[split]) if split in labeled else None,
             )
             report += lines
+    classifier_results.remove_unread(output.path, task, rows)
     return report
 
 

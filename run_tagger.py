@@ -21,7 +21,8 @@ from adapter_bert.training.config import SPLITS
 
 def run(values):
     """Runs what the parsed flags say; returns the report, a list of lines."""
-    start = starting_point.find(values, (values.task_name or tagging_task.NAME).lower())
+    name = (values.task_name or tagging_task.NAME).lower()
+    start = starting_point.find(values, name, script="run_tagger.py")
     config = TaggerConfig.from_flags(values, start.supplied)
     task, splits = tagging_task.load(config, start.adapter)
     folder = config.folder_of(config.name.lower())

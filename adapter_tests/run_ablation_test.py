@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 from unittest import mock
 
 import numpy as np
@@ -344,6 +345,12 @@ class RunsTest(AblationTestCase):
             code, _, stderr, _ = self.ablate(*arguments, **options)
             self.assert_one_sentence(code, stderr, [expected, "--overwrite_output_dir"])
         self.assertEqual(files_in(self.output_dir), before)
+
+    def test_output_dir_of_another_adapter_is_refused(self):
+        shutil.copytree(self.adapter, self.path("adapter"))
+        other = self.without(self.adapter, 0, 0)
+        code, _, stderr, _ = self.ablate(adapter=other)
+        self.assert_one_sentence(code, stderr, [self.output_dir, "another task adapter"])
 
     def test_interrupt_leaves_no_files(self):
         kind, calls = classification.KIND, []

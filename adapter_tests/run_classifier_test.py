@@ -161,6 +161,27 @@ class ScriptTest(ScriptTestCase):
         self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
+    def test_evaluated_rows_must_fit_the_training(self):
+        rows = "".join(f"the dog sees {i},a cat,{'yes' if i % 2 else 'no'}\n" for i in range(30))
+        header, data = "one,two,kind\n", os.path.join(self.folder, "own")
+        path = write(os.path.join(data, "train.csv"), header + rows)
+        flags = ["--task_name=custom", "--data_dir=" + data, "--text_column=one"]
+        flags.append("--label_column=kind")
+        pairs = [*flags, "--text_b_column=two"]
+        self.succeed(*pairs, "--do_train")
+        given, other = "--adapter=" + self.path("adapter"), os.path.join(self.folder, "other")
+        self.succeed(*pairs, "--do_predict", given, output_dir=other)
+        self.refuse(["trained with text and text_b", "--text_b_column"], *flags, "--do_eval", given)
+        # Of more rows, others would be set apart for dev and test.
+        write(path, header + rows + "a new one,a cat,yes\n")
+        for stage in ("--do_eval", "--do_predict"):
+            for arguments, folder in (([given], other), ([], self.output_dir)):
+                self.refuse(
+                    ["training file"], *pairs, stage, *arguments, output_dir=folder
+                )
+        write(os.path.join(data, "dev.csv"), header + "a new one,a cat,yes\n")
+        self.succeed(*pairs, "--do_eval")
+
     def test_texts_are_freed_before_training(self):
         folder = os.path.join(self.folder, "own")
         write(os.path.join(folder, "train.csv"), "body,kind\n" + 12 * "dog,a\ncat,b\n")
@@ -217,6 +238,15 @@ class ScriptTest(ScriptTestCase):
             self.assertEqual(labels, list(expected[:num_dev]))
             self.assertAllClose(results[name], np.mean(np.array(found) == labels))
             self.assertLen(read_probabilities(self.path(f"test_results{end}.tsv")), num_test)
+        # Later data without mismatched sets must not leave the earlier ones' files.
+        matched = os.path.join(self.folder, "matched")
+        shutil.copytree(os.path.join(self.folder, "mnli"), matched)
+        for stage in ("dev", "test"):
+            os.remove(os.path.join(matched, stage + "_mismatched.tsv"))
+        self.succeed("--task_name=mnli", "--data_dir=" + matched, *stages[1:], "--tuning=head")
+        names = [name for _, _, each in os.walk(self.output_dir) for name in each]
+        self.assertEqual([n for n in names if "mismatched" in n or "MNLI-mm" in n], [])
+        self.assertIn("MNLI-m.tsv", names)
 
     def test_class_weights_affect_training_and_are_recorded(self):
         path = os.path.join(self.folder, "data", "train.tsv")

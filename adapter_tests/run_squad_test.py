@@ -17,7 +17,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.tasks import squad_data, squad_scores, squad_task
 from adapter_bert.training.output_dir import OutputDir
-from adapter_tests.support import command_lines, mutations, tiny
+from adapter_tests.support import command_lines, mutations, own_models, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase
 
 # Without articles, which the scores ignore.
@@ -138,6 +138,13 @@ class Version1Test(SquadTestCase):
         for stage in ("--do_train", "--do_predict"):
             self.refuse(["--doc_stride", "4", "5"], stage, "--doc_stride=5")
         self.refuse(["requires --version_2_with_neg"], "--null_score_diff_threshold=-1")
+        classifier = os.path.join(self.folder, "classifier")
+        task_adapter.save(classifier, own_models.build_task_adapter(os.path.join(self.root, "bert")))
+        self.refuse(
+            ["--adapter", "a classification task; use run_classifier.py"],
+            "--do_predict",
+            "--adapter=" + classifier,
+        )
 
     def test_best_adapter_is_kept_and_predicts(self):
         self.succeed(

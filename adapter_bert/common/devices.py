@@ -46,7 +46,8 @@ def find_tpu(
         or both a name and a master are given.
     """
     if not use_tpu:
-        for flag, value in (("tpu_name", tpu_name), ("master", master)):
+        ignored = {"tpu_name": tpu_name, "tpu_zone": tpu_zone, "gcp_project": gcp_project}
+        for flag, value in {**ignored, "master": master}.items():
             if value:
                 logging.warning("--%s=%s is ignored: --use_tpu is off.", flag, value)
         return False, None

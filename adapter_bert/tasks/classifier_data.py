@@ -3,12 +3,12 @@
 import dataclasses
 import itertools
 import math
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 
 import tokenization
-from adapter_bert.common import paths, task_kinds
+from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
@@ -114,33 +114,28 @@ def find_task(config: TaskConfig, trained_adapter):
     Raises:
       UserError: the task is unknown, its data is missing, or --adapter is of another kind of task.
     """
-    if trained_adapter:
-        description = trained_adapter.description
-        script = task_kinds.get(description.kind).script
-        if script != "run_classifier.py":
-            raise UserError(
-                f"--adapter was trained on {description.task}, a {description.kind} task; use"
-                f" {script}."
-            )
     task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
     data_dir = paths.find_data_dir(config.data_dir, folder)
-    if isinstance(task, glue.TaskProcessor):
-        return task, data_dir
-    if trained_adapter and trained_adapter.description.kind != task.kind:
-        decided_by = " (--label_type)" if task.name == "custom" else ""
+    is_glue = isinstance(task, glue.TaskProcessor)
+    trained = trained_adapter and trained_adapter.description
+    kind = task.task.kind if is_glue else task.kind
+    if trained and trained.kind != kind:
+        flag = "--label_type" if config.task_name.lower() == "custom" else "--task_name"
         raise UserError(
-            f"--adapter was trained on {trained_adapter.description.task}, a"
-            f" {trained_adapter.description.kind} task; expected {task.kind}{decided_by}."
+            f"--adapter was trained on {trained.task}, a {trained.kind} task; expected {kind}"
+            f" ({flag})."
         )
-    trained_labels = trained_adapter.description.labels if trained_adapter else None
-    return custom_tasks.TableProcessor(task, data_dir, trained_labels), data_dir
+    if is_glue:
+        return task, data_dir
+    return custom_tasks.TableProcessor(task, data_dir, trained and trained.labels), data_dir
 
 
 def _custom_layout(config):
     """Returns the `custom_tasks.Layout` of --task_name=custom, or None for another task.
 
     Raises:
-      UserError: a column of a custom task is missing, or a column is given for another task.
+      UserError: a column of a custom task is missing or has two meanings, or a column is given for
+        another task.
     """
     if not config.task_name:
         return None
@@ -149,6 +144,11 @@ def _custom_layout(config):
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
         columns = config.text_column, config.label_column, config.text_b_column
+        if len(set(columns)) < len(columns):
+            raise UserError(
+                "--text_column, --text_b_column and --label_column must name different columns; got"
+                f" {config.text_column}, {config.text_b_column} and {config.label_column}."
+            )
         return custom_tasks.Layout("custom", *columns, kind)
     names = ("text_column", "text_b_column", "label_column", "label_type")
     for name in config.changed_flags(names):
@@ -221,13 +221,31 @@ def data_of(
         settings["class_weights"] = weights
     settings.update(config.window_settings())
     dev_sets = [examples[split] for split in examples if split.startswith("dev")]
-    has_pairs = any(e.text_b is not None for split in examples.values() for e in split)
     return finetuning.Data(
         len(rows.get("train", ())),
         settings,
         {"dev_data": digest(*dev_sets)},
-        ("text", "text_b") if has_pairs else ("text",),
+        fields_of(examples),
     )
+
+
+def fields_of(examples: Splits) -> Tuple[str, ...]:
+    """Returns the names of the texts that each example has, as in a server's requests."""
+    has_pairs = any(e.text_b is not None for split in examples.values() for e in split)
+    return ("text", "text_b") if has_pairs else ("text",)
+
+
+def trained_on(processor, examples: Splits, data_dir: str) -> Optional[str]:
+    """Returns the digest of the training rows, if other rows of their file are used but not they.
+
+    Args:
+      processor: `glue.SplitProcessor`.
+      examples: the result of `read_examples`.
+      data_dir: folder of the task's data.
+    """
+    if "train" in examples or not any(map(processor.is_held_out, examples)):
+        return None
+    return digest(processor.get_examples("train", data_dir))
 
 
 def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:

@@ -156,8 +156,8 @@ def write_test(
 ) -> Tuple[List[str], Dict[str, float]]:
     """Writes the predictions of a test split and, if it has labels, its scores.
 
-    The scores go to test_scores.json, or to a file with a second split's name. Without labels, the
-    scores of an earlier run are removed.
+    The scores go to test_scores.json, or to a file with a second split's name. Those of an earlier
+    run are removed first.
 
     Args:
       folder, task, split, predictions: as in `write_predictions`.
@@ -167,9 +167,9 @@ def write_test(
       (the report's lines, the scores, named test_...).
     """
     path = posixpath.join(folder, _file_name("test_scores", split, ".json"))
-    if labels is None:  # Scores and labels of an earlier run would not match these predictions.
-        for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
-            files.remove_if_exists(old_path)
+    # Scores and labels of an earlier run would not match these predictions.
+    for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
+        files.remove_if_exists(old_path)
     written = write_predictions(folder, task, split, predictions)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
     if labels is None:
@@ -179,6 +179,25 @@ def write_test(
     files.write_object(path, {**metadata(task, "test"), **test_scores})
     report.append(f"{task.name} test: {summary(task, 'test', test_scores)} ({path})")
     return report, test_scores
+
+
+def remove_unread(folder: str, task: Task, splits: Iterable[str]) -> None:
+    """Removes an earlier run's files of second splits that this run has no data of.
+
+    Args:
+      folder: path.
+      task: `glue.Task`.
+      splits: the names of all splits that the run has evaluated or predicted.
+    """
+    read = set(splits)
+    for split in set(task.splits) - read:
+        stage, _, suffix = split.partition("_")
+        if suffix and stage in read:
+            names = [_file_name(name, split) for name in ("predictions", "labels", "test_results")]
+            names += [_file_name("test_scores", split, ".json")]
+            names += [f"submission/{task.submission.get(split)}.tsv"]
+            for name in names:
+                files.remove_if_exists(posixpath.join(folder, name))
 
 
 def write_answers(

@@ -24,7 +24,7 @@ from adapter_bert.tasks.glue import (
 )
 
 _ENDINGS = ("tsv", "txt", "csv", "jsonl")
-_FILE_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation"), "test": ("test",)}
+_FILE_NAMES = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": ("test",)}
 _SPLIT_SEED = 0
 
 
@@ -277,20 +277,28 @@ class TableProcessor(SplitProcessor):
 
     def has_labels(self, split: str) -> bool:
         """Returns whether the split has labels; only a test split may lack them."""
-        return split != "test" or self._layout.label_column(self._split(split)) is not None
+        return split != "test" or self._label_column(self._split(split), split) is not None
+
+    def is_held_out(self, split: str) -> bool:
+        """Returns whether the split is a share of the training file's rows."""
+        return split != "train" and not self._path(split)
 
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
         """Returns the examples of a split, in the order of its file."""
         del data_dir
         table = self._split(split)
-        layout, label = self._layout, self._layout.label_column(table)
+        num_rows = len(self._table(table.path).rows)
+        if len(table.rows) < num_rows:
+            used = len(table.rows), num_rows, split
+            logging.info("%s: %d of its %d rows are used as %s.", table.path, *used)
+        layout, label = self._layout, self._label_column(table, split)
         if label is None and split != "test":
             raise table.column_error(layout.label, layout.flag("--label_column"))
         text_a = table.column(layout.text_a, layout.flag("--text_column"))
         text_b = None
         if layout.text_b:
             text_b = table.column(layout.text_b, layout.flag("--text_b_column"))
-        return [
+        examples = [
             InputExample(
                 f"{split}-{row.line}",
                 table.text(row, text_a),
@@ -299,6 +307,21 @@ class TableProcessor(SplitProcessor):
             )
             for row in table.rows
         ]
+        if label is not None and not any(example.label for example in examples):
+            raise UserError(f"{table.path}: found no label in {len(examples)} rows.")
+        return examples
+
+    def _label_column(self, table: table_readers.Table, split: str) -> Optional[int]:
+        """Returns the index of the label's column; None without one, or if it is blank in test."""
+        column = self._layout.label_column(table)
+        if split != "test" or column is None:
+            return column
+        # Of JSON, null and an empty list.
+        is_blank = all(
+            row.fields[column] is None or self._canonical_label(table, row, column) in ("", "[]")
+            for row in table.rows
+        )
+        return None if is_blank else column
 
     def _split(self, split: str) -> table_readers.Table:
         """Returns the `Table` of a split: its file, or a share of the training file's rows."""
@@ -310,11 +333,7 @@ class TableProcessor(SplitProcessor):
         if split == "train" and not missing:
             return table
         shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
-        parts = split_rows(table.rows, shares)
-        rows = parts[split]
-        if split == "train":
-            set_apart = " and ".join(f"{len(parts[name])} as {name}" for name in missing)
-            logging.info("%s: %d rows; held out: %s.", table.path, len(table.rows), set_apart)
+        rows = split_rows(table.rows, shares)[split]
         if not rows:
             raise UserError(
                 f"{table.path}: {len(table.rows)} rows are too few to hold some out as {split};"

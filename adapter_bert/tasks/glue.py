@@ -207,6 +207,11 @@ class SplitProcessor(DataProcessor):
         """Returns whether the split has labels."""
         raise NotImplementedError()
 
+    def is_held_out(self, split: str) -> bool:
+        """Returns whether the split is a share of the training file's rows."""
+        del split
+        return False
+
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
         """Returns the examples of a split, by name."""
         raise NotImplementedError()

@@ -74,7 +74,7 @@ class SquadConfig(FinetuningConfig):
             if not getattr(self, name):
                 raise UserError(f"--{name} is required: a JSON file in SQuAD's format.")
         squad_features.check_limits(self.limits)
-        if self.null_score_diff_threshold and not self.version_2_with_negative:
+        if "null_score_diff_threshold" in self.given_flags and not self.version_2_with_negative:
             raise UserError("--null_score_diff_threshold requires --version_2_with_negative.")
         if self.tuning.train_pooler:
             raise UserError("--train_pooler: question answering does not use the pooler.")

@@ -20,7 +20,7 @@ class Row(NamedTuple):
     """The fields of a row, and the number of its first line."""
 
     line: int
-    fields: List[Any]  # str; None for JSON's null.
+    fields: List[Any]  # str; None for JSON's null and NaN.
 
 
 class Table(NamedTuple):
@@ -57,11 +57,13 @@ class Table(NamedTuple):
         return UserError(f"{flag}={name} is {times} in {where}.")
 
     def text(self, row: Row, column: int) -> str:
-        """Returns a row's field in a column, by its index; raises UserError for JSON's null."""
+        """Returns a row's field in a column, by its index; raises UserError for null and NaN."""
         field = row.fields[column]
         if field is None:
             name = self.columns[column]
-            raise UserError(f"{self.path}, line {row.line}: {name} is null; expected a text.")
+            raise UserError(
+                f"{self.path}, line {row.line}: {name} is null or NaN; expected a text."
+            )
         return field
 
 
@@ -79,10 +81,10 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
       `Table` of at least one row, all as wide as `columns`; blank lines are skipped.
 
     Raises:
-      UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width;
-        names the file and line.
+      UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width or
+        repeats the header; names the file and line.
     """
-    data = _read_bytes(path)
+    data, has_no_header = _read_bytes(path), bool(columns)
     if allow_latin1 and not _is_utf8(data):
         logging.info("%s is not UTF-8: reading it as Latin-1.", path)
         data = data.decode("latin-1").encode("utf-8")
@@ -98,12 +100,15 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
         rows = list(table)
     for row in rows:
         if len(row.fields) != len(columns):
+            as_in = "" if has_no_header else ", as in the first line"
             raise UserError(
                 f"{path}, line {row.line}: found {len(row.fields)} columns, expected"
-                f" {len(columns)}, as in the first line."
+                f" {len(columns)}{as_in}."
             )
+        if len(columns) > 1 and row.fields == list(columns):
+            raise UserError(f"{path}, line {row.line}: found the header again; expected data.")
     if not rows:
-        content = "only a header" if columns else "an empty file"
+        content = "only a header" if columns and not has_no_header else "an empty file"
         raise UserError(f"{path}: found {content}, expected rows of data.")
     return Table(path, tuple(columns), rows)
 
@@ -233,8 +238,9 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
 
 
 def _text(value):
-    is_text = value is None or isinstance(value, str)
-    return value if is_text else json.dumps(value, ensure_ascii=False)
+    if value is None or value != value:  # Python's json writes NaN for a missing number.
+        return None
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:

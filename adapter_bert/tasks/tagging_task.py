@@ -121,13 +121,8 @@ def load(
       given: `task_adapter.TaskAdapter` of --adapter, or None.
 
     Raises:
-      UserError: a file is missing or malformed, or the adapter is of another kind of task.
+      UserError: a file is missing or malformed.
     """
-    if given and given.description.kind != tagging.KIND.name:
-        raise UserError(
-            f"--adapter was trained on {given.description.task}, a {given.description.kind} task;"
-            f" expected {tagging.KIND.name}, which this script trains."
-        )
     paths = tagging_data.find_files({name: getattr(config, name) for name in _DATA_FLAGS})
     needed = [SPLITS[stage] for stage in config.stages]
     tagged_files = {split: _read(config, paths, split) for split in needed}

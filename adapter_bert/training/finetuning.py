@@ -70,6 +70,8 @@ class Data(NamedTuple):
       dev_settings: those that affect the dev scores; they matter if scores choose the weights.
       fields: those of the kind's `fields` that an example of this task has.
       answers: how answers are chosen from the outputs; recorded, and free to change on resumption.
+      trained_on: digest of the training rows, if the rows to evaluate were set apart from the same
+        file; None in training or if they have their own file.
     """
 
     num_examples: int = 0
@@ -77,6 +79,7 @@ class Data(NamedTuple):
     dev_settings: Dict[str, Any] = {}
     fields: Tuple[str, ...] = ()
     answers: Dict[str, Any] = {}
+    trained_on: Optional[str] = None
 
 
 class DevSet:
@@ -159,7 +162,7 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str) -> Setup
         )
     precision = "float32"  # On a worker, until the chief decides; see `_shared_settings`.
     if is_chief or config.precision != "auto":
-        recorded = _recorded_precision(config, start, folder, bert)
+        recorded = _recorded_training(config, start, folder, bert).get("precision")
         precision = _choose_precision(config, bert, use_tpu, recorded)
     _check_batch_norm(config, run, use_tpu)
     backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
@@ -180,7 +183,7 @@ def set_up_evaluation(config, start: StartingPoint, folder: str) -> Setup:
         estimators.check_paths_for_tpu(
             config, output_dir=folder, init_checkpoint=bert.init_checkpoint
         )
-    recorded = start.adapter and _precision_of(start.adapter)
+    recorded = start.adapter and start.adapter.description.training.get("precision")
     precision = _choose_precision(config, bert, use_tpu, recorded)
     backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     return Setup(config, start, bert, tokenizer, backbone, run, use_tpu, precision, ["eval"])
@@ -191,27 +194,22 @@ def _choose_precision(config, bert, use_tpu, recorded):
     return devices.choose_precision(config.precision, use_tpu, width, recorded)
 
 
-def _precision_of(adapter):
-    """Returns the precision in which a task adapter was trained, or None if it is not recorded."""
-    return adapter.description.training.get("precision")
-
-
-def _recorded_precision(config, start, folder, bert):
-    """Returns the precision of the run in output_dir, or of what is evaluated; None without either.
+def _recorded_training(config, start, folder, bert):
+    """Returns settings of the training in output_dir, or of what is evaluated; {} without either.
 
     For a run's checkpoint, such as full_model.ckpt, the settings in the same folder record it.
     """
     output = OutputDir(folder)
     if "train" in config.stages:
         resumes = output.has_checkpoints() and not config.overwrite_output_dir
-        return output.recorded("training").get("precision") if resumes else None
+        return output.recorded("training") if resumes else {}
     if start.adapter:
-        return _precision_of(start.adapter)
+        return start.adapter.description.training
     if output.has_adapter():
-        return output.describe_adapter().training.get("precision")
+        return output.describe_adapter().training
     if not output.has_checkpoints():
         output = OutputDir(posixpath.dirname(bert.init_checkpoint))
-    return output.recorded("training").get("precision")
+    return output.recorded("training")
 
 
 def _check_evaluations(config, run):
@@ -401,7 +399,8 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
 
     Raises:
       UserError: the run in the folder has another model, there are too few rows, the task adapter
-        could not be saved, or overwriting would remove an input of the run.
+        could not be saved, the data does not fit the training's, or overwriting would remove an
+        input of the run.
     """
     config, output = setup.config, OutputDir(setup.run.output_dir)
     is_training, run = "train" in setup.stages, setup.run
@@ -413,6 +412,9 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         interval = evaluation_interval(config, data.num_examples)
         run = dataclasses.replace(run, eval_every_steps=interval)
         training.update(_stopping_settings(config, data, interval))
+    else:
+        recorded = _recorded_training(config, setup.start, output.path, setup.bert)
+        check_data(recorded, setup.start.adapter, data)
     output.score = "eval_" + task.score
     output.description = describe(setup, task, {**training, **schedule_settings})
     if is_training:
@@ -450,6 +452,28 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
     return Estimator(model, run, head), output
 
 
+def check_data(training: Dict[str, Any], adapter, data: Data) -> None:
+    """Raises UserError if rows to evaluate were trained on, or have other texts than the adapter's.
+
+    Args:
+      training: the recorded settings of the training, if any.
+      adapter: `task_adapter.TaskAdapter` that is evaluated, or None.
+      data: `Data` of the rows to evaluate.
+    """
+    fields = adapter and adapter.description.presentation.fields
+    if fields and data.fields and set(fields) != set(data.fields):
+        raise UserError(
+            f"The task adapter was trained with {' and '.join(fields)}, but the data has"
+            f" {' and '.join(data.fields)}; check --text_b_column."
+        )
+    if data.trained_on and training.get("data", data.trained_on) != data.trained_on:
+        raise UserError(
+            "--data_dir: dev or test rows are set apart from the training file, which is not the"
+            " file of the training: some may have been trained on; give files dev and test, or the"
+            " earlier training file."
+        )
+
+
 def _presentation(setup, output, data):
     """Returns the run's presentation; what flags do not set is as in an earlier adapter's file."""
     new, started_from = output.description.presentation, setup.start.adapter
@@ -469,10 +493,11 @@ def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputD
       task, head: as in `begin`.
 
     Raises:
-      UserError: the adapter belongs to another model.
+      UserError: the adapter belongs to another model, or output_dir to another adapter.
     """
     adapter = setup.start.adapter
     assert adapter is not None
+    _check_adapter_in_folder(setup)
     output = OutputDir(setup.run.output_dir)
     output.description = dataclasses.replace(
         adapter.description, kind=task.kind, labels=tuple(task.labels), **_texts_and_backbone(setup)

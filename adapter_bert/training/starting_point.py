@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from absl import flags, logging
 
-from adapter_bert.common import files, paths
+from adapter_bert.common import files, paths, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Supplied
 from adapter_bert.formats import adapter_checkpoints, checkpoints, hub, task_adapter
@@ -33,6 +33,7 @@ def find(
     values: flags.FlagValues,
     task: Optional[str] = None,
     settings_of: Optional[Callable[[Dict[str, Any]], Dict[str, Any]]] = None,
+    script: Optional[str] = None,
 ) -> StartingPoint:
     """Returns the `StartingPoint` that flags name.
 
@@ -41,9 +42,10 @@ def find(
       task: name of the task in the default of --output_dir; None for a script that cannot train.
       settings_of: function from an adapter's `training` to the script's own flags that it supplies;
         may raise UserError.
+      script: the script that trains the tasks of this one; None if any adapter will do.
 
     Raises:
-      UserError: the adapter is missing or damaged.
+      UserError: the adapter is missing or damaged, or of another script's kind of task.
     """
     is_training = "do_train" in values and (
         values.do_train or not (values.do_eval or values.do_predict)
@@ -51,6 +53,7 @@ def find(
     if values.adapter is not None:
         path = hub.local_folder(values.adapter, "--adapter")
         adapter = task_adapter.load(path)
+        _check_kind(adapter.description, f"--adapter {values.adapter}", script)
         replacements = {} if path == values.adapter else {"adapter": path}
         return StartingPoint(
             adapter, _supplied_by(adapter, path, values, replacements, settings_of)
@@ -64,6 +67,8 @@ def find(
         prefix = checkpoints.resolve_prefix(values.init_checkpoint)
         supplied = _supplied_by_head(prefix, values, task)
         return StartingPoint(None, supplied._replace(replacements={"init_checkpoint": prefix}))
+    where = f"--init_checkpoint {values.init_checkpoint}"
+    _check_kind(run.adapter.description, where, script)
     recorded = OutputDir(run.output_dir).recorded("pretrained")
     bert = {"init_checkpoint": None, "adapter": run.path, **_run_bert_flags(values, recorded)}
     logging.info(
@@ -77,6 +82,15 @@ def find(
     return StartingPoint(
         run.adapter, _supplied_by(run.adapter, run.path, values, bert, settings_of)
     )
+
+
+def _check_kind(description, where, script):
+    """Raises UserError if another script trains such tasks; `where` begins the error."""
+    of_kind = task_kinds.get(description.kind).script
+    if script not in (None, of_kind):
+        raise UserError(
+            f"{where} was trained on {description.task}, a {description.kind} task; use {of_kind}."
+        )
 
 
 def _supplied_by(adapter, path, values, replacements, settings_of) -> Supplied:

@@ -38,7 +38,7 @@ class FindTpuTest(RefusalTestCase):
         self.assertEqual(self.warnings(False), ((False, None), []))
 
     def test_tpu_address_without_use_tpu_logs_a_warning(self):
-        for flag in ("tpu_name", "master"):
+        for flag in ("tpu_name", "tpu_zone", "gcp_project", "master"):
             result, warnings = self.warnings(False, **{flag: "grpc://127.0.0.1:1"})
             self.assertEqual(result, (False, None))
             self.assertEqual(

@@ -95,6 +95,35 @@ class TableProcessorTest(FileTestCase):
         path = self.write("train.tsv", "one\ttags\na\t\nb\t[]\n")
         self.assert_refused([path, "2 rows"], self.processor, layout)
 
+    def test_test_file_with_only_blank_labels_has_none(self):
+        for kind, other, placeholder in (("classification", "x", "x"), ("multilabel", "", ())):
+            layout = custom_tasks.Layout("custom", "one", "tags", kind=kind)
+            for name, blank in (
+                ("test.csv", "one,tags\na,\nb, \n"),
+                ("test.jsonl", '{"one": "a", "tags": null}\n{"one": "b", "tags": []}\n'),
+            ):
+                path = self.write(name, blank)
+                processor = self.processor(layout, ("x", "y"))
+                self.assertFalse(processor.has_labels("test"))
+                examples = processor.get_examples("test", self.folder)
+                self.assertEqual([example.label for example in examples], [placeholder] * 2)
+                os.remove(path)
+            path = self.write("test.csv", f"one,tags\na,{other}\nb,x\n")
+            self.assertTrue(self.processor(layout, ("x", "y")).has_labels("test"))
+            os.remove(path)
+        path = self.write("dev.csv", "one,tags\na,\nb,\n")
+        processor = self.processor(layout, ("x", "y"))
+        self.assert_refused([path, "no label in 2 rows"], processor.get_examples, "dev", self.folder)
+
+    def test_repeated_header_is_refused(self):
+        path = self.write("train.csv", "one,two,kind\na,b,yes\none,two,kind\nc,d,no\n")
+        self.assert_refused([f"{path}, line 3", "header again"], self.processor)
+
+    def test_nan_is_no_label(self):
+        rows = '{"one": "a", "two": "b", "kind": "yes"}\n{"one": "a", "two": "b", "kind": NaN}\n'
+        path = self.write("train.jsonl", rows)
+        self.assert_refused([f"{path}, line 2", "kind is null or NaN"], self.processor)
+
     def test_null_in_used_columns_is_refused(self):
         for name in ("one", "two", "kind"):
             rows = [dict(one="a", two="b", kind=kind, other=None) for kind in ("yes", "no")]
@@ -156,8 +185,8 @@ class TableProcessorTest(FileTestCase):
         self.write("test.tsv", "one\ttwo\na\tb\n")
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [94, 11])
         with self.assertLogs("absl", "INFO") as log:
-            self.examples("train")
-        self.assertIn("105 rows; held out: 11 as dev", log.output[-1])
+            self.examples("dev")
+        self.assertIn("11 of its 105 rows are used as dev", log.output[-1])
         self.write("dev.tsv", "one\ttwo\tkind\na\tb\tno\n")
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [105, 1])
 
