@@ -515,8 +515,7 @@ class RunTest(SessionTestCase):
     def check_serving(self):
         """Checks that the README's server answers each curl of docs/serving.md with status 200."""
         importlib.import_module("uvicorn")
-        for folder in ("served/mrpc_2/adapter", "adapter"):
-            shutil.copytree("output/mrpc/adapter", folder)
+        shutil.copytree("output/mrpc/adapter", "served/mrpc/adapter")
         start = next(c for c in commands("README.md") if c.text.startswith("python serve.py"))
         with self.served(*self.words(start)[2:], "--adapter_dir=served") as (said, port):
             self.assertRegex(said, r"^Serving 2 tasks at http://127.0.0.1:\d+/ \(Ctrl-C stops\)$")
