@@ -146,14 +146,16 @@ def _log_precision(adapters, computed):
 
 
 def _tokenizer(config, vocab_file, adapters):
-    """Returns the tasks' tokenizer; UserError if they differ."""
+    """Returns the tokenizer of the tasks with text signatures; UserError if they differ."""
     descriptions = [adapter.description for adapter in adapters.values()]
-    kinds = {description.kind for description in descriptions}
-    if not any(task_kinds.get(kind).has_text_signature for kind in kinds):
-        raise UserError(
-            f"--raw_text: tasks of {' or '.join(sorted(kinds))} have no signature of texts."
-        )
-    casings = {description.do_lower_case for description in descriptions}
+    casings = {
+        description.do_lower_case
+        for description in descriptions
+        if task_kinds.get(description.kind).has_text_signature
+    }
+    if not casings:
+        kinds = sorted({description.kind for description in descriptions})
+        raise UserError(f"--raw_text: tasks of {' or '.join(kinds)} have no signature of texts.")
     if len(casings) > 1:
         raise UserError(
             "--raw_text: some tasks lower-case their texts and some do not; export them separately."

@@ -132,7 +132,7 @@ def run(values):
         bert = setup.bert.config
         encoder_features.check_layers(config.layers, bert.num_hidden_layers)
         if not start.adapter:
-            _check_plain(setup.bert.init_checkpoint)
+            checkpoints.check_plain(setup.bert.init_checkpoint)
         # `_` keeps the checkpoint alive that the estimator reads.
         estimator, _ = encoder_features.build_estimator(config, setup)
         outputs = encoder_features.extract(estimator, texts, config, setup.tokenizer)
@@ -163,17 +163,6 @@ def _working_folder(config):
         return
     with tempfile.TemporaryDirectory() as folder:
         yield folder
-
-
-def _check_plain(init_checkpoint):
-    """Raises UserError if a checkpoint has adapters, as its weights are not those of plain BERT."""
-    names = checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map()
-    if any("/adapters/" in name for name in names):
-        raise UserError(
-            f"--init_checkpoint {init_checkpoint} holds adapters; give the plain pretrained BERT,"
-            " and --adapter with the folder of the task adapter (convert_checkpoint.py makes one"
-            " from such a checkpoint)."
-        )
 
 
 define_flags = ExtractionConfig.define_flags

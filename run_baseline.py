@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import collections
 import dataclasses
+import itertools
 import os
 import posixpath
 import time
@@ -216,11 +217,11 @@ def _clear_output_dir(output, search_lock, reads):
     if not search_lock.alone:
         raise UserError(f"--overwrite_output_dir: another process is working in {output.path}.")
     output.clear(reads)
-    for name in (_DATABASE, _SEARCH, _RECORDS):
+    for name in (_DATABASE, _SEARCH, _RECORDS, _BETTER):
         path = posixpath.join(output.path, name)
         if files.exists(path):
             logging.info("--overwrite_output_dir removes %s", path)
-            files.remove(path)
+            (files.rmtree if name == _BETTER else files.remove)(path)
 
 
 def _narrow_space(config):
@@ -462,12 +463,8 @@ def _conditions(setup, modules):
     """
     for name in modules:
         setup.modules.open_module(name)  # Fails early if a module is missing.
-    rows = (
-        (split, *pair, str(label))
-        for split, texts in setup.data.texts.items()
-        if not split.startswith("test")
-        for pair, label in zip(texts, setup.data.labels[split].tolist())
-    )
+    splits = [split for split in setup.data.texts if not split.startswith("test")]
+    rows = itertools.chain.from_iterable(_rows(setup.data, split) for split in splits)
     return {
         "random_seed": setup.config.random_seed,
         "max_words": setup.config.max_words,
@@ -478,6 +475,12 @@ def _conditions(setup, modules):
             files.file_digests(search_space.find_module(name).handle) for name in modules
         ),
     }
+
+
+def _rows(data, split):
+    """Yields a split's rows with their labels, as strings."""
+    for pair, label in zip(data.texts[split], data.labels[split].tolist()):
+        yield (split, *pair, str(label))
 
 
 def _settings(setup, settings, search_settings):
@@ -517,8 +520,12 @@ def _record(setup, settings, scores):
         recorded_flags["setting"] = " ".join(sorted(config.setting))
     trial = grids.Trial("run_baseline.py", tuple(sorted(recorded_flags.items())))
     module = search_space.short_name(settings.module)
+    handle = search_space.find_module(settings.module).handle
+    module_files = [sha256 for _, sha256 in files.file_digests(handle)] or handle
+    data = {split: task_adapter.digest(_rows(setup.data, split)) for split in ("train", "dev")}
     return {
-        "key": trial.key(module),
+        "key": trial.key([module, module_files], data),
+        "data": data,
         "script": trial.script,
         "flags": recorded_flags,
         "status": records.DONE,

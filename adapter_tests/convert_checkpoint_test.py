@@ -240,6 +240,20 @@ class AdapterBertTest(AdapterTestCase):
         self.assert_same_fields(found.description)
         self.assertEqual(found.description.global_step, self.made.description.global_step)
 
+    def test_checkpoint_with_adapters_is_not_converted_as_a_bert(self):
+        folder = self.path("full_bert")
+        shutil.copytree(self.bert, folder)
+        self.output(
+            "to_full_checkpoint",
+            self.adapter,
+            self.bert,
+            os.path.join(folder, "bert_model.ckpt"),
+            "--overwrite",
+        )
+        for command in (["to_huggingface", folder, self.path("hf")], ["to_onnx", folder]):
+            with self.assertRaisesRegex(UserError, "^BERT_DIR .*bert_model.ckpt holds adapters"):
+                self.output(*command)
+
     def test_optimizer_tensors_are_ignored(self):
         full, with_slots = self.path("full.ckpt"), self.path("slots.ckpt")
         self.output("to_full_checkpoint", self.adapter, self.bert, full)

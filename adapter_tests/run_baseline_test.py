@@ -381,18 +381,39 @@ class RecordsTest(ScriptTestCase):
         return records.read(self.records)
 
     def test_other_folders_and_columns_get_separate_records(self):
+        for name in ("train", "dev", "test"):
+            rows = [row + row[:1] for row in read_rows(self.data, name + ".tsv")]
+            rows[0][2] = "again"
+            with open(os.path.join(self.data, name + ".tsv"), "w") as writer:
+                writer.writelines("\t".join(row) + "\n" for row in rows)
         self.run_preset()
         other = os.path.join(self.folder, "other")
         shutil.copytree(self.data, other)
         of_other = [f"--data_dir={other}", f"--output_dir={self.out}_2"]
         self.run_preset(*of_other)
-        third = [f"--output_dir={self.out}_3", "--text_column=label", "--text_b_column=text"]
+        third = [f"--output_dir={self.out}_3", "--text_b_column=again"]
         recorded = self.run_preset(*third)
         self.assertEqual([record["task"] for record in recorded], ["data", "other", "data"])
         self.assertLen({record["key"] for record in recorded}, 3)
         folders = [record["flags"]["data_dir"] for record in recorded]
         self.assertEqual(folders, [self.data, other, self.data])
         self.assertEqual(self.run_preset(*of_other), recorded)
+
+    def test_other_data_and_modules_of_one_name_get_separate_records(self):
+        self.run_preset()
+        self.write_data(["dev"], label=lambda row: "no" if row else "yes")
+        more = ["--overwrite_output_dir"]
+        first, second = self.run_preset(*more)
+        self.assertEqual(first["data"]["train"], second["data"]["train"])
+        self.assertNotEqual(first["data"]["dev"], second["data"]["dev"])
+        with self.assertRaisesRegex(UserError, "different data"):
+            records.check_same_data([first, second], "--records")
+        module = os.path.join(self.folder, "elsewhere", os.path.basename(self.module))
+        shutil.copytree(self.module, module)
+        self.assertLen(self.run_preset(*more, f"--module={module}"), 2)  # The same files.
+        with open(os.path.join(module, "note.txt"), "w"):
+            pass
+        self.assertLen(self.run_preset(*more, f"--module={module}"), 3)
 
     def test_finish_time_is_recorded_in_utc(self):
         self.addCleanup(time.tzset)

@@ -57,7 +57,10 @@ def run(values):
     bert, tokenizer = pretrained.load(config)
     if _UNKNOWN not in tokenizer.vocab:
         raise UserError(f"{bert.vocab_file}: the vocabulary has no {_UNKNOWN}.")
-    table = checkpoints.open_checkpoint(bert.init_checkpoint).get_tensor(_TABLE)
+    where = f"--init_checkpoint {bert.init_checkpoint}"
+    table = checkpoints.read_tensor(
+        checkpoints.open_checkpoint(bert.init_checkpoint), _TABLE, where
+    )
     with files.atomic_folder(folder) as partial:
         export(partial, tokenization.tokens_by_id(tokenizer.vocab), table, config.do_lower_case)
     words, width = table.shape

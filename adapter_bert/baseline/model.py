@@ -147,7 +147,7 @@ def _open_hub_module(folder, where):
     try:
         with tf.Graph().as_default():
             _load_module(folder, trainable=False)
-    except ValueError as error:
+    except (ValueError, IndexError, tf.errors.OpError) as error:
         raise UserError(
             f"{where} TensorFlow {tf.__version__} cannot read its graph ({_first_line(error)})."
         ) from error
@@ -196,16 +196,25 @@ def compute_embeddings(module, strings):
 
     Returns:
       float32 [N, D].
+
+    Raises:
+      UserError: the module cannot be computed; a file of it may be damaged.
     """
     parts = [np.zeros([1, module.width], np.float32)]
-    with tf.Graph().as_default():
-        texts = tf.placeholder(tf.string, [None])
-        output = _load_module(module.folder, trainable=False)(texts)
-        with tf.Session(config=devices.session_config()) as session:
-            session.run([tf.global_variables_initializer(), tf.tables_initializer()])
-            for start in range(1, len(strings), _EMBEDDING_BATCH_SIZE):
-                batch = strings[start : start + _EMBEDDING_BATCH_SIZE]
-                parts.append(session.run(output, {texts: [text.encode() for text in batch]}))
+    try:
+        with tf.Graph().as_default():
+            texts = tf.placeholder(tf.string, [None])
+            output = _load_module(module.folder, trainable=False)(texts)
+            with tf.Session(config=devices.session_config()) as session:
+                session.run([tf.global_variables_initializer(), tf.tables_initializer()])
+                for start in range(1, len(strings), _EMBEDDING_BATCH_SIZE):
+                    batch = strings[start : start + _EMBEDDING_BATCH_SIZE]
+                    parts.append(session.run(output, {texts: [text.encode() for text in batch]}))
+    except (IndexError, tf.errors.OpError) as error:  # IndexError: a file that is too short.
+        raise UserError(
+            f"TF-Hub module {module.folder}: TensorFlow {tf.__version__} cannot embed texts"
+            f" ({_first_line(error)})."
+        ) from error
     return np.concatenate(parts)
 
 

@@ -149,7 +149,7 @@ class Search:
         self._optuna = load_optuna()
         self.settings = settings
         self._is_lost = False  # Whether another process ended this one's last trial.
-        with self._explained():
+        with self._explained(ImportError):  # A database's driver may be missing.
             self._study = self._opened()
             # Two processes with one seed would try the same; NumPy's seeds end at 2**32.
             seed = (settings.random_seed + len(self._study.trials)) % 2**32 if alone else None
@@ -172,7 +172,7 @@ class Search:
                     load_if_exists=True,
                     pruner=self._pruner(),
                 )
-            except self._storage_errors():
+            except (*self._storage_errors(), ImportError):
                 remaining -= 1
                 if not remaining:
                     raise
@@ -268,9 +268,10 @@ class Search:
                         f" ({type(error).__name__}: {error}); restore it, or give another"
                         " --storage."
                     ) from error
+        is_sqlite = path_or_url.startswith("sqlite")
         return storages.RDBStorage(
             path_or_url,
-            engine_kwargs={"connect_args": {"timeout": 60}} if "sqlite" in path_or_url else None,
+            engine_kwargs={"connect_args": {"timeout": 60}} if is_sqlite else None,
             heartbeat_interval=_HEARTBEAT,
             grace_period=4 * _HEARTBEAT,
             failed_trial_callback=storages.RetryFailedTrialCallback(_RETRIES),
@@ -309,16 +310,16 @@ class Search:
             )
 
     def _storage_errors(self):
-        """Returns the classes of a storage's errors; ImportError means a missing driver."""
+        """Returns the classes of a storage's errors."""
         errors = importlib.import_module("sqlalchemy.exc")
-        return self._optuna.exceptions.StorageInternalError, errors.SQLAlchemyError, ImportError
+        return self._optuna.exceptions.StorageInternalError, errors.SQLAlchemyError
 
     @contextlib.contextmanager
-    def _explained(self):
-        """Converts errors of the storage to a `UserError` while entered."""
+    def _explained(self, *more):
+        """Converts errors of the storage, and of the classes `more`, to a `UserError`."""
         try:
             yield
-        except self._storage_errors() as error:
+        except (*self._storage_errors(), *more) as error:
             reason = str(error).strip().split("\n")[0]
             raise UserError(
                 f"--storage={self.settings.storage} cannot be used ({reason})."

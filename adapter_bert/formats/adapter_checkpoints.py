@@ -238,12 +238,7 @@ def to_full_checkpoint(
       UserError: the adapter was trained on another checkpoint.
     """
     config, where = adapter.description.backbone.bert_config(), f"{flag} {init_checkpoint}"
-    checkpoints.check_encoder(init_checkpoint, config, flag)
-    reader = checkpoints.open_checkpoint(init_checkpoint, flag)
-    tensors = {
-        name: checkpoints.read_tensor(reader, name, where)
-        for name in model_variables.encoder_shapes(config)
-    }
+    tensors = checkpoints.read_encoder(init_checkpoint, config, flag)
     fingerprint = model_variables.fingerprint(tensors.get, config)
     if fingerprint != adapter.description.backbone.fingerprint:
         raise UserError(

@@ -95,6 +95,31 @@ def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_c
     check_float32(reader, model_variables.encoder_shapes(config), where)
 
 
+def read_encoder(
+    prefix: str, config: configs.BertConfig, flag: str = "--init_checkpoint"
+) -> Dict[str, np.ndarray]:
+    """Returns the encoder's tensors by name; the arguments and errors are those of `check_encoder`.
+
+    Raises:
+      UserError: also if a tensor is damaged.
+    """
+    check_encoder(prefix, config, flag)
+    reader, where = open_checkpoint(prefix, flag), f"{flag} {prefix}"
+    names = model_variables.encoder_shapes(config)
+    return {name: read_tensor(reader, name, where) for name in names}
+
+
+def check_plain(prefix: str, flag: str = "--init_checkpoint") -> None:
+    """Raises UserError if a checkpoint has adapters, as its weights are not those of plain BERT."""
+    names = open_checkpoint(prefix, flag).get_variable_to_shape_map()
+    if any("/adapters/" in name for name in names):
+        raise UserError(
+            f"{flag} {prefix} holds adapters; give the pretrained BERT, and its task adapter"
+            " separately (convert_checkpoint.py from_adapter_bert makes one from such a"
+            " checkpoint)."
+        )
+
+
 def check_float32(
     reader: Any, names: Iterable[str], where: str, keys: Optional[Dict[str, str]] = None
 ) -> None:

@@ -93,12 +93,9 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
     from adapter_bert.formats import checkpoints
 
     digest = _checkpoint_digest(init_checkpoint)
-    checkpoints.check_encoder(init_checkpoint, config, flag)
-    reader, where = checkpoints.open_checkpoint(init_checkpoint, flag), f"{flag} {init_checkpoint}"
-    tensors = {
-        name: checkpoints.read_tensor(reader, name, where)
-        for name in model_variables.encoder_shapes(config)
-    }
+    checkpoints.check_plain(init_checkpoint, flag)
+    tensors = checkpoints.read_encoder(init_checkpoint, config, flag)
+    where = f"{flag} {init_checkpoint}"
     if _checkpoint_digest(init_checkpoint) != digest:
         raise UserError(f"{where} changed while it was converted to ONNX; try again.")
     content = _to_bytes(tensors, config, digest or "", where)
@@ -205,9 +202,17 @@ def _convert(init_checkpoint: str, config: configs.BertConfig) -> str:
 
 def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig) -> str:
     if importlib.util.find_spec("tensorflow") is None:
+        digest = _checkpoint_digest(init_checkpoint)
+        if digest is None:
+            raise UserError(
+                f"--init_checkpoint {init_checkpoint}: there is neither this checkpoint nor {FILE}"
+                " in its folder."
+            )
+        is_there = any(map(files.exists, _paths(init_checkpoint, digest)))
+        state = "is of another checkpoint or damaged" if is_there else "is missing"
         raise UserError(
-            f"--init_checkpoint {init_checkpoint} has no {FILE} yet, and this Python has no"
-            " TensorFlow to convert it: run `python convert_checkpoint.py to_onnx BERT_DIR` in a"
+            f"--init_checkpoint {init_checkpoint}: its {FILE} {state}, and this Python has no"
+            " TensorFlow to write it: run `python convert_checkpoint.py to_onnx BERT_DIR` in a"
             " Python with TensorFlow."
         )
     folders = [paths.PROJECT, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -336,7 +336,7 @@ class AdapterBank:
         """Returns an `Architecture` for tasks without adapters, if possible one of entries."""
         every = itertools.chain(entries.values(), self._entries.values())
         needed = (entry.architecture for entry in every if entry.architecture)
-        return next(needed, compatibility.Architecture())
+        return next(needed, None) or self._engine.any_architecture()
 
     def _free_sessions(self) -> None:
         """Frees the sessions that no task needs; an empty bank keeps all for its next task."""

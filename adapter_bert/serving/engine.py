@@ -149,7 +149,17 @@ class Engine:
         )
         for name, tensor in outputs._asdict().items():
             graph.output(name, tensor, ["G", "R", "L"])
-        return make_session(graph.model(), graph.external)
+        session = make_session(graph.model(), graph.external)
+        if self._precision == "float16" and _GPU not in session.get_providers():
+            raise UserError(
+                "precision=float16: ONNX Runtime cannot use the GPU; check its driver and CUDA's"
+                " libraries."
+            )
+        return session
+
+    def any_architecture(self) -> Architecture:
+        """Returns an `Architecture` that has a session already, or the default one."""
+        return next(iter(self._sessions), Architecture())
 
     def keep_only(self, architectures: Set[Architecture]) -> None:
         """Frees the sessions of all other `Architecture`s."""

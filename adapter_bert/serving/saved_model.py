@@ -110,12 +110,19 @@ class _TaskConstants:
         )
         self._table = tf.lookup.StaticHashTable(keys, -1)
 
-    def index_of(self, names):
-        """Returns the tasks' indices, int32 [B], of their names; an unknown name is an error."""
+    def index_of(self, names, reads_texts=False):
+        """Returns the tasks' indices, int32 [B], of their names.
+
+        An unknown name is an error; with `reads_texts`, so is a task without text signatures.
+        """
         index = self._table.lookup(names)
-        unknown = tf.boolean_mask(names, index < 0)
-        message = ["There is no such task:", unknown]
-        with tf.control_dependencies([tf.Assert(tf.reduce_all(index >= 0), message)]):
+        is_valid = index >= 0
+        if reads_texts:
+            has_texts = [task_kinds.get(kind).has_text_signature for kind in self.kinds]
+            is_valid = tf.logical_and(is_valid, tf.gather(has_texts, tf.maximum(index, 0)))
+        invalid = tf.boolean_mask(names, tf.logical_not(is_valid))
+        message = ["There is no such task" + " that reads texts" * reads_texts + ":", invalid]
+        with tf.control_dependencies([tf.Assert(tf.reduce_all(is_valid), message)]):
             return tf.identity(index)
 
     def slots_of(self, index) -> encoder.SlotIndices:
@@ -194,7 +201,7 @@ def _signature(model: _Model, inputs: Dict[str, Any], ids_of: Callable):
     index = tf.zeros(rows, tf.int32)
     if len(model.tasks.names) > 1:
         inputs = {**inputs, "task": tf.placeholder(tf.string, [None], "task")}
-        index = model.tasks.index_of(inputs["task"])
+        index = model.tasks.index_of(inputs["task"], reads_texts="text" in inputs)
     outputs = model.outputs(index, *ids_of(index))
     return tf.saved_model.predict_signature_def(inputs, outputs)
 

@@ -1,6 +1,7 @@
 """Tests of model.py: the towers against NumPy, frozen and trained modules, and the optimizer."""
 
 import dataclasses
+import glob
 import os
 import shutil
 import tempfile
@@ -321,6 +322,19 @@ class OpenModuleTest(tf.test.TestCase):
         empty = os.path.join(self.get_temp_dir(), "empty")
         os.makedirs(empty)
         self.assert_refused(empty, r"TensorFlow 2's SavedModel, but .*empty holds neither")
+
+    def test_damaged_weights_are_refused(self):
+        for name in ("hub", *([] if tf2_modules.IS_TF1 else ["tf2"])):
+            folder = os.path.join(self.get_temp_dir(), name)
+            (tf2_modules.save_text_module if name == "tf2" else tiny.write_text_module)(folder)
+            opened = model.open_module(folder)
+            (weights,) = glob.glob(os.path.join(folder, "variables", "variables.data-*"))
+            with open(weights, "wb"):
+                pass
+            with self.assertRaisesRegex(UserError, f"{folder}: TensorFlow .* cannot embed texts"):
+                model.compute_embeddings(opened, ["", "dog"])
+            os.remove(os.path.join(folder, "variables", "variables.index"))
+            self.assert_refused(folder, f"TF-Hub module {folder}")
 
     def test_modules_without_text_embeddings_are_refused(self):
         def image():

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
+import warnings
 import weakref
 from unittest import mock
 
@@ -171,6 +172,13 @@ class PredictTest(BankTestCase):
         """Runs the float16 graph on CPU, where ONNX Runtime computes it operator by operator."""
         with self.assertRaisesRegex(UserError, "precision=float16 needs a GPU"):
             self.bank(precision="float16")
+        listed = mock.patch.object(
+            engine.onnxruntime, "get_available_providers", return_value=[engine._GPU, engine._CPU]
+        )
+        refused = self.assertRaisesRegex(UserError, "float16: ONNX Runtime cannot use the GPU")
+        with warnings.catch_warnings(), listed, refused:
+            warnings.simplefilter("ignore")  # ONNX Runtime's, about the missing provider.
+            self.bank(["plain"], precision="float16").predict(self.rows(["plain"]))
         names = ["plain", "large", "own_norms", "multiply"]
         rows = self.rows(names * 2)
         with mock.patch.object(engine, "_GPU", "CPUExecutionProvider"):
@@ -289,6 +297,14 @@ class TasksTest(BankTestCase):
                 used.run.assert_called_once()
             bank.load("head")
             self.assertLen(bank._engine._sessions, 1)
+
+    def test_removing_the_last_adapter_keeps_the_session_in_use(self):
+        bank, rows = self.bank(["relu", "head"]), self.rows(["relu", "head"])
+        bank.predict(rows)
+        bank.remove("relu")
+        built = mock.patch.object(engine, "make_session", side_effect=AssertionError)
+        with built:
+            self.assert_own(rows[1:], bank.predict(rows[1:]))
 
     def test_adapter_changed_on_disk_is_refused(self):
         bank = self.bank(max_in_memory=1)

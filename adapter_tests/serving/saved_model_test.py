@@ -188,6 +188,21 @@ class SavedModelsTest(tf.test.TestCase):
                     found["probabilities"][index], expected["probabilities"], msg=texts
                 )
 
+    def test_text_signatures_refuse_other_kinds_of_tasks(self):
+        def encode(texts, *_):
+            ids = tf.tile([[2, 7, 3]], [tf.size(texts), 1])
+            return ids, tf.ones_like(ids), tf.zeros_like(ids)
+
+        adapters = self.adapters({}, {"kind": "span", "labels": ()})
+        path = self.write(adapters, encode)
+        found, refused = called(
+            path,
+            [("text", {"text": TEXTS[:2], "task": ["task0", name]}) for name in ("task0", "task1")],
+        )
+        expected = self.own(adapters["task0"], [2, 7, 3])["probabilities"]
+        self.assertAllClose(found["probabilities"], [expected, expected])
+        self.assertRegex(refused, "no such task that reads texts:.*task1")
+
     def test_mixed_adapters_and_unwritable_paths_are_refused(self):
         adapters = self.adapters({}, {"adapter": modeling.AdapterConfig(4, "relu")})
         with self.assertRaisesRegex(UserError, r"\(gelu/sequential/add and relu/seq.* separately"):
