@@ -166,8 +166,10 @@ def from_adapter_bert(
     if not task:
         raise UserError("--task: expected the task's name, as in MRPC.")
     is_utf8 = all(label.encode("utf-8", "ignore").decode() == label for label in labels)
-    if not is_utf8 or not all(labels) or len(set(labels)) < len(labels):
-        raise UserError(f"--labels={','.join(labels)}: expected names in UTF-8, none twice.")
+    if not is_utf8 or not all(labels) or len(set(labels)) < max(2, len(labels)):
+        raise UserError(
+            f"--labels={','.join(labels)}: expected two or more names in UTF-8, none twice."
+        )
     description = dataclasses.replace(
         _partial_description(bert, max_seq_length, cased), task=task, labels=tuple(labels)
     )
@@ -225,6 +227,12 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
     print(f"{destination}: wrote {count_text(loaded.tensors)}. To load them:\n")
     hidden_act = huggingface.activation_name(loaded.description.backbone.config.get("hidden_act"))
     print(adapterhub.LOADING.format(folder=destination, hidden_act=hidden_act))
+    lost = {"long_texts", "answers"} & set(loaded.description.training)
+    if lost:
+        print(
+            f"AdapterHub's format does not record {' and '.join(sorted(lost))}: from_adapterhub makes"
+            " an adapter with the defaults."
+        )
 
 
 def from_adapterhub(

@@ -272,14 +272,14 @@ class AdapterBertTest(AdapterTestCase):
         with self.assertRaisesRegex(UserError, "--labels=a,b,c: .* has 2 outputs"):
             self.from_adapter_bert(full, labels="a,b,c")
         for labels in ("a,a", "a,"):
-            with self.assertRaisesRegex(UserError, f"--labels={labels}: expected names"):
+            with self.assertRaisesRegex(UserError, f"--labels={labels}.* none twice"):
                 self.from_adapter_bert(full, labels=labels)
         for length in (0, -5, 3, 41):
             with self.assertRaisesRegex(UserError, f"--max_seq_length={length}: expected 4 to 40"):
                 self.from_adapter_bert(full, max_seq_length=length)
         with self.assertRaisesRegex(UserError, "expected adapters of one size, found none"):
             self.from_adapter_bert(self.prefix)
-        with self.assertRaisesRegex(UserError, "--labels=.*: expected names in UTF-8"):
+        with self.assertRaisesRegex(UserError, "--labels=.* names in UTF-8"):
             self.from_adapter_bert(full, labels="a,b\udcff")
         with self.assertRaisesRegex(UserError, "--task: expected the task's name"):
             self.from_adapter_bert(full, task="")
@@ -352,6 +352,13 @@ class OtherFormatsTest(AdapterTestCase):
         found = task_adapter.load(self.path("back"))
         self.assert_same_tensors(found.tensors)
         self.assert_same_fields(found.description)
+
+    def test_to_adapterhub_names_what_its_format_loses(self):
+        made = own_models.build_task_adapter(self.bert, training={"long_texts": "windows"})
+        task_adapter.save(self.path("windows"), made)
+        for name, is_lost in (("windows", True), ("adapter", False)):
+            printed = self.output("to_adapterhub", self.path(name), self.path(name + "_hub"))
+            self.assertEqual("does not record long_texts:" in printed, is_lost)
 
     def test_from_adapterhub_checks_and_saves_span_flags(self):
         made = own_models.build_task_adapter(self.bert, kind="span", labels=())

@@ -203,7 +203,7 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
     """
     description = adapter.description
     records = {
-        _ADAPTER_CONFIG: _adapter_config(description, _check_adapter(description)),
+        _ADAPTER_CONFIG: _adapter_config(description, check_adapter(description)),
         HEAD_CONFIG: _head_config(description),
     }
     name = description.task
@@ -229,7 +229,7 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
             writer.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
-def _check_adapter(description: task_adapter.Description) -> configs.AdapterConfig:
+def check_adapter(description: task_adapter.Description) -> configs.AdapterConfig:
     """Returns the adapters' settings; raises UserError if the format does not support them."""
     adapter = description.adapter
     if adapter is None or adapter.fn.lower() != configs.FEEDFORWARD_ADAPTER:

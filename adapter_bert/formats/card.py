@@ -4,10 +4,12 @@ The card is generated from the adapter's description; loading an adapter ignores
 """
 
 import json
+import math
 from typing import Any, Dict, Iterable, List, Tuple
 
 from adapter_bert.common import task_kinds
 from adapter_bert.common.configs import BERT_METHODS, FEEDFORWARD_ADAPTER
+from adapter_bert.common.errors import UserError
 
 FILE = "README.md"
 _LICENSE = "apache-2.0"
@@ -43,6 +45,7 @@ def _front_matter(description: Any, kind: task_kinds.TaskKind) -> str:
     metrics = [
         {"type": _score_name(name), "value": round(value, 6)}
         for name, value in sorted(description.scores.items())
+        if math.isfinite(value)  # JSON has no NaN.
     ]
     fields: Dict[str, Any] = {
         "library_name": "adapter-bert",
@@ -107,12 +110,22 @@ def _use(description: Any, kind: task_kinds.TaskKind) -> str:
     # Full fine-tuning and top layers change BERT itself.
     if not is_variant and description.tuning.method not in BERT_METHODS:
         commands.append("python serve.py --adapters=FOLDER")
-    if not is_variant and kind.adapterhub_head and adapter:
+    if _suits_adapterhub(description):
         commands.append("python convert_checkpoint.py to_adapterhub FOLDER output/adapterhub")
     return (
         "## Use\n\nSet `$BERT_BASE_DIR` to the BERT's folder, FOLDER to this one and DATA to the"
         " flags that name your data:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
     )
+
+
+def _suits_adapterhub(description: Any) -> bool:
+    from adapter_bert.formats import adapterhub  # Not at the top, because it imports this module.
+
+    try:
+        adapterhub.check_adapter(description)
+    except UserError:
+        return False
+    return True
 
 
 def _score_name(name: str) -> str:

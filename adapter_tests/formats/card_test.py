@@ -88,6 +88,21 @@ class CardTest(tf.test.TestCase):
         self.assertNotIn("serve.py", card)
         self.assertNotIn("to_adapterhub", card)
 
+    def test_card_follows_what_adapterhub_supports(self):
+        parallel = modeling.AdapterConfig(4, placement="parallel")
+        self.assertIn("to_adapterhub", self.save(adapter=parallel))
+        for changes in (
+            {"adapter": modeling.AdapterConfig(4, "elu")},
+            {"task": "conll.2003"},
+        ):
+            self.assertNotIn("to_adapterhub", self.save(**changes))
+
+    def test_scores_that_are_not_json_are_left_out_of_the_metadata(self):
+        card = self.save(scores={"eval_loss": float("nan"), "eval_f1": 0.5})
+        (model,) = self.front_matter(card)["model-index"]
+        self.assertEqual(model["results"][0]["metrics"], [{"type": "f1", "value": 0.5}])
+        self.assertIn("| loss | nan |", card)
+
     def test_names_are_escaped(self):
         task = "a | b\n\n<script>---\nlicense: mit\n# [x](y) `z` é"
         card = self.save(task=task, labels=('"', "|"), training={"a|b": "c\nd"})
