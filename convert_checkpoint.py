@@ -230,8 +230,8 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
     lost = {"long_texts", "answers"} & set(loaded.description.training)
     if lost:
         print(
-            f"AdapterHub's format does not record {' and '.join(sorted(lost))}: from_adapterhub makes"
-            " an adapter with the defaults."
+            f"AdapterHub's format does not record {' and '.join(sorted(lost))}: from_adapterhub"
+            " makes an adapter with the defaults."
         )
 
 

@@ -332,7 +332,7 @@ class RefusalsTest(ExtractionTestCase):
         folder, _ = self.adapter()
         prefix = self.path("full.ckpt")
         adapter_checkpoints.to_full_checkpoint(task_adapter.load(folder), self.prefix, prefix)
-        self.refuse(["--init_checkpoint", "holds adapters", "task adapter"], "--init_checkpoint=" + prefix)
+        self.refuse(["holds adapters", "task adapter"], "--init_checkpoint=" + prefix)
 
     def test_adapter_with_another_vocabulary_is_refused(self):
         self.write(TEXTS)

@@ -76,13 +76,6 @@ class PartsTest(tf.test.TestCase):
             ],
         )
 
-    def test_training_flags_are_not_defined(self):
-        values = parsed()
-        for name in ("do_train", "learning_rate", "tuning", "adapter_size", "train_batch_size"):
-            self.assertNotIn(name, values)
-        self.assertIn("feature_cache_dir", values)
-        self.assertIn("precision", values)
-
 
 class AblationTestCase(ScriptTestCase):
     """Provides a BERT of 3 layers and an adapter whose every layer changes the predictions."""

@@ -176,9 +176,7 @@ class ScriptTest(ScriptTestCase):
         write(path, header + rows + "a new one,a cat,yes\n")
         for stage in ("--do_eval", "--do_predict"):
             for arguments, folder in (([given], other), ([], self.output_dir)):
-                self.refuse(
-                    ["training file"], *pairs, stage, *arguments, output_dir=folder
-                )
+                self.refuse(["training file"], *pairs, stage, *arguments, output_dir=folder)
         write(os.path.join(data, "dev.csv"), header + "a new one,a cat,yes\n")
         self.succeed(*pairs, "--do_eval")
 

@@ -70,10 +70,6 @@ class RunReportTest(tf.test.TestCase):
             self.assert_refused("of MRPC on different data .*b2 and f6 of the dev split")
         self.assertNotIn("digest", self.run_report("--tasks=CoLA")[0])
 
-    def test_default_report_dir_is_not_a_repository_folder(self):
-        values = command_lines.parsed(run_report.define_flags)
-        self.assertStartsWith(values.report_dir, "output/")
-
     def test_name_and_tasks_flags_change_the_report(self):
         self.run_report("--report=figure4", "--tasks=MRPC", "--name=sizes")
         expected = [f"sizes.{ending}" for ending in ("md", "png", "svg", "tsv")]

@@ -139,7 +139,8 @@ class Version1Test(SquadTestCase):
             self.refuse(["--doc_stride", "4", "5"], stage, "--doc_stride=5")
         self.refuse(["requires --version_2_with_neg"], "--null_score_diff_threshold=-1")
         classifier = os.path.join(self.folder, "classifier")
-        task_adapter.save(classifier, own_models.build_task_adapter(os.path.join(self.root, "bert")))
+        made = own_models.build_task_adapter(os.path.join(self.root, "bert"))
+        task_adapter.save(classifier, made)
         self.refuse(
             ["--adapter", "a classification task; use run_classifier.py"],
             "--do_predict",

@@ -266,14 +266,6 @@ class RolesTest(TuningTestCase):
                 expected[name] = Role(kind, layer)
         self.assertEqual(dict(tuning.roles()), expected)
 
-    def test_roles_are_derived_from_names(self):
-        parts = "{weights_hidden2,biases_hidden2,LayerNorm/gamma,BatchNorm/beta}"
-        variants = names("bert/encoder/layer_1/{attention/output,output}/adapters/" + parts)
-        for name in ADAPTERS | variants:
-            self.assertEqual(tuning.role_of(name, ["bert/"]).kind, "adapter")
-        for name in LAYER_NORMS:
-            self.assertEqual(tuning.role_of(name, ["bert/"]).kind, "layer_norm")
-
     def test_variables_outside_the_encoder_belong_to_the_head(self):
         build()
         heads = [

@@ -49,8 +49,8 @@ class Predictor:
       bert: `Bert`.
 
     Raises:
-      UserError: the adapter's config is damaged; its BERT is not found, or is another one. The first
-        call reads the tensors, and raises it if they are damaged.
+      UserError: the adapter's config is damaged; its BERT is not found, or is another one. Damaged
+        tensors raise it in the first call, which reads them.
     """
 
     def __init__(self, adapter: _Path, bert: Optional[_Path] = None, *, precision: str = "float32"):

@@ -116,16 +116,15 @@ def find_task(config: TaskConfig, trained_adapter):
     """
     task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
     data_dir = paths.find_data_dir(config.data_dir, folder)
-    is_glue = isinstance(task, glue.TaskProcessor)
     trained = trained_adapter and trained_adapter.description
-    kind = task.task.kind if is_glue else task.kind
+    kind = task.task.kind if isinstance(task, glue.TaskProcessor) else task.kind
     if trained and trained.kind != kind:
-        flag = "--label_type" if config.task_name.lower() == "custom" else "--task_name"
+        flag = "--label_type" if folder == "custom" else "--task_name"
         raise UserError(
             f"--adapter was trained on {trained.task}, a {trained.kind} task; expected {kind}"
             f" ({flag})."
         )
-    if is_glue:
+    if isinstance(task, glue.TaskProcessor):
         return task, data_dir
     return custom_tasks.TableProcessor(task, data_dir, trained and trained.labels), data_dir
 

@@ -222,12 +222,6 @@ class ScriptTest(tf.test.TestCase):
             done = self.run_without(("tensorflow", "sklearn", "optuna"), script, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""), script)
 
-    def test_flag_errors_need_no_tensorflow(self):
-        done = self.run_without(("tensorflow",), "run_classifier", "--adaptr_size=8")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("adaptr_size", done.stderr)
-        self.assertNotIn("Traceback", done.stderr)
-
     def test_reports_need_no_tensorflow(self):
         project = paths.PROJECT
         records = os.path.join(project, "results", "records")

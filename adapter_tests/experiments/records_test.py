@@ -8,7 +8,6 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
 
@@ -167,8 +166,3 @@ class SweepRecordsTest(tf.test.TestCase):
     def test_remote_folder_is_refused(self):
         with self.assertRaisesRegex(UserError, "^gs://bucket/sweep: records need a local folder"):
             records.read("gs://bucket/sweep")
-
-    def test_records_of_earlier_versions_are_read(self):
-        """The records in results/ were written over months, the last before the modules moved."""
-        read = records.read(os.path.join(paths.PROJECT, "results", "records"))
-        self.assertGreater(len([r for r in read if r["status"] == records.DONE]), 250)

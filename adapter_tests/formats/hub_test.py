@@ -154,22 +154,16 @@ class HubTest(tf.test.TestCase):
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
         data = self.path("data")
         tiny.write_mrpc(data)
-        arguments = ("run_classifier.py", "--do_eval", f"--data_dir={data}", "--verbosity=-1")
-        output_dir = self.path("evaluated")
-        for bert, code in ((self.bert, 0), (self._other_bert(), 1)):
-            actual, _, complaints = self.run_script(
-                *arguments,
-                "--adapter=hf://me/mrpc",
-                f"--init_checkpoint={bert}/bert_model.ckpt",
-                f"--bert_config_file={bert}/bert_config.json",
-                f"--vocab_file={bert}/vocab.txt",
-                f"--output_dir={output_dir}",
-            )
-            self.assertEqual(actual, code, complaints)
-            output_dir = self.path("other")
-        self.assertIn("does not fit", complaints)
-        self.assertIn("backbone", complaints)
+        code, _, complaints = self.run_script(
+            "run_classifier.py",
+            "--do_eval",
+            f"--data_dir={data}",
+            "--verbosity=-1",
+            "--adapter=hf://me/mrpc",
+            f"--init_checkpoint={self.bert}/bert_model.ckpt",
+            f"--bert_config_file={self.bert}/bert_config.json",
+            f"--vocab_file={self.bert}/vocab.txt",
+            f"--output_dir={self.path('evaluated')}",
+        )
+        self.assertEqual(code, 0, complaints)
         self.assertIn("eval_results.json", os.listdir(self.path("evaluated")))
-
-    def _other_bert(self):
-        return tiny.write_bert(self.path("other_bert"), initializer_range=0.1)

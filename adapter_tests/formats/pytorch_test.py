@@ -108,19 +108,6 @@ class PyTorchTestCase(RefusalTestCase):
 
 
 class ReadTest(PyTorchTestCase):
-    def test_adapterhub_files_are_read(self):
-        # The folder houlsby has files in the zip format, pfeiffer in the legacy format.
-        for folder, file, count in (
-            ("houlsby", "pytorch_model_head.bin", 4),
-            ("houlsby", "pytorch_adapter.bin", 16),
-            ("pfeiffer", "pytorch_adapter.bin", 8),
-        ):
-            tensors = pytorch.read(os.path.join(GOLDENS, folder, file))
-            self.assertEqual(len(tensors), count)
-            for value in tensors.values():
-                self.assertEqual(value.dtype, np.float32)
-                self.assertGreater(np.abs(value).max(), 0)
-
     def test_zip_and_legacy_formats_give_equal_tensors(self):
         for content in (zipped(state()), legacy(state())):
             self.write(content)

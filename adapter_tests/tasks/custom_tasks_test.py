@@ -113,7 +113,8 @@ class TableProcessorTest(FileTestCase):
             os.remove(path)
         path = self.write("dev.csv", "one,tags\na,\nb,\n")
         processor = self.processor(layout, ("x", "y"))
-        self.assert_refused([path, "no label in 2 rows"], processor.get_examples, "dev", self.folder)
+        read = processor.get_examples
+        self.assert_refused([path, "no label in 2 rows"], read, "dev", self.folder)
 
     def test_repeated_header_is_refused(self):
         path = self.write("train.csv", "one,two,kind\na,b,yes\none,two,kind\nc,d,no\n")

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import os
-import signal
 import tempfile
 from unittest import mock
 
@@ -175,31 +174,6 @@ class ResumingTest(TrainingTestCase):
         self.runner(resumed, "full", steps=9, save=2).train(tiny.arrays())
         self.assertEqual(checkpoints.last_step(resumed), 9)
         self.assertSameWeights(straight, resumed)
-
-    def test_ctrl_c_saves_the_last_step(self):
-        tiny.enable_signals(self)
-        folder = self.new_dir()
-        runner = self.runner(folder, steps=100, save=1000)
-
-        class Interrupt(tf.train.SessionRunHook):
-            steps = 0
-
-            def after_run(self, run_context, run_values):
-                self.steps += 1
-                if self.steps == 3:
-                    os.kill(os.getpid(), signal.SIGINT)
-
-        before = signal.getsignal(signal.SIGINT)
-        estimator_train = runner._estimator.train
-        runner._estimator.train = lambda input_fn, hooks, max_steps: estimator_train(
-            input_fn, hooks=[Interrupt(), *hooks], max_steps=max_steps
-        )
-        with self.assertLogs("absl", "WARNING") as logs, self.assertRaises(KeyboardInterrupt):
-            runner.train(tiny.arrays())
-        said = "resumes from the last checkpoint, step 3."
-        self.assertIn(said, logs.output[-1])
-        self.assertEqual(signal.getsignal(signal.SIGINT), before)
-        self.assertEqual(checkpoints.last_step(folder), 3)
 
     def test_diverged_training_stops_saving(self):
         folder = self.new_dir()
