@@ -369,7 +369,11 @@ class TableProcessor(SplitProcessor):
     def _read(self, path: str) -> table_readers.Table:
         layout = self._layout
         if os.path.basename(path) not in layout.files:
-            return table_readers.read_table(path)
+            table = table_readers.read_table(path)
+            for row in table.rows if len(table.columns) > 1 else ():
+                if row.fields == list(table.columns):
+                    raise UserError(f"{path}, line {row.line}: found the header again.")
+            return table
         if files.isdir(path):
             folders = [os.path.join(self._data_dir, name) for name in layout.files]
             return table_readers.read_folders(folders, (layout.label, layout.text_a))

@@ -81,8 +81,8 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
       `Table` of at least one row, all as wide as `columns`; blank lines are skipped.
 
     Raises:
-      UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width or
-        repeats the header; names the file and line.
+      UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width;
+        names the file and line.
     """
     data, has_no_header = _read_bytes(path), bool(columns)
     if allow_latin1 and not _is_utf8(data):
@@ -105,8 +105,6 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
                 f"{path}, line {row.line}: found {len(row.fields)} columns, expected"
                 f" {len(columns)}{as_in}."
             )
-        if len(columns) > 1 and row.fields == list(columns):
-            raise UserError(f"{path}, line {row.line}: found the header again; expected data.")
     if not rows:
         content = "only a header" if columns and not has_no_header else "an empty file"
         raise UserError(f"{path}: found {content}, expected rows of data.")

@@ -468,9 +468,9 @@ def check_data(training: Dict[str, Any], adapter, data: Data) -> None:
         )
     if data.trained_on and training.get("data", data.trained_on) != data.trained_on:
         raise UserError(
-            "--data_dir: dev or test rows are set apart from the training file, whose other rows are"
-            " not those of the training: some may have been trained on; give files dev and test, or"
-            " the earlier training file."
+            "--data_dir: dev or test rows are set apart from the training file, whose other rows"
+            " are not those of the training: some may have been trained on; give files dev and"
+            " test, or the earlier training file."
         )
 
 
