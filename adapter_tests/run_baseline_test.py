@@ -446,6 +446,12 @@ class RecordsTest(ScriptTestCase):
         right = np.mean([label == "no" for _, label in read_rows(self.data, "dev.tsv")[1:]])
         self.assertAlmostEqual(record["scores"]["eval_accuracy"], right)
 
+    def test_overwriting_removes_an_unfinished_better_model(self):
+        better = os.path.join(self.out, "better_model")
+        os.makedirs(better)
+        self.run_preset("--overwrite_output_dir")
+        self.assertFalse(os.path.exists(better))
+
     def test_damaged_scores_are_refused(self):
         self.run_preset()
         with open(os.path.join(self.out, "eval_results.json"), "w") as writer:

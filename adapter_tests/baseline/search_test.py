@@ -203,6 +203,13 @@ class RefusedTest(SearchTestCase):
                 f"^--storage={storage} cannot be (used|written) \\(", storage=storage
             )
 
+    def test_missing_package_in_a_training_is_not_blamed_on_the_storage(self):
+        def train(settings, on_score):
+            raise ImportError("No module named 'scipy'")
+
+        with self.assertRaisesRegex(ImportError, "scipy"):
+            self.run_search(train)
+
     def test_file_that_is_not_a_journal_is_refused_unchanged(self):
         path = os.path.join(self.folder, "other")
         for content in (b"no journal\n", b"\xff\xfe\n", b"[]\n", b'{"a": 1}\n', b"7\n"):

@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -195,6 +196,19 @@ class FilesTest(tf.test.TestCase):
         left = {name.split(".")[0] for name in os.listdir(self.folder)}
         second = {name + "_second" for name in ("predictions", "test_results", "labels")}
         self.assertEqual(left, {*names, *second, "test_scores_second"})
+
+    def test_interrupted_write_leaves_no_scores_of_earlier_predictions(self):
+        predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
+        arguments = self.folder, TASKS["sts-b"], "test", predictions, np.array([2.5, 0.0])
+        classifier_results.write_test(*arguments)
+        killed = mock.patch.object(
+            classifier_results, "write_answers", side_effect=KeyboardInterrupt
+        )
+        with killed, self.assertRaises(KeyboardInterrupt):
+            classifier_results.write_test(*arguments)
+        left = os.listdir(self.folder)
+        self.assertIn("predictions.tsv", left)
+        self.assertEmpty({"labels.tsv", "test_scores.json"} & set(left))
 
     def test_dev_answers_may_be_numbers_or_label_sets(self):
         predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
