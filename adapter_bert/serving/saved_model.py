@@ -121,7 +121,8 @@ class _TaskConstants:
             has_texts = [task_kinds.get(kind).has_text_signature for kind in self.kinds]
             is_valid = tf.logical_and(is_valid, tf.gather(has_texts, tf.maximum(index, 0)))
         invalid = tf.boolean_mask(names, tf.logical_not(is_valid))
-        message = ["There is no such task" + " that reads texts" * reads_texts + ":", invalid]
+        expected = "task that reads texts" if reads_texts else "task"
+        message = [f"There is no such {expected}:", invalid]
         with tf.control_dependencies([tf.Assert(tf.reduce_all(is_valid), message)]):
             return tf.identity(index)
 

@@ -370,9 +370,10 @@ class TableProcessor(SplitProcessor):
         layout = self._layout
         if os.path.basename(path) not in layout.files:
             table = table_readers.read_table(path)
-            for row in table.rows if len(table.columns) > 1 else ():
-                if row.fields == list(table.columns):
-                    raise UserError(f"{path}, line {row.line}: found the header again.")
+            header = list(table.columns)
+            repeated = [row.line for row in table.rows if row.fields == header]
+            if repeated and len(header) > 1:  # In one column, it may be a text.
+                raise UserError(f"{path}, line {repeated[0]}: found the header again.")
             return table
         if files.isdir(path):
             folders = [os.path.join(self._data_dir, name) for name in layout.files]

@@ -84,7 +84,7 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
       UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width;
         names the file and line.
     """
-    data, has_no_header = _read_bytes(path), bool(columns)
+    data, has_header = _read_bytes(path), not columns
     if allow_latin1 and not _is_utf8(data):
         logging.info("%s is not UTF-8: reading it as Latin-1.", path)
         data = data.decode("latin-1").encode("utf-8")
@@ -100,13 +100,13 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
         rows = list(table)
     for row in rows:
         if len(row.fields) != len(columns):
-            as_in = "" if has_no_header else ", as in the first line"
+            as_in = ", as in the first line" if has_header else ""
             raise UserError(
                 f"{path}, line {row.line}: found {len(row.fields)} columns, expected"
                 f" {len(columns)}{as_in}."
             )
     if not rows:
-        content = "only a header" if columns and not has_no_header else "an empty file"
+        content = "only a header" if columns and has_header else "an empty file"
         raise UserError(f"{path}: found {content}, expected rows of data.")
     return Table(path, tuple(columns), rows)
 
