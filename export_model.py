@@ -63,9 +63,9 @@ class ExportConfig(PretrainedConfig):
             if not getattr(self, name):
                 raise UserError(f"--{name} is not given.")
         if self.format == "onnx" and self.raw_text:
-            raise UserError("--raw_text needs --format=saved_model: an ONNX file reads token ids.")
+            raise UserError("--raw_text requires --format=saved_model; ONNX has token ids only.")
         if self.format != "onnx" and self.precision != "float32":
-            raise UserError(f"--precision={self.precision} needs --format=onnx.")
+            raise UserError(f"--precision={self.precision} requires --format=onnx.")
 
 
 def run(values):

@@ -123,7 +123,7 @@ def model_fn_builder(bert_config, init_checkpoint, layer_indexes, use_tpu, use_o
 
 
 def run(values):
-    """Runs what the parsed flags say; returns the report, a list of lines."""
+    """Runs the script with the parsed flags; returns the report, a list of lines."""
     start = starting_point.find(values)
     config = ExtractionConfig.from_flags(values, start.supplied)
     texts = feature_files.TextFile(config.input_file)

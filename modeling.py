@@ -61,7 +61,7 @@ class BertModel:
       adapter_fn: None for plain BERT; a name that `get_adapter` accepts; the `Adapter` that
         `AdapterConfig.build` returns; or a function from [rows, D] to [rows, D] that registers its
         variables in the collection `adapters`; rows is B in the last layer if `pooled_only`, else
-        B * S. Its Tensors have the dtype below. If it returns several, their sum is the output.
+        B * S. Its Tensors have the dtype `dtype`. If it returns several, their sum is the output.
       dropout_key: `DropoutKey` for reproducible masks; None for TensorFlow's own dropout.
       adapter_layers: indices of the layers with adapters; None for those that the `AdapterConfig`
         names, by default all.
@@ -670,7 +670,7 @@ _ADAPTER_FUNCTIONS = {FEEDFORWARD_ADAPTER: feedforward_adapter}
 
 
 def get_adapter(function_string):
-    """Returns the adapter function with a name.
+    """Returns the adapter function of a name, or None.
 
     Args:
       function_string: "feedforward_adapter"; None, "" or "none" for no adapter; or a function,

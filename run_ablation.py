@@ -69,7 +69,7 @@ class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, D
 
 
 def run(values):
-    """Runs what the parsed flags say; returns the report, a list of lines."""
+    """Runs the script with the parsed flags; returns the report, a list of lines."""
     start = starting_point.find(
         values, settings_of=text_windows.recorded, script="run_classifier.py"
     )

@@ -161,7 +161,7 @@ class Setup(NamedTuple):
 
 
 def run(values):
-    """Runs what the parsed flags say; returns the report, a list of lines."""
+    """Runs the script with the parsed flags; returns the report, a list of lines."""
     config = BaselineConfig.from_flags(values)
     narrowed = _narrow_space(config)
     preset = config.preset and _preset_settings(config.preset, narrowed)

@@ -137,7 +137,7 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
 
 
 def run(values):
-    """Runs what the parsed flags say; returns the report, a list of lines."""
+    """Runs the script with the parsed flags; returns the report, a list of lines."""
     task_name = (values.task_name or "").lower()
     start = starting_point.find(values, task_name, text_windows.recorded, "run_classifier.py")
     config = ClassifierConfig.from_flags(values, start.supplied)

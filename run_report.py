@@ -61,7 +61,7 @@ class ReportConfig(Settings):
         "Tables and figures",
     )
     searches: Tuple[str, ...] = flag(
-        (), "Files search.json of run_baseline.py, for searches.", "Tables and figures"
+        (), "Files search.json of run_baseline.py, for --report=searches.", "Tables and figures"
     )
     compare: Tuple[str, ...] = flag(
         (),
@@ -78,7 +78,7 @@ class ReportConfig(Settings):
 
 
 def run(values):
-    """Runs what the parsed flags say; returns the report, a list of lines."""
+    """Runs the script with the parsed flags; returns the report, a list of lines."""
     config = ReportConfig.from_flags(values)
     if config.compare or config.labels:
         if len(config.compare) != 2 or not config.labels:
@@ -121,7 +121,7 @@ def _names(config):
                 f"--report={name}: expected all, or names from {', '.join(reports.REPORTS)}."
             )
     if config.name and len(names) > 1:
-        raise UserError(f"--name={config.name} needs a single --report, but found {len(names)}.")
+        raise UserError(f"--name={config.name} requires a single --report; got {len(names)}.")
     return names
 
 

@@ -89,7 +89,7 @@ def model_fn_builder(
 
 
 def run(values):
-    """Runs what the parsed flags say; returns the report, a list of lines."""
+    """Runs the script with the parsed flags; returns the report, a list of lines."""
     start = starting_point.find(values, "squad", squad_task.trained_settings, "run_squad.py")
     config = SquadConfig.from_flags(values, start.supplied)
     setup = finetuning.set_up(config, start, config.folder_of("squad"))

@@ -20,7 +20,7 @@ from adapter_bert.training.config import SPLITS
 
 
 def run(values):
-    """Runs what the parsed flags say; returns the report, a list of lines."""
+    """Runs the script with the parsed flags; returns the report, a list of lines."""
     name = (values.task_name or tagging_task.NAME).lower()
     start = starting_point.find(values, name, script="run_tagger.py")
     config = TaggerConfig.from_flags(values, start.supplied)

@@ -135,7 +135,7 @@ def check_vocab_size(vocab: Dict[str, int], vocab_size: int, vocab_file: str) ->
     if padding != 0 and not is_padded:
         raise UserError(
             f"{vocab_file} holds {num_tokens} tokens, but vocab_size is {vocab_size} in the BERT"
-            " config (--bert_config_file or bert_config.json): take both from one checkpoint"
+            " config (--bert_config_file or bert_config.json): use both from the same checkpoint"
         )
 
 

@@ -121,7 +121,7 @@ def check_gradients(variables: list, gradients: list) -> None:
 
 
 def warning_of_untrained(variables: list, connected: list) -> str:
-    """Returns a warning that lists variables that do not train unexpectedly, or "".
+    """Returns a warning that lists variables that unexpectedly do not train, or "".
 
     It does not list BERT's pooler, on which a head that reads tokens never depends.
 

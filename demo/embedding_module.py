@@ -45,7 +45,7 @@ class ModuleConfig(TokenizerConfig):
 
 
 def run(values):
-    """Runs what the parsed flags say; returns the report, a list of lines."""
+    """Runs the script with the parsed flags; returns the report, a list of lines."""
     config = ModuleConfig.from_flags(values)
     folder = config.output_dir
     if not folder:

@@ -465,10 +465,10 @@ class Tuning(Settings):
                 )
             )
         if self.method == "top_layers" and self.num_top_layers is None:
-            raise UserError("--tuning=top_layers needs --num_top_layers, as in --num_top_layers=2.")
+            raise UserError("--tuning=top_layers requires --num_top_layers, such as 2.")
         if self.method != "top_layers" and self.num_top_layers is not None:
             raise UserError(
-                f"--num_top_layers={self.num_top_layers} needs --tuning=top_layers, but found"
+                f"--num_top_layers={self.num_top_layers} requires --tuning=top_layers; got"
                 f" --tuning={self.method}."
             )
         if self.num_top_layers is not None and self.num_top_layers < 1:
@@ -481,7 +481,7 @@ class Tuning(Settings):
             )
         if self.layer_norms != "all" and self.method != "adapters":
             raise UserError(
-                f"--layer_norms={self.layer_norms} needs --tuning=adapters, but found"
+                f"--layer_norms={self.layer_norms} requires --tuning=adapters; got"
                 f" --tuning={self.method}."
             )
 

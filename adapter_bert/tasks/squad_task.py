@@ -48,7 +48,8 @@ class SquadConfig(FinetuningConfig):
     )
     n_best_size: int = flag(
         _DEFAULTS.n_best_size,
-        "Answers per question in nbest_predictions.json; starts and ends considered per window.",
+        "Number of answers per question in nbest_predictions.json, and of starts and ends"
+        " considered per window.",
         "Evaluation and prediction",
         lower=1,
     )

@@ -1,4 +1,4 @@
-"""The settings of a run: BERT's flags with BERT's defaults, and further ones.
+"""The settings of a run: BERT's flags, mostly with BERT's defaults, and further ones.
 
 A script's settings inherit from these. They check what depends on flags alone; errors in data, the
 pretrained BERT, devices or files are raised where these are accessed.
@@ -59,12 +59,12 @@ class PretrainedConfig(Settings):
     )
     bert_hub_module_handle: Optional[str] = flag(
         None,
-        "TF-Hub module (address or folder) with weights, config and vocabulary; replaces"
+        "TF-Hub module (URL or folder) with weights, config and vocabulary, instead of"
         " --bert_config_file, --vocab_file and --init_checkpoint.",
         "Pretrained BERT",
     )
     spm_model_file: Optional[str] = flag(
-        None, "SentencePiece model; replaces --vocab_file.", "Pretrained BERT"
+        None, "SentencePiece model, used instead of --vocab_file.", "Pretrained BERT"
     )
 
 
@@ -104,7 +104,7 @@ class DeviceConfig(Settings):
     """The devices and the precision of a model."""
 
     use_tpu: bool = flag(
-        False, "Run on a TPU. Without one, and without --tpu_name, runs on CPU or GPU.", "Devices"
+        False, "Run on a TPU; if there is none and no --tpu_name, on GPU or CPU.", "Devices"
     )
     precision: str = flag(
         "auto",
@@ -122,7 +122,7 @@ class DeviceConfig(Settings):
     tpu_zone: Optional[str] = flag(None, "GCE zone of the Cloud TPU.", "Devices")
     gcp_project: Optional[str] = flag(None, "Project of the Cloud TPU.", "Devices")
     master: Optional[str] = flag(
-        None, "Address of a TPU's TensorFlow master; replaces --tpu_name.", "Devices"
+        None, "Address of a TPU's TensorFlow master, instead of --tpu_name.", "Devices"
     )
     num_tpu_cores: int = flag(8, "Number of cores of the TPU.", "Devices", lower=1)
 
