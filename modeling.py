@@ -440,9 +440,7 @@ def transformer_model(
             layer = without_fusion(layer)
         with tf.variable_scope(f"layer_{index}"):
             layer_output = layer(layer_output)
-        outputs.append(layer_output)
-    whole = outputs[:-1] if first_position_only else outputs
-    outputs[: len(whole)] = [reshape_from_matrix(output, shape) for output in whole]
+        outputs.append(layer_output if is_short else reshape_from_matrix(layer_output, shape))
     return outputs if do_return_all_layers else outputs[-1]
 
 

@@ -42,8 +42,8 @@ def find_tpu(
       (use_tpu, cluster resolver or None).
 
     Raises:
-      UserError: the named TPU cannot be reached, "local" finds no TPU, the number of cores differs,
-        or both a name and a master are given.
+      UserError: the named TPU cannot be reached or has several hosts, "local" finds no TPU, the
+        number of cores differs, or both a name and a master are given.
     """
     if not use_tpu:
         ignored = {"tpu_name": tpu_name, "tpu_zone": tpu_zone, "gcp_project": gcp_project}
@@ -73,6 +73,9 @@ def find_tpu(
         _check_cores(cores, num_tpu_cores)
         return True, _resolver("local")
     resolver = _resolver(tpu_name, tpu_zone, gcp_project)
+    num_hosts = resolver.cluster_spec().num_tasks("worker")
+    if num_hosts != 1:  # TPUEstimator trains on them, but does not predict.
+        raise UserError(f"--tpu_name={tpu_name}: the TPU has {num_hosts} hosts; expected one.")
     _check_cores(_cores_at("--tpu_name", resolver.master()), num_tpu_cores)
     return True, resolver
 

@@ -99,7 +99,11 @@ def _load() -> Any:
       ImportError: TensorFlow has none, and the wheel is missing or has another version.
     """
     with _without_keras():
-        return tf.estimator if hasattr(tf, "estimator") else _load_wheel()
+        module = tf.estimator if hasattr(tf, "estimator") else _load_wheel()
+    tpu_estimator: Any = importlib.import_module(module.tpu.TPUEstimator.__module__)
+    # It would let Ctrl-C kill a training on a TPU before it has saved its step.
+    tpu_estimator.InstallSignalHandlerHook = tf.train.SessionRunHook
+    return module
 
 
 @contextlib.contextmanager

@@ -345,8 +345,14 @@ class FinetuningConfig(TextConfig, DeviceConfig):
 
     def __post_init__(self):
         stages = self.stages
+        if self.distribution != "none" and self.use_tpu:
+            raise UserError(
+                f"--distribution={self.distribution} is for GPUs and CPUs, --use_tpu=True for a"
+                " TPU; give only one."
+            )
         if "train" in stages:
             self._check_schedule()
+            self._check_accumulation()
         if self.adapter and self.adapter.is_none:
             raise UserError(
                 f"--tuning=adapters requires an adapter, but --adapter_fn={self.adapter.fn} is"
@@ -359,7 +365,6 @@ class FinetuningConfig(TextConfig, DeviceConfig):
             for name in sorted(self.given_flags & _TRAINING_FLAGS):
                 if getattr(self, name):
                     logging.warning("--%s has no effect without --do_train.", name)
-        self._check_accumulation()
 
     def _check_schedule(self):
         rate, epochs = self.rate_and_epochs()
@@ -372,8 +377,6 @@ class FinetuningConfig(TextConfig, DeviceConfig):
             )
 
     def _check_accumulation(self):
-        if "train" not in self.stages:
-            return
         parts, batch_size = self.gradient_accumulation_steps, self.train_batch_size
         if batch_size % parts:
             raise UserError(

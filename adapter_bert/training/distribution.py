@@ -44,18 +44,16 @@ def choose(kind, use_tpu):
 
     Args:
       kind: a key of `configs.DISTRIBUTIONS`.
-      use_tpu: bool, the user's --use_tpu.
+      use_tpu: bool, whether the run uses a TPU.
 
     Returns:
       `Distribution`.
 
     Raises:
-      UserError: kind is incompatible with use_tpu, TF_CONFIG, this TensorFlow or this machine.
+      UserError: kind is incompatible with TF_CONFIG, this TensorFlow or this machine.
     """
     workers = cluster.from_environment()
     flag = f"--distribution={kind}"
-    if kind != "none" and use_tpu:
-        raise UserError(f"{flag} is for GPUs and CPUs, --use_tpu=True for a TPU; give only one.")
     if kind != "multi_worker" and len(workers.addresses) > 1 and not use_tpu:
         raise UserError(
             f"{cluster.VARIABLE} names a cluster of {len(workers.addresses)} workers, which"

@@ -94,8 +94,8 @@ def connect_for_training(config, output_dir):
       UserError: the TPU cannot be reached, the machine does not support --distribution or
         --recompute_activations, or a batch cannot be split equally over the replicas.
     """
-    run_distribution = distribution.choose(config.distribution, config.use_tpu)
     run, use_tpu = connect(config, output_dir)
+    run_distribution = distribution.choose(config.distribution, use_tpu)
     run = dataclasses.replace(
         run,
         train_batch_size=config.train_batch_size,
@@ -241,28 +241,30 @@ class Estimator:
                 self._train(input_fn, [interrupt_hook, *save_hooks], last_step)
         except KeyboardInterrupt:
             logging.warning(
-                "Stopped; the same command, without --overwrite_output_dir, resumes from the last"
-                " checkpoint, step %d.",
+                "Stopped; the same command, without --overwrite_output_dir, resumes from step %d.",
                 self.last_step(),
             )
             raise
+        # TPUEstimator ends as usual if its TPU is lost.
+        if save_hooks and self.last_step() < last_step:
+            raise UserError(
+                f"A device was lost: the training ended at step {self.last_step()} of {last_step};"
+                " the same command resumes it."
+            )
 
-    def _train(self, input_fn, hooks, last_step):
+    def _train(self, input_fn, train_hooks, last_step):
         kind = self.run.distribution.kind
-        if kind == "none":
-            self._estimator.train(input_fn, hooks=hooks, max_steps=last_step)
+        if kind == "multi_worker":
+            # Only this call connects the workers. Without an evaluator it does not evaluate.
+            tf_estimator.train_and_evaluate(
+                self._distributed(),
+                tf_estimator.TrainSpec(input_fn, last_step, train_hooks),
+                tf_estimator.EvalSpec(input_fn),
+            )
             return
-        if kind == "mirrored":
-            with cluster.hide():  # TF_CONFIG may describe a cluster of this machine alone.
-                self._distributed().train(input_fn, hooks=hooks, max_steps=last_step)
-            return
-        # This is the only call that connects the workers. Without an evaluator among them it does
-        # not evaluate.
-        tf_estimator.train_and_evaluate(
-            self._distributed(),
-            tf_estimator.TrainSpec(input_fn, last_step, hooks),
-            tf_estimator.EvalSpec(input_fn),
-        )
+        with cluster.hide():  # TF_CONFIG may describe a cluster of this machine alone.
+            estimator = self._estimator if kind == "none" else self._distributed()
+            estimator.train(input_fn, hooks=train_hooks, max_steps=last_step)
 
     def _distributed(self):
         """Returns the Estimator that trains on several replicas."""
@@ -296,10 +298,7 @@ class Estimator:
           The dict of score_fn, with "global_step".
         """
         checkpoint = checkpoint or tf.train.latest_checkpoint(self.run.output_dir)
-        indexed_predictions = self._predict_in_batch_order(
-            rows, self.run.eval_batch_size, checkpoint
-        )
-        predictions = input_pipeline.sort_by_index(indexed_predictions)
+        predictions = input_pipeline.sort_by_index(self.stream(rows, checkpoint))
         step = checkpoints.step_of(checkpoint) if checkpoint else 0
         scores = score_fn(predictions)
         with self._explain_errors():
@@ -364,8 +363,12 @@ class Estimator:
     def _predict_in_batch_order(self, rows, batch_size, checkpoint):
         input_fn, order = self._plan_prediction(as_rows(rows), batch_size)
         with self._explain_errors():
-            predictions = self._predictor(batch_size).predict(input_fn, checkpoint_path=checkpoint)
+            predictions = self._predictor(batch_size).predict(
+                input_fn, hooks=[hooks.OneSession()], checkpoint_path=checkpoint
+            )
             yield from zip(order, predictions)
+            for _ in predictions:  # Padding. TPUEstimator releases the TPU after the last one.
+                pass
 
     def _plan_prediction(self, rows, batch_size):
         """Returns (input_fn, order); order[i] is the index of the row that comes i-th.
@@ -394,12 +397,14 @@ class Estimator:
         try:
             with progress.convert_write_errors():
                 yield
-        except tf.train.NanLossDuringTrainingError as error:
-            raise UserError(
-                f"The loss is NaN or Inf: --learning_rate={self.model.learning_rate} is too high,"
-                " or the pretrained weights are broken."
-            ) from error
-        except tf.errors.OpError as error:
+        except (tf.train.NanLossDuringTrainingError, tf.errors.OpError) as error:
+            is_loss = isinstance(error, tf.train.NanLossDuringTrainingError)
+            # TPUEstimator checks all variables within the step.
+            if is_loss or re.search(r"\bTensor had (NaN|-?Inf)", error.message):
+                raise UserError(
+                    f"The loss is NaN or Inf: --learning_rate={self.model.learning_rate} is too"
+                    " high, or the pretrained weights are broken."
+                ) from error
             if re.search(r"\bOOM\b|\b[Oo]ut of memory\b", error.message):
                 raise UserError(
                     "Out of memory: a batch does not fit. Give a smaller batch size or"

@@ -203,13 +203,19 @@ def _recorded_training(config, start, folder, bert):
     if "train" in config.stages:
         resumes = output.has_checkpoints() and not config.overwrite_output_dir
         return output.recorded("training") if resumes else {}
-    if start.adapter:
-        return start.adapter.description.training
-    if output.has_adapter():
-        return output.describe_adapter().training
+    description = _evaluated(start, output)
+    if description:
+        return description.training
     if not output.has_checkpoints():
         output = OutputDir(posixpath.dirname(bert.init_checkpoint))
     return output.recorded("training")
+
+
+def _evaluated(start, output):
+    """Returns the description of the task adapter that is evaluated, or None without one."""
+    if start.adapter:
+        return start.adapter.description
+    return output.describe_adapter() if output.has_adapter() else None
 
 
 def _check_evaluations(config, run):
@@ -412,9 +418,10 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         interval = evaluation_interval(config, data.num_examples)
         run = dataclasses.replace(run, eval_every_steps=interval)
         training.update(_stopping_settings(config, data, interval))
+        _warn_of_trained_rows(setup.start, data)
     else:
         recorded = _recorded_training(config, setup.start, output.path, setup.bert)
-        check_data(recorded, setup.start.adapter, data)
+        check_data(recorded, _evaluated(setup.start, output), data)
     output.score = "eval_" + task.score
     output.description = describe(setup, task, {**training, **schedule_settings})
     if is_training:
@@ -452,15 +459,25 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
     return Estimator(model, run, head), output
 
 
-def check_data(training: Dict[str, Any], adapter, data: Data) -> None:
+def _warn_of_trained_rows(start, data):
+    """Warns if the adapter that a training starts from may have been trained on its dev rows."""
+    before = start.adapter.description.training.get("data") if start.adapter else None
+    if before and data.trained_on and before != data.trained_on:
+        logging.warning(
+            "--adapter was trained on other rows. If these include rows of this training file, its"
+            " dev and test rows are not new to the adapter, and scores are too high."
+        )
+
+
+def check_data(training: Dict[str, Any], description, data: Data) -> None:
     """Raises UserError if rows to evaluate were trained on, or have other texts than the adapter's.
 
     Args:
       training: the recorded settings of the training, if any.
-      adapter: `task_adapter.TaskAdapter` that is evaluated, or None.
+      description: `task_adapter.Description` of the adapter that is evaluated, or None.
       data: `Data` of the rows to evaluate.
     """
-    fields = adapter and adapter.description.presentation.fields
+    fields = description and description.presentation.fields
     if fields and data.fields and set(fields) != set(data.fields):
         raise UserError(
             f"The task adapter was trained with {' and '.join(fields)}, but the data has"

@@ -49,6 +49,24 @@ class StopOnInterrupt(tf.train.SessionRunHook):
             raise KeyboardInterrupt from error
 
 
+class OneSession(tf.train.SessionRunHook):
+    """Ends a prediction whose session is lost: a new one would start again at the first row.
+
+    Raises:
+      UserError: a second session is created.
+    """
+
+    def begin(self):
+        """Forgets the session of an earlier prediction."""
+        self._has_session = False
+
+    def after_create_session(self, session, coord):
+        """Refuses any session but the first."""
+        if self._has_session:
+            raise UserError("A device was lost during the prediction; run the same command again.")
+        self._has_session = True
+
+
 class SaveHook(tf.train.SessionRunHook):
     """Saves the variables at multiples of a number of steps, and at the end.
 

@@ -172,11 +172,6 @@ class _Scratch:
             remove()
 
 
-def describe_difference(name, before, now):
-    """Returns a phrase about how a setting differs from the recorded one; None means not set."""
-    return f"{name} was {_show(before)}, is now {_show(now)}"
-
-
 # How errors name recorded settings that have another name than their flag.
 _FLAG_NAMES = {
     "task": "task (--task_name)",
@@ -238,7 +233,7 @@ def _describe_by_flag(name, before, now):
         flag = f"{name[len('bert_config.') :]} (--bert_config_file)"
     else:
         flag = _FLAG_NAMES.get(name, f"--{name}")
-    return describe_difference(flag, before, now)
+    return f"{flag} was {_show(before)}, is now {_show(now)}"
 
 
 def check_path(path):

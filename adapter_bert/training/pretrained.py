@@ -1,6 +1,9 @@
 """Finds and loads the pretrained BERT that settings name: config, weights and tokenizer."""
 
+import posixpath
 from typing import Dict
+
+from absl import logging
 
 import tokenization
 from adapter_bert.common import configs, files, paths
@@ -59,6 +62,12 @@ def find(
     vocab_file = config.spm_model_file or config.vocab_file
     if reads_texts and not vocab_file:
         vocab_file = paths.find_bert("vocab_file", None)
+        if posixpath.dirname(vocab_file) != posixpath.dirname(config_file):
+            logging.warning(
+                "--vocab_file is not set, and %s is not in the folder of --bert_config_file: with"
+                " another BERT's vocabulary, token ids are wrong.",
+                vocab_file,
+            )
     bert = configs.PretrainedBert(
         config=configs.BertConfig.from_json_file(config_file),
         vocab_file=vocab_file,

@@ -109,6 +109,12 @@ class FindTpuTest(RefusalTestCase):
                 self.assertTrue(use_tpu)
                 self.assertIsInstance(cluster, tf.distribute.cluster_resolver.TPUClusterResolver)
 
+    def test_tpu_of_several_hosts_is_refused(self):
+        pod = mock.Mock(spec=tf.distribute.cluster_resolver.TPUClusterResolver)
+        pod.cluster_spec.return_value = tf.train.ClusterSpec({"worker": ["a:1", "b:1"]})
+        with mock.patch.object(devices, "_resolver", return_value=pod):
+            self.assert_refused(["--tpu_name=pod", "2 hosts"], "pod")
+
     def test_wrong_number_of_tpu_cores_is_refused(self):
         with mock.patch.object(devices, "_num_cores", return_value=4):
             for name in (None, "local"):

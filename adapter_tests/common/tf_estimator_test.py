@@ -1,5 +1,7 @@
 """Tests of tf_estimator.py: what it provides on this TensorFlow and refuses on others."""
 
+import importlib
+import signal
 import subprocess
 import sys
 import unittest
@@ -25,6 +27,13 @@ class LoadTest(tf.test.TestCase):
         self.assertIs(tf.estimator.Estimator, tf_estimator.Estimator)
         with self.assertRaises(AttributeError):
             tf_estimator.NoSuchName  # noqa: B018
+
+    def test_a_training_on_a_tpu_keeps_the_handler_of_ctrl_c(self):
+        before = signal.getsignal(signal.SIGINT)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        tpu_estimator = importlib.import_module(tf_estimator.tpu.TPUEstimator.__module__)
+        tpu_estimator.InstallSignalHandlerHook().before_run(None)
+        self.assertEqual(signal.getsignal(signal.SIGINT), before)
 
     def test_a_model_trains_evaluates_and_predicts(self):
         """Gradient descent on (w - 3)^2 from 0 at rate 0.25 halves the distance at each step."""

@@ -401,6 +401,35 @@ class ModelFnTest(TrainingTestCase):
         with self.assertRaisesRegex(UserError, r"output_weights.*\[3, 8\].*\[2, 8\]"):
             self.build(init_checkpoint=prefix)
 
+    def test_nan_in_a_variable_of_a_tpu_names_the_learning_rate(self):
+        runner = self.runner(self.new_dir())
+        said = "Gradient for output_bias:0 is NaN : Tensor had NaN values"  # TPUEstimator's.
+        error = tf.errors.InvalidArgumentError(None, None, said)
+        diverged = mock.patch.object(runner._estimator, "train", side_effect=error)
+        with diverged, self.assertRaisesRegex(UserError, "--learning_rate=0.1 is too high"):
+            runner.train(tiny.arrays())
+
+    def test_training_that_ends_early_is_an_error(self):
+        runner = self.runner(self.new_dir())
+        lost = mock.patch.object(runner._estimator, "train")  # As TPUEstimator if its TPU is lost.
+        with lost, self.assertRaisesRegex(UserError, "ended at step 0 of 4"):
+            runner.train(tiny.arrays())
+
+    def test_prediction_with_a_lost_session_is_an_error(self):
+        runner, calls, run = self.runner(self.new_dir()), [], tf.Session.run
+
+        def lost(self, fetches, *args, **kwargs):
+            result = run(self, fetches, *args, **kwargs)
+            if isinstance(fetches, dict):  # A batch.
+                calls.append(fetches)
+                if len(calls) == 2:
+                    raise tf.errors.UnavailableError(None, None, "Socket closed")
+            return result
+
+        losing = mock.patch.object(tf.Session, "run", lost)
+        with losing, self.assertRaisesRegex(UserError, "lost during the prediction"):
+            list(runner.predict(tiny.arrays(rows=20)))
+
     def test_out_of_memory_error_suggests_a_smaller_batch(self):
         runner = self.runner(self.new_dir())
         message = "Out of memory.* smaller batch size"
@@ -578,6 +607,17 @@ class ConnectTest(RefusalTestCase):
         ) as built, mock.patch.object(estimator, "model_fn_builder"):
             estimator.build_estimator(settings, run, None)
         self.assertTrue(built.call_args[1]["config"].is_chief)
+
+    def test_several_workers_without_the_tpu_are_refused(self):
+        workers = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+        config = classifier_config("--use_tpu=True")
+        with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(workers)):
+            for is_found in (True, False):
+                found = mock.patch.object(devices, "find_tpu", return_value=(is_found, None))
+                with found, contextlib.ExitStack() as stack:
+                    if not is_found:
+                        stack.enter_context(self.assertRaisesRegex(UserError, "cluster of 2"))
+                    estimator.connect_for_training(config, "out")
 
     def test_recomputation_on_a_tpu_needs_tensorflow_2(self):
         def settings(version, use_tpu=True):

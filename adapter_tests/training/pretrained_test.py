@@ -39,6 +39,10 @@ class LoadTest(PretrainedTestCase):
             self.assertEqual(bert.init_checkpoint, prefix)
             self.assertEqual(list(tokenizer.vocab), tiny.VOCABULARY)
             self.assertEqual(tokenizer.tokenize("The DOG"), ["the", "dog"])
+        other = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.load(by_flags[0], by_flags[2], base=other)
+        self.assertRegex("".join(logs.output), f"--vocab_file is not set, and {other}/vocab.txt")
 
     def test_hub_module_requires_tensorflow(self):
         absent = mock.patch("builtins.__import__", side_effect=ImportError)
