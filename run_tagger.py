@@ -22,7 +22,7 @@ from adapter_bert.training.config import SPLITS
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     name = (values.task_name or tagging_task.NAME).lower()
-    start = starting_point.find(values, name, script="run_tagger.py")
+    start = starting_point.find(values, name, tagging_task.trained_settings, "run_tagger.py")
     config = TaggerConfig.from_flags(values, start.supplied)
     task, splits = tagging_task.load(config, start.adapter)
     folder = config.folder_of(config.name.lower())
@@ -34,7 +34,7 @@ def run(values):
         name: tagging_task.encode(split, task.labels, config, setup.tokenizer)
         for name, split in splits.items()
     }
-    data = finetuning.Data()
+    data = finetuning.Data(answers=config.columns)
     if "train" in splits:
         settings = {"data": splits["train"].digest()}
         data = data._replace(num_examples=len(rows["train"]), settings=settings)

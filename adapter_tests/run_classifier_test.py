@@ -171,12 +171,17 @@ class ScriptTest(ScriptTestCase):
         self.succeed(*pairs, "--do_train")
         given, other = "--adapter=" + self.path("adapter"), os.path.join(self.folder, "other")
         self.succeed(*pairs, "--do_predict", given, output_dir=other)
-        self.refuse(["trained with text and text_b", "--text_b_column"], *flags, "--do_eval", given)
+        for adapter in ([given], []):
+            named = ["trained with text and text_b", "--text_b_column"]
+            self.refuse(named, *flags, "--do_eval", *adapter)
         # Of more rows, others would be set apart for dev and test.
         write(path, header + rows + "a new one,a cat,yes\n")
         for stage in ("--do_eval", "--do_predict"):
             for arguments, folder in (([given], other), ([], self.output_dir)):
                 self.refuse(["training file"], *pairs, stage, *arguments, output_dir=folder)
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.succeed(*pairs, given, "--do_train", "--do_eval", output_dir=other + "_trained")
+        self.assertIn("not new to the adapter", "".join(logs.output))
         write(os.path.join(data, "dev.csv"), header + "a new one,a cat,yes\n")
         self.succeed(*pairs, "--do_eval")
 

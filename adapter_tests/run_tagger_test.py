@@ -1,5 +1,6 @@
 """Tests of run_tagger.py on a tiny BERT: learning, written predictions, scores and errors."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 import run_tagger
 import tokenization
+from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import tag_schemes, tagging_data, tagging_task
 from adapter_bert.training import finetuning
@@ -220,6 +222,23 @@ class TrainingTest(TaggerTestCase):
                 {"predictions.txt", "predictions.json"},
             )
 
+    def test_failed_scoring_leaves_no_earlier_scores(self):
+        output_dir = os.path.join(self.folder, "output")
+        write(os.path.join(output_dir, "test_scores.json"), "{}")
+        given = ["--do_predict", "--adapter=" + self.path("adapter")]
+        with mock.patch.object(tagging_task, "scores", side_effect=UserError("no scores")):
+            self.refuse(["no scores"], *given, output_dir=output_dir)
+        self.assertIn("predictions.txt", os.listdir(output_dir))
+        self.assertNotIn("test_scores.json", os.listdir(output_dir))
+
+    def test_two_files_of_a_split_are_refused_only_if_it_is_read(self):
+        folder, output_dir = (os.path.join(self.folder, name) for name in ("data", "output"))
+        for name in ("dev.txt", "valid.txt", "test.txt"):
+            write(os.path.join(folder, name), columns(3, 2))
+        given = ["--adapter=" + self.path("adapter"), "--data_dir=" + folder]
+        self.succeed("--do_predict", *given, output_dir=output_dir)
+        self.refuse(["dev.txt and valid.txt", "--dev_file"], "--do_eval", *given)
+
     def test_every_word_of_long_sentences_gets_a_tag(self):
         long_sentence = [word for words, _ in sentences(60, 5) for word in words]
         content = "\n".join(long_sentence) + "\n\nbig\ndog\n\n" + "x" * 10000 + "\n\u200b\n"
@@ -288,11 +307,7 @@ class TrainingTest(TaggerTestCase):
 class ScriptTest(TaggerTestCase):
     def test_parts_of_speech_are_tagged_and_scored(self):
         self.succeed("--tag_column=2", "--task_name=pos", "--do_train", "--do_eval", "--do_predict")
-        self.refuse(
-            ["none of its tags", "--tag_column"],
-            *("--do_eval", "--adapter=" + self.path("adapter")),
-            output_dir=os.path.join(self.folder, "other_column"),
-        )
+        self.check_recorded_columns()
         words = [words for words, _ in sentences(30, 2)]
         lines = "\n".join("".join(word + " _\n" for word in each) for each in words)
         path = write(os.path.join(self.folder, "untagged.txt"), lines)
@@ -312,6 +327,31 @@ class ScriptTest(TaggerTestCase):
         whole = tagging_data.read(os.path.join(self.data, "eng.testb"))
         self.assertEqual(third.sentences, whole.sentences)
         self.assertNotIn("entities", self.results("predictions.json")["sentences"][0])
+
+    def check_recorded_columns(self):
+        """Checks that columns default to the adapter's, in files of the training's format."""
+        again = os.path.join(self.folder, "again")
+        given = ["--do_eval", "--do_predict", "--adapter=" + self.path("adapter")]
+        self.succeed(*given, output_dir=again)
+        self.assertEqual(
+            read(os.path.join(again, "predictions.txt")), read(self.path("predictions.txt"))
+        )
+        tagged = json.dumps({"tokens": ["dog"], "tags": ["G"]}) + "\n"
+        dev = "--dev_file=" + write(os.path.join(self.folder, "dev.jsonl"), tagged)
+        self.succeed(*given, dev, output_dir=os.path.join(self.folder, "json"))
+        other = os.path.join(self.folder, "other")
+        self.refuse(["none of its tags"], *given, "--tag_column=3", output_dir=other)
+        adapter = task_adapter.load(self.path("adapter"))
+        for answers, parts in (
+            ({}, ["none of its tags", "--tag_column"]),  # Of an older version: the last column.
+            ({"tag_column": 2}, ["--adapter ", "training.answers.tag_column is 2"]),
+            ([], ["training.answers.token_column is None"]),
+        ):
+            training = {**adapter.description.training, "answers": answers}
+            description = dataclasses.replace(adapter.description, training=training)
+            path = os.path.join(self.folder, "changed")
+            task_adapter.save(path, adapter._replace(description=description))
+            self.refuse(parts, *given[:2], "--adapter=" + path, output_dir=other)
 
     def test_keep_best_keeps_weights_with_highest_f1(self):
         self.succeed(

@@ -174,10 +174,9 @@ def encode_examples(examples, labels, config, tokenizer):
         [classifier_features, text_windows, tokenization],
     )
 
-    arrays_of = classifier_features.window_arrays if in_windows else classifier_features.text_arrays
-
     def make(add):
-        add(arrays_of(examples, labels, config.max_seq_length, tokenizer))
+        parts = examples, labels, config.max_seq_length, tokenizer, in_windows
+        add(classifier_features.text_arrays(*parts))
 
     arrays = feature_cache.load_or_build(config.feature_folder, key, make)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
@@ -235,16 +234,16 @@ def fields_of(examples: Splits) -> Tuple[str, ...]:
 
 
 def trained_on(processor, examples: Splits, data_dir: str) -> Optional[str]:
-    """Returns the digest of the training rows, if other rows of their file are used but not they.
+    """Returns the digest of the training rows, or None if no other rows of their file are used.
 
     Args:
       processor: `glue.SplitProcessor`.
       examples: the result of `read_examples`.
       data_dir: folder of the task's data.
     """
-    if "train" in examples or not any(map(processor.is_held_out, examples)):
+    if not any(map(processor.is_held_out, examples)):
         return None
-    return digest(processor.get_examples("train", data_dir))
+    return digest(examples.get("train") or processor.get_examples("train", data_dir))
 
 
 def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:

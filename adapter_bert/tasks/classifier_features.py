@@ -105,7 +105,8 @@ def _convert(
         zeros = [0] * max_seq_length
         return InputFeatures(zeros, list(zeros), list(zeros), label_id=0, is_real_example=False)
 
-    ids_a, ids_b, label_id = _encode(ex_index, example, label_ids, max_seq_length, tokenizer)
+    (row,) = _encode(ex_index, example, label_ids, max_seq_length, tokenizer)
+    ids_a, ids_b, label_id = row
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     input_ids, segment_ids = task_kinds.pair_ids(ids_a, ids_b, cls_id, sep_id)
     padding = [0] * (max_seq_length - len(input_ids))
@@ -123,21 +124,15 @@ def _encode(
     label_ids: Dict[str, int],
     max_seq_length: int,
     tokenizer,
-) -> Tuple[List[int], List[int], Any]:
-    """Returns an example's unpadded encoding: (ids of text_a, ids of text_b, label_id)."""
+    in_windows: bool = False,
+) -> List[Tuple[List[int], List[int], Any]]:
+    """Returns an example's unpadded rows: (ids of text_a, ids of text_b, label_id)."""
     label_id = _label_id(example, label_ids)
-    tokens_a, tokens_b = truncated_tokens(example, max_seq_length, tokenizer)
+    pairs = _token_pairs(example, max_seq_length, tokenizer, in_windows)
     if ex_index < _LOGGED_EXAMPLES:
-        logging.vlog(
-            1,
-            "Example %s: %s, %s; label %s (%s)",
-            example.guid,
-            tokens_a,
-            tokens_b,
-            example.label,
-            label_id,
-        )
-    return (*_pair_ids(tokens_a, tokens_b, tokenizer), label_id)
+        shown = example.guid, pairs, example.label, label_id
+        logging.vlog(1, "Example %s: %s; label %s (%s)", *shown)
+    return [(*_pair_ids(*pair, tokenizer), label_id) for pair in pairs]
 
 
 def truncated_tokens(example, max_seq_length: int, tokenizer) -> Tuple[List[str], List[str]]:
@@ -150,47 +145,40 @@ def truncated_tokens(example, max_seq_length: int, tokenizer) -> Tuple[List[str]
     Raises:
       UserError: S is too small for the special tokens.
     """
-    tokens_a, tokens_b = _tokens(example, tokenizer)
-    truncate_pair(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
-    return tokens_a, tokens_b
+    (tokens,) = _token_pairs(example, max_seq_length, tokenizer, False)
+    return tokens
 
 
-def truncated_ids(
-    example: InputExample, max_seq_length: int, tokenizer
+def text_ids(
+    example: InputExample, max_seq_length: int, tokenizer, in_windows: bool
 ) -> List[Tuple[List[int], List[int]]]:
-    """Returns [(ids of text_a, ids of text_b)] of a truncated example.
+    """Returns (ids of text_a, ids of text_b) of each row of an example.
 
     Args:
       example: `InputExample`.
       max_seq_length, tokenizer: as in `convert_single_example`.
+      in_windows: bool; the rows are the example's windows, otherwise it is truncated to one row.
     """
-    return [_pair_ids(*truncated_tokens(example, max_seq_length, tokenizer), tokenizer)]
+    pairs = _token_pairs(example, max_seq_length, tokenizer, in_windows)
+    return [_pair_ids(*pair, tokenizer) for pair in pairs]
 
 
-def window_ids(
-    example: InputExample, max_seq_length: int, tokenizer
-) -> List[Tuple[List[int], List[int]]]:
-    """Returns (ids of text_a, ids of text_b) for each window of an example; see `truncated_ids`."""
-    tokens_a, tokens_b = _tokens(example, tokenizer)
-    windows = text_windows.divide(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
-    return [_pair_ids(*window, tokenizer) for window in windows]
-
-
-def _tokens(example, tokenizer):
+def _token_pairs(
+    example, max_seq_length: int, tokenizer, in_windows: bool
+) -> List[Tuple[List[str], List[str]]]:
     # Copies, as they are truncated in place and the tokenizer may cache its lists.
     tokens_a = list(tokenizer.tokenize(example.text_a))
     tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
-    return tokens_a, tokens_b
-
-
-def _room(tokens_b, max_seq_length):
     specials = 3 if tokens_b else 2
     if max_seq_length < specials:
         raise UserError(
             f"--max_seq_length={max_seq_length} is too small; expected at least {specials}, for"
             " [CLS] and [SEP]."
         )
-    return max_seq_length - specials
+    if in_windows:
+        return text_windows.divide(tokens_a, tokens_b, max_seq_length - specials)
+    truncate_pair(tokens_a, tokens_b, max_seq_length - specials)
+    return [(tokens_a, tokens_b)]
 
 
 def _pair_ids(tokens_a, tokens_b, tokenizer):
@@ -223,8 +211,6 @@ def truncate_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> 
 
     If both are of equal length, tokens_b is shortened.
     """
-    if len(tokens_a) + len(tokens_b) <= max_length:
-        return
     length_b = max(max_length // 2, max_length - len(tokens_a))
     del tokens_b[length_b:]
     del tokens_a[max_length - len(tokens_b) :]
@@ -249,31 +235,22 @@ def _with_progress(examples: Sequence[Any]) -> Iterator[Tuple[int, Any]]:
         yield index, example
 
 
-def window_arrays(
-    examples: Sequence[InputExample], label_list: Optional[Labels], max_seq_length: int, tokenizer
-) -> Dict[str, np.ndarray]:
-    """Returns the arrays of `text_arrays` for windows: each row is a window with its text's label.
-
-    Returns:
-      The dict of `text_arrays`, with "is_first" [N]: 1 for the first window of a text.
-    """
-    ids_of_labels, encoded, is_first = _ids_by_label(label_list), [], []
-    for _, example in _with_progress(examples):
-        label_id = _label_id(example, ids_of_labels)
-        windows = window_ids(example, max_seq_length, tokenizer)
-        encoded += [(*ids, label_id) for ids in windows]
-        is_first += [1] + [0] * (len(windows) - 1)
-    return {**_arrays_of(encoded), "is_first": _column(is_first)}
-
-
 def text_arrays(
-    examples: Sequence[InputExample], label_list: Optional[Labels], max_seq_length: int, tokenizer
+    examples: Sequence[InputExample],
+    label_list: Optional[Labels],
+    max_seq_length: int,
+    tokenizer,
+    in_windows: bool = False,
 ) -> Dict[str, np.ndarray]:
     """Returns the arrays of `rows.TextRows`: `convert_examples_to_features` without the padding.
 
+    Args:
+      examples, label_list, max_seq_length, tokenizer: as in `convert_examples_to_features`.
+      in_windows: as in `text_ids`; each window is a row with its text's label.
+
     Returns:
       A dict of arrays: "tokens", all ids in a row; the starts and lengths of each row's texts in
-      it; "label_ids" [N].
+      it; "label_ids" [N]. In windows also "is_first" [N]: 1 for the first window of a text.
 
     Raises:
       UserError: as in `convert_single_example`.
@@ -282,21 +259,15 @@ def text_arrays(
     if not examples:
         raise ValueError("expected at least one example")
     ids_of_labels = _ids_by_label(label_list)
-    return _arrays_of(
-        [
-            _encode(index, example, ids_of_labels, max_seq_length, tokenizer)
-            for index, example in _with_progress(examples)
-        ]
-    )
-
-
-def _arrays_of(encoded):
-    """Returns the arrays of rows, each (ids of text_a, ids of text_b, label_id)."""
-    ids_a, ids_b, label_ids = zip(*encoded)
+    encoded = [
+        _encode(index, example, ids_of_labels, max_seq_length, tokenizer, in_windows)
+        for index, example in _with_progress(examples)
+    ]
+    ids_a, ids_b, label_ids = zip(*itertools.chain.from_iterable(encoded))
     lengths = np.array([(len(a), len(b)) for a, b in zip(ids_a, ids_b)])
     starts = np.cumsum(lengths).reshape(lengths.shape) - lengths  # a, b, a, b, ...
     pairs = itertools.chain.from_iterable(zip(ids_a, ids_b))
-    return {
+    arrays = {
         "tokens": np.array(list(itertools.chain.from_iterable(pairs)), np.int32),
         "a_start": starts[:, 0],
         "a_length": lengths[:, 0],
@@ -304,6 +275,10 @@ def _arrays_of(encoded):
         "b_length": lengths[:, 1],
         "label_ids": _column(label_ids),
     }
+    if in_windows:
+        is_first = ([1] + [0] * (len(rows) - 1) for rows in encoded)
+        arrays["is_first"] = _column(list(itertools.chain.from_iterable(is_first)))
+    return arrays
 
 
 def features_to_arrays(features: Sequence[InputFeatures]) -> Dict[str, np.ndarray]:

@@ -314,14 +314,17 @@ class TableProcessor(SplitProcessor):
     def _label_column(self, table: table_readers.Table, split: str) -> Optional[int]:
         """Returns the index of the label's column; None without one, or if it is blank in test."""
         column = self._layout.label_column(table)
-        if split != "test" or column is None:
-            return column
+        return None if split == "test" and self._is_blank(table, column) else column
+
+    def _is_blank(self, table: table_readers.Table, column: Optional[int]) -> bool:
+        """Returns whether a file has no labels; in a published one, a blank may be a label."""
+        if column is None or self._is_published(table.path):
+            return column is None
         # Of JSON, null and an empty list.
-        is_blank = all(
-            row.fields[column] is None or self._canonical_label(table, row, column) in ("", "[]")
-            for row in table.rows
-        )
-        return None if is_blank else column
+        return all((row.fields[column] or "").strip() in ("", "[]") for row in table.rows)
+
+    def _is_published(self, path: str) -> bool:
+        return os.path.basename(path) in self._layout.files
 
     def _split(self, split: str) -> table_readers.Table:
         """Returns the `Table` of a split: its file, or a share of the training file's rows."""
@@ -368,7 +371,7 @@ class TableProcessor(SplitProcessor):
 
     def _read(self, path: str) -> table_readers.Table:
         layout = self._layout
-        if os.path.basename(path) not in layout.files:
+        if not self._is_published(path):
             table = table_readers.read_table(path)
             header = list(table.columns)
             repeated = [row.line for row in table.rows if row.fields == header]
@@ -378,12 +381,12 @@ class TableProcessor(SplitProcessor):
         if files.isdir(path):
             folders = [os.path.join(self._data_dir, name) for name in layout.files]
             return table_readers.read_folders(folders, (layout.label, layout.text_a))
-        return table_readers.read_table(path, layout.columns, allow_latin1=True)
+        return table_readers.read_table(path, layout.columns, allow_legacy=True)
 
     def _filter_rows(self, table: table_readers.Table) -> table_readers.Table:
         layout, label = self._layout, self._layout.label_column(table)
         rows = table.rows
-        if layout.excluded_labels and label is not None:
+        if label is not None and layout.excluded_labels and not self._is_blank(table, label):
             rows = [
                 row
                 for row in rows
@@ -394,8 +397,8 @@ class TableProcessor(SplitProcessor):
             rows = [row for row in rows if table.text(row, text).strip()]
         if not rows:
             raise UserError(f"{table.path}: all {len(table.rows)} rows are skipped.")
+        is_published = self._is_published(table.path)
         if len(rows) < len(table.rows):
-            is_published = os.path.basename(table.path) in layout.files
             logging.log(
                 logging.INFO if is_published else logging.WARNING,
                 "%s: skipped %d of %d rows, without a text or with a label that the task excludes.",
@@ -403,6 +406,12 @@ class TableProcessor(SplitProcessor):
                 len(table.rows) - len(rows),
                 len(table.rows),
             )
+        if layout.text_a in table.columns and not is_published:
+            text = table.columns.index(layout.text_a)
+            num_empty = sum(not (row.fields[text] or "").strip() for row in rows)
+            if num_empty:
+                where = table.path, layout.text_a, num_empty, len(rows)
+                logging.warning("%s: the column %s is empty in %d of %d rows.", *where)
         return table._replace(rows=rows)
 
     def _read_labels(self) -> Sequence[str]:

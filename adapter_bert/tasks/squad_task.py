@@ -226,10 +226,10 @@ class Evaluator:
         questions = squad_features.tokenize_questions(
             examples, self._tokenizer, self._limits, False
         )
-        answers, unique_id = {}, squad_features.FIRST_UNIQUE_ID
-        for index, question in enumerate(questions):
+        answers = {}
+        for question in questions:
             features = squad_features.window_features(
-                question, index, unique_id, self._tokenizer, self._limits.max_seq_length
+                question, 0, 0, self._tokenizer, self._limits.max_seq_length
             )
             windows = [
                 (feature, squad_answers.raw_result(feature, prediction))
@@ -239,7 +239,6 @@ class Evaluator:
             answers[example.qas_id] = squad_answers.choose_answer(
                 example.doc_tokens, windows, self._settings
             )
-            unique_id += len(features)
         return answers
 
     def scores(self, answers):

@@ -1,6 +1,7 @@
 """Readers of .tsv, .csv and .jsonl files that check every line."""
 
 import codecs
+import collections
 import contextlib
 import csv
 import io
@@ -67,7 +68,7 @@ class Table(NamedTuple):
         return field
 
 
-def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = False) -> Table:
+def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = False) -> Table:
     """Returns the rows of a file with named columns, or with a JSON object per line.
 
     Args:
@@ -75,7 +76,7 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
         quotes. .jsonl: an object per line; values other than strings and null are kept as JSON
         text. Any other extension: tab-separated, without quoting.
       columns: names of the columns of a tab-separated file without a header.
-      allow_latin1: bool; whether a file that is not UTF-8 is read as Latin-1.
+      allow_legacy: bool; whether a file that is not UTF-8 is read as Windows-1252 or Latin-1.
 
     Returns:
       `Table` of at least one row, all as wide as `columns`; blank lines are skipped.
@@ -85,16 +86,19 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
         names the file and line.
     """
     data, has_header = _read_bytes(path), not columns
-    if allow_latin1 and not _is_utf8(data):
-        logging.info("%s is not UTF-8: reading it as Latin-1.", path)
-        data = data.decode("latin-1").encode("utf-8")
+    if allow_legacy:
+        text, encoding = _decode(data)
+        data = text.encode("utf-8")
+        if encoding != "UTF-8":
+            logging.info("%s is not UTF-8: reading it as %s.", path, encoding)
     lines = _check_lines(_decode_lines(data, path), path)
     if columns:
         rows = list(_without_blank_lines(_parse_tabs(lines), path))
     elif path.endswith(".jsonl"):
         columns, rows = _parse_objects(lines, path)
     else:
-        parsed = _parse_csv(lines, path) if path.endswith(".csv") else _parse_tabs(lines)
+        is_csv = path.endswith(".csv")
+        parsed = _parse_csv(lines, path, strict=True) if is_csv else _parse_tabs(lines)
         table = _without_blank_lines(parsed, path)
         columns = [name.strip() for name in next(table, Row(1, [])).fields]
         rows = list(table)
@@ -115,7 +119,8 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
     """Returns the texts in folders that have a subfolder per label and a file per text.
 
     Args:
-      paths: list of folders; files are UTF-8 or Latin-1. Hidden files and folders are skipped.
+      paths: list of folders; files are UTF-8, Windows-1252 or Latin-1. Hidden files and folders
+        are skipped.
       columns: names for the label's column and the text's.
 
     Returns:
@@ -132,11 +137,13 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
                 texts += [(label, os.path.join(folder, name)) for name in _visible_names(folder)]
     if not texts:
         raise UserError(f"{paths[0]}: found no text, expected a folder of texts for each label.")
-    rows = []
+    rows, counts = [], collections.Counter()
     for number, (label, path) in enumerate(texts, start=1):
-        data = _read_bytes(path)
-        text = data.decode("utf-8" if _is_utf8(data) else "latin-1")
+        text, encoding = _decode(_read_bytes(path))
         rows.append(Row(number, [label, text]))
+        counts[encoding] += 1
+    if len(rows) > counts["UTF-8"]:
+        logging.info("%s: files by encoding: %s.", paths[0], dict(counts))
     return Table(paths[0], tuple(columns), rows)
 
 
@@ -144,12 +151,12 @@ def _visible_names(folder: str) -> List[str]:
     return sorted(n.rstrip("/") for n in files.listdir(folder) if not n.startswith("."))
 
 
-def _is_utf8(data):
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+def _decode(data: bytes) -> Tuple[str, str]:
+    """Returns bytes as text, and the encoding in which they are valid."""
+    for encoding in ("UTF-8", "Windows-1252"):
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode(encoding), encoding
+    return data.decode("Latin-1"), "Latin-1"
 
 
 def _check_lines(lines: Iterable[str], path: str) -> Iterator[str]:
@@ -189,17 +196,19 @@ def _parse_tabs(lines: Iterable[str]) -> Iterator[Row]:
         yield Row(number, line.split("\t") if line else [])
 
 
-def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
-    reader, start_line = csv.reader(lines, strict=True), 1
+def _parse_csv(lines: Iterable[str], path: str, **dialect: Any) -> Iterator[Row]:
+    reader, start_line = csv.reader(lines, **dialect), 1
     try:
         with _long_csv_fields():
             for fields in reader:
                 yield Row(start_line, fields)
                 start_line = reader.line_num + 1
     except csv.Error as error:
+        separators = "tabs" if reader.dialect.delimiter == "\t" else "commas"
         raise UserError(
             f"{path}, line {start_line}: found a row that is not valid CSV ({error}), expected"
-            " commas between fields, and double quotes around any with commas, quotes or newlines."
+            f" {separators} between fields, and {reader.dialect.quotechar} around any with"
+            f" {separators}, quotes or newlines."
         ) from error
 
 
@@ -259,9 +268,9 @@ def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
       UserError: the file is missing, unreadable, not UTF-8 or (with a quotechar) not CSV.
     """
     lines = _decode_lines(_read_bytes(path), path)
-    if quotechar is not None:
-        return _parse_quoted(lines, quotechar, path)
-    return [row.fields for row in _parse_tabs(lines)]
+    if quotechar is None:
+        return [row.fields for row in _parse_tabs(lines)]
+    return [row.fields for row in _parse_csv(lines, path, delimiter="\t", quotechar=quotechar)]
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -295,18 +304,6 @@ def _decode_lines(data: bytes, path: str) -> Iterator[str]:
                 f"{path}, line {number}: found bytes that are not UTF-8 ({error.reason}), expected"
                 " UTF-8."
             ) from None
-
-
-def _parse_quoted(lines: Iterable[str], quotechar: str, path: str) -> List[List[str]]:
-    reader = csv.reader(lines, delimiter="\t", quotechar=quotechar)
-    try:
-        with _long_csv_fields():
-            return list(reader)
-    except csv.Error as error:
-        raise UserError(
-            f"{path}, line {reader.line_num}: found {error}, expected fields between tabs,"
-            f" optionally quoted by {quotechar}."
-        ) from error
 
 
 @contextlib.contextmanager

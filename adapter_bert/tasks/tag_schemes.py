@@ -31,9 +31,10 @@ def is_chunk_tag(tag: str) -> bool:
 
 
 def are_chunk_tags(tags: Iterable[str]) -> bool:
-    """Returns whether tags are those of chunks: O and a tag as B-PER; POS tags are not."""
+    """Returns whether tags are those of chunks: O, and at least half of the others as B-PER."""
     tags = set(tags)
-    return OUTSIDE in tags and any(_TAG.fullmatch(tag) for tag in tags)
+    others = tags - {OUTSIDE}
+    return OUTSIDE in tags and 0 < len(others) <= 2 * sum(map(is_chunk_tag, others))
 
 
 def chunks(tags: Sequence[str]) -> List[Chunk]:

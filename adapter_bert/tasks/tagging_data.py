@@ -98,13 +98,13 @@ def read(
 
 
 def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
-    """Returns the paths of each split, "train", "dev" and "test": lists with at most one path.
+    """Returns the paths of each split, "train", "dev" and "test": those in data_dir, or the named.
 
     Args:
       values: data_dir, train_file, dev_file and test_file; None for a flag that is not given.
 
     Raises:
-      UserError: a named file or folder does not exist, or data_dir has two files for a split.
+      UserError: a named file or folder does not exist.
     """
     names = []
     if values["data_dir"]:
@@ -121,11 +121,6 @@ def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
             raise UserError(f"--{split}_file {given} does not exist.")
         expression = re.compile(f"(?:{pattern}){_EXTENSIONS}")
         matches = [name for name in names if expression.fullmatch(name)]
-        if not given and len(matches) > 1:
-            raise UserError(
-                f"--data_dir={values['data_dir']} has {' and '.join(matches[:3])}; choose one by"
-                f" --{split}_file."
-            )
         result[split] = [given] if given else [f"{values['data_dir']}/{name}" for name in matches]
     return result
 
@@ -133,9 +128,14 @@ def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
 # ---- Columns
 
 
+def is_column_number(text: str) -> bool:
+    """Returns whether a text is the number of a column, from 1, or from -1 for the last."""
+    return re.fullmatch("-?[1-9][0-9]{0,3}", text) is not None
+
+
 def _column_number(text: str, flag: str) -> int:
     """Returns the Python index of a column."""
-    if not re.fullmatch("-?[1-9][0-9]{0,3}", text):
+    if not is_column_number(text):
         raise UserError(
             f"{flag}={text}: expected the number of a column, from 1, or from -1 for the last."
         )

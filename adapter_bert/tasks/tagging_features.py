@@ -179,7 +179,6 @@ class TaggedRows:
         labels["tokens"] = arrays["labels"]
         self._text = TextRows(text, cls_id, sep_id, max_seq_length)
         self._labels = TextRows(labels, IGNORED, IGNORED, max_seq_length)
-        self._flat = arrays["labels"], arrays["a_start"], arrays["a_length"]
         self.max_seq_length, self.lengths = max_seq_length, self._text.lengths
         self.nbytes = self._text.nbytes + self._labels.nbytes
         self.num_learned = int(np.sum(arrays["labels"] >= FIRST_TAG))
@@ -202,6 +201,5 @@ class TaggedRows:
 
     def positions(self, row: int) -> np.ndarray:
         """Returns the positions of a row at which tags are read, in the order of the words."""
-        labels, starts, lengths = self._flat
-        start = starts[row]
-        return 1 + np.flatnonzero(labels[start : start + lengths[row]] != IGNORED)
+        (labels,) = self._labels.take([row])["input_ids"]
+        return np.flatnonzero(labels != IGNORED)

@@ -28,6 +28,8 @@ from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningCon
 NAME = "tagging"  # The default of --task_name.
 _EXTENSIONS = ("txt", "jsonl")
 _PREDICTIONS = {"dev": "dev_predictions", "test": "predictions"}  # Their files, by split.
+_DATA_FLAGS = ("data_dir", "train_file", "dev_file", "test_file")
+_COLUMN_FLAGS = ("token_column", "tag_column")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,28 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
     def name(self) -> str:
         """The task's name."""
         return self.task_name or NAME
+
+    @property
+    def columns(self) -> Dict[str, str]:
+        """The column flags that are set, which a task adapter records; see `trained_settings`."""
+        values = {name: getattr(self, name) for name in _COLUMN_FLAGS}
+        return {name: value for name, value in values.items() if value}
+
+
+def trained_settings(training: Dict[str, Any]) -> Dict[str, str]:
+    """Returns the column flags that a task adapter supplies, from its `training`.
+
+    Raises:
+      UserError: a value is not a str.
+    """
+    recorded = training.get("answers", {})
+    for name in _COLUMN_FLAGS:
+        value = recorded.get(name, "") if isinstance(recorded, dict) else None
+        if not isinstance(value, str):
+            raise UserError(
+                f"training.answers.{name} is {value!r}, which --{name} does not accept."
+            )
+    return {name: recorded[name] for name in _COLUMN_FLAGS if name in recorded}
 
 
 class Split(NamedTuple):
@@ -155,9 +179,6 @@ def check_outputs(splits: Dict[str, Split], output_dir: str) -> None:
                 )
 
 
-_DATA_FLAGS = ("data_dir", "train_file", "dev_file", "test_file")
-
-
 def _read(config, paths, split, why=""):
     if not paths[split]:
         folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
@@ -165,8 +186,21 @@ def _read(config, paths, split, why=""):
             f"{folder or f'Neither --data_dir nor --{split}_file is given'}; expected sentences"
             f" for {split} in {split}.txt or --{split}_file{why}."
         )
+    if len(paths[split]) > 1:
+        names = " and ".join(map(posixpath.basename, paths[split][:3]))
+        raise UserError(f"--data_dir={config.data_dir} has {names}; choose one by --{split}_file.")
     (path,) = paths[split]
-    return tagging_data.read(path, config.token_column, config.tag_column, split != "test")
+    word_column, tag_column = (_column(config, name, path) for name in _COLUMN_FLAGS)
+    return tagging_data.read(path, word_column, tag_column, split != "test")
+
+
+def _column(config, name, path):
+    """Returns a column flag's value; None if it is --adapter's and for files of another format."""
+    value = getattr(config, name)
+    is_number = bool(value) and tagging_data.is_column_number(value)
+    if name not in config.given_flags and is_number == path.endswith(".jsonl"):
+        return None
+    return value
 
 
 def _labels_of(train: tagging_data.TaggedFile):
@@ -335,11 +369,11 @@ class Evaluator:
         Returns:
           The lines of the report.
         """
+        path = posixpath.join(folder, "test_scores.json")
+        files.remove_if_exists(path)  # An earlier run's would not match these predictions.
         written = self.write(folder, "test", predicted)
         report = [f"Predictions: {', '.join(written)} ({len(predicted.tags)} sentences)"]
-        path = posixpath.join(folder, "test_scores.json")
         if self._split.tags is None:
-            files.remove_if_exists(path)
             return report
         result = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
         result = classifier_results.add_prefix("test", result)

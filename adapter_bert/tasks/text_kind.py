@@ -133,12 +133,12 @@ class TextKind(task_kinds.TaskKind):
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         in_windows = long_texts["long_texts"] == "windows"
-        encode = classifier_features.window_ids if in_windows else classifier_features.truncated_ids
         windows = text_windows.Windows(np.zeros(1, int), long_texts["window_pooling"])
 
         def read(text, text_b):
             example = classifier_features.InputExample("", text, text_b)
-            pairs = encode(example, description.max_seq_length, tokenizer)
+            length = description.max_seq_length
+            pairs = classifier_features.text_ids(example, length, tokenizer, in_windows)
             cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
             return [task_kinds.pair_ids(*pair, cls_id, sep_id) for pair in pairs], answer
 

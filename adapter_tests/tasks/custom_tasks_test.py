@@ -151,6 +151,16 @@ class TableProcessorTest(FileTestCase):
         texts = [example.text_a for example in read("test", self.folder)]
         self.assertEqual(texts, ["a", "", "b\n\nc"])
 
+    def test_empty_texts_are_warned_of_once(self):
+        layout = custom_tasks.Layout("custom", "one", "kind")
+        path = self.write("train.csv", "one,kind\n" + "a,yes\n ,no\n,no\n" * 10)
+        with self.assertLogs("absl", "WARNING") as log:
+            processor = self.processor(layout)
+            for split in ("train", "dev", "test"):
+                processor.get_examples(split, self.folder)
+        self.assertLen(log.output, 1)
+        self.assertIn(f"{path}: the column one is empty in 20 of 30 rows", log.output[0])
+
     def test_star_in_label_column_is_literal(self):
         layout = custom_tasks.Layout("custom", "one", "kind*")
         self.write("train.csv", "one,kindness,kind*\na,much,yes\nb,none,no\n")
@@ -298,7 +308,7 @@ PUBLISHED = {
     "newsgroups": (
         {
             "20news-bydate-train/alt.atheism/49960": b"From: a\n\nWhy\n",
-            "20news-bydate-train/sci.space/60000": b"Subject: caf\xe9\n",
+            "20news-bydate-train/sci.space/60000": b"Subject: caf\xe9\x92s\n",
             "20news-bydate-test/sci.space/60001": b"Up\n",
             "20news-bydate-test/sci.space/.DS_Store": b"x",
             "20news-bydate-test/.ipynb_checkpoints/60001": b"Up\n",
@@ -307,7 +317,7 @@ PUBLISHED = {
         None,
         [
             ("From: a\n\nWhy\n", "alt.atheism"),
-            ("Subject: caf\xe9\n", "sci.space"),
+            ("Subject: caf\xe9\u2019s\n", "sci.space"),
             ("Up\n", "sci.space"),
         ],
     ),
@@ -426,6 +436,22 @@ class LayoutsTest(FileTestCase):
         with self.assertLogs("absl", "WARNING") as log:
             self.assertLen(processor.get_examples("test", self.folder), 2)
         self.assertIn("test.csv: skipped 1 of 3 rows", log.output[0])
+
+    def test_test_file_with_only_blank_labels_has_none(self):
+        for name in ("us_economic_performance", "global_warming"):
+            layout = custom_tasks.LAYOUTS[name]
+            text, label = layout.text_a, layout.label
+            for file, content in (
+                ("test.csv", f"{text},{label}\na,\nb, \n"),
+                ("test.jsonl", json.dumps({text: "a", label: None}) + "\n"),
+            ):
+                path = self.write(file, content)
+                processor = custom_tasks.TableProcessor(layout, self.folder)
+                self.assertFalse(processor.has_labels("test"))
+                self.assertNotEmpty(processor.get_examples("test", self.folder))
+                os.remove(path)
+            self.write("test.csv", f"{text},{label}\na,\nb,{layout.labels[1]}\n")
+            self.assertTrue(custom_tasks.TableProcessor(layout, self.folder).has_labels("test"))
 
     def test_missing_published_file_is_named(self):
         for name in ("airline", "newsgroups"):

@@ -51,7 +51,8 @@ class ReadTsvTest(FileTestCase):
         self.assertEqual(csv.field_size_limit(), limit)
 
     def test_malformed_csv_is_refused(self):
-        self.assert_refused(["rows.tsv, line 2"], self.read, "a\tb\nc\rd\te\n", '"')
+        parts = ["rows.tsv, line 2", 'tabs between fields, and " around']
+        self.assert_refused(parts, self.read, "a\tb\nc\rd\te\n", '"')
 
     def test_invalid_utf8_is_refused(self):
         self.assert_refused(["rows.tsv, line 2", "not UTF-8"], self.read, b"a\tb\nc\xe9t\td\n")
@@ -139,6 +140,17 @@ class ReadTableTest(FileTestCase):
             path = self.write(name, content)
             with self.subTest(name=name, content=content[:20]):
                 self.assert_refused([path, *parts], table_readers.read_table, path)
+
+    def test_legacy_encodings_are_read_where_allowed(self):
+        for data, text, encoding in (
+            (b"It\x92s \x96 caf\xe9", "It\u2019s \u2013 caf\xe9", "Windows-1252"),
+            (b"\x81\x92", "\x81\x92", "Latin-1"),
+        ):
+            path = self.write("a.csv", b"text,label\n" + data + b",1\n")
+            with self.assertLogs("absl", "INFO") as log:
+                table = table_readers.read_table(path, allow_legacy=True)
+            self.assertEqual(table.rows[0].fields, [text, "1"])
+            self.assertIn(f"{path} is not UTF-8: reading it as {encoding}", log.output[0])
 
     def test_columns_are_found_by_name(self):
         path = self.write("a.csv", "text,label,text\na,1,b\n")

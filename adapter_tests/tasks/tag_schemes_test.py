@@ -80,6 +80,7 @@ class TagSchemesTest(tf.test.TestCase):
         for tags, expected in (
             ({"O", "B-PER"}, True),
             ({"O", "I-NP", "broken"}, True),
+            ({"O", "E-MAIL", "PHONE", "URL"}, False),
             ({"NN", "VB", "O"}, False),
             ({"O"}, False),
             ({"B-PER"}, False),

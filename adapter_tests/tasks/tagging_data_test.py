@@ -222,12 +222,11 @@ class FindFilesTest(FileTestCase):
         self.assertEqual(found["dev"], [path])
         self.assertEqual(self.find(dev_file=path), {"train": [], "dev": [path], "test": []})
 
-    def test_ambiguous_and_missing_files_are_refused(self):
-        self.write("dev.txt", "")
-        self.write("valid.txt", "")
-        self.assert_refused(
-            ["dev.txt and valid.txt", "--dev_file"], self.find, data_dir=self.folder
-        )
+    def test_all_files_of_a_split_are_found(self):
+        paths = [self.write(name, "") for name in ("dev.txt", "valid.txt")]
+        self.assertEqual(self.find(data_dir=self.folder)["dev"], paths)
+
+    def test_missing_files_are_refused(self):
         self.assert_refused(["--data_dir=/nowhere"], self.find, data_dir="/nowhere")
         self.assert_refused(["--test_file /nowhere"], self.find, test_file="/nowhere")
 

@@ -100,8 +100,8 @@ class ServingTest(FileTestCase):
             description = task_adapters.description(kind=kind, labels=labels, training=training)
             reader = text_kind.get(kind).request_reader(description, tokenizer, "task")
             rows, answer = reader(text, None)
-            expected_ids = classifier_features.window_ids(
-                classifier_features.InputExample("", text), 16, tokenizer
+            expected_ids = classifier_features.text_ids(
+                classifier_features.InputExample("", text), 16, tokenizer, True
             )
             self.assertLen(rows, 3)
             for (ids, segments), (ids_a, _) in zip(rows, expected_ids):
@@ -156,8 +156,8 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual((settings["long_texts"], settings["window_pooling"]), ("windows", "mean"))
         counts = [
             len(
-                classifier_features.window_ids(
-                    classifier_features.InputExample("", text), 16, tiny_tokenizer()
+                classifier_features.text_ids(
+                    classifier_features.InputExample("", text), 16, tiny_tokenizer(), True
                 )
             )
             for text in texts
