@@ -83,7 +83,7 @@ def run(values):
         fields=classifier_data.fields_of({split: examples}),
         trained_on=classifier_data.trained_on(processor, {split: examples}, data_dir),
     )
-    finetuning.check_data(adapter.description.training, adapter, data)
+    finetuning.check_data(adapter.description.training, adapter.description, data)
     folder = config.output_dir or default_folder(str(config.task_name).lower(), "adapters")
     setup = finetuning.set_up_evaluation(config, start, folder)
     sources = {
@@ -139,8 +139,13 @@ def _read_finished(path, sources):
     if not files.exists(path):
         return None
     record, _ = files.read_as(path, "--output_dir", _JSON, lambda read: (read, report(read)))
-    # Earlier versions recorded fewer of them.
-    differing = [name for name in sources if record.get(name, sources[name]) != sources[name]]
+    # Earlier versions recorded fewer of them; text_windows' defaults are never recorded.
+    defaults = {**sources, **text_windows.recorded({})}
+    differing = [
+        name
+        for name, default in defaults.items()
+        if record.get(name, default) != sources.get(name, default)
+    ]
     if differing:
         raise UserError(
             f"{path} was computed with a different {' and '.join(differing)}; set another"

@@ -325,10 +325,7 @@ def _search(setup, study):
     _check_output_dir(setup, study.settings)
 
     def train(model_settings, on_score):
-        try:
-            return _model(setup, model_settings).train(patience=patience, on_score=on_score).score
-        except training.LossIsNaN as error:
-            raise search.Diverged from error
+        return _model(setup, model_settings).train(patience=patience, on_score=on_score).score
 
     study.run(train)
     return study.trials()
@@ -340,7 +337,7 @@ def _check_output_dir(setup, search_settings):
     if not recorded:
         return
     recorded_search = recorded.get("search")
-    if recorded_search is None or search_settings.differences(recorded_search):
+    if not isinstance(recorded_search, dict) or search_settings.differences(recorded_search):
         raise UserError(
             f"{_settings_file(setup.output)}: the model there is not of this search;"
             " give another --output_dir, or --overwrite_output_dir."

@@ -92,8 +92,10 @@ def run(values):
     results = _read_results(config)
     by_name = {name: reports.REPORTS[name].make(results) for name in names}
     available_reports = {name: report for name, report in by_name.items() if report.numbers}
-    if not available_reports or (len(available_reports) < len(names) and not _is_all(config)):
-        missing = [name for name in names if name not in available_reports]
+    missing = [name for name in names if name not in available_reports]
+    if _is_all(config) and not available_reports:
+        raise UserError("No report fits the finished runs; name one to see what it requires.")
+    if missing and not _is_all(config):
         needs = "; ".join(f"{name}: {reports.REPORTS[name].needs}" for name in missing)
         raise UserError(f"--report={','.join(config.report)}: missing {needs}.")
     with files.convert_write_errors(f"--report_dir={config.report_dir}"):
@@ -118,7 +120,8 @@ def _names(config):
     for name in names:
         if name not in reports.REPORTS:
             raise UserError(
-                f"--report={name}: expected all, or names from {', '.join(reports.REPORTS)}."
+                f"--report={','.join(config.report)}: expected only all, or names from"
+                f" {', '.join(reports.REPORTS)}."
             )
     if config.name and len(names) > 1:
         raise UserError(f"--name={config.name} requires a single --report; got {len(names)}.")
@@ -137,9 +140,6 @@ def _read_results(config):
     trainings = [record for record in trainings if record["status"] == records.DONE]
     if not (trainings or ablations or searches):
         raise UserError(f"--records={config.records}: the folder has no finished run.")
-    backbones = records.check_same_backbone(trainings, "--records")
-    if len(backbones | {ablation.backbone for ablation in ablations}) > 1:
-        raise UserError("--ablations: another BERT than that of the other files or of --records.")
     tasks = {result["task"] for result in (*trainings, *searches)}
     tasks |= {ablation.task for ablation in ablations}
     for task in config.tasks:
@@ -150,10 +150,14 @@ def _read_results(config):
     def select(results):
         return [result for result in results if result["task"] in (config.tasks or tasks)]
 
-    records.check_same_data(select(trainings), "--records")
-    trainings = selection.by_criterion(select(trainings), config.select_by)
+    trainings, searches = select(trainings), select(searches)
     ablations = [ablation for ablation in ablations if ablation.task in (config.tasks or tasks)]
-    return reports.Results(trainings, ablations, select(searches))
+    backbones = records.check_same_backbone(trainings, "--records")
+    if len(backbones | {ablation.backbone for ablation in ablations}) > 1:
+        raise UserError("--ablations: another BERT than that of the other files or of --records.")
+    records.check_same_data(trainings, "--records")
+    trainings = selection.by_criterion(trainings, config.select_by)
+    return reports.Results(trainings, ablations, searches)
 
 
 define_flags = ReportConfig.define_flags

@@ -105,14 +105,12 @@ def run(values, extra_flags=()):
         )
     runner = sweep.Sweep(
         _trials(config),
-        sweep.Settings(
-            folder=config.output_dir,
-            jobs=config.jobs,
-            shard=_shard(config.shard),
-            extra_flags=tuple(extra_flags),
-            keep=config.keep,
-            retry_failed=config.retry_failed,
-        ),
+        config.output_dir,
+        jobs=config.jobs,
+        shard=_shard(config.shard),
+        extra_flags=extra_flags,
+        keep=config.keep,
+        retry_failed=config.retry_failed,
     )
     criterion = config.select_by or ("accuracy" if config.preset else "score")
     if config.dry_run:
@@ -138,17 +136,17 @@ def run(values, extra_flags=()):
 
 def _run_stages(runner, config, criterion):
     """Runs all trials, or with --halving the remaining ones of each stage."""
-    finished, keys = None, _admitted_keys(runner, config, criterion)
+    finished, keys = set(), _admitted_keys(runner, config, criterion)
     while keys != finished:
-        runner.run([key for key in keys if key not in (finished or ())])
+        runner.run(keys - finished)
         finished, keys = keys, _admitted_keys(runner, config, criterion)
 
 
 def _admitted_keys(runner, config, criterion):
-    """Returns the keys of the trials to run, as far as the records decide it."""
+    """Returns the set of keys of the trials to run, as far as the records decide it."""
     if not config.halving:
-        return list(runner.trials)
-    return halving.admitted_keys(runner.trials, _comparable(runner, criterion))
+        return set(runner.trials)
+    return set(halving.admitted_keys(runner.trials, _comparable(runner, criterion)))
 
 
 def _comparable(runner, criterion):

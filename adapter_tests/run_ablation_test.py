@@ -339,6 +339,17 @@ class RunsTest(AblationTestCase):
             self.assert_one_sentence(code, stderr, [expected, "--overwrite_output_dir"])
         self.assertEqual(files_in(self.output_dir), before)
 
+    def test_result_of_other_windows_is_not_replaced(self):
+        windows = ["--long_texts=windows", "--window_pooling=max"]
+        for recorded, arguments, expected in (
+            ([], windows, "different long_texts and window_pooling"),
+            (windows, [], "different long_texts and window_pooling"),
+            (windows, windows[:1], "different window_pooling"),
+        ):
+            self.record(*recorded, "--overwrite_output_dir")
+            code, _, stderr, _ = self.ablate(*arguments)
+            self.assert_one_sentence(code, stderr, [expected])
+
     def test_output_dir_of_another_adapter_is_refused(self):
         shutil.copytree(self.adapter, self.path("adapter"))
         other = self.without(self.adapter, 0, 0)

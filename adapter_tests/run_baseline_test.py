@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import datetime
 import io
 import json
@@ -17,11 +18,11 @@ from absl import logging as absl_logging
 
 import run_baseline
 import run_report
-from adapter_bert.baseline import search, training
+from adapter_bert.baseline import search, search_space, training
 from adapter_bert.baseline.training import Baseline
 from adapter_bert.common import devices, files
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import records
+from adapter_bert.experiments import records, search_results
 from adapter_bert.training import output_dir
 from adapter_tests.support import command_lines, tf2_modules, tiny
 
@@ -115,6 +116,25 @@ class SearchTest(ScriptTestCase):
             test = 100 * read_json(self.out, "test_scores.json")["test_accuracy"]
             self.assertRegex(reader.read(), rf"no-BERT baseline \|\n.*\n\| data \| {test:.1f} \|")
 
+    def test_search_of_10_000_trials_can_be_reported(self):
+        space = dataclasses.replace(
+            search_space.PRESETS["sms_spam"],
+            module="/data/modules/universal-sentence-encoder-lite/2",
+            conv_dropout=1 / 3,
+        )
+        trials = [
+            search.SearchTrial(number, 2 / 3, False, 100_000, 200 / 3, space)
+            for number in range(10_000)
+        ]
+        setup = mock.Mock()
+        setup.data.task.configure_mock(name="airline", score="accuracy")
+        setup.data.where, setup.output.path = "", self.folder
+        settings = mock.Mock(sampler="tpe", pruner="none")
+        self.assertEqual(run_baseline._best(setup, settings, trials)[0], space)
+        found = search_results.read(os.path.join(self.folder, "search.json"))
+        self.assertLen(found["trials"], 10_000)
+        self.assertEqual(found["trials"][-1]["settings"], dataclasses.asdict(space))
+
     def read(self, name):
         with open(os.path.join(self.out, name)) as reader:
             return reader.read()
@@ -200,6 +220,10 @@ class SearchTest(ScriptTestCase):
             with self.assertRaisesRegex(UserError, "settings.json: the model there is not of"):
                 self.search()
             self.assertEqual({name: self.contents()[name] for name in kept}, kept)
+            for damaged in ([], 3):
+                files.write_object(os.path.join(self.out, "settings.json"), {"search": damaged})
+                with self.assertRaisesRegex(UserError, "settings.json: the model there is not of"):
+                    self.search()
             # These files are as run_classifier.py leaves them.
             shutil.rmtree(self.out)
             os.makedirs(os.path.join(self.out, "adapter"))

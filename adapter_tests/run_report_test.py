@@ -67,8 +67,12 @@ class RunReportTest(tf.test.TestCase):
         for flags in ({}, {"data_dir": "/there/MRPC"}):
             others = on({"dev": "f6"}, record("MRPC", 0.9, **flags))
             self.write_records([*same, *others, *on({}, cola)])
-            self.assert_refused("of MRPC on different data .*b2 and f6 of the dev split")
+            self.assert_refused("of MRPC on different data .digest of the dev split: b2 and f6")
         self.assertNotIn("digest", self.run_report("--tasks=CoLA")[0])
+        shutil.rmtree(self.out)
+        for name in ("label_column", "tag_column"):
+            self.write_records([record("mails", 0.9, **{name: "2"}), record("mails", 0.9)])
+            self.assert_refused(f"of mails on different data .--{name}: 2 and not given")
 
     def test_name_and_tasks_flags_change_the_report(self):
         self.run_report("--report=figure4", "--tasks=MRPC", "--name=sizes")
@@ -90,27 +94,30 @@ class RunReportTest(tf.test.TestCase):
 
     def test_invalid_flags_are_refused(self):
         self.assert_refused(
-            "--report=figure9: expected all, or names from claims, table1", "--report=figure9"
+            "--report=figure9: expected only all, or names from claims, table1", "--report=figure9"
         )
+        self.assert_refused("--report=all,figure4: expected only all, or", "--report=all,figure4")
         self.assert_refused(
             "--report=table1,table2: missing table2: trainings of further tasks",
             "--report=table1,table2",
         )
         self.assert_refused("--tasks=RTE: no finished run; found CoLA, MRPC", "--tasks=RTE")
-        self.assert_refused("--name=x needs a single --report", "--report=all", "--name=x")
+        self.assert_refused("--name=x requires a single --report", "--report=all", "--name=x")
         self.assert_refused("--records is not given", records=False)
         missing = os.path.join(self.folder, "missing")
         self.assert_refused(f"--records: there is no folder {missing}", f"--records={missing}")
         os.mkdir(missing)
         self.assert_refused("the folder has no finished run", f"--records={missing}")
+        self.write_records([record("own", 0.9, script="run_tagger.py")])
+        self.assert_refused("^No report fits the finished runs; name one to see what")
 
     def test_records_of_several_berts_are_refused(self):
         backbones = [{"name": name, "fingerprint": name[::-1]} for name in ("base", "large")]
         records = [{**record("MRPC", 0.8), "backbone": backbone} for backbone in backbones]
         self.write_records(records)
         self.assert_refused(r"several BERTs \(base, large\)")
-        self.write_records(records[:1])
-        self.run_report("--report=table1")
+        self.write_records([records[0], {**records[1], "task": "RTE"}])
+        self.run_report("--report=table1", "--tasks=MRPC")
 
     def test_ablations_of_another_bert_are_refused(self):
         path = os.path.join(self.folder, "ablation.json")

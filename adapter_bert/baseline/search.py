@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 
 from absl import logging
 
-from adapter_bert.baseline.search_space import EVALUATE_EVERY, SPACE, Choice, Settings
+from adapter_bert.baseline.search_space import EVALUATE_EVERY, SPACE, Choice, Diverged, Settings
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
@@ -107,10 +107,6 @@ class SearchTrial(NamedTuple):
     samples: int
     seconds: float
     settings: Settings
-
-
-class Diverged(Exception):
-    """The training of a trial diverged before it had a score."""
 
 
 def load_optuna():

@@ -15,6 +15,10 @@ _HUB = "https://tfhub.dev/google/"
 EVALUATE_EVERY = 10_000  # Samples; a tenth of the shortest training.
 
 
+class Diverged(UserError):
+    """A training diverged before it had a score."""
+
+
 class Module(NamedTuple):
     """A text embedding module, a row of Table 6.
 
@@ -67,12 +71,8 @@ class Range(NamedTuple):
 
     def __contains__(self, value):
         kind = numbers.Integral if isinstance(self.low, int) else numbers.Real
-        return (
-            isinstance(value, kind)
-            and not isinstance(value, bool)
-            and not value < self.low
-            and value <= self.high
-        )
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high
 
     def __str__(self):
         kind = "a whole number" if isinstance(self.low, int) else "a number"
@@ -289,7 +289,7 @@ def _parse_value(name, text):
     if isinstance(domain, Choice):
         match = domain.find(value)
         value = text if match is None else match
-    if isinstance(domain, Choice) and domain.is_open or value in domain:
+    if value in domain:
         return value
     raise UserError(f"--setting={name}={text}: expected {domain}.")
 

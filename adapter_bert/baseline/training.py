@@ -16,9 +16,8 @@ from absl import logging
 
 from adapter_bert.baseline import model, search_space, texts
 from adapter_bert.baseline.model import BATCH_SIZE, NetworkConfig
-from adapter_bert.baseline.search_space import EVALUATE_EVERY
+from adapter_bert.baseline.search_space import EVALUATE_EVERY, Diverged
 from adapter_bert.common import devices, tf_estimator
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.tasks import classifier_results
 from adapter_bert.training import cluster, hooks, input_pipeline, rows
@@ -45,10 +44,6 @@ class Dataset(NamedTuple):
     has_labels: Dict[str, bool]
     max_words: int
     where: str
-
-
-class LossIsNaN(UserError):
-    """A training has diverged."""
 
 
 class Result(NamedTuple):
@@ -166,7 +161,7 @@ class Baseline:
           `Result`.
 
         Raises:
-          LossIsNaN: the loss is NaN or Inf before any weights were scored.
+          Diverged: the loss is NaN or Inf before any weights were scored.
         """
         evaluation = DevSetHook(
             self._rows["dev"],
@@ -197,7 +192,7 @@ class Baseline:
                 f" wide_learning_rate={settings.wide_learning_rate} is too high for this model"
             )
             if not evaluation.result():
-                raise LossIsNaN(f"{message}.") from error
+                raise Diverged(f"{message}.") from error
             logging.warning("%s; using the best weights before that.", message)
         return evaluation.result() or self._load_result(folder)
 

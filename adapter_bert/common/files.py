@@ -493,7 +493,10 @@ def _object_without_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 
 
 def read_object(
-    path: str, where: Optional[str] = None, expected: str = "a JSON object"
+    path: str,
+    where: Optional[str] = None,
+    expected: str = "a JSON object",
+    max_bytes: int = MAX_JSON_BYTES,
 ) -> Dict[str, Any]:
     """Returns the JSON object in a file, a dict.
 
@@ -501,14 +504,15 @@ def read_object(
       path: of the file.
       where: the file's name in errors; the path by default.
       expected: what the file should hold, for the error if it holds other JSON.
+      max_bytes: maximum size of the file.
 
     Raises:
-      UserError: the file cannot be read, has over 4 MB, is not a JSON object, or has a key twice.
+      UserError: the file cannot be read, is too large, is not a JSON object, or has a key twice.
     """
     where = where or _visible(path)
     try:
         with convert_read_errors(f"{where}:"):
-            check_json_size(size(path), where)
+            check_json_size(size(path), where, max_bytes)
             with open_file(path) as reader:
                 content = parse_json(reader.read())
             json.dumps(content, ensure_ascii=False).encode("utf-8")  # Rejects lone surrogates.
@@ -523,13 +527,19 @@ def read_object(
     return content
 
 
-def check_json_size(num_bytes: int, where: str) -> None:
-    """Raises UserError if JSON is larger than 4 MB."""
-    if num_bytes > MAX_JSON_BYTES:
-        raise UserError(f"{where} has {num_bytes:,} bytes; expected at most {MAX_JSON_BYTES:,}.")
+def check_json_size(num_bytes: int, where: str, max_bytes: int = MAX_JSON_BYTES) -> None:
+    """Raises UserError if JSON is larger than 4 MB, or than `max_bytes`."""
+    if num_bytes > max_bytes:
+        raise UserError(f"{where} has {num_bytes:,} bytes; expected at most {max_bytes:,}.")
 
 
-def read_as(path: str, flag: str, kind: str, convert: Callable[[Dict[str, Any]], Any]) -> Any:
+def read_as(
+    path: str,
+    flag: str,
+    kind: str,
+    convert: Callable[[Dict[str, Any]], Any],
+    max_bytes: int = MAX_JSON_BYTES,
+) -> Any:
     """Returns the JSON object in a file, converted by a function.
 
     Args:
@@ -537,11 +547,12 @@ def read_as(path: str, flag: str, kind: str, convert: Callable[[Dict[str, Any]],
       flag: the flag that names the file.
       kind: the expected content, such as "search.json".
       convert: function of the dict; may raise KeyError, TypeError or ValueError.
+      max_bytes: maximum size of the file.
 
     Raises:
       UserError: the file cannot be read or converted.
     """
-    content = read_object(path, f"{flag}: {path}")
+    content = read_object(path, f"{flag}: {path}", max_bytes=max_bytes)
     try:
         return convert(content)
     except (KeyError, TypeError, ValueError) as error:

@@ -12,12 +12,11 @@ only. A claim is unclear if its verdict differs within the 95% confidence interv
 import collections
 import itertools
 import operator
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple
 
 import numpy as np
 
 from adapter_bert.experiments import estimates, paper, report_tables, selection
-from adapter_bert.experiments.estimates import Estimate
 from adapter_bert.experiments.selection import (
     ADAPTERS,
     FULL,
@@ -89,23 +88,6 @@ class Side(NamedTuple):
 _value = operator.attrgetter("value")
 
 
-class Difference(NamedTuple):
-    """The difference of two sides' scores in points.
-
-    Attributes:
-      by_task: task → `Estimate`.
-      share: mean share of BERT's parameters that the first side trains; None if unknown.
-    """
-
-    by_task: Dict[str, Estimate]
-    share: Optional[float]
-
-    @property
-    def mean(self):
-        """The mean over tasks, an `Estimate`."""
-        return estimates.mean(self.by_task.values())
-
-
 def side(label, records, split=VALIDATION):
     """Returns the `Side` of a method's records."""
     by_task = selection.group_by(records, lambda record: record["task"])
@@ -120,20 +102,21 @@ def sides_of(by_label):
 
 
 def difference(first, second, min_tasks=1):
-    """Returns the `Difference` of two sides over `carried` tasks, or None without a common task."""
+    """Returns the difference of two sides' scores over `carried` tasks.
+
+    Returns:
+      by_task: task → `Estimate`, in points; {} without a common task.
+      share: mean share of BERT's parameters that the first side trains; None if unknown.
+    """
     tasks = carried([first, second], first.chosen.keys() & second.chosen.keys(), min_tasks)
-    if not tasks:
-        return None
-    shares = [first.chosen[task].share for task in tasks]
-    return Difference(
-        by_task={
-            task: estimates.NOTHING  # The same runs.
-            if first.chosen[task] == second.chosen[task]
-            else first.estimate(task).minus(second.estimate(task))
-            for task in tasks
-        },
-        share=None if None in shares else float(np.mean(shares)),
-    )
+    shares = [first.chosen[task].share for task in tasks] or [None]
+    by_task = {
+        task: estimates.NOTHING  # The same runs.
+        if first.chosen[task] == second.chosen[task]
+        else first.estimate(task).minus(second.estimate(task))
+        for task in tasks
+    }
+    return by_task, None if None in shares else float(np.mean(shares))
 
 
 def gaps(sides, tasks, min_tasks=1):
@@ -603,14 +586,14 @@ def _difference_row(
     The mean over tasks, or each task's difference if `by_task`, must be `at_least` so large, or
     below 0 if that is None.
     """
-    result = difference(first, second, min_tasks)
-    if result is None:
+    values, share = difference(first, second, min_tasks)
+    if not values:
         return None
-    tasks = list(result.by_task)
-    differences = result.by_task.values() if by_task else [result.mean]
-    ours = _by_task(result.by_task) if by_task else f"{result.mean} ({_titles(tasks)})"
-    if max_share is not None and result.share is not None:
-        ours += f", {result.share:.2%} trained"
+    tasks = list(values)
+    differences = list(values.values()) if by_task else [estimates.mean(values.values())]
+    ours = _by_task(values) if by_task else f"{differences[0]} ({_titles(tasks)})"
+    if max_share is not None and share is not None:
+        ours += f", {share:.2%} trained"
     if at_least is None:
         verdict = estimates.below_zero(differences)
         agrees_if = "below 0"
@@ -621,7 +604,7 @@ def _difference_row(
         agrees_if += " on each task"
     if max_share is not None:
         agrees_if += f", at most {max_share:.1%} trained"
-        if (result.share or 0) > max_share:
+        if (share or 0) > max_share:
             verdict = "differs"
     return _row(claim, expected, ours + note, [first, second], tasks, agrees_if, verdict, min_tasks)
 

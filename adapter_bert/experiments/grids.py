@@ -175,9 +175,9 @@ def override_flags(grids, overrides):
 def _has_effect(name, grid):
     """Returns whether a flag changes the trials of a grid with one of its tuning methods."""
     methods = grid.get("tuning", "adapters")
-    methods = set(methods if isinstance(methods, list) else [methods])
+    methods = methods if isinstance(methods, list) else [methods]
     if name == "train_pooler":  # The other methods always train it.
-        return not methods <= set(configs.BERT_METHODS)
+        return any(method not in configs.BERT_METHODS for method in methods)
     return "adapters" in methods or not name.startswith(("adapter_", "layer_norms"))
 
 
@@ -230,6 +230,8 @@ def _axes(grid, only, source):
 def _read_values(name, values, source):
     """Returns a flag's values as a list."""
     values = values if isinstance(values, list) else [values]
+    if not values:
+        raise UserError(f"{source}: {name}: expected at least one value; found an empty list.")
     return [read_value(name, value, f"{source}: {name}") for value in values]
 
 

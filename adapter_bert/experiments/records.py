@@ -18,6 +18,8 @@ import math
 import os
 import time
 
+from absl import logging
+
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
@@ -30,7 +32,11 @@ NUMBERS = (
     "adapter_init_scale",
     "learning_rate",
     "num_train_epochs",
+    "random_seed",
+    "trials",
 )
+_MAY_BE_ZERO = ("adapter_init_scale", "random_seed")
+_COLUMNS = ("label_column", "tag_column")  # They select a task's labels from its data.
 
 
 def now():
@@ -42,7 +48,7 @@ def read(folder):
     """Returns all records in a folder, in the order in which the trials finished.
 
     Of two records with one key the later counts, but a failure never replaces a finished trial. A
-    truncated line, which a killed process may leave, is skipped.
+    truncated line, which a killed process may leave, is skipped with a warning.
 
     Args:
       folder: local path.
@@ -129,16 +135,18 @@ def check_same_backbone(trainings, flag):
 
 
 def check_same_data(trainings, flag):
-    """Raises UserError if a task's runs read different data."""
-    digests = {}
+    """Raises UserError if a task's runs read different data or labels."""
+    known = {}
     for record in trainings:
-        for split, digest in record.get("data", {}).items():
-            key = (record["script"], record["task"], split)
-            if digests.setdefault(key, digest) != digest:
+        data = record.get("data", {})
+        values = {f"digest of the {split} split": digest for split, digest in data.items()}
+        values.update((f"--{name}", record["flags"].get(name, "not given")) for name in _COLUMNS)
+        for name, value in values.items():
+            key = (record["script"], record["task"], name)
+            if known.setdefault(key, value) != value:
                 raise UserError(
-                    f"{flag}: found runs of {record['task']} on different data (digests"
-                    f" {digests[key]} and {digest} of the {split} split); use one folder per"
-                    " data set."
+                    f"{flag}: found runs of {record['task']} on different data ({name}:"
+                    f" {known[key]} and {value}); use one folder per data set."
                 )
 
 
@@ -164,7 +172,7 @@ def _check_flags(record, where):
         return
     for name in set(NUMBERS) & set(record["flags"]):
         value = record["flags"][name]
-        if not (0 < value < math.inf or name == "adapter_init_scale" and value == 0):
+        if not (0 < value < math.inf or value == 0 and name in _MAY_BE_ZERO):
             raise UserError(f"{where}: --{name} is {value}; expected a finite number above 0.")
 
 
@@ -219,6 +227,7 @@ def _parse_record(line, where):
         return record
     if record is not None or not line.startswith("{"):
         raise UserError(f"{where}: expected the record of a trial.")
+    logging.warning("%s: skipped a truncated or damaged record; its trial does not count.", where)
     return None
 
 

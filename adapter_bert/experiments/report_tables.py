@@ -100,40 +100,25 @@ def methods_table(heading, cells, num_tasks=None):
         and trained parameters per task. Full fine-tuning needs N times BERT; a method that trains a
         share p of BERT for each task needs 1 + N p.
     """
-    tasks = tasks_of(cells)
-    averaged = _averaged_tasks(cells)
+    tasks, by_method = tasks_of(cells), collections.defaultdict(dict)
+    for cell in cells:
+        by_method[cell.method][cell.task] = cell
+    averaged = find_complete_tasks([by_task.keys() for by_task in by_method.values()])
     suffix = "" if averaged == set(tasks) else f" of {titles(averaged)}"
     columns = ["", *map(paper.title, tasks), "mean" + suffix]
     columns += ["total parameters", "trained per task"] if num_tasks else []
     rows = []
-    for method in dict.fromkeys(cell.method for cell in cells):
-        method_cells = {cell.task: cell for cell in cells if cell.method == method}
-        mean = _format_mean(
-            [
-                method_cells[task].choice.value
-                for task in averaged
-                if averaged <= method_cells.keys()
-            ]
-        )
-        row = [
-            method,
-            *(method_cells[task].text if task in method_cells else GAP for task in tasks),
-            mean,
-        ]
-        rows.append(row + (_costs(method_cells, num_tasks) if num_tasks else []))
+    for method, by_task in by_method.items():
+        texts = [by_task[task].text if task in by_task else GAP for task in tasks]
+        is_averaged = averaged <= by_task.keys()
+        mean = _format_mean([by_task[task].choice.value for task in averaged if is_averaged])
+        rows.append([method, *texts, mean, *(_costs(by_task, num_tasks) if num_tasks else [])])
     return Table(heading, columns, rows)
 
 
 def titles(tasks):
     """Returns the tasks' display names, in the paper's order: "CoLA, MRPC"."""
     return ", ".join(map(paper.title, sorted(tasks, key=paper.sort_key)))
-
-
-def _averaged_tasks(cells):
-    tasks_of_method = collections.defaultdict(set)
-    for cell in cells:
-        tasks_of_method[cell.method].add(cell.task)
-    return find_complete_tasks(tasks_of_method.values())
 
 
 def find_complete_tasks(sets_of_tasks):

@@ -1,8 +1,5 @@
 """Reads the results of baseline searches, and builds their tables and panels."""
 
-import dataclasses
-from typing import Any, Dict
-
 from adapter_bert.baseline import search_space
 from adapter_bert.baseline.search_space import SPACE
 from adapter_bert.common import files
@@ -22,7 +19,8 @@ def read(path):
     Raises:
       UserError: the file is missing or has another format.
     """
-    return files.read_as(path, "--searches", "search.json", _search_in_points)
+    # A trial takes about 1 KB.
+    return files.read_as(path, "--searches", "search.json", _search_in_points, max_bytes=100 << 20)
 
 
 def _search_in_points(record):
@@ -35,18 +33,14 @@ def _search_in_points(record):
 
 def _parse_trial(record):
     """Returns a recorded trial; raises KeyError, TypeError or ValueError if it is invalid."""
-    score, recorded_settings = record["score"], record["settings"]
-    types: Dict[str, Any] = {
-        field.name: field.type for field in dataclasses.fields(search_space.Settings)
-    }
-    settings = {name: files.require_finite(recorded_settings[name], types[name]) for name in SPACE}
+    score = record["score"]
     return {
         **{
             name: files.require_finite(record[name], expected_type)
             for name, expected_type in _TYPES.items()
         },
         "points": None if score is None else 100 * files.require_finite(score, float),
-        "settings": settings,
+        "settings": vars(search_space.Settings(**record["settings"])),
     }
 
 

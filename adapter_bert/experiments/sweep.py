@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import BinaryIO, NamedTuple, Tuple
+from typing import BinaryIO, NamedTuple
 
 from absl import logging
 from tqdm import tqdm
@@ -52,27 +52,6 @@ _LOCATION_FLAGS = (
 )
 
 
-class Settings(NamedTuple):
-    """The settings of a sweep. Only extra_flags changes results.
-
-    Attributes:
-      folder: local path.
-      jobs: number of trials that run in parallel; each gets its share of the CPU cores.
-      shard: (i, n): this sweeper runs every n-th trial, from the i-th.
-      extra_flags: "--name=value" flags for every trial. They count like the grid's, except those
-        that locate BERT, the cache or a TPU.
-      keep: one of `KEEP`.
-      retry_failed: run failed trials again.
-    """
-
-    folder: str
-    jobs: int = 1
-    shard: Tuple[int, int] = (0, 1)
-    extra_flags: Tuple[str, ...] = ()
-    keep: str = "adapters"
-    retry_failed: bool = False
-
-
 class _Running(NamedTuple):
     key: str
     process: subprocess.Popen
@@ -85,7 +64,13 @@ class Sweep:
 
     Args:
       trials: list of `grids.Trial`.
-      settings: `Settings`.
+      folder: local path.
+      jobs: number of trials that run in parallel; each gets its share of the CPU cores.
+      shard: (i, n): this sweeper runs every n-th trial, from the i-th.
+      extra_flags: "--name=value" flags for every trial. They count like the grid's, except those
+        that locate BERT, the cache or a TPU.
+      keep: one of `KEEP`.
+      retry_failed: run failed trials again.
 
     Attributes:
       trials: ordered dict from keys to trials.
@@ -93,36 +78,50 @@ class Sweep:
     Raises:
       UserError: a trial needs an environment variable that is not set, or a missing BERT; a flag is
         given twice, or is one that the sweep sets; two custom tasks have folders of the same name;
-        or the folder is not local, or has a name that TensorFlow takes for a pattern.
+        one task has several columns of labels; or the folder is not local, or has a name that
+        TensorFlow takes for a pattern.
     """
 
-    def __init__(self, trials, settings):
-        self._settings = settings
-        if files.is_remote(settings.folder):
-            raise UserError(f"--output_dir={settings.folder}: a sweep needs a local folder.")
-        output_dir.check_path(settings.folder)
-        extra_flags = {}
-        for name, value in map(_parse_flag, settings.extra_flags):
-            if name in extra_flags:
+    def __init__(
+        self,
+        trials,
+        folder,
+        *,
+        jobs=1,
+        shard=(0, 1),
+        extra_flags=(),
+        keep="adapters",
+        retry_failed=False,
+    ):
+        self._root, self._jobs, self._shard = folder, jobs, shard
+        self._keep, self._retry_failed = keep, retry_failed
+        if files.is_remote(folder):
+            raise UserError(f"--output_dir={folder}: a sweep needs a local folder.")
+        output_dir.check_path(folder)
+        new_flags = {}
+        for name, value in map(_parse_flag, extra_flags):
+            if name in new_flags:
                 raise UserError(f"--{name} is given twice.")
-            extra_flags[name] = value
+            new_flags[name] = value
         for trial in trials:
-            duplicates = sorted(extra_flags.keys() & dict(trial.flags))
+            duplicates = sorted(new_flags.keys() & dict(trial.flags))
             if duplicates:
                 raise UserError(
                     f"--{duplicates[0]} is a flag of the grid already; change it with --set."
                 )
         self._location_flags = {
-            name: extra_flags.pop(name) for name in _LOCATION_FLAGS if name in extra_flags
+            name: new_flags.pop(name) for name in _LOCATION_FLAGS if name in new_flags
         }
-        trials = [trial.with_flags(extra_flags) for trial in trials]
+        trials = [trial.with_flags(new_flags) for trial in trials]
         _check_names(trials)
+        runs = [{"script": t.script, "task": t.task, "flags": dict(t.flags)} for t in trials]
+        records.check_same_data(runs, f"--output_dir={folder}")
         self.trials, self._old_keys, self._data = {}, {}, {}
         self._digests = data_digests.DataDigests()
         self._add_trials(trials)
         self._commands = {key: self._command(key) for key in self.trials}
-        self._records = records.Reader(settings.folder)
-        self._precisions = os.path.join(settings.folder, "precision.json")
+        self._records = records.Reader(folder)
+        self._precisions = os.path.join(folder, "precision.json")
         self._durations = []
 
     def name(self, key):
@@ -246,12 +245,12 @@ class Sweep:
             if run.process.poll() is not None:
                 del running[slot]
                 self._finish(run, len(queue) + len(running))
-        for slot in set(range(self._settings.jobs)) - set(running):
+        for slot in set(range(self._jobs)) - set(running):
             self._start_next(queue, running, slot)
 
     def _remaining_keys(self, known_records, keys=None):
         """Returns the keys of this shard's trials that are left to run."""
-        index, count = self._settings.shard
+        index, count = self._shard
         return [
             key
             for key in list(self.trials)[index::count]
@@ -260,7 +259,7 @@ class Sweep:
 
     def _is_finished(self, known_records, key):
         return key in known_records and (
-            known_records[key]["status"] == DONE or not self._settings.retry_failed
+            known_records[key]["status"] == DONE or not self._retry_failed
         )
 
     def _start_next(self, queue, running, slot):
@@ -277,7 +276,7 @@ class Sweep:
                 raise UserError(f"{self.trials[key].task}: {_DATA_CHANGED}.")
             else:
                 logging.info("Running %s", self.name(key))
-                cores = _assigned_cores(slot, self._settings.jobs)
+                cores = _assigned_cores(slot, self._jobs)
                 command = [*self._commands[key], *self._precision_flags(key)]
                 with interrupts.postpone_signals():  # Else Ctrl-C would leave it running.
                     process = self._trial_folder(key).start(command, log, cores)
@@ -302,15 +301,13 @@ class Sweep:
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
-            folder.mark_for_cleanup(_discarded_patterns(self._settings.keep))
-        records.append(self._settings.folder, self._settings.shard, record)
+            folder.mark_for_cleanup(_discarded_patterns(self._keep))
+        records.append(self._root, self._shard, record)
         if is_done:
             folder.clean_up()
         run.log.close()
         self._durations.append(seconds)
-        remaining_seconds = (
-            sum(self._durations) / len(self._durations) * num_remaining / self._settings.jobs
-        )
+        remaining_seconds = sum(self._durations) / len(self._durations) * num_remaining / self._jobs
         logging.info(
             "%s %s (%s; %d to go, about %s)",
             self.name(run.key),
@@ -346,7 +343,7 @@ class Sweep:
         return [f"--precision={precisions[str(width)]}"]
 
     def _folder(self, key):
-        return os.path.join(self._settings.folder, "trials", self.name(key))
+        return os.path.join(self._root, "trials", self.name(key))
 
     def _trial_folder(self, key):
         return TrialFolder(self._folder(key))
@@ -390,8 +387,7 @@ def _check_names(trials):
         flags = dict(trial.flags)
         if str(flags.get("task_name")).lower() == "custom" and flags.get("data_dir"):
             folder = posixpath.normpath(grids.expand_variables("data_dir", flags["data_dir"]))
-            label = flags.get("label_column")
-            task = f"--data_dir={folder}" + (f" --label_column={label}" if label else "")
+            task = f"--data_dir={folder}"
             earlier = tasks.setdefault(trial.task, task)
             if earlier != task:
                 raise UserError(

@@ -15,8 +15,8 @@ import optuna
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.baseline import search as baseline_search
-from adapter_bert.baseline.search import Diverged, Search, SearchLock, SearchSettings
-from adapter_bert.baseline.search_space import SPACE, Choice, Settings
+from adapter_bert.baseline.search import Search, SearchLock, SearchSettings
+from adapter_bert.baseline.search_space import SPACE, Choice, Diverged, Settings
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 
@@ -145,7 +145,7 @@ class SearchTest(SearchTestCase):
 
     def test_diverged_trials_count_but_have_no_score(self):
         def train(settings, on_score):
-            raise Diverged
+            raise Diverged("The loss is NaN.")
 
         trials = self.run_search(train, trials=2)
         self.assertEqual([(trial.score, trial.pruned) for trial in trials], [(None, True)] * 2)
@@ -166,7 +166,8 @@ class SearchTest(SearchTestCase):
         record = baseline_search.record(self.settings(), trials, "airline", "eval_accuracy")
         record = json.loads(json.dumps(record))
         self.assertEqual((record["task"], record["sampler"]), ("airline", "random"))
-        self.assertEqual(Settings(**record["trials"][1]["settings"]), trials[1].settings)
+        self.assertEqual(record["parameters"], list(SPACE))
+        self.assertEqual(Settings(*record["trials"][1]["settings"]), trials[1].settings)
 
 
 class RefusedTest(SearchTestCase):

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.baseline import training
-from adapter_bert.baseline.training import Baseline, Dataset, LossIsNaN, ModuleCache
+from adapter_bert.baseline.search_space import Diverged
+from adapter_bert.baseline.training import Baseline, Dataset, ModuleCache
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_results
 from adapter_bert.tasks.glue import Task
@@ -171,7 +172,7 @@ class TrainingTest(tf.test.TestCase):
         broken = data()
         model, _ = self.baseline(broken, deep_learning_rate=0.5)
         model._strings.vectors[1:] = np.nan
-        with self.assertRaisesRegex(LossIsNaN, "deep_learning_rate=0.5 or wide_learning_rate=0.05"):
+        with self.assertRaisesRegex(Diverged, "deep_learning_rate=0.5 or wide_learning_rate=0.05"):
             model.train()
 
     def test_nan_dev_loss_without_scored_weights_is_an_error(self):
@@ -179,7 +180,7 @@ class TrainingTest(tf.test.TestCase):
         predicted = {"loss": np.array([0.5, np.nan])}
         with mock.patch.object(
             training.DevSetHook, "_predict", return_value=predicted
-        ), self.assertRaises(LossIsNaN):
+        ), self.assertRaises(Diverged):
             model.train()
 
     def test_empty_vocabulary_is_refused(self):

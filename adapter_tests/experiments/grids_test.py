@@ -57,6 +57,10 @@ class TrialsTest(tf.test.TestCase):
         self.assertIn(
             "adapter_size", grids.override_flags(trial_grids[3:4], {"adapter_size": [8]})[0]
         )
+        for tuning in ({}, [["full"]]):
+            overridden = grids.override_flags([{"tuning": tuning}], {"train_pooler": [1]})
+            with self.assertRaisesRegex(UserError, "tuning: expected texts, numbers"):
+                grids.expand_grids(overridden)
 
     def test_settings_parse_as_numbers_booleans_or_strings(self):
         self.assertEqual(
@@ -93,7 +97,7 @@ class TrialsTest(tf.test.TestCase):
             ({"do_eval": False}, "do_eval: every trial trains and evaluates; found False"),
             ({"script": "run_away.py"}, "run_away.py"),
             ({"script": 3}, "script 3: expected"),
-            ({"adapter_size": []}, "no trial is left"),
+            ({"adapter_size": []}, "adapter_size: expected at least one value; found an"),
         ):
             with self.assertRaisesRegex(UserError, "^--grid=a.json: .*" + complaint):
                 grids.expand_grids([grid], source="--grid=a.json")

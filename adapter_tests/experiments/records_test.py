@@ -7,6 +7,7 @@ import tempfile
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from absl import logging as absl_logging
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
@@ -70,7 +71,8 @@ class SweepRecordsTest(tf.test.TestCase):
             self.assertEqual(self.keys(), ["z", "b"])
 
     def test_reader_parses_only_new_lines(self):
-        reader = records.Reader(self.folder)
+        reader, warnings = records.Reader(self.folder), mock.Mock()
+        self.enter_context(mock.patch.object(absl_logging, "warning", warnings))
         self.assertEqual(reader.read(), [])
         for number in range(10):
             records.append(self.folder, (number % 2, 2), record(str(number), status="failed"))
@@ -82,6 +84,8 @@ class SweepRecordsTest(tf.test.TestCase):
         records.append(self.folder, (0, 1), record("0"))
         self.assertEqual(reader.read()[-1], record("0"))
         self.assertLen(reader.read(), 10)
+        (warning,) = warnings.call_args_list
+        self.assertRegex(warning[0][1], r"results.jsonl, line \d")
         os.remove(os.path.join(self.folder, "results.0-of-2.jsonl"))
         self.assertEqual(reader.read(), records.read(self.folder))
         self.write("{}\n", mode="a")
@@ -100,6 +104,8 @@ class SweepRecordsTest(tf.test.TestCase):
             {"flags": {"adapter_size": [8]}},
             {"flags": {"adapter_size": "8"}},
             {"flags": {"num_train_epochs": "3"}},
+            {"flags": {"random_seed": "1"}},
+            {"flags": {"trials": "60"}},
             {"backbone": {"name": "b", "fingerprint": ["f"]}},
             {"status": "failed", "reason": None},
             {"script": "run_baseline.py"},  # Without the settings of its model.
@@ -132,7 +138,8 @@ class SweepRecordsTest(tf.test.TestCase):
                     records.read(self.folder)
 
     def test_invalid_flag_values_are_refused_by_name(self):
-        self.write(json.dumps(record("a", flags={"adapter_init_scale": 0})) + "\n")
+        zeros = {"adapter_init_scale": 0, "random_seed": 0}
+        self.write(json.dumps(record("a", flags=zeros)) + "\n")
         self.assertEqual(self.keys(), ["a"])
         for name, value in (
             *(("learning_rate", rate) for rate in (0, -1, math.inf, math.nan)),

@@ -85,7 +85,7 @@ from adapter_bert.common import errors, paths
 from adapter_bert.experiments import grids, sweep
 paths.PROJECT = {scripts!r}
 trials = grids.expand_grids([{{"adapter_size": {sizes}, **{flags}}}])
-runner = sweep.Sweep(trials, sweep.Settings({folder!r}, jobs={jobs}, shard={shard}))
+runner = sweep.Sweep(trials, {folder!r}, jobs={jobs}, shard={shard})
 sys.exit(errors.exit_code(runner.run))
 """
 
@@ -120,7 +120,7 @@ class SweepsTestCase(tf.test.TestCase):
 
     def sweep(self, sizes, flags=(), **settings):
         trials = grids.expand_grids([{"adapter_size": list(sizes), **dict(flags)}])
-        return sweep.Sweep(trials, sweep.Settings(self.folder, **settings))
+        return sweep.Sweep(trials, self.folder, **settings)
 
     def sweeper(self, sizes, jobs=1, shard=(0, 1), **flags):
         """Starts a sweep in a separate process; returns the process."""
@@ -307,7 +307,7 @@ class SweepsTest(SweepsTestCase):
             ("feature_cache_dir", "tpu_name", "spm_model_file"), record["flags"]
         )
         same = grids.expand_grids([{"adapter_size": 8, "precision": "float32", "random_seed": 5}])
-        self.assertEqual(sweep.Sweep(same, sweep.Settings(self.folder)).commands(), [])
+        self.assertEqual(sweep.Sweep(same, self.folder).commands(), [])
         self.assertLen(self.sweep([8]).commands(), 1)
 
     def test_sweep_works_without_file_locks(self):
@@ -576,14 +576,15 @@ class SweepsTest(SweepsTestCase):
             sweep_over("/here/mails/", "/here/reviews", "/there/mails")
         self.assertLen(sweep_over("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
 
-    def test_two_label_columns_of_one_folder_are_refused(self):
+    def test_two_columns_of_labels_in_one_task_are_refused(self):
         common = {"task_name": "custom", "data_dir": "/here/mails", "text_column": ["a", "b"]}
         with self.assertRaisesRegex(
-            UserError,
-            "^--data_dir=/here/mails --label_column=tone and --data_dir=/here/mails"
-            " --label_column=topic have the same name, mails",
+            UserError, "found runs of mails on different data .--label_column: topic and tone"
         ):
             self.sweep([8], {**common, "label_column": ["topic", "tone"]})
+        tags = {"script": "run_tagger.py", "task_name": "ner", "tag_column": ["2", "3"]}
+        with self.assertRaisesRegex(UserError, "of ner on different data .--tag_column: 2 and 3"):
+            self.sweep([8], tags)
         self.assertLen(self.sweep([8], {**common, "label_column": "tone"}).trials, 2)
 
     def test_invalid_settings_are_refused_before_any_trial(self):
@@ -610,7 +611,7 @@ class SweepsTest(SweepsTestCase):
         ):
             trials = grids.expand_grids([{"adapter_size": 1}])
             with self.assertRaisesRegex(UserError, complaint):
-                sweep.Sweep(trials, sweep.Settings(**{"folder": self.folder, **settings}))
+                sweep.Sweep(trials, **{"folder": self.folder, **settings})
         with self.assertRaisesRegex(UserError, r"--init_checkpoint=.*\$NO_DIR is not set"):
             self.sweep([1], {"init_checkpoint": "$NO_DIR/bert_model.ckpt"})
         os.environ["BERT_BASE_DIR"] = self.scripts
