@@ -106,7 +106,7 @@ class ExportModelTest(tf.test.TestCase):
         for arguments, part in (
             ([f"--adapters={squad}", "--raw_text"], "--raw_text: tasks of span have no signature"),
             ([f"--adapters={windows}", "--raw_text"], "windows was trained with --long_texts"),
-            ([f"--adapters={one}", "--raw_text", "--format=onnx"], "--raw_text needs --form"),
+            ([f"--adapters={one}", "--raw_text", "--format=onnx"], "--raw_text requires --form"),
             ([f"--adapters={one}", "--precision=int8"], "--precision=int8 requires --format=onnx"),
             ([], "--adapters is not given"),
             ([f"--adapters={one}", "--export_dir="], "--export_dir is not given"),

@@ -539,10 +539,9 @@ class DamagedFilesTest(tf.test.TestCase):
         self.check(name, json.dumps(content), (name,), "ablations", ["figure6"])
 
     def test_a_damaged_search_is_read_or_refused(self):
-        settings = dataclasses.astuple(search_space.PRESETS["airline"])
+        settings = dataclasses.asdict(search_space.PRESETS["airline"])
         trial = {"pruned": False, "samples": 100, "seconds": 1.5, "settings": settings}
         content = {"task": "airline", "score": "eval_accuracy", "sampler": "tpe", "pruner": "none"}
-        content["parameters"] = list(search_space.SPACE)
         content["trials"] = [
             {**trial, "number": i, "score": 0.1 * i, "pruned": i == 2} for i in range(5)
         ]
