@@ -7,7 +7,6 @@ import tempfile
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
-from absl import logging as absl_logging
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
@@ -71,8 +70,7 @@ class SweepRecordsTest(tf.test.TestCase):
             self.assertEqual(self.keys(), ["z", "b"])
 
     def test_reader_parses_only_new_lines(self):
-        reader, warnings = records.Reader(self.folder), mock.Mock()
-        self.enter_context(mock.patch.object(absl_logging, "warning", warnings))
+        reader = records.Reader(self.folder)
         self.assertEqual(reader.read(), [])
         for number in range(10):
             records.append(self.folder, (number % 2, 2), record(str(number), status="failed"))
@@ -82,10 +80,11 @@ class SweepRecordsTest(tf.test.TestCase):
             self.assertCountEqual(found, records.read(self.folder))
         self.write('{"key": "cut sh', mode="a")
         records.append(self.folder, (0, 1), record("0"))
-        self.assertEqual(reader.read()[-1], record("0"))
-        self.assertLen(reader.read(), 10)
-        (warning,) = warnings.call_args_list
-        self.assertRegex(warning[0][1], r"results.jsonl, line \d")
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.assertEqual(reader.read()[-1], record("0"))
+            self.assertLen(reader.read(), 10)
+        (warning,) = logs.output
+        self.assertRegex(warning, r"results.jsonl, line \d")
         os.remove(os.path.join(self.folder, "results.0-of-2.jsonl"))
         self.assertEqual(reader.read(), records.read(self.folder))
         self.write("{}\n", mode="a")
