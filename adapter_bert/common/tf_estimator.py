@@ -100,9 +100,9 @@ def _load() -> Any:
     """
     with _without_keras():
         module = tf.estimator if hasattr(tf, "estimator") else _load_wheel()
-    tpu_estimator: Any = importlib.import_module(module.tpu.TPUEstimator.__module__)
+    tpu: Any = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_estimator")
     # It would let Ctrl-C kill a training on a TPU before it has saved its step.
-    tpu_estimator.InstallSignalHandlerHook = tf.train.SessionRunHook
+    tpu.InstallSignalHandlerHook = tf.train.SessionRunHook
     return module
 
 
