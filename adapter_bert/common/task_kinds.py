@@ -180,6 +180,25 @@ def round_float(value: float) -> float:
     return float(f"{value:.7g}")
 
 
+def recorded_answer(training: Dict[str, Any], name: str, default: Any, lower: Any = None) -> Any:
+    """Returns a flag's value in the "answers" of a task adapter's `training`.
+
+    Args:
+      training: of a `task_adapter.Description`.
+      name: the flag's.
+      default: the value if none is recorded.
+      lower: minimum, or None.
+
+    Raises:
+      UserError: the value has another type than the default, or is below the minimum.
+    """
+    answers = training.get("answers", {})
+    value = answers.get(name, default) if isinstance(answers, dict) else None
+    if type(value) is not type(default) or (lower is not None and value < lower):
+        raise UserError(f"training.answers.{name} is {value!r}, which --{name} does not accept.")
+    return value
+
+
 def pair_ids(ids_a: List[int], ids_b: List[int], cls_id: int, sep_id: int) -> Ids:
     """Returns the input_ids and segment_ids of a text, or of a pair if ids_b is not empty."""
     first = [cls_id, *ids_a, sep_id]

@@ -15,8 +15,7 @@ import numpy as np
 from absl import logging
 
 import tokenization
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.common import files, task_kinds
 from adapter_bert.tasks.squad_features import InputFeatures
 
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
@@ -52,17 +51,11 @@ def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
     Raises:
       UserError: a value is invalid for its flag.
     """
-    recorded = training.get("answers", {})
-    settings: Dict[str, Any] = {}
-    for name in ("max_answer_length", "null_score_diff_threshold"):
-        default = getattr(AnswerSettings(), name)
-        value: Any = recorded.get(name, default) if isinstance(recorded, dict) else None
-        if type(value) is not type(default) or (name == "max_answer_length" and value < 1):
-            raise UserError(
-                f"training.answers.{name} is {value!r}, which --{name} does not accept."
-            )
-        settings[name] = value
-    return settings
+    defaults = AnswerSettings()
+    return {
+        name: task_kinds.recorded_answer(training, name, getattr(defaults, name), lower)
+        for name, lower in (("max_answer_length", 1), ("null_score_diff_threshold", None))
+    }
 
 
 class Answer(NamedTuple):

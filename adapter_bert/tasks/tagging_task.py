@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 import tokenization
-from adapter_bert.common import files, metrics
+from adapter_bert.common import files, metrics, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.paths import is_same_path
 from adapter_bert.common.settings import flag
@@ -98,14 +98,8 @@ def trained_settings(training: Dict[str, Any]) -> Dict[str, str]:
     Raises:
       UserError: a value is not a str.
     """
-    recorded = training.get("answers", {})
-    for name in _COLUMN_FLAGS:
-        value = recorded.get(name, "") if isinstance(recorded, dict) else None
-        if not isinstance(value, str):
-            raise UserError(
-                f"training.answers.{name} is {value!r}, which --{name} does not accept."
-            )
-    return {name: recorded[name] for name in _COLUMN_FLAGS if name in recorded}
+    values = {name: task_kinds.recorded_answer(training, name, "") for name in _COLUMN_FLAGS}
+    return {name: value for name, value in values.items() if name in training.get("answers", {})}
 
 
 class Split(NamedTuple):
