@@ -401,11 +401,18 @@ def _model(setup, settings):
 def _train_if_needed(setup, model, settings):
     """Trains unless the model is trained already; returns its parameter count and step, a dict."""
     output = setup.output
+    better = output_dir.OutputDir(posixpath.join(output.path, _BETTER))
+    if files.exists(better.path) and _recorded(better) is None:
+        _move_model(better.path, output.path)  # A kill interrupted `_replace_model`.
+    recorded = _recorded(output)
+    if "search" not in settings and recorded and "search" in recorded:
+        settings = {**settings, "search": recorded["search"]}  # A preset with its values.
     # A search that resumes may find a better setting. Its model replaces the one in the folder only
     # when it is trained.
-    replaces = "search" in settings and _recorded(output) not in (None, settings)
+    is_begun = recorded is not None or files.exists(better.path)
+    replaces = "search" in settings and recorded != settings and is_begun
     if replaces:
-        output = output_dir.OutputDir(posixpath.join(output.path, _BETTER))
+        output = better
     is_other = replaces and _recorded(output) != settings
     output.claim(settings, is_training=True, overwrite=is_other)
     path = posixpath.join(output.path, "eval_results.json")
@@ -423,6 +430,11 @@ def _train_if_needed(setup, model, settings):
 def _replace_model(output, folder):
     """Replaces the model in an `OutputDir` by the one in a folder, which is then removed."""
     output.clear()
+    _move_model(folder, output.path)
+
+
+def _move_model(folder, destination):
+    """Moves a model's files from a folder, which is then removed."""
     # After a kill, no file may stand without those that it needs: the settings come first, a
     # checkpoint's index after its data, and the record of the checkpoint last.
     names = sorted(
@@ -430,7 +442,7 @@ def _replace_model(output, folder):
         key=lambda name: (name == "checkpoint", name.endswith(".index"), name != "settings.json"),
     )
     for name in names:
-        files.rename(os.path.join(folder, name), os.path.join(output.path, name), overwrite=True)
+        files.rename(os.path.join(folder, name), os.path.join(destination, name), overwrite=True)
     os.rmdir(folder)
 
 

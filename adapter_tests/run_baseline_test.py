@@ -115,6 +115,9 @@ class SearchTest(ScriptTestCase):
         with open(os.path.join(reports, "table2.md")) as reader:
             test = 100 * read_json(self.out, "test_scores.json")["test_accuracy"]
             self.assertRegex(reader.read(), rf"no-BERT baseline \|\n.*\n\| data \| {test:.1f} \|")
+        # Another run trains nothing and repeats the report.
+        with mock.patch.object(Baseline, "train", side_effect=AssertionError):
+            self.assertEqual(self.search(), report)
 
     def test_search_of_10_000_trials_can_be_reported(self):
         space = dataclasses.replace(
@@ -160,11 +163,6 @@ class SearchTest(ScriptTestCase):
             self.assertIn("accuracy", "\n".join(report))
             shutil.rmtree(self.out)
 
-    def test_rerun_trains_nothing_and_repeats_the_report(self):
-        first = self.search()
-        with mock.patch.object(Baseline, "train", side_effect=AssertionError):
-            self.assertEqual(self.search(), first)
-
     def test_better_trial_replaces_model_once_it_is_trained(self):
         scores = iter([0.5, 0.6, 0.9, 0.7, 0.9, 0.9])
         trained, changed = [], {"search.db", "search.json"}  # Files that an interruption changes.
@@ -196,22 +194,50 @@ class SearchTest(ScriptTestCase):
         found = read_json(self.out, "search.json")["trials"]
         self.assertEqual(found[2]["settings"]["conv_dropout"], trained[2].conv_dropout)
 
-    def test_kill_while_a_better_model_replaces_the_old_leaves_a_usable_folder(self):
-        self.search("--trials=1")
-        settings, kept = read_json(self.out, "settings.json"), ("settings.json", "checkpoint")
-        names = [name for name in os.listdir(self.out) if "ckpt" in name or name in kept]
-        for stop in range(len(names)):
-            output = output_dir.OutputDir(os.path.join(self.folder, f"killed-{stop}"))
-            better = os.path.join(output.path, "better_model")
-            os.makedirs(better)
-            for name in names:
-                shutil.copy(os.path.join(self.out, name), better)
+    def test_kill_while_a_better_model_replaces_the_old_loses_nothing(self):
+        scores = iter([0.5, 0.9])
+
+        def train(model, folder=None, patience=0, on_score=None):
+            if folder is None:
+                return training.Result(next(scores), 100, 10)
+            return real(model, folder, patience, on_score)
+
+        def resume(model, folder, patience):
+            self.assertTrue(tf.train.latest_checkpoint(folder))
+            return real(model, folder, patience)
+
+        real, replace = Baseline.train, run_baseline._replace_model
+        with mock.patch.object(Baseline, "train", train):
+            self.search("--trials=1", "--pruner=none")
+            killed = mock.patch.object(run_baseline, "_replace_model", side_effect=SystemExit)
+            with killed, self.assertRaises(SystemExit):
+                self.search("--trials=2", "--pruner=none")
+        complete, searched = os.path.join(self.folder, "complete"), self.out
+        os.rename(self.out, complete)
+        better = os.path.join(complete, "better_model")
+        settings = read_json(better, "settings.json")
+        for stop in range(len(os.listdir(better)) + 1):
+            self.out = searched
+            shutil.copytree(complete, self.out)
+            # KeyboardInterrupt stands for a kill between two renames.
             rename = mock.Mock(wraps=files.rename)
             rename.side_effect = [mock.DEFAULT] * stop + [KeyboardInterrupt]
-            killed = mock.patch.object(files, "rename", rename)
-            with killed, self.assertRaises(KeyboardInterrupt):
-                run_baseline._replace_model(output, better)
-            output.claim(settings, is_training=True)
+            with mock.patch.object(files, "rename", rename), contextlib.suppress(KeyboardInterrupt):
+                replace(output_dir.OutputDir(self.out), os.path.join(self.out, "better_model"))
+            with mock.patch.object(Baseline, "train", resume):
+                self.search("--trials=2", "--pruner=none")
+            self.assertEqual(read_json(self.out, "settings.json"), settings)
+            self.assertNotIn("better_model", os.listdir(self.out))
+            self.assertIn("eval_results.json", os.listdir(self.out))
+            shutil.rmtree(self.out)
+
+    def test_preset_with_the_values_of_a_search_leaves_its_folder_to_it(self):
+        report = self.search("--trials=1", "--pruner=none")
+        (line,) = [line for line in report if line.startswith("Settings: ")]
+        given = [f"--setting={setting}" for setting in line[len("Settings: ") :].split(", ")]
+        with mock.patch.object(Baseline, "train", side_effect=AssertionError):  # It is trained.
+            self.run_script("--preset=airline", *given)
+            self.search("--trials=1", "--pruner=none")
 
     def test_search_refuses_output_dir_of_another_run(self):
         self.run_script("--preset=airline", f"--module={self.module}")
@@ -548,7 +574,9 @@ class RefusedTest(ScriptTestCase):
     def test_class_with_one_example_causes_a_warning(self):
         self.write_data(["train"], label=lambda row: "rare" if row == 7 else "ny"[row % 2])
         self.write_data(["dev", "test"], label=lambda row: "ny"[row % 2])
-        with self.assertLogs(absl_logging.get_absl_logger(), "WARNING") as logs:
+        stopped = mock.patch.object(Baseline, "train", side_effect=InterruptedError)
+        logged = self.assertLogs(absl_logging.get_absl_logger(), "WARNING")
+        with logged as logs, stopped, self.assertRaises(InterruptedError):
             self.run_script("--preset=airline", f"--module={self.module}")
         (line,) = [line for line in logs.output if "at most one" in line]
         self.assertIn("at most one of 100 training examples, too few to learn from: rare (1)", line)

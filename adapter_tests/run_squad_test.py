@@ -81,20 +81,19 @@ class Version1Test(SquadTestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.trained = os.path.join(cls.root, "trained")
-        code, _, stderr = cls.call(cls.trained, "--do_train")
+        code, cls.report, stderr = cls.call(cls.trained, "--do_train", "--do_eval", "--do_predict")
         assert code is None, stderr
 
     def test_script_trains_evaluates_and_predicts(self):
-        report = self.succeed("--do_train", "--do_eval", "--do_predict")
-        self.assertRegex(report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5\n")
+        self.assertRegex(self.report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5\n")
         for part in ("Trained: ", "Adapter: ", "eval_results.txt", "(21 questions)"):
-            self.assertIn(part, report)
-        self.assertFalse(os.path.exists(os.path.join(self.output_dir, "null_odds.json")))
-        predictions = read_json(self.output_dir, "predictions.json")
-        nbest = read_json(self.output_dir, "nbest_predictions.json")
+            self.assertIn(part, self.report)
+        self.assertFalse(os.path.exists(os.path.join(self.trained, "null_odds.json")))
+        predictions = read_json(self.trained, "predictions.json")
+        nbest = read_json(self.trained, "nbest_predictions.json")
         self.assertEqual(predictions, {key: entries[0]["text"] for key, entries in nbest.items()})
         self.assertEqual(list(predictions), [f"q{i}" for i in range(21)])
-        results = read_json(self.output_dir, "eval_results.json")
+        results = read_json(self.trained, "eval_results.json")
         self.assertEqual(results["task"], "SQuAD")
         expected = squad_scores.scores_v1(self.truths(), predictions)
         self.assertAllClose(results["eval_f1"], expected["f1"])
@@ -105,7 +104,7 @@ class Version1Test(SquadTestCase):
         os.mkdir(elsewhere)
         with open(os.path.join(elsewhere, "null_odds.json"), "w") as writer:
             writer.write("{}")  # Left by an earlier prediction for SQuAD 2.0.
-        adapter = "--adapter=" + os.path.join(self.output_dir, "adapter")
+        adapter = "--adapter=" + os.path.join(self.trained, "adapter")
         self.succeed("--do_predict", adapter, "--predict_batch_size=5", output_dir=elsewhere)
         self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
         self.assertFalse(os.path.exists(os.path.join(elsewhere, "null_odds.json")))
@@ -243,6 +242,7 @@ class Version1Test(SquadTestCase):
         ):
             self.refuse(parts, *arguments)
         # A file without answers can be predicted.
+        os.remove(os.path.join(self.output_dir, "predictions.json"))
         self.succeed("--do_predict", "--predict_file=" + unlabelled)
         self.assertLen(read_json(self.output_dir, "predictions.json"), 21)
 

@@ -164,10 +164,16 @@ def override_flags(grids, overrides):
       grids: list of dicts.
       overrides: dict from flags to lists of values. They replace a flag's values in the grids that
         have the flag; if none has it, all grids get it for whose tuning method it has an effect.
+        All grids get seeds.
+
+    Raises:
+      UserError: a flag has no effect in any grid.
     """
     for name, values in overrides.items():
-        matching = [grid for grid in grids if name in grid]
-        matching = matching or [grid for grid in grids if _has_effect(name, grid)] or grids
+        matching = [grid for grid in grids if name in grid or name == "random_seed"]
+        matching = matching or [grid for grid in grids if _has_effect(name, grid)]
+        if not matching:
+            raise UserError(f"--set={name}: it has no effect on the tuning methods of the grids.")
         grids = [{**grid, name: values} if grid in matching else grid for grid in grids]
     return grids
 
@@ -178,6 +184,8 @@ def _has_effect(name, grid):
     methods = methods if isinstance(methods, list) else [methods]
     if name == "train_pooler":  # The other methods always train it.
         return any(method not in configs.BERT_METHODS for method in methods)
+    if name == "num_top_layers":
+        return "top_layers" in methods
     return "adapters" in methods or not name.startswith(("adapter_", "layer_norms"))
 
 
@@ -247,8 +255,10 @@ def read_value(name, value, where):
       UserError: the value is invalid, or the sweep itself sets the flag.
     """
     # The name of a column, folder or file may look like a number.
-    if isinstance(value, str) and not name.endswith(("_column", "_dir", "_file")):
-        value = _parse_value(value)
+    if not name.endswith(("_column", "_dir", "_file")):
+        value = _parse_value(value) if isinstance(value, str) else value
+    elif type(value) is int:  # The number of a column.
+        value = str(value)
     if isinstance(value, str) and name in records.NUMBERS and "$" not in value:
         try:
             value = float(value)  # As flags do: ".001" is not valid JSON.

@@ -487,6 +487,9 @@ class TrialFolder:
           log: from `lock_log`. The process inherits the lock, in case the sweeper is killed.
           cores: indices of the CPU cores that it may use; None for all.
         """
+        run = output_dir.OutputDir(self._path)
+        if run.has_adapter() and not run.has_checkpoints():
+            run.clear()  # The trial finished and was cleaned up, but its record is lost.
         with files.convert_write_errors(self._log):
             log.write((_COMMAND_PREFIX + " ".join(map(shlex.quote, command)) + "\n").encode())
             log.flush()

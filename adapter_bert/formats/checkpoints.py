@@ -77,8 +77,8 @@ def _new_reader(prefix: str, where: str):
         raise UserError(f"{where} is {other_files.kind(prefix)}, not a checkpoint.") from error
 
 
-def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_checkpoint") -> None:
-    """Checks that a checkpoint contains the encoder that a config describes.
+def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_checkpoint") -> Any:
+    """Opens a checkpoint and checks that it contains the encoder that a config describes.
 
     It may contain other tensors, such as `cls/*`, optimizer slots, `global_step` and a head.
 
@@ -87,12 +87,16 @@ def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_c
       config: `configs.BertConfig`, or an object with the same sizes as attributes.
       flag: what errors call the checkpoint, usually the flag that named it.
 
+    Returns:
+      The checkpoint's reader.
+
     Raises:
       UserError: the checkpoint cannot be opened, or does not contain such an encoder.
     """
     reader, where = open_checkpoint(prefix, flag), f"{flag} {prefix}"
     check_encoder_shapes(reader.get_variable_to_shape_map(), config, where)
     check_float32(reader, model_variables.encoder_shapes(config), where)
+    return reader
 
 
 def read_encoder(
@@ -103,8 +107,7 @@ def read_encoder(
     Raises:
       UserError: also if a tensor is damaged.
     """
-    check_encoder(prefix, config, flag)
-    reader, where = open_checkpoint(prefix, flag), f"{flag} {prefix}"
+    reader, where = check_encoder(prefix, config, flag), f"{flag} {prefix}"
     names = model_variables.encoder_shapes(config)
     return {name: read_tensor(reader, name, where) for name in names}
 

@@ -50,11 +50,11 @@ def open_folder(folder: str, argument: str) -> Tuple[configs.BertConfig, Any]:
         config.
     """
     config = configs.BertConfig.from_json_file(os.path.join(folder, CONFIG))
-    checkpoints.check_encoder(checkpoint_of(folder), config, argument)
+    reader = checkpoints.check_encoder(checkpoint_of(folder), config, argument)
     checkpoints.check_plain(checkpoint_of(folder), argument)
     if not files.exists(os.path.join(folder, VOCABULARY)):
         raise UserError(f"{argument} {folder}: there is no {VOCABULARY} in it.")
-    return config, checkpoints.open_checkpoint(checkpoint_of(folder), argument)
+    return config, reader
 
 
 def read(folder: str, argument: str) -> Bert:

@@ -20,7 +20,7 @@ import math
 import operator
 import platform
 import typing
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors
@@ -36,7 +36,6 @@ CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors
 
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
-Difference = Tuple[str, Any, Any]  # Name of a setting, its actual value, its expected value.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -421,36 +420,6 @@ def compatibility_fields(description: Description) -> Dict[str, Any]:
             **{f"adapter_{name}": value for name, value in adapter.variant().items()},
         )
     return fields
-
-
-def check_fits(
-    actual: Description,
-    expected: Description,
-    where: str,
-    describe: Callable[[Sequence[Difference]], Sequence[str]],
-) -> None:
-    """Checks that a task adapter is compatible with the model of a run.
-
-    Args:
-      actual: `Description` of the task adapter.
-      expected: `Description` of the run.
-      where: beginning of the error message, such as "--adapter output/mrpc/adapter".
-      describe: function from a list of `Difference` to phrases for the error.
-
-    Raises:
-      UserError: a compatibility field differs.
-    """
-    actual_fields, expected_fields = compatibility_fields(actual), compatibility_fields(expected)
-    differences = [
-        (name, actual_fields.get(name), expected_fields.get(name))
-        for name in sorted(set(actual_fields) | set(expected_fields))
-        if actual_fields.get(name) != expected_fields.get(name)
-    ]
-    if differences:
-        raise UserError(
-            f"{where} (task {actual.task}, backbone {actual.backbone.name}) does not fit:"
-            f" {'; '.join(describe(differences))}."
-        )
 
 
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from adapter_bert.common import metrics
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
 
@@ -43,8 +44,6 @@ class Classification(text_kind.TextKind):
 
     def scores(self, labels, answers, num_labels):
         """Returns `metrics.classification`."""
-        from adapter_bert.common import metrics  # Imports scikit-learn, which servers do not need.
-
         return metrics.classification(labels, answers, num_labels)
 
     def texts(self, answers, labels):

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from adapter_bert.common import metrics
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
 
@@ -68,8 +69,6 @@ class Multilabel(text_kind.TextKind):
 
     def scores(self, labels, answers, num_labels):
         """Returns `metrics.multilabel`."""
-        from adapter_bert.common import metrics  # Imports scikit-learn, which servers do not need.
-
         return metrics.multilabel(labels, answers)
 
     def texts(self, answers, labels):

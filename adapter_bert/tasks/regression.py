@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from adapter_bert.common import task_kinds
+from adapter_bert.common import metrics, task_kinds
 from adapter_bert.tasks import text_kind
 
 
@@ -53,8 +53,6 @@ class Regression(text_kind.TextKind):
 
     def scores(self, labels, answers, num_labels):
         """Returns `metrics.regression`."""
-        from adapter_bert.common import metrics  # Imports scikit-learn, which servers do not need.
-
         return metrics.regression(labels, answers)
 
     def texts(self, answers, labels):

@@ -35,7 +35,7 @@ from adapter_bert.training import estimator as estimators
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.estimator import Estimator, RunSettings
 from adapter_bert.training.model_fn import ModelSettings
-from adapter_bert.training.output_dir import FULL_CHECKPOINT, OutputDir, describe_by_flags, identity
+from adapter_bert.training.output_dir import FULL_CHECKPOINT, OutputDir, check_fits, identity
 from adapter_bert.training.rows import as_rows
 from adapter_bert.training.starting_point import StartingPoint
 
@@ -195,27 +195,27 @@ def _choose_precision(config, bert, use_tpu, recorded):
 
 
 def _recorded_training(config, start, folder, bert):
-    """Returns settings of the training in output_dir, or of what is evaluated; {} without either.
-
-    For a run's checkpoint, such as full_model.ckpt, the settings in the same folder record it.
-    """
+    """Returns settings of the training in output_dir or of what is evaluated, or {}."""
     output = OutputDir(folder)
     if "train" in config.stages:
         resumes = output.has_checkpoints() and not config.overwrite_output_dir
         return output.recorded("training") if resumes else {}
-    description = _evaluated(start, output)
+    return _evaluated(start, output, bert)[1]
+
+
+def _evaluated(start, output, bert):
+    """Returns (description of the evaluated task adapter or None, settings of its training or {}).
+
+    For a run's checkpoint, such as full_model.ckpt, the settings in the same folder record it.
+    """
+    description = start.adapter and start.adapter.description
+    if not description and output.has_adapter():
+        description = output.describe_adapter()
     if description:
-        return description.training
+        return description, description.training
     if not output.has_checkpoints():
         output = OutputDir(posixpath.dirname(bert.init_checkpoint))
-    return output.recorded("training")
-
-
-def _evaluated(start, output):
-    """Returns the description of the task adapter that is evaluated, or None without one."""
-    if start.adapter:
-        return start.adapter.description
-    return output.describe_adapter() if output.has_adapter() else None
+    return None, output.recorded("training")
 
 
 def _check_evaluations(config, run):
@@ -314,9 +314,7 @@ def check(setup: Setup, task: Task) -> None:
     _check_no_other_adapters(setup.bert.init_checkpoint, set(trained_shapes))
     if setup.start.adapter:
         where = f"--adapter {setup.config.adapter_folder}"
-        task_adapter.check_fits(
-            setup.start.adapter.description, description, where, describe_by_flags
-        )
+        check_fits(setup.start.adapter.description, description, where)
         _check_adapter_in_folder(setup)
 
 
@@ -420,8 +418,8 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         training.update(_stopping_settings(config, data, interval))
         _warn_of_trained_rows(setup.start, data)
     else:
-        recorded = _recorded_training(config, setup.start, output.path, setup.bert)
-        check_data(recorded, _evaluated(setup.start, output), data)
+        description, recorded = _evaluated(setup.start, output, setup.bert)
+        check_data(recorded, description, data)
     output.score = "eval_" + task.score
     output.description = describe(setup, task, {**training, **schedule_settings})
     if is_training:
@@ -520,7 +518,7 @@ def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputD
         adapter.description, kind=task.kind, labels=tuple(task.labels), **_texts_and_backbone(setup)
     )
     where = f"--adapter {setup.config.adapter_folder}"
-    task_adapter.check_fits(adapter.description, output.description, where, describe_by_flags)
+    check_fits(adapter.description, output.description, where)
     return Estimator(_model_settings(setup, output), setup.run, head), output
 
 

@@ -198,6 +198,25 @@ _SELECTIONS = ("keep_best", "early_stopping_patience")
 _ADAPTER_SETTINGS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
 
 
+def check_fits(actual, expected, where):
+    """Checks that a task adapter is compatible with the model of a run.
+
+    Args:
+      actual: `task_adapter.Description` of the task adapter.
+      expected: that of the run.
+      where: beginning of the error message, such as "--adapter output/mrpc/adapter".
+
+    Raises:
+      UserError: a compatibility field differs.
+    """
+    differences = list(_differences(*map(task_adapter.compatibility_fields, (actual, expected))))
+    if differences:
+        raise UserError(
+            f"{where} (task {actual.task}, backbone {actual.backbone.name}) does not fit:"
+            f" {'; '.join(describe_by_flags(differences))}."
+        )
+
+
 def describe_by_flags(differences):
     """Returns phrases about how settings differ, named by their flags.
 
@@ -453,7 +472,7 @@ class OutputDir:
         if self._adapter_checkpoint is None and self.has_adapter():
             adapter = self.load_adapter()
             where = f"--output_dir {self.path}: its task adapter"
-            task_adapter.check_fits(adapter.description, self.description, where, describe_by_flags)
+            check_fits(adapter.description, self.description, where)
             self._adapter_checkpoint = self.as_checkpoint(adapter)
         return self._adapter_checkpoint
 

@@ -43,6 +43,9 @@ class TrialsTest(tf.test.TestCase):
             grids.override_flags(trial_grids, {"adapter_size": [1, 2], "random_seed": [3]}),
             [{"adapter_size": [1, 2], "random_seed": [3]}, {"tuning": "full", "random_seed": [3]}],
         )
+        trial_grids = [{"adapter_size": 8, "random_seed": 5}, {"tuning": "full"}]
+        overridden = grids.override_flags(trial_grids, {"random_seed": [1, 2]})
+        self.assertEqual([grid["random_seed"] for grid in overridden], [[1, 2], [1, 2]])
 
     def test_overrides_skip_methods_that_ignore_the_flag(self):
         methods = ["adapters", "layer_norm", "top_layers", "full", ["full", "adapters"]]
@@ -51,12 +54,13 @@ class TrialsTest(tf.test.TestCase):
             ("adapter_depth", [0, 4]),
             ("layer_norms", [0, 4]),
             ("train_pooler", [0, 1, 4]),
+            ("num_top_layers", [2]),
         ):
             overridden = grids.override_flags(trial_grids, {name: [1, 2]})
             self.assertEqual([i for i, grid in enumerate(overridden) if name in grid], changed)
-        self.assertIn(
-            "adapter_size", grids.override_flags(trial_grids[3:4], {"adapter_size": [8]})[0]
-        )
+        for name in ("adapter_size", "num_top_layers"):
+            with self.assertRaisesRegex(UserError, f"^--set={name}: it has no effect on"):
+                grids.override_flags(trial_grids[3:4], {name: [8]})
         for tuning in ({}, [["full"]]):
             overridden = grids.override_flags([{"tuning": tuning}], {"train_pooler": [1]})
             with self.assertRaisesRegex(UserError, "tuning: expected texts, numbers"):
@@ -134,6 +138,8 @@ class TrialsTest(tf.test.TestCase):
         (trial,) = grids.expand_grids([names])
         given = [f"--{name}={value}" for name, value in names.items()]
         self.assertContainsSubset(given, trial.command("out"))
+        name, values = grids.parse_setting("tag_column=2", "--set")
+        self.assertEqual(*(grids.expand_grids([{name: value}]) for value in (2, values)))
 
     def test_task_of_trial_follows_from_its_flags(self):
         for axes, task in (

@@ -356,6 +356,22 @@ class SweepsTest(SweepsTestCase):
         self.assertIn("model.ckpt-9", os.listdir(self.trial_folder(1, runner)))
         self.assertEqual(self.starts(), [1, 2, 3])
 
+    def test_finished_trial_whose_record_is_lost_runs_again(self):
+        self.go()
+        runner = self.sweep([8])
+        runner.run()
+        adapter = os.path.join(self.trial_folder(8, runner), "adapter")
+        os.remove(os.path.join(self.folder, "results.jsonl"))
+        real = subprocess.Popen
+        with mock.patch.object(subprocess, "Popen") as start:
+            # The script would refuse an adapter without its checkpoints.
+            start.side_effect = lambda *args, **options: (
+                self.assertFalse(os.path.exists(adapter)) or real(*args, **options)
+            )
+            self.sweep([8]).run()
+        self.assertEqual(self.starts(), [8, 8])
+        self.assertEqual(self.scores(), {8: 0.08})
+
     def test_different_bert_makes_new_trials(self):
         self.go()
         self.sweep([8]).run()

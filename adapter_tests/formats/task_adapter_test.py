@@ -1,6 +1,5 @@
 """Tests of task_adapter.py against safetensors, TensorFlow and values computed by hand."""
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -448,54 +447,7 @@ class RefusedTest(TaskAdaptersTestCase):
         self.assert_refused("adapter.safetensors")
 
 
-class CheckFitsTest(TaskAdaptersTestCase):
-    def check(self, **changes):
-        task_adapter.check_fits(
-            description(),
-            description(**changes),
-            "--adapter there",
-            lambda differences: [f"{name} is {old}, not {new}" for name, old, new in differences],
-        )
-
-    def test_fields_irrelevant_to_compatibility_may_differ(self):
-        self.check(
-            task="RTE", max_seq_length=32, global_step=1, training={}, scores={}, versions={}
-        )
-
-    def test_incompatible_fields_are_refused(self):
-        adapter = description().adapter
-        backbone = description().backbone
-        one_head_config = {**backbone.config, "num_attention_heads": 1}
-        relu = {**backbone.config, "hidden_act": "relu"}
-        for changes, part in (
-            ({"labels": ("1", "0")}, "labels is ['0', '1'], not ['1', '0']"),
-            ({"kind": "regression", "labels": ()}, "kind is classification, not regression"),
-            ({"do_lower_case": False}, "do_lower_case is True, not False"),
-            ({"vocabulary": "other"}, "vocabulary is"),
-            ({"backbone": dataclasses.replace(backbone, fingerprint="0" * 64)}, "backbone is"),
-            ({"backbone": dataclasses.replace(backbone, config=relu)}, "hidden_act is"),
-            (
-                {"backbone": dataclasses.replace(backbone, config=one_head_config)},
-                "num_attention_heads is",
-            ),
-            ({"adapter": dataclasses.replace(adapter, size=8)}, "adapter_size is 4, not 8"),
-            ({"adapter": dataclasses.replace(adapter, activation="relu")}, "adapter_activation is"),
-            ({"adapter": dataclasses.replace(adapter, layers=(1,))}, "adapter_layers is None"),
-            (
-                {"adapter": dataclasses.replace(adapter, depth=2)},
-                "adapter_depth is None, not 2",
-            ),
-            (
-                {"adapter": dataclasses.replace(adapter, placement="parallel")},
-                "adapter_placement is None, not parallel",
-            ),
-            ({"adapter": None, "tuning": tuning.Tuning("head")}, "method is adapters, not head"),
-        ):
-            with self.assertRaises(UserError) as caught:
-                self.check(**changes)
-            self.assertIn(part, str(caught.exception))
-            self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
-
+class CompatibilityFieldsTest(tf.test.TestCase):
     def test_compatibility_fields_omit_default_variants(self):
         """With defaults, the compatibility fields are exactly those of earlier versions."""
         self.assertEqual(

@@ -37,8 +37,9 @@ class TrainingTestCase(tf.test.TestCase):
     def bert_prefix(cls):
         return os.path.join(cls.bert, "bert_model.ckpt")
 
+    @classmethod
     def runner(
-        self,
+        cls,
         output_dir,
         method="adapters",
         num_layers=None,
@@ -51,7 +52,7 @@ class TrainingTestCase(tf.test.TestCase):
         adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
         settings = {
             "bert_config": tiny.config(),
-            "init_checkpoint": self.bert_prefix(),
+            "init_checkpoint": cls.bert_prefix(),
             "adapter_fn": adapter_fn,
             "tuning": tuning.Tuning(method, num_layers),
             "learning_rate": 0.1,
@@ -74,7 +75,7 @@ class TrainingTestCase(tf.test.TestCase):
 
     def full_checkpoint(self, folder):
         """Writes the pretrained BERT with a run's trained tensors; returns its prefix."""
-        prefix = os.path.join(folder, "full.ckpt")
+        prefix = os.path.join(self.new_dir(), "full.ckpt")
         trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(folder))
         checkpoints.write(prefix, {**self.pretrained, **trained})
         return prefix
@@ -226,13 +227,10 @@ class PaddingTest(TrainingTestCase):
         super().setUpClass()
         # Large weights, so that the predictions of any two rows differ.
         cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"), initializer_range=0.5)
-
-    def setUp(self):
-        super().setUp()
         # They fill batches of 8, without a smaller last one.
-        self.rows = tiny.arrays(rows=24, seq_length=40)
-        self.lengths = self.rows["input_mask"].sum(axis=1)
-        self.folder = self.new_dir()
+        cls.rows = tiny.arrays(rows=24, seq_length=40)
+        cls.folder = tempfile.mkdtemp()
+        cls.runner(cls.folder, learning_rate=0.03).train(cls.rows)
 
     def fixed_runner(self):
         """Returns an Estimator that plans batches as on a TPU, but runs on this machine."""
@@ -241,8 +239,7 @@ class PaddingTest(TrainingTestCase):
         return runner
 
     def test_batching_by_length_keeps_scores_and_predictions(self):
-        runner, fixed = self.runner(self.folder, learning_rate=0.03), self.fixed_runner()
-        runner.train(self.rows)
+        runner, fixed = self.runner(self.folder), self.fixed_runner()
         scores, expected = (
             some.evaluate(self.rows, functools.partial(accuracy_and_loss, self.rows))
             for some in (runner, fixed)
@@ -261,11 +258,10 @@ class PaddingTest(TrainingTestCase):
             self.assertGreater(gaps.min(), 2e-5)
 
     def test_streamed_predictions_apply_adapter_gates(self):
-        runner = self.runner(self.folder, learning_rate=0.03)
-        runner.train(self.rows)
+        runner = self.runner(self.folder)
         some = {name: values[:13] for name, values in self.rows.items()}
         tensors = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
-        bare = os.path.join(self.folder, "bare.ckpt")
+        bare = os.path.join(self.new_dir(), "bare.ckpt")
         silent = ("/adapters/weights2", "/adapters/biases2")
         for name in tensors:
             tensors[name] = tensors[name] * (0.0 if name.endswith(silent) else 1.0)
@@ -300,10 +296,9 @@ class PaddingTest(TrainingTestCase):
         return seen
 
     def test_longest_rows_come_first(self):
-        runner = self.runner(self.folder)
-        runner.train(self.rows)
-        lengths, columns = zip(*self.batches(runner))
-        self.assertEqual(list(lengths), sorted(self.lengths, reverse=True)[::8])
+        lengths, columns = zip(*self.batches(self.runner(self.folder)))
+        expected = sorted(self.rows["input_mask"].sum(axis=1), reverse=True)[::8]
+        self.assertEqual(list(lengths), expected)
         self.assertLess(columns[-1], columns[0])
         self.assertEqual(self.batches(self.fixed_runner()), [])
 
@@ -464,8 +459,11 @@ class BatchNormTest(TrainingTestCase):
         # Large weights, so that predictions depend on the statistics.
         cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"), initializer_range=0.5)
         cls.pretrained = all_tensors(cls.bert_prefix())
+        cls.folder = tempfile.mkdtemp()
+        cls.runner(cls.folder).train(tiny.arrays())
 
-    def runner(self, output_dir, **options):
+    @classmethod
+    def runner(cls, output_dir, **options):
         adapter = modeling.AdapterConfig(size=3, init_scale=0.5, normalization="batch")
         return super().runner(output_dir, adapter_fn=adapter.build(), **options)
 
@@ -477,9 +475,8 @@ class BatchNormTest(TrainingTestCase):
         return np.array([row["probabilities"] for row in rows])
 
     def test_checkpoint_has_moving_statistics_without_moments(self):
-        folder = self.new_dir()
-        self.runner(folder).train(tiny.arrays())
-        names = {name for name in all_tensors(folder) if "/BatchNorm/" in name}
+        tensors = all_tensors(self.folder)
+        names = {name for name in tensors if "/BatchNorm/" in name}
         scopes = [
             f"bert/encoder/layer_{i}/{site}/adapters/BatchNorm/"
             for i in range(2)
@@ -488,31 +485,27 @@ class BatchNormTest(TrainingTestCase):
         parts = ("gamma", "beta", "moving_mean", "moving_variance")
         moments = {f"{s}{p}/adam_{m}" for s in scopes for p in ("gamma", "beta") for m in "mv"}
         self.assertEqual(names, moments | {scope + part for scope in scopes for part in parts})
-        for name, value in self.moving(all_tensors(folder)).items():
+        for name, value in self.moving(tensors).items():
             start = 1.0 if "variance" in name else 0.0
             self.assertGreater(np.abs(value - start).max(), 0.01, name)
 
     def test_restored_model_predicts_the_same(self):
-        folder = self.new_dir()
-        runner = self.runner(folder)
-        runner.train(tiny.arrays())
+        runner = self.runner(self.folder)
         expected = self.probabilities(runner)
         # A row's prediction does not depend on other rows.
         runner.run = dataclasses.replace(runner.run, predict_batch_size=3)
         self.assertAllClose(self.probabilities(runner), expected, rtol=1e-5)
         task = os.path.join(self.new_dir(), "task.ckpt")
-        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(folder))
+        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
         checkpoints.write(task, {**trained, "global_step": np.int64(4)})
         other = self.runner(self.new_dir(), task_checkpoint=task, random_seed=8)
         self.assertAllEqual(self.probabilities(other, task), expected)
-        own = self.full_checkpoint(folder)
+        own = self.full_checkpoint(self.folder)
         other = self.runner(self.new_dir(), init_checkpoint=own, random_seed=8)
         self.assertAllEqual(self.probabilities(other), expected)
 
     def test_further_training_starts_from_moving_statistics(self):
-        first = self.new_dir()
-        self.runner(first).train(tiny.arrays())
-        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(first))
+        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
         found = []
         for more in (0, 7):
             folder = self.new_dir()

@@ -28,7 +28,6 @@ from adapter_bert.training import (
     distribution,
     estimator,
     finetuning,
-    output_dir,
     starting_point,
 )
 from adapter_bert.training.output_dir import OutputDir
@@ -155,6 +154,8 @@ class SavedTest(JobsTestCase):
             adapter = task_adapter.load(os.path.join(output_dir, "adapter"))
             self.assertEqual(set(adapter.tensors), names | set(HEAD), method)
             self.assertIsNone(adapter.description.adapter)
+            checkpoint = tf.train.latest_checkpoint(output_dir)
+            self.assertIsNotNone(checkpoints.identity_of(checkpoint))
             self.assertEqual(
                 self.predict(
                     os.path.join(self.folder, "p" + method), "--adapter=" + output_dir + "/adapter"
@@ -196,19 +197,17 @@ class SavedTest(JobsTestCase):
         self.assertTrue(os.path.exists(self.path("full_model.ckpt.index")))
 
     def test_checkpoint_of_another_run_is_refused(self):
-        for method in ("adapters", "full"):
-            flags = ["--do_train", "--save_checkpoints_steps=1", "--tuning=" + method]
-            other = os.path.join(self.folder, "other_" + method)
-            self.output_dir = os.path.join(self.folder, "own_" + method)
-            self.succeed(*flags, "--random_seed=99", output_dir=other)
-            self.succeed(*flags)
-            shutil.rmtree(self.path("adapter"))
-            name = os.path.basename(tf.train.latest_checkpoint(other)).replace("-3", "-2")
-            for end in (".index", ".data-00000-of-00001"):
-                shutil.copy(os.path.join(other, name + end), self.path(name + end))
-            tf.train.update_checkpoint_state(self.output_dir, self.path(name))
-            for stages in (["--do_train"], ["--do_predict"]):
-                self.refuse([self.path(name)], *flags[1:], *stages)
+        other = os.path.join(self.folder, "other")
+        flags = ["--do_train", "--save_checkpoints_steps=1", "--random_seed=99"]
+        self.succeed(*flags, output_dir=other)
+        shutil.copytree(self.trained, self.output_dir)
+        shutil.rmtree(self.path("adapter"))
+        for path in files.glob(os.path.join(other, "partial.ckpt-2.*")):
+            shutil.copy(path, self.output_dir)
+        checkpoint = self.path("partial.ckpt-2")
+        tf.train.update_checkpoint_state(self.output_dir, checkpoint)
+        for stage in ("--do_train", "--do_predict"):
+            self.refuse(["another run", checkpoint], stage)
 
     def test_resuming_with_another_init_scale_is_refused(self):
         shutil.copytree(self.trained, self.output_dir)
@@ -365,6 +364,7 @@ class InitCheckpointTest(JobsTestCase):
         self.assertIn("test_results.tsv", os.listdir(os.path.join("output", folder)))
 
     def test_full_checkpoint_predicts_like_its_adapter(self):
+        shutil.copytree(self.trained, self.output_dir)
         report = self.succeed("--do_train", "--save_full_checkpoint")
         self.assertIn("(hidden_size=3) only: BERT's own code", report)
         full = self.path("full_model.ckpt")
@@ -439,6 +439,7 @@ class PrecisionTest(JobsTestCase):
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no bfloat16 on CPU.")
     def test_full_checkpoint_is_evaluated_in_recorded_precision(self):
+        shutil.copytree(self.trained, os.path.join(self.folder, "float32"))
         for precision, speedup in (("float32", 2.0), ("bfloat16", 0.5)):
             train = ["--do_train", "--save_full_checkpoint", "--precision=" + precision]
             run = os.path.join(self.folder, precision)
@@ -555,11 +556,18 @@ class BestTest(ScriptTestCase):
     def test_early_stopping_ends_training_after_its_patience(self):
         # At this rate the weights do not change, so no evaluation is better than the first.
         flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
-        for num_predictions in (2, 1):  # The second run reuses the first evaluation.
-            with predictions_counted() as counted:
-                self.succeed(*flags)
-            self.assertEqual(checkpoints.last_step(self.output_dir), 6)
-            self.assertEqual(counted.call_count, num_predictions)
+        with predictions_counted() as counted:
+            self.succeed(*flags)
+        self.assertEqual(checkpoints.last_step(self.output_dir), 6)
+        self.assertEqual(counted.call_count, 2)
+        self.succeed("--do_predict")
+        # The second run trains nothing, reuses the first evaluation and keeps the predictions.
+        with predictions_counted() as counted:
+            self.succeed(*flags)
+        self.assertEqual(checkpoints.last_step(self.output_dir), 6)
+        self.assertEqual(counted.call_count, 1)
+        results = {"eval_results.txt", "test_results.tsv", "predictions.tsv", "submission"}
+        self.assertContainsSubset(results, os.listdir(self.output_dir))
         evaluated = json.loads(read(self.path("evaluations.json")))
         self.assertEqual(sorted(map(int, evaluated)), [3, 6])
         self.assertEqual(task_adapter.describe(self.path("adapter")).global_step, 6)
@@ -706,83 +714,43 @@ class WarnOfRateTest(tf.test.TestCase):
                 finetuning._warn_of_rate(classifier_config(*arguments))
 
 
-class InFlagsTest(tf.test.TestCase):
-    def test_differences_are_described_by_flags_and_values(self):
-        """Each difference is a text with the flag, the old and the new value."""
-        method = ("method", "adapters", "full")
-        tuned = ["--tuning", "adapters", "full"]
-        for differences, expected in (
-            ([method], [tuned]),
-            ([("adapter_size", 64, 8)], [["--adapter_size", "64", "8"]]),
-            ([("backbone", "a" * 64, "b" * 64)], [["--init_checkpoint"]]),
-            (
-                [("bert_config.hidden_act", "gelu", "relu")],
-                [["hidden_act", "--bert_config_file", "gelu", "relu"]],
-            ),
-            # Settings that differ only because the method differs are omitted.
-            ([("adapter_size", 64, None), method], [tuned]),
-            ([("adapter_size", 64, None)], [["--adapter_size", "64"]]),
-            # Settings that only a run with --keep_best has are omitted.
-            (
-                [
-                    ("keep_best", True, None),
-                    ("early_stopping_patience", 0, None),
-                    ("dev_data", "a", None),
-                    ("evaluated_every", 4, None),
-                    ("learning_rate", 3e-4, 5e-5),
-                ],
-                [["--keep_best", "not set"], ["--learning_rate"]],
-            ),
-            ([("dev_data", "a", "b"), ("evaluated_every", 4, 8)], [["dev data"], ["4", "8"]]),
-            (
-                [("adapter_depth", None, 2), method, ("learning_rate", 3e-4, 5e-5)],
-                [["--adapter_depth", "2"], tuned, ["--learning_rate", "0.0003", "5e-05"]],
-            ),
-        ):
-            texts = output_dir.describe_by_flags(differences)
-            self.assertLen(texts, len(expected))
-            for text, parts in zip(texts, expected):
-                for part in parts:
-                    self.assertIn(part, text)
+@pytest.mark.slow
+class SavedAdapterTest(JobsTestCase):
+    """Runs with --adapter, or with only a task adapter in output_dir."""
 
-
-class FoundAdapterTest(JobsTestCase):
-    """An output_dir with only a task adapter."""
-
-    def setUp(self):
-        super().setUp()
-        shutil.copytree(self.adapter, self.path("adapter"))
-
-    def test_adapter_in_output_dir_is_used_to_predict(self):
-        self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        code, _, stderr = cls.call(cls.trained, "--do_predict")
+        assert code is None, stderr
+        cls.expected = read(os.path.join(cls.trained, "test_results.tsv"), "rb")
 
     def test_recorded_precision_overrides_measured_precision(self):
+        shutil.copytree(self.adapter, self.path("adapter"))
         half = {"float32": 2.0, "bfloat16": 1.0}
         processor = {"has_bfloat16": lambda: True, "product_seconds": lambda *_: half}
         with mock.patch.multiple(devices, **processor):
             found = self.predict(self.output_dir, "--precision=auto")
-        self.assertEqual(found, self.predict(self.trained))
+        self.assertEqual(found, self.expected)
 
     def test_adapter_is_used_under_its_temporary_name(self):
-        os.rename(self.path("adapter"), self.path("adapter.replaced"))
-        self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
+        shutil.copytree(self.adapter, self.path("adapter.replaced"))
+        self.assertEqual(self.predict(self.output_dir), self.expected)
 
     def test_adapter_with_other_settings_is_refused(self):
+        shutil.copytree(self.adapter, self.path("adapter"))
         for flag, old, new in (("--adapter_size", "3", "8"), ("--tuning", "adapters", "head")):
             self.refuse(["--output_dir", flag, old, new], "--do_predict", f"{flag}={new}")
             self.assertEqual(os.listdir(self.output_dir), ["adapter"])
 
     def test_training_does_not_replace_the_adapter(self):
+        shutil.copytree(self.adapter, self.path("adapter"))
         self.refuse(["--overwrite_output_dir"], "--do_train")
         self.assertEqual(files_in(self.path("adapter")), files_in(self.adapter))
 
-
-@pytest.mark.slow
-class AdapterFlagTest(JobsTestCase):
     def test_predictions_do_not_depend_on_the_seed(self):
-        expected = self.predict(self.trained)
         found = self.predict(self.output_dir, "--adapter=" + self.adapter, "--random_seed=7")
-        self.assertEqual(found, expected)
+        self.assertEqual(found, self.expected)
         self.assertEqual(
             sorted(os.listdir(self.output_dir)),
             ["predictions.tsv", "submission", "test_results.tsv"],

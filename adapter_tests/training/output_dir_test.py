@@ -1,6 +1,7 @@
 """Tests of output_dir.py: which run may use a folder, and which files it removes there."""
 
 import copy
+import dataclasses
 import errno
 import fcntl
 import fnmatch
@@ -14,6 +15,7 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import tuning
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
@@ -22,6 +24,7 @@ from adapter_bert.training.output_dir import EVALUATIONS_FILE, Evaluations
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.script_cases import ScriptTestCase, read, write
+from adapter_tests.support.task_adapters import description
 
 SETTINGS = {
     "model": {
@@ -547,11 +550,10 @@ class OverwritingRunTest(ScriptTestCase):
         code, _, stderr = cls.call(cls.trained, *train)
         assert code is None, stderr
 
-    def refuse_overwriting(self, parts, *arguments, output_dir=None):
-        before = mutations.files_in(output_dir or self.output_dir)
-        given = ["--do_train", "--overwrite_output_dir", *arguments]
-        self.refuse(parts, *given, output_dir=output_dir)
-        self.assertEqual(mutations.files_in(output_dir or self.output_dir), before)
+    def refuse_overwriting(self, parts, *arguments):
+        before = mutations.files_in(self.output_dir)
+        self.refuse(parts, "--do_train", "--overwrite_output_dir", *arguments)
+        self.assertEqual(mutations.files_in(self.output_dir), before)
 
     def test_overwriting_does_not_remove_files_named_by_flags(self):
         shutil.copytree(self.trained, self.output_dir)
@@ -594,20 +596,20 @@ class OverwritingRunTest(ScriptTestCase):
         self.succeed("--do_eval")
 
     def test_refused_overwriting_removes_nothing(self):
-        wider = os.path.join(self.trained, "full_model.ckpt")
-        other = os.path.join(self.folder, "other")
-        self.succeed("--do_train", "--num_train_epochs=0.4", "--tuning=head", output_dir=other)
-        full = ["--init_checkpoint=" + wider, "--adapter_size=4"]
+        shutil.copytree(self.trained, self.output_dir)
+        full = os.path.join(self.trained, "full_model.ckpt")
         part = "layer_0/attention/output/adapters/weights1 has the shape [8, 3]"
         self.refuse_overwriting(
-            [full[0].replace("=", " "), part, "[8, 4]"], *full, output_dir=other
+            ["--init_checkpoint " + full, part, "[8, 4]"],
+            "--init_checkpoint=" + full,
+            "--adapter_size=4",
         )
         remote = "--feature_cache_dir=gs://bucket/cache"
-        self.refuse_overwriting([remote], remote, output_dir=other)
+        self.refuse_overwriting([remote], remote)
         no_room = OSError(28, "No space left on device")
         with mock.patch.object(tempfile, "mkdtemp", side_effect=no_room):
             none = "--feature_cache_dir=none"
-            self.refuse_overwriting(["temporary files", "No space left"], none, output_dir=other)
+            self.refuse_overwriting(["temporary files", "No space left"], none)
 
 
 class ResumedRunTest(ScriptTestCase):
@@ -639,14 +641,6 @@ class ResumedRunTest(ScriptTestCase):
         # Results of the weights in the folder stay.
         self.succeed("--do_eval", "--do_predict")
         self.succeed(*train)
-        self.assertEqual(self.found(), set(RESULTS))
-
-    def test_early_stopped_training_does_not_resume(self):
-        stopped = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
-        self.succeed(*stopped)
-        self.succeed("--do_predict")
-        self.assertEqual(self.found(), set(RESULTS))
-        self.succeed(*stopped)
         self.assertEqual(self.found(), set(RESULTS))
 
     def test_more_epochs_continue_a_finished_training(self):
@@ -781,3 +775,105 @@ class DamagedEvaluationsTest(tf.test.TestCase):
             evaluations.best(), evaluations.since_best()
 
         mutations.check({EVALUATIONS_FILE: json.dumps(by_step).encode()}, read)
+
+
+class CheckFitsTest(tf.test.TestCase):
+    def check(self, **changes):
+        output_dir.check_fits(description(), description(**changes), "--adapter there")
+
+    def test_fields_irrelevant_to_compatibility_may_differ(self):
+        self.check(
+            task="RTE", max_seq_length=32, global_step=1, training={}, scores={}, versions={}
+        )
+
+    def test_incompatible_fields_are_refused(self):
+        adapter = description().adapter
+        backbone = description().backbone
+        one_head_config = {**backbone.config, "num_attention_heads": 1}
+        relu = {**backbone.config, "hidden_act": "relu"}
+        for changes, part in (
+            ({"labels": ("1", "0")}, '["0", "1"], is now ["1", "0"]'),
+            (
+                {"kind": "regression", "labels": ()},
+                '(--label_type) was "classification", is now "regression"',
+            ),
+            ({"do_lower_case": False}, "--do_lower_case was true, is now false"),
+            ({"vocabulary": "other"}, "(--vocab_file) is not the same"),
+            (
+                {"backbone": dataclasses.replace(backbone, fingerprint="0" * 64)},
+                "(--init_checkpoint) is not the same",
+            ),
+            (
+                {"backbone": dataclasses.replace(backbone, config=relu)},
+                "hidden_act (--bert_config_file) was",
+            ),
+            (
+                {"backbone": dataclasses.replace(backbone, config=one_head_config)},
+                "num_attention_heads (--bert_config_file) was",
+            ),
+            ({"adapter": dataclasses.replace(adapter, size=8)}, "--adapter_size was 4, is now 8"),
+            (
+                {"adapter": dataclasses.replace(adapter, activation="relu")},
+                "--adapter_activation was",
+            ),
+            (
+                {"adapter": dataclasses.replace(adapter, layers=(1,))},
+                "--adapter_layers was not set",
+            ),
+            (
+                {"adapter": dataclasses.replace(adapter, depth=2)},
+                "--adapter_depth was not set, is now 2",
+            ),
+            (
+                {"adapter": dataclasses.replace(adapter, placement="parallel")},
+                '--adapter_placement was not set, is now "parallel"',
+            ),
+            (
+                {"adapter": None, "tuning": tuning.Tuning("head")},
+                '--tuning was "adapters", is now "head"',
+            ),
+        ):
+            with self.assertRaises(UserError) as caught:
+                self.check(**changes)
+            self.assertIn(part, str(caught.exception))
+            self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
+
+
+class InFlagsTest(tf.test.TestCase):
+    def test_differences_are_described_by_flags_and_values(self):
+        """Each difference is a text with the flag, the old and the new value."""
+        method = ("method", "adapters", "full")
+        tuned = ["--tuning", "adapters", "full"]
+        for differences, expected in (
+            ([method], [tuned]),
+            ([("adapter_size", 64, 8)], [["--adapter_size", "64", "8"]]),
+            ([("backbone", "a" * 64, "b" * 64)], [["--init_checkpoint"]]),
+            (
+                [("bert_config.hidden_act", "gelu", "relu")],
+                [["hidden_act", "--bert_config_file", "gelu", "relu"]],
+            ),
+            # Settings that differ only because the method differs are omitted.
+            ([("adapter_size", 64, None), method], [tuned]),
+            ([("adapter_size", 64, None)], [["--adapter_size", "64"]]),
+            # Settings that only a run with --keep_best has are omitted.
+            (
+                [
+                    ("keep_best", True, None),
+                    ("early_stopping_patience", 0, None),
+                    ("dev_data", "a", None),
+                    ("evaluated_every", 4, None),
+                    ("learning_rate", 3e-4, 5e-5),
+                ],
+                [["--keep_best", "not set"], ["--learning_rate"]],
+            ),
+            ([("dev_data", "a", "b"), ("evaluated_every", 4, 8)], [["dev data"], ["4", "8"]]),
+            (
+                [("adapter_depth", None, 2), method, ("learning_rate", 3e-4, 5e-5)],
+                [["--adapter_depth", "2"], tuned, ["--learning_rate", "0.0003", "5e-05"]],
+            ),
+        ):
+            texts = output_dir.describe_by_flags(differences)
+            self.assertLen(texts, len(expected))
+            for text, parts in zip(texts, expected):
+                for part in parts:
+                    self.assertIn(part, text)
