@@ -402,11 +402,11 @@ def _train_if_needed(setup, model, settings):
     """Trains unless the model is trained already; returns its parameter count and step, a dict."""
     output = setup.output
     better = output_dir.OutputDir(posixpath.join(output.path, _BETTER))
-    if files.exists(better.path) and _recorded(better) is None:
-        _move_model(better.path, output.path)  # A kill interrupted `_replace_model`.
     recorded = _recorded(output)
-    if "search" not in settings and recorded and "search" in recorded:
-        settings = {**settings, "search": recorded["search"]}  # A preset with its values.
+    if recorded == {"search": (recorded or {}).get("search"), **settings}:
+        settings = recorded  # A preset with a search's values must leave the folder to the search.
+    if recorded == settings and files.exists(better.path) and _recorded(better) is None:
+        _move_model(better.path, output.path)  # A kill interrupted `_replace_model`.
     # A search that resumes may find a better setting. Its model replaces the one in the folder only
     # when it is trained.
     is_begun = recorded is not None or files.exists(better.path)

@@ -238,6 +238,8 @@ class SearchTest(ScriptTestCase):
         with mock.patch.object(Baseline, "train", side_effect=AssertionError):  # It is trained.
             self.run_script("--preset=airline", *given)
             self.search("--trials=1", "--pruner=none")
+            with self.assertRaisesRegex(UserError, "settings.json belongs to a run with other"):
+                self.run_script("--preset=airline", *given, "--random_seed=2")
 
     def test_search_refuses_output_dir_of_another_run(self):
         self.run_script("--preset=airline", f"--module={self.module}")

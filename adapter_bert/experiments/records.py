@@ -140,7 +140,9 @@ def check_same_data(trainings, flag):
     for record in trainings:
         data = record.get("data", {})
         values = {f"digest of the {split} split": digest for split, digest in data.items()}
-        values.update((f"--{name}", record["flags"].get(name, "not given")) for name in _COLUMNS)
+        values.update(
+            (f"--{name}", str(record["flags"].get(name, "not given"))) for name in _COLUMNS
+        )
         for name, value in values.items():
             key = (record["script"], record["task"], name)
             if known.setdefault(key, value) != value:
