@@ -403,7 +403,7 @@ def _train_if_needed(setup, model, settings):
     output = setup.output
     better = output_dir.OutputDir(posixpath.join(output.path, _BETTER))
     recorded = _recorded(output)
-    if recorded == {"search": (recorded or {}).get("search"), **settings}:
+    if recorded and all(recorded.get(name) == settings[name] for name in settings):
         settings = recorded  # A preset with a search's values must leave the folder to the search.
     if recorded == settings and files.exists(better.path) and _recorded(better) is None:
         _move_model(better.path, output.path)  # A kill interrupted `_replace_model`.

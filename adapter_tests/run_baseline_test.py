@@ -212,12 +212,11 @@ class SearchTest(ScriptTestCase):
             killed = mock.patch.object(run_baseline, "_replace_model", side_effect=SystemExit)
             with killed, self.assertRaises(SystemExit):
                 self.search("--trials=2", "--pruner=none")
-        complete, searched = os.path.join(self.folder, "complete"), self.out
+        complete = os.path.join(self.folder, "complete")
         os.rename(self.out, complete)
         better = os.path.join(complete, "better_model")
         settings = read_json(better, "settings.json")
         for stop in range(len(os.listdir(better)) + 1):
-            self.out = searched
             shutil.copytree(complete, self.out)
             # KeyboardInterrupt stands for a kill between two renames.
             rename = mock.Mock(wraps=files.rename)

@@ -255,10 +255,10 @@ def read_value(name, value, where):
       UserError: the value is invalid, or the sweep itself sets the flag.
     """
     # The name of a column, folder or file may look like a number.
-    if not name.endswith(("_column", "_dir", "_file")):
-        value = _parse_value(value) if isinstance(value, str) else value
-    elif type(value) is int:  # The number of a column.
-        value = str(value)
+    if name.endswith(("_column", "_dir", "_file")):
+        value = str(value) if type(value) is int else value
+    elif isinstance(value, str):
+        value = _parse_value(value)
     if isinstance(value, str) and name in records.NUMBERS and "$" not in value:
         try:
             value = float(value)  # As flags do: ".001" is not valid JSON.

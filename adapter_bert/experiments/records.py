@@ -140,6 +140,7 @@ def check_same_data(trainings, flag):
     for record in trainings:
         data = record.get("data", {})
         values = {f"digest of the {split} split": digest for split, digest in data.items()}
+        # In records of earlier versions, a column's number may be an int.
         values.update(
             (f"--{name}", str(record["flags"].get(name, "not given"))) for name in _COLUMNS
         )

@@ -363,11 +363,13 @@ class SweepsTest(SweepsTestCase):
         adapter = os.path.join(self.trial_folder(8, runner), "adapter")
         os.remove(os.path.join(self.folder, "results.jsonl"))
         real = subprocess.Popen
-        with mock.patch.object(subprocess, "Popen") as start:
+
+        def start(*args, **options):
             # The script would refuse an adapter without its checkpoints.
-            start.side_effect = lambda *args, **options: (
-                self.assertFalse(os.path.exists(adapter)) or real(*args, **options)
-            )
+            self.assertFalse(os.path.exists(adapter))
+            return real(*args, **options)
+
+        with mock.patch.object(subprocess, "Popen", start):
             self.sweep([8]).run()
         self.assertEqual(self.starts(), [8, 8])
         self.assertEqual(self.scores(), {8: 0.08})

@@ -566,7 +566,8 @@ class BestTest(ScriptTestCase):
             self.succeed(*flags)
         self.assertEqual(checkpoints.last_step(self.output_dir), 6)
         self.assertEqual(counted.call_count, 1)
-        results = {"eval_results.txt", "test_results.tsv", "predictions.tsv", "submission"}
+        results = {"eval_results.txt", "eval_results.json", "dev_predictions.tsv"}
+        results |= {"test_results.tsv", "predictions.tsv", "submission"}
         self.assertContainsSubset(results, os.listdir(self.output_dir))
         evaluated = json.loads(read(self.path("evaluations.json")))
         self.assertEqual(sorted(map(int, evaluated)), [3, 6])
