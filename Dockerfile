@@ -6,8 +6,8 @@
 #       -e ADAPTER_BERT_TOKEN adapter-bert
 FROM python:3.13-slim
 WORKDIR /app
-COPY requirements-serving.txt ./
-RUN pip install --no-cache-dir -r requirements-serving.txt
+COPY locks/requirements-serving.txt ./
+RUN pip install --no-cache-dir --require-hashes -r requirements-serving.txt
 COPY serve.py tokenization.py ./
 COPY adapter_bert ./adapter_bert
 ENV BERT_BASE_DIR=/bert PYTHONDONTWRITEBYTECODE=1

@@ -5,10 +5,12 @@
 # make test-3.10, make test-tf2.15, make test-tf1, make test-oldest   the tests on another Python, on
 #             an older TensorFlow, or on the oldest packages; TESTS=... are further words for pytest
 # make bench  measurements against peers, on a machine that does nothing else: hours
+# make lock   the newest packages that the requirements admit, with their hashes, into locks/
 # make clean  removes the environments and what was fetched; no training's results
 
-.PHONY: demo test test-tf2.15 test-tf1 test-oldest coverage lint bench clean
+.PHONY: demo test test-tf2.15 test-tf1 test-oldest coverage lint lock bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL_LOCKED = $(PIP_INSTALL) --require-hashes -r
 # Those for which there is a TensorFlow, the newest first.
 PYTHONS = 3.13 3.12 3.11 3.10 3.9
 REQUIREMENTS = requirements.txt requirements-baseline.txt requirements-serving.txt requirements-hub.txt requirements-dev.txt
@@ -35,7 +37,7 @@ test-tf2.15: .venv-tf2.15/installed
 test-oldest: .venv-oldest/installed
 	.venv-oldest/bin/python $(PYTEST) -W default $(TESTS)
 
-# The same tests on another Python, with the newest packages for it.
+# The same tests on another Python.
 .PRECIOUS: .venv-3.%/installed
 test-3.%: .venv-3.%/installed
 	.venv-3.$*/bin/python $(PYTEST) $(TESTS)
@@ -78,28 +80,41 @@ bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/b
 clean:
 	rm -rf .venv .venv-* demo/bert demo/download demo/embeddings
 
+# uv's --universal answers for all systems and Pythons of pyproject.toml at once. TensorFlow 2.15 is
+# tested on one.
+UV_LOCK = .venv-lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --custom-compile-command "make lock"
+lock:
+	@python=$$(./find_python.sh $(PYTHONS)) && "$$python" -m venv --clear .venv-lock
+	.venv-lock/bin/python $(PIP_INSTALL) uv
+	$(UV_LOCK) --universal --python-version 3.7 requirements-dev.txt -o locks/requirements-dev.txt
+	$(UV_LOCK) --universal --python-version 3.7 -c locks/requirements-dev.txt requirements.txt -o locks/requirements.txt
+	$(UV_LOCK) --universal --python-version 3.10 -c locks/requirements-dev.txt requirements-serving.txt \
+	    -o locks/requirements-serving.txt
+	echo "tensorflow<2.16" | $(UV_LOCK) --python-version 3.11 --python-platform linux requirements-dev.txt - \
+	    -o locks/requirements-tf2.15.txt
+
 # Makes a target's environment, with the first Python that is found.
 NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $(@D)" && \
 	    "$$python" -m venv --clear $(@D)
 
 # What training needs, and no more.
-.venv/installed: requirements.txt
+.venv/installed: locks/requirements.txt
 	$(call NEW_VENV,$(PYTHONS))
-	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
+	.venv/bin/python $(PIP_INSTALL_LOCKED) $<
 	@touch $@
 
-.venv/installed-dev: .venv/installed $(REQUIREMENTS)
-	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
+.venv/installed-dev: locks/requirements-dev.txt .venv/installed
+	.venv/bin/python $(PIP_INSTALL_LOCKED) $<
 	@touch $@
 
-.venv-3.%/installed: $(REQUIREMENTS)
+.venv-3.%/installed: locks/requirements-dev.txt
 	$(call NEW_VENV,3.$*)
-	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt
+	$(@D)/bin/python $(PIP_INSTALL_LOCKED) $<
 	@touch $@
 
-.venv-tf2.15/installed: $(REQUIREMENTS)
-	$(call NEW_VENV,3.11 3.10 3.9)
-	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt "tensorflow<2.16"
+.venv-tf2.15/installed: locks/requirements-tf2.15.txt
+	$(call NEW_VENV,3.11)
+	$(@D)/bin/python $(PIP_INSTALL_LOCKED) $<
 	@touch $@
 
 # uv finds the oldest versions, which pip cannot; the tools of the tests are the newest.

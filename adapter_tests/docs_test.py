@@ -238,8 +238,11 @@ def parse_make(*targets):
 
 
 def parse_pip(*words):
-    """Checks that requirements-dev.txt lists the installed package or file."""
+    """Checks that requirements-dev.txt or a lock lists what is installed."""
     assert words[0] == "install", words
+    if "--require-hashes" in words:
+        assert os.path.exists(os.path.join(PROJECT, words[-1])), words
+        return
     if words[-1] == "tensorflow[and-cuda]":  # An extra of a package in the files before it.
         words = words[:-1]
     package, is_one, _ = words[-1].partition("==")
