@@ -36,7 +36,6 @@ from adapter_bert.training import output_dir
 from adapter_bert.training.config import MAX_SEED
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
-_BETTER = "better_model"  # Folder of a training whose model will replace the one in output_dir.
 _WIDTH = 512, 128  # Typical sizes of a convolution's products: embedding and filters.
 
 # Flags that are recorded if they differ from the default.
@@ -217,11 +216,11 @@ def _clear_output_dir(output, search_lock, reads):
     if not search_lock.alone:
         raise UserError(f"--overwrite_output_dir: another process is working in {output.path}.")
     output.clear(reads)
-    for name in (_DATABASE, _SEARCH, _RECORDS, _BETTER):
+    for name in (_DATABASE, _SEARCH, _RECORDS, output_dir.BETTER_MODEL):
         path = posixpath.join(output.path, name)
         if files.exists(path):
             logging.info("--overwrite_output_dir removes %s", path)
-            (files.rmtree if name == _BETTER else files.remove)(path)
+            files.rmtree(path)
 
 
 def _narrow_space(config):
@@ -401,7 +400,7 @@ def _model(setup, settings):
 def _train_if_needed(setup, model, settings):
     """Trains unless the model is trained already; returns its parameter count and step, a dict."""
     output = setup.output
-    better = output_dir.OutputDir(posixpath.join(output.path, _BETTER))
+    better = output_dir.OutputDir(posixpath.join(output.path, output_dir.BETTER_MODEL))
     recorded = _recorded(output)
     if recorded and all(recorded.get(name) == settings[name] for name in settings):
         settings = recorded  # A preset with a search's values must leave the folder to the search.

@@ -413,7 +413,7 @@ class SearchLock:
     def _opened(self, name):
         path = posixpath.join(self._folder, name)
         with files.convert_write_errors(path):
-            return open(path, "ab")
+            return files.open_to_append(path)
 
     def __exit__(self, *error):
         self._lock.close()

@@ -15,7 +15,7 @@ import posixpath
 import re
 import shutil
 import uuid
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from adapter_bert.common.errors import UserError, unreadable_scheme
 
@@ -62,6 +62,17 @@ def open_file(path: str, mode: str = "r") -> Any:
     if "b" in mode:
         return open(path, mode)
     return open(path, mode, encoding="utf-8", newline="")
+
+
+def open_to_append(path: str) -> BinaryIO:
+    """Opens a local file for reading and appending, which is made if it is missing.
+
+    Raises:
+      OSError: also if the path is a link, so that nothing elsewhere is changed, or no file.
+    """
+    if os.path.lexists(path) and (is_link(path) or not os.path.isfile(path)):
+        raise OSError(errno.EINVAL, "it is a link, or no regular file", path)
+    return open(path, "ab+")
 
 
 def absolute(path: str) -> str:
@@ -141,7 +152,7 @@ def makedirs(folder: str) -> None:
     if is_remote(folder):
         _gfile(folder, "makedirs")
         return
-    folder = _linked_path(folder)
+    folder = os.path.realpath(folder) if os.path.islink(folder.rstrip("/")) else folder
     created, parent = [], folder
     while parent and not os.path.exists(parent):
         created.append(parent)
@@ -160,11 +171,18 @@ def remove(path: str) -> None:
 
 
 def rmtree(path: str) -> None:
-    """Removes a folder and its content."""
-    if is_remote(path):
+    """Removes a file, or a folder and its content; of a link, only the link itself."""
+    if not isdir(path) or is_link(path):
+        remove(path)
+    elif is_remote(path):
         _gfile(path, "rmtree")
     else:
         shutil.rmtree(path)
+
+
+def is_link(path: str) -> bool:
+    """Returns whether a path is a symbolic link, also one that leads nowhere."""
+    return not is_remote(path) and os.path.islink(path)
 
 
 def rename(path: str, destination: str, overwrite: bool = False) -> None:
@@ -252,12 +270,11 @@ def remove_if_exists(path: str) -> None:
 def atomic_file(path: str) -> Iterator[Any]:
     """Yields a temporary binary file, which replaces `path` when the block succeeds.
 
-    A symbolic link stays; the file that it leads to is replaced.
+    A symbolic link is replaced, not the file that it leads to.
 
     Raises:
       OSError: the file cannot be written; the old file stays.
     """
-    path = _linked_path(path)
     temporary = f"{path}.{uuid.uuid4().hex[:8]}{_PARTIAL}"  # Unique: other processes may write too.
     try:
         with open_file(temporary, "wb") as writer:
@@ -343,13 +360,14 @@ def atomic_folder(folder: str) -> Iterator[str]:
     """Yields a temporary folder, which replaces `folder` when the block succeeds.
 
     A kill leaves either the old or the new folder, possibly under a temporary name. Readers find it
-    by `current_folder`; the next writer restores it by `recover`.
+    by `current_folder`; the next writer restores it by `recover`. A symbolic link is replaced, not
+    the folder that it leads to.
 
     Raises:
       UserError: the folder cannot be written, or another process on this machine is writing it; the
         old folder stays.
     """
-    folder = _linked_path(folder)
+    folder = without_end_slash(folder)
     recover(folder)
     partial = folder + _PARTIAL
     try:
@@ -358,7 +376,7 @@ def atomic_folder(folder: str) -> Iterator[str]:
             with _locked(partial):
                 yield partial
                 _sync_content(partial)
-                if exists(folder):
+                if exists(folder) or is_link(folder):
                     rename(folder, folder + _REPLACED)
                 rename(partial, folder)
                 sync(_parent(folder))
@@ -408,30 +426,23 @@ def recover(folder: str) -> None:
     Raises:
       UserError: the folder cannot be written, or a live process is writing it.
     """
-    folder = _linked_path(folder)
+    folder = without_end_slash(folder)
     replaced, partial = folder + _REPLACED, folder + _PARTIAL
     with convert_write_errors(folder), _locked(partial):
         if current_folder(folder) == replaced:
             rename(replaced, folder)
         for leftover in (replaced, partial):
-            if exists(leftover):
+            if exists(leftover) or is_link(leftover):
                 sync(_parent(folder))  # The rename must be on disk before the backup goes.
                 rmtree(leftover)
 
 
 def current_folder(folder: str) -> str:
     """Returns the path under which `folder` can be read, also after a killed `atomic_folder`."""
-    folder = _linked_path(folder)
+    folder = without_end_slash(folder)
     replaced = folder + _REPLACED
     is_replaced = exists(replaced) and not exists(folder)
     return replaced if is_replaced else folder
-
-
-def _linked_path(path: str) -> str:
-    """Returns the path to which a symbolic link leads, so that the link stays; others as is."""
-    path = without_end_slash(path)
-    is_link = not is_remote(path) and os.path.islink(path)
-    return os.path.realpath(path) if is_link else path
 
 
 def final_folder(folder: str) -> str:

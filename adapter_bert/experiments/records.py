@@ -109,7 +109,7 @@ def append(folder, shard, record):
     """
     path = os.path.join(folder, _file_name(shard))
     line = json.dumps(record, sort_keys=True, default=float) + "\n"
-    with files.convert_write_errors(path), open(path, "ab+") as writer:
+    with files.convert_write_errors(path), files.open_to_append(path) as writer:
         if writer.tell() and not _ends_with_newline(writer):
             line = "\n" + line  # Ends a truncated line of a killed process.
         writer.write(line.encode())

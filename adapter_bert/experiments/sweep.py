@@ -16,7 +16,6 @@ import os
 import posixpath
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -183,6 +182,7 @@ class Sweep:
           UserError: a record cannot be written.
           KeyboardInterrupt: Ctrl-C; the trials have saved their last step.
         """
+        self._check_links()
         self._initial_records = self.records()
         for key, record in self._initial_records.items():
             if record["status"] == DONE:  # A killed sweeper may not have cleaned up.
@@ -301,7 +301,7 @@ class Sweep:
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
-            folder.mark_for_cleanup(_discarded_patterns(self._keep))
+            folder.mark_for_cleanup(self._keep)
         records.append(self._root, self._shard, record)
         if is_done:
             folder.clean_up()
@@ -333,7 +333,7 @@ class Sweep:
             return []
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
         width, path = (config.hidden_size, config.intermediate_size), self._precisions
-        with open(path + ".lock", "ab") as lock:
+        with files.open_to_append(path + ".lock") as lock:
             while not files.lock(lock.fileno()):
                 time.sleep(_POLL_SECONDS)  # Another sweeper measures it.
             precisions = files.read_object(path) if os.path.exists(path) else {}
@@ -341,6 +341,15 @@ class Sweep:
                 precisions[str(width)] = devices.choose_precision("auto", False, width)
                 files.write_object(path, precisions)
         return [f"--precision={precisions[str(width)]}"]
+
+    def _check_links(self):
+        """Raises UserError if the records or a trial's folder are a link to something else."""
+        own = [
+            path for name in ("trials", "results*.jsonl") for path in files.glob(name, self._root)
+        ]
+        for path in [*own, *map(self._folder, self.trials)]:
+            if files.is_link(path):
+                raise UserError(f"{path} is a link, which a sweep does not write to; remove it.")
 
     def _folder(self, key):
         return os.path.join(self._root, "trials", self.name(key))
@@ -456,7 +465,8 @@ class TrialFolder:
     def __init__(self, path):
         self._path = path
         self._log = os.path.join(path, "log.txt")
-        self._cleanup_file = os.path.join(path, ".unkept")
+        # Their names say what to keep: what a file contains must not decide what is removed.
+        self._cleanup_marks = {keep: os.path.join(path, f".unkept-{keep}") for keep in KEEP}
 
     def lock_log(self):
         """Returns the log, open and locked until all processes with the file have closed it.
@@ -466,7 +476,7 @@ class TrialFolder:
         """
         with files.convert_write_errors(self._log):
             os.makedirs(self._path, exist_ok=True)
-            log = open(self._log, "ab")  # noqa: SIM115  The caller closes it.
+            log = files.open_to_append(self._log)
         if files.lock(log.fileno()):
             return log
         log.close()
@@ -550,19 +560,19 @@ class TrialFolder:
         records.check_scores(result, path)
         return result
 
-    def mark_for_cleanup(self, patterns):
-        """Marks files for cleanup by patterns, before the trial is recorded."""
-        files.write_atomically(self._cleanup_file, "".join(pattern + "\n" for pattern in patterns))
+    def mark_for_cleanup(self, keep):
+        """Marks the folder for `clean_up`, before the trial is recorded; `keep` is of `KEEP`."""
+        files.write_atomically(self._cleanup_marks[keep], "")
 
     def clean_up(self):
-        """Removes the files that `mark_for_cleanup` marked, if that is still to be done."""
-        with contextlib.suppress(FileNotFoundError):  # Another sweeper has removed them.
-            with open(self._cleanup_file) as reader:
-                patterns = reader.read().splitlines()
-            for pattern in patterns:
-                for path in files.glob(pattern, self._path):
-                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
-            os.remove(self._cleanup_file)
+        """Removes the files that need not stay, if the folder is still marked for it."""
+        for keep, mark in self._cleanup_marks.items():
+            with contextlib.suppress(FileNotFoundError):  # Another sweeper has removed them.
+                if os.path.lexists(mark):
+                    for pattern in _discarded_patterns(keep):
+                        for path in files.glob(pattern, self._path):
+                            files.rmtree(path)
+                    files.rmtree(mark)
 
     def _read_log(self):
         with open(self._log, "rb") as log:

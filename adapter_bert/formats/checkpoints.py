@@ -6,13 +6,14 @@ find errors before a graph is built.
 
 import contextlib
 import os
+import posixpath
 import re
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import configs, files, model_variables
+from adapter_bert.common import configs, files, model_variables, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import other_files
 
@@ -24,6 +25,7 @@ MOMENTS = ("/adam_m", "/adam_v")  # Adam's slots of a trained variable.
 # frozen weights have another name, so that they are not mistaken for a BERT.
 MODEL_CHECKPOINT, PARTIAL_CHECKPOINT = "model.ckpt", "partial.ckpt"
 TRAINING_FILES = ("checkpoint", MODEL_CHECKPOINT + "-*", PARTIAL_CHECKPOINT + "-*")
+_RUN_CHECKPOINT = re.compile(rf"({MODEL_CHECKPOINT}|{PARTIAL_CHECKPOINT})-\d+")
 
 _SUFFIXES = (".data-00000-of-00001", ".index")  # Files of a checkpoint with one shard.
 _PARTIAL = ".partial"
@@ -391,7 +393,20 @@ def identity_of(prefix: str) -> Optional[str]:
 
 
 def latest(output_dir: str) -> Optional[str]:
-    """Returns the prefix of a run's last checkpoint, or None."""
+    """Returns the prefix of a run's last checkpoint, or None.
+
+    Raises:
+      UserError: the folder's record lists anything but the run's checkpoints in this folder; a
+        training would delete what it lists.
+    """
+    state = tf.train.get_checkpoint_state(output_dir)
+    for path in [state.model_checkpoint_path, *state.all_model_checkpoint_paths] if state else ():
+        folder, name = posixpath.split(path)
+        if not _RUN_CHECKPOINT.fullmatch(name) or not paths.is_same_path(folder, output_dir):
+            raise UserError(
+                f"{posixpath.join(output_dir, 'checkpoint')} lists {path}; expected only checkpoints"
+                " of this run in its own folder. Give another --output_dir."
+            )
     return tf.train.latest_checkpoint(output_dir)
 
 

@@ -12,6 +12,7 @@ All files are written atomically.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import math
@@ -131,6 +132,10 @@ _RUN_FILES = (
     *("labels.tsv", "labels_mismatched.tsv", "dev_labels.tsv", "dev_labels_mismatched.tsv"),
     "submission",
 )
+
+# The folders that runs make in their folder, besides the adapter's.
+BETTER_MODEL = "better_model"  # Of a training whose model will replace the one in output_dir.
+_FOLDERS = ("eval", "submission", cluster.FOLDER, BETTER_MODEL)
 
 # Training settings that depend on --num_train_epochs.
 _LENGTH_SETTINGS = {"num_train_steps", "num_warmup_steps"}
@@ -289,15 +294,19 @@ class OutputDir:
         self._adapter_checkpoint = None
 
     def create(self):
-        """Creates the folder if necessary; raises UserError if it is not writable."""
+        """Creates the folder if necessary; raises UserError if it is not writable.
+
+        Removes links in place of the folders in it, so that the run writes nothing elsewhere.
+        """
         check_path(self.path)
-        probe = posixpath.join(self.path, ".writable")
         with files.convert_write_errors(f"--output_dir={self.path}"):
             files.makedirs(self.path)
-            with files.open_file(probe, "w") as writer:
-                writer.write("")
-            with contextlib.suppress(FileNotFoundError):  # Another process may use the same probe.
-                files.remove(probe)
+            if not files.is_remote(self.path) and not os.access(self.path, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            for path in (posixpath.join(self.path, name) for name in _FOLDERS):
+                if files.is_link(path):
+                    logging.warning("Removing %s: it was a link.", path)
+                    files.remove(path)
 
     def recorded(self, section):
         """Returns a section of the recorded settings; {} without a valid record."""
@@ -530,6 +539,8 @@ def _latest_checkpoint(output_dir, is_training):
     record = posixpath.join(output_dir, "checkpoint")
     try:
         checkpoint = checkpoints.latest(output_dir)
+    except UserError:  # It is a ValueError, too.
+        raise
     except ValueError:  # The record is not text, or has no path.
         checkpoint = None
     # TensorFlow would only log this, and retrain from the start over the remaining files.
@@ -557,11 +568,7 @@ def _remove_leftovers(output_dir, checkpoint):
 def _remove(paths, message):
     for path in paths:
         logging.info(message, path)
-        if files.isdir(path):
-            # A link stays, and leads to what the next run writes.
-            files.rmtree(path if files.is_remote(path) else os.path.realpath(path))
-        else:
-            files.remove(path)
+        files.rmtree(path)
 
 
 def _remove_quietly(folder, pattern):

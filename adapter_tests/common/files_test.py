@@ -61,12 +61,34 @@ class WriteAtomicallyTest(FilesTestCase):
         self.assertEqual(self.content(), "first")
         self.assertEqual(os.listdir(self.root), ["thing"])
 
-    def test_write_through_symlink_keeps_the_link(self):
-        link = os.path.join(self.root, "link")
-        os.symlink("thing", link)
-        files.write_atomically(link, "text")
-        self.assertTrue(os.path.islink(link))
-        self.assertEqual(self.content(), "text")
+    def test_write_replaces_a_link_and_not_what_it_leads_to(self):
+        files.write_atomically(self.path, "a user's file")
+        for target in ("thing", "nothing", "."):
+            link = os.path.join(self.root, "link")
+            os.symlink(target, link)
+            files.write_object(link, {"a": 1})
+            self.assertFalse(os.path.islink(link))
+            self.assertEqual(files.read_object(link), {"a": 1})
+            self.assertEqual(self.content(), "a user's file")
+            self.assertEqual(sorted(os.listdir(self.root)), ["link", "thing"])
+            os.remove(link)
+
+    def test_only_a_regular_file_is_opened_to_append(self):
+        with files.open_to_append(self.path) as file:
+            file.write(b"a")
+        with files.open_to_append(self.path) as file:
+            file.write(b"b")
+            file.seek(0)
+            self.assertEqual(file.read(), b"ab")
+        paths = [os.path.join(self.root, name) for name in ("link", "dangling", "pipe", "folder")]
+        os.symlink("thing", paths[0])
+        os.symlink("nothing", paths[1])
+        os.mkfifo(paths[2])
+        os.mkdir(paths[3])
+        for path in paths:
+            with self.assertRaisesRegex(OSError, "it is a link, or no regular file"):
+                files.open_to_append(path)
+        self.assertNotIn("nothing", os.listdir(self.root))
 
     def test_write_below_a_file_is_refused(self):
         files.write_atomically(self.path, "a file, not a folder")
@@ -161,16 +183,26 @@ class WholeFolderTest(FilesTestCase):
             open(os.path.join(partial, "c"), "w").close()
         self.assertEqual(os.listdir(self.path), ["c"])
 
-    def test_write_through_symlink_keeps_the_link(self):
-        elsewhere = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "disk")
-        os.mkdir(elsewhere)
-        os.symlink(elsewhere, self.path)
-        for text in ("first", "second"):
-            self.write_folder(text)
-            self.assertTrue(os.path.islink(self.path))
-            self.assertEqual(self.content("a"), text)
-            self.assertEqual(files.current_folder(self.path), os.path.realpath(elsewhere))
+    def test_write_replaces_links_and_not_the_folders_that_they_lead_to(self):
+        elsewhere = tempfile.mkdtemp(dir=self.get_temp_dir())
+        files.write_atomically(os.path.join(elsewhere, "a"), "a user's file")
+        for name in ("thing", "thing.partial", "thing.replaced"):
+            for target in (elsewhere, elsewhere + "/missing"):
+                os.symlink(target, os.path.join(self.root, name))
+                self.write_folder("text")
+                self.assertEqual(self.content("a"), "text")
+                self.assertEqual(os.listdir(self.root), ["thing"])
+                self.assertFalse(os.path.islink(self.path))
+                self.assertEqual(os.listdir(elsewhere), ["a"])
+                files.rmtree(self.path)
+
+    def test_removal_of_a_link_keeps_the_folder(self):
+        self.write_folder("text")
+        link = os.path.join(self.root, "link")
+        os.symlink(self.path, link)
+        files.rmtree(link)
         self.assertEqual(os.listdir(self.root), ["thing"])
+        self.assertEqual(self.content("a"), "text")
 
     def test_error_during_write_keeps_old_folder(self):
         self.write_folder("first")

@@ -356,6 +356,48 @@ class SweepsTest(SweepsTestCase):
         self.assertIn("model.ckpt-9", os.listdir(self.trial_folder(1, runner)))
         self.assertEqual(self.starts(), [1, 2, 3])
 
+    def test_files_in_a_sweep_do_not_name_what_is_removed(self):
+        """A stranger's folder of a finished sweep; the same sweep runs again."""
+        self.go()
+        runner = self.sweep([8])
+        runner.run()
+        folder = self.trial_folder(8, runner)
+        home = tempfile.mkdtemp(dir=self.get_temp_dir())
+        private = os.path.join(home, "checkpoint")
+        files.write_atomically(private, "")
+        for mark in (".unkept", ".unkept-scores"):
+            for pattern in (home, private, os.path.relpath(private, folder), "../../*", "*"):
+                files.write_atomically(os.path.join(folder, mark), pattern + "\n")
+                runner.run()
+                self.assertTrue(os.path.exists(private))
+                self.assertIn("other.txt", os.listdir(folder))
+        os.symlink(home, os.path.join(folder, "adapter"))
+        os.symlink(private, os.path.join(folder, ".unkept-scores"))
+        runner.run()
+        self.assertTrue(os.path.exists(private))
+        self.assertNoCommonElements(os.listdir(folder), ["adapter", ".unkept-scores"])
+        files.write_atomically(os.path.join(home, ".unkept-all"), "")
+        for path in (folder, os.path.dirname(folder)):
+            files.rmtree(path)
+            os.symlink(home, path)
+            with self.assertRaisesRegex(UserError, f"^{path} is a link, which a sweep does"):
+                runner.run()
+        self.assertTrue(os.path.exists(private))
+
+    def test_links_in_a_sweep_are_not_written_through(self):
+        self.go()
+        runner = self.sweep([8])
+        log = os.path.join(self.trial_folder(8, runner), "log.txt")
+        os.makedirs(os.path.dirname(log))
+        private = os.path.join(self.get_temp_dir(), "private")
+        files.write_atomically(private, "")
+        for path in (os.path.join(self.folder, "results.jsonl"), log):
+            os.symlink(private, path)
+            with self.assertRaisesRegex(UserError, f"^{path} .*is a link, "):
+                runner.run()
+            os.remove(path)
+        self.assertEqual((os.path.getsize(private), self.starts()), (0, []))
+
     def test_finished_trial_whose_record_is_lost_runs_again(self):
         self.go()
         runner = self.sweep([8])

@@ -518,6 +518,28 @@ class OverwriteTest(RunDirectoryTestCase):
         self.assertEqual(self.files(), before)
 
 
+class ForeignCheckpointTest(RunDirectoryTestCase):
+    def test_records_of_checkpoints_elsewhere_are_refused(self):
+        """TensorFlow deletes the oldest checkpoints that the record lists."""
+        self.train()
+        home = self.folder + "-home"
+        os.rename(self.folder, home)
+        self.train()
+        own = "partial.ckpt-5"
+        for listed in (
+            [os.path.join(home, own), own],
+            [own, "../mrpc-home/partial.ckpt-5"],
+            ["full_model.ckpt", own],
+            ["*.ckpt-5", own],
+        ):
+            checkpoints.write_record(self.folder, listed)
+            for is_training in (True, False):
+                self.assert_refused("/checkpoint lists ", "of this run", is_training=is_training)
+        for listed in ([own], [os.path.join(self.folder, own)], ["model.ckpt-3", own]):
+            checkpoints.write_record(self.folder, listed)
+            self.claim()
+
+
 class UnwritableTest(RunDirectoryTestCase):
     def setUp(self):
         super().setUp()
@@ -532,8 +554,7 @@ class UnwritableTest(RunDirectoryTestCase):
             self.assertEqual(reader.read(), "of an earlier run")
 
     def test_unwritable_folder_is_refused(self):
-        denied = PermissionError(errno.EACCES, "Permission denied")
-        with mock.patch.object(files, "remove", side_effect=denied):
+        with mock.patch.object(os, "access", return_value=False):
             self.assert_refused(f"--output_dir={self.folder}", "Permission denied")
 
 
@@ -576,16 +597,26 @@ class OverwritingRunTest(ScriptTestCase):
             named = f"--{flag}={path}"
             self.refuse_overwriting(["--overwrite_output_dir", named, "--output_dir"], named)
 
-    def test_overwriting_keeps_symlink_of_the_adapter(self):
-        shutil.copytree(self.trained, self.output_dir)
-        elsewhere = os.path.join(self.folder, "elsewhere")
-        shutil.move(self.path("adapter"), elsewhere)
-        os.symlink(elsewhere, self.path("adapter"))
-        self.succeed("--do_train", "--overwrite_output_dir", "--num_train_epochs=0.4")
-        self.assertTrue(os.path.islink(self.path("adapter")))
-        self.assertEqual(
-            mutations.files_in(elsewhere), mutations.files_in(os.path.join(self.trained, "adapter"))
-        )
+    def test_links_are_replaced_and_what_they_lead_to_stays(self):
+        private = write(os.path.join(self.folder, "elsewhere", "file"), "private")
+        elsewhere = os.path.dirname(private)
+        targets = {
+            **dict.fromkeys(["settings.json", ".writable", "eval_results.txt"], private),
+            **dict.fromkeys(["test_results.tsv", "evaluations.json"], private),
+            **dict.fromkeys(["eval", "submission", "adapter"], elsewhere),
+        }
+        train = ["--do_train", "--do_eval", "--do_predict", "--num_train_epochs=0.4"]
+        for flags in ([], ["--overwrite_output_dir"]):
+            for name, target in targets.items():
+                if name not in ("adapter", "test_results.tsv", "eval_results.txt") or flags:
+                    files.rmtree(self.path(name)) if os.path.lexists(self.path(name)) else None
+                    os.makedirs(self.output_dir, exist_ok=True)
+                    os.symlink(target, self.path(name))
+            self.succeed(*train, *flags)
+            self.assertEqual(mutations.files_in(elsewhere), {"file": b"private"})
+            names = os.listdir(self.output_dir)
+            links = [name for name in names if os.path.islink(self.path(name))]
+            self.assertEqual(links, [".writable"])  # It is not used.
 
     def test_evaluation_without_checkpoints_checks_settings(self):
         shutil.copytree(self.trained, self.output_dir)
