@@ -63,18 +63,25 @@ _FORMATS = (
 )
 
 
-def from_huggingface(source, destination, *, overwrite=False):
+def from_huggingface(source, destination, *, hidden_act=None, overwrite=False):
     """Converts a HuggingFace BERT to Google's format.
 
     Args:
       source: folder with config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
       destination: folder to make, with bert_config.json, vocab.txt and bert_model.ckpt.
+      hidden_act: a name in `configs.ACTIVATIONS` to write as the BERT's; by default the source's.
       overwrite: whether to replace an earlier conversion.
 
     Raises:
       UserError: see `huggingface.read`; or the destination is in use.
     """
-    _convert_bert(lambda: huggingface.read(source, "SOURCE_DIR"), google, destination, overwrite)
+
+    def read():
+        bert = huggingface.read(source, "SOURCE_DIR")
+        bert.config.hidden_act = hidden_act or bert.config.hidden_act
+        return bert
+
+    _convert_bert(read, google, destination, overwrite)
 
 
 def from_tf2(source, destination, *, overwrite=False):
@@ -475,6 +482,12 @@ _COMMANDS = {
     from_huggingface: {
         **_folder_argument("source", "folder with config.json, model.safetensors and vocab.txt"),
         **_DESTINATION_ARGUMENT,
+        "--hidden_act": {
+            "choices": configs.ACTIVATIONS,
+            "metavar": "NAME",
+            "help": "activation, instead of the source's: gelu for adapters of a BERT that an older"
+            " version converted, which took HuggingFace's gelu for Google's",
+        },
         **_OVERWRITE_FLAG,
     },
     from_tf2: {

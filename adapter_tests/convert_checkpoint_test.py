@@ -585,6 +585,20 @@ class CommandLineTest(ConvertTestCase):
         code, _, _ = self.run_main(*arguments, "--overwrite")
         self.assertIn(code, (None, 0))
 
+    def test_from_huggingface_writes_the_sources_activation_or_the_flags(self):
+        self.write_source(random_tensors(ENCODER))  # HuggingFace's "gelu".
+        for flags, expected in (
+            ([], "gelu_erf"),
+            (["--hidden_act=gelu"], "gelu"),
+            (["--hidden_act=relu"], "relu"),
+        ):
+            arguments = ("from_huggingface", self.source, self.destination, "--overwrite")
+            self.assertIn(self.run_main(*arguments, *flags)[0], (None, 0))
+            config = modeling.BertConfig.from_json_file(self.destination + "/bert_config.json")
+            self.assertEqual(config.hidden_act, expected)
+        with self.assertRaises(SystemExit):
+            self.run_main(*arguments, "--hidden_act=mish")
+
     def test_a_command_is_required(self):
         with self.assertRaises(SystemExit) as caught:
             self.run_main()

@@ -28,7 +28,8 @@ SIZE_LIMIT = 1 << 31  # TensorFlow's shapes are int32.
 _MAX_LAYERS = 1000  # So that no file can fill the memory with the names of its tensors.
 ACTIVATIONS = (  # The keys of `layers.ACTIVATIONS`.
     "elu",
-    "gelu",
+    "gelu",  # BERT's tanh form.
+    "gelu_erf",  # The exact form, which HuggingFace calls "gelu".
     "leaky_relu",
     "linear",
     "relu",

@@ -26,9 +26,13 @@ _OLD_WEIGHTS = "pytorch_model.bin"
 _CONFIG_FIELDS = tuple(vars(configs.BertConfig(vocab_size=1)))
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
-# HuggingFace's "gelu" is the exact form, "gelu_new" the tanh form, which Google calls "gelu". They
-# differ by less than 1e-3, and BERTs have been trained with either.
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "relu": "relu"}
+# HuggingFace's activations → ours. Its "gelu" is the exact form; Google's is the tanh form.
+_ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate"), "gelu"),
+    "relu": "relu",
+}
 
 # Replacements from Google's names to HuggingFace's, applied in this order.
 _RENAMINGS = (
@@ -319,9 +323,9 @@ def _pretraining_shapes(config: configs.BertConfig) -> model_variables.Shapes:
 
 
 def activation_name(hidden_act: Optional[str]) -> str:
-    """Returns HuggingFace's name for an activation; BERT's GELU is the tanh form."""
+    """Returns HuggingFace's name for an activation."""
     name = (hidden_act or "linear").lower()
-    return "gelu_new" if name == "gelu" else name
+    return {"gelu": "gelu_new", "gelu_erf": "gelu"}.get(name, name)
 
 
 def parameter_name(name: str) -> str:

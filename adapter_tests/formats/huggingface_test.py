@@ -185,7 +185,7 @@ class ConfigTest(HuggingFaceTestCase):
             self.config().to_dict(),
             {
                 "attention_probs_dropout_prob": 0.2,
-                "hidden_act": "gelu",
+                "hidden_act": "gelu_erf",
                 "hidden_dropout_prob": 0.3,
                 "hidden_size": 4,
                 "initializer_range": 0.05,
@@ -200,11 +200,16 @@ class ConfigTest(HuggingFaceTestCase):
 
     def test_activations_are_translated_or_refused(self):
         tensors = random_tensors(ENCODER)
-        for theirs, ours in (("gelu", "gelu"), ("gelu_new", "gelu"), ("relu", "relu")):
+        for theirs, ours in (
+            ("gelu", "gelu_erf"),
+            ("gelu_python", "gelu_erf"),
+            *((name, "gelu") for name in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")),
+            ("relu", "relu"),
+        ):
             self.write_source(tensors, hidden_act=theirs)
             self.assertEqual(self.config().hidden_act, ours)
         self.write_source(tensors, hidden_act="swish")
-        self.assert_refused("config.json", "gelu, gelu_new, relu", "'swish'")
+        self.assert_refused("config.json", "gelu, gelu_python, gelu_new,", "'swish'")
 
     def test_configs_unsupported_by_google_bert_are_refused(self):
         tensors = random_tensors(ENCODER)
@@ -317,11 +322,14 @@ class WriteTest(HuggingFaceTestCase):
         self.assert_equal_tensors(actual, random_tensors(ENCODER))
         with open(os.path.join(self.source, "config.json")) as stream:
             written = json.load(stream)
-        # Google's models use the tanh form of GELU.
-        self.assertEqual(written["hidden_act"], "gelu_new")
+        self.assertEqual(written["hidden_act"], "gelu")
         self.assertEqual(written["architectures"], ["BertModel"])
         self.assertEqual(written["model_type"], "bert")
         self.assertEqual(written["hidden_dropout_prob"], 0.3)
+
+    def test_activations_are_written_by_huggingfaces_names(self):
+        for ours, theirs in (("gelu", "gelu_new"), ("gelu_erf", "gelu"), ("relu", "relu")):
+            self.assertEqual(huggingface.activation_name(ours), theirs)
 
     def test_pretraining_model_is_written_with_bert_prefix(self):
         table = ENCODER + PREDICTIONS + SEQ_RELATIONSHIP
