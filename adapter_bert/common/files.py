@@ -596,10 +596,22 @@ def require_finite(value: Any, kind: type) -> Any:
     return value
 
 
-def read_bytes(path: str, where: str) -> bytes:
-    """Returns a file's content; if it cannot be read, a UserError begins with `where`."""
+def read_bytes(path: str, where: str, max_bytes: Optional[int] = None) -> bytes:
+    """Returns a file's content.
+
+    Args:
+      path: of the file.
+      where: beginning of error messages.
+      max_bytes: maximum size of the file, or None.
+
+    Raises:
+      UserError: the file cannot be read, or is larger.
+    """
     with convert_read_errors(where), open_file(path, "rb") as reader:
-        return reader.read()
+        content = reader.read() if max_bytes is None else reader.read(max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
+        raise UserError(f"{where} has more than {max_bytes:,} bytes.")
+    return content
 
 
 def sha256(path: str) -> str:
