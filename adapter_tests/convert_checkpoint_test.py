@@ -585,6 +585,40 @@ class CommandLineTest(ConvertTestCase):
         code, _, _ = self.run_main(*arguments, "--overwrite")
         self.assertIn(code, (None, 0))
 
+    def test_from_huggingface_writes_the_sources_activation_or_the_flags(self):
+        self.write_source(random_tensors(ENCODER))  # HuggingFace's "gelu".
+        for flags, expected in (
+            ([], "gelu_erf"),
+            (["--hidden_act=gelu"], "gelu"),
+            (["--hidden_act=relu"], "relu"),
+        ):
+            arguments = ("from_huggingface", self.source, self.destination, "--overwrite")
+            self.assertIn(self.run_main(*arguments, *flags)[0], (None, 0))
+            config = modeling.BertConfig.from_json_file(self.destination + "/bert_config.json")
+            self.assertEqual(config.hidden_act, expected)
+        with self.assertRaises(SystemExit):
+            self.run_main(*arguments, "--hidden_act=mish")
+
+    def test_changes_of_the_model_are_printed(self):
+        table = [*ENCODER[:-2], ("classifier.weight", (2, 4), ""), ("classifier.bias", (2,), "")]
+        self.write_source(random_tensors(table))
+        _, output, _ = self.run_main("from_huggingface", self.source, self.destination)
+        self.assertIn("dropped the head of a task, classifier.bias, classifier.weight.", output)
+        self.assertIn("started a new pooler", output)
+        config = modeling.BertConfig.from_json_file(self.destination + "/bert_config.json")
+        prefix = self.destination + "/bert_model.ckpt"
+        self.assertIn("bert/pooler/dense/kernel", checkpoints.read_encoder(prefix, config))
+
+    def test_vocabulary_that_does_not_fit_is_refused(self):
+        bert = tiny.write_bert(os.path.join(self.folder, "bert"))
+        theirs = os.path.join(self.folder, "theirs")
+        with open(os.path.join(bert, "vocab.txt"), "a") as writer:
+            writer.write("\n")
+        code, _, complaints = self.run_main("to_huggingface", bert, theirs)
+        self.assertEqual(code, 1)
+        self.assertIn("vocab.txt holds 24 tokens, but vocab_size is 23", complaints)
+        self.assertIn("remove its last line, a blank one.", complaints)
+
     def test_a_command_is_required(self):
         with self.assertRaises(SystemExit) as caught:
             self.run_main()

@@ -58,6 +58,17 @@ class BertModelTest(tf.test.TestCase):
                 expected = numpy_bert(values, TINY, self.ids, self.mask, self.types, adapters)
                 self.assertAllClose(expected, actual, atol=1e-4, rtol=1e-4)
 
+    def test_exact_gelu_equals_numpy(self):
+        with tf.Graph().as_default():
+            config = modeling.BertConfig.from_dict({**TINY.to_dict(), "hidden_act": "gelu_erf"})
+            model = modeling.BertModel(config, False, self.ids, self.mask, self.types)
+            actual, values = self.run_with_random_values(model, model.get_sequence_output())
+        values = {name: value.astype(np.float64) for name, value in values.items()}
+        inputs = self.ids, self.mask, self.types, True
+        exact, approximate = (numpy_bert(values, c, *inputs)[0] for c in (config, TINY))
+        self.assertAllClose(actual, exact, atol=3e-6, rtol=0)
+        self.assertGreater(np.abs(approximate - exact).max(), 3e-5)
+
     def test_plain_bert_has_no_adapter_and_no_collections(self):
         with tf.Graph().as_default():
             self.build(None)

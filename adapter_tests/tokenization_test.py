@@ -113,28 +113,26 @@ class VocabCasingTest(TokenizationTestCase):
 
 
 class VocabSizeTest(TokenizationTestCase):
-    def test_vocab_size_must_fit_the_vocabulary(self):
-        # Size of the vocabulary, the config's vocab_size, whether they match.
-        table = [
-            (100, 100, True),
-            (100, 104, True),  # the next multiple of 8
-            (100, 128, True),
-            (100, 103, False),  # not a multiple of 8
-            (100, 99, False),
-            (105, 104, False),
-            (1, 128, True),  # 127 beyond
-            (8, 136, False),  # 128 beyond
-            (28996, 30522, False),
-        ]
-        for tokens, vocab_size, fits in table:
+    def test_vocab_size_must_not_be_below_the_vocabulary(self):
+        for tokens, vocab_size in ((100, 99), (105, 104), (30522, 28996)):
             vocab = _vocab(f"t{i}" for i in range(tokens))
-            with self.subTest(f"{tokens} in {vocab_size}"):
-                if fits:
-                    tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
-                else:
-                    parts = ("vocab.txt", str(tokens), str(vocab_size), "--bert_config_file")
-                    with self.assert_says(*parts):
-                        tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
+            with self.assert_says("vocab.txt", str(tokens), str(vocab_size), "--bert_config_file"):
+                tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
+
+    def test_vocab_size_above_the_vocabulary_is_logged(self):
+        for tokens, vocab_size in ((100, 104), (100, 103), (31748, 32000), (100, 100)):
+            vocab = _vocab(f"t{i}" for i in range(tokens))
+            with mock.patch.object(tokenization.logging, "warning") as warning:
+                tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
+            lines = [call.args[0] % call.args[1:] for call in warning.mock_calls]
+            self.assertLen(lines, int(tokens < vocab_size))
+            for part in ("vocab.txt", str(tokens), str(vocab_size)):
+                self.assertIn(part, "".join(lines) or part)
+
+    def test_blank_last_line_is_named(self):
+        vocab = tokenization.load_vocab(self.write(b"a\nb\n\n"))
+        with self.assert_says("3", "2", "last line, a blank one"):
+            tokenization.check_vocab_size(vocab, 2, "vocab.txt")
 
     def test_repeated_token_uses_two_rows(self):
         vocab = tokenization.load_vocab(self.write(["a", "b", "a"]))
@@ -406,6 +404,15 @@ class ReferenceTest(TokenizationTestCase):
 
 
 class LoadVocabTest(TokenizationTestCase):
+    def test_oversized_files_are_refused(self):
+        path = self.write(b"\n" * 4_000_001)
+        with self.assert_says(path, "more than 4,000,000 lines"):
+            tokenization.load_vocab(path)
+        with open(path, "wb") as writer:
+            writer.truncate((64 << 20) + 1)  # Sparse, of NUL bytes.
+        with self.assert_says(path, "more than 67,108,864 bytes"):
+            tokenization.load_vocab(path)
+
     def test_load_vocab_keeps_order_and_strips_lines(self):
         vocab = tokenization.load_vocab(self.write(b" the\t\r\n##s\n\n\xe4\xb8\x80"))
         self.assertEqual(list(vocab.items()), [("the", 0), ("##s", 1), ("", 2), ("\u4e00", 3)])

@@ -5,10 +5,10 @@ Table 6, `PRESETS` Table 7. Dropout rates are the fractions of dropped elements.
 """
 
 import dataclasses
-import json
 import numbers
 from typing import NamedTuple
 
+from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
 _HUB = "https://tfhub.dev/google/"
@@ -283,8 +283,8 @@ def parse_setting(text):
 def _parse_value(name, text):
     domain = SPACE[name]
     try:
-        value = json.loads(text.lower())
-    except (ValueError, RecursionError):
+        value = files.parse_json(text.lower())
+    except ValueError:
         value = text
     if isinstance(domain, Choice):
         match = domain.find(value)

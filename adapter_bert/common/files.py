@@ -8,6 +8,7 @@ import errno
 import glob as local_glob
 import hashlib
 import importlib
+import itertools
 import json
 import math
 import os
@@ -26,6 +27,7 @@ except ImportError:  # Windows has no fcntl, so there nothing is locked.
 
 _PARTIAL, _REPLACED = ".partial", ".replaced"
 MAX_JSON_BYTES = 4 << 20  # Parsed JSON can take 30 times its memory.
+_MAX_DEPTH = 100  # Python's parser, and all code that walks through values, recurse per level.
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems cannot sync folders.
 PARTIAL_FILES = "*.????????" + _PARTIAL  # Glob of what a killed `write_atomically` leaves.
 
@@ -486,12 +488,22 @@ def parse_json(text: str, parse_constant: Optional[Callable[[str], Any]] = None)
 
     Raises:
       DuplicateKeyError: an object has a key twice.
-      ValueError: the text is not JSON.
-      RecursionError: the JSON is nested too deep.
+      ValueError: the text is not JSON, or has over 100 levels.
     """
+    if _depth(text) > _MAX_DEPTH:
+        raise ValueError(f"it has more than {_MAX_DEPTH} levels of lists and objects")
     return json.loads(
         text, object_pairs_hook=_object_without_duplicates, parse_constant=parse_constant
     )
+
+
+def _depth(text: str) -> int:
+    """Returns the number of levels of lists and objects in JSON, without recursion."""
+    if text.count("[") + text.count("{") <= _MAX_DEPTH:  # Saves the time.
+        return 0
+    without_escapes = text.replace("\\\\", "").replace('\\"', "")
+    brackets = re.findall(r"[][{}]", "".join(without_escapes.split('"')[::2]))  # Not in strings.
+    return max(itertools.accumulate(1 if each in "[{" else -1 for each in brackets), default=0)
 
 
 def _object_without_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
@@ -531,7 +543,7 @@ def read_object(
         raise
     except DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{where}: is not valid JSON ({error}).") from error
     if not isinstance(content, dict):
         raise UserError(f"{where}: expected {expected}, found another value.")
@@ -595,10 +607,22 @@ def require_finite(value: Any, kind: type) -> Any:
     return value
 
 
-def read_bytes(path: str, where: str) -> bytes:
-    """Returns a file's content; if it cannot be read, a UserError begins with `where`."""
+def read_bytes(path: str, where: str, max_bytes: Optional[int] = None) -> bytes:
+    """Returns a file's content.
+
+    Args:
+      path: of the file.
+      where: beginning of error messages.
+      max_bytes: maximum size of the file, or None.
+
+    Raises:
+      UserError: the file cannot be read, or is larger.
+    """
     with convert_read_errors(where), open_file(path, "rb") as reader:
-        return reader.read()
+        content = reader.read() if max_bytes is None else reader.read(max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
+        raise UserError(f"{where} has more than {max_bytes:,} bytes.")
+    return content
 
 
 def sha256(path: str) -> str:

@@ -151,8 +151,8 @@ def parse_setting(text, flag):
 def _parse_value(text):
     """Returns a flag's text as a bool or a number if it is one, or else unchanged."""
     try:
-        value = json.loads(text.lower() if text in ("True", "False") else text)
-    except (ValueError, RecursionError):
+        value = files.parse_json(text.lower() if text in ("True", "False") else text)
+    except ValueError:
         return text
     return value if isinstance(value, (bool, int, float)) else text
 

@@ -222,7 +222,7 @@ def _parse_record(line, where):
         record = files.parse_json(line)
     except files.DuplicateKeyError as error:  # The line is complete but invalid.
         raise UserError(f"{where}: {error}; expected the record of a trial.") from error
-    except (ValueError, RecursionError):
+    except ValueError:
         record = None
     if _is_record(record):
         check_scores(record, where)

@@ -48,6 +48,7 @@ model.eval()
 
 # The package's activations → ours. Its "gelu" is the exact form, ours the tanh form.
 _ACTIVATIONS = {
+    "gelu": "gelu_erf",
     "gelu_new": "gelu",
     "gelu_fast": "gelu",
     "gelu_accurate": "gelu",

@@ -1,10 +1,10 @@
 """A pretrained BERT in memory, loaded from any format."""
 
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from adapter_bert.common import configs, model_variables
+from adapter_bert.common import configs, files, model_variables
 
 Tensors = Dict[str, np.ndarray]
 
@@ -18,12 +18,23 @@ class Bert(NamedTuple):
         `model_variables.encoder_shapes`.
       vocab_file: path of the WordPiece vocabulary.
       do_lower_case: whether pretraining lower-cased the text; None if unknown.
+      tokens: the vocabulary's tokens by id, if vocab_file has another format than vocab.txt.
+      notes: sentences for people about what differs from the source.
     """
 
     config: configs.BertConfig
     tensors: Tensors
     vocab_file: str
     do_lower_case: Optional[bool] = None
+    tokens: Optional[Sequence[str]] = None
+    notes: Tuple[str, ...] = ()
+
+    def write_vocabulary(self, path: str) -> None:
+        """Writes vocab.txt."""
+        if self.tokens is None:
+            files.copy(self.vocab_file, path)
+        else:
+            files.write_atomically(path, "".join(f"{token}\n" for token in self.tokens))
 
 
 def count_text(tensors: Mapping[Any, np.ndarray]) -> str:

@@ -85,5 +85,5 @@ def write(folder: str, bert: Bert) -> None:
     """Writes a BERT to an existing folder."""
     with files.open_file(os.path.join(folder, CONFIG), "w") as writer:
         writer.write(bert.config.to_json_string())
-    files.copy(bert.vocab_file, os.path.join(folder, VOCABULARY))
+    bert.write_vocabulary(os.path.join(folder, VOCABULARY))
     checkpoints.write(checkpoint_of(folder), bert.tensors)

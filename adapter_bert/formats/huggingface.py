@@ -10,7 +10,7 @@ except that half precision becomes float32.
 import json
 import os
 import re
-from typing import Iterable, List, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
 
 import numpy as np
 import safetensors
@@ -18,17 +18,20 @@ import safetensors.numpy
 
 from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import pytorch
+from adapter_bert.formats import huggingface_tokenizer, pytorch
 from adapter_bert.formats.bert import Bert, Tensors, count_text, describe_encoder
 
-CONFIG, _WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.txt"
-_OLD_WEIGHTS = "pytorch_model.bin"
+CONFIG, _WEIGHTS, _OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
+_INDEX = ".index.json"  # Follows the name of weights in several files, and lists them.
 _CONFIG_FIELDS = tuple(vars(configs.BertConfig(vocab_size=1)))
-TOKENIZER_CONFIG = "tokenizer_config.json"
 
-# HuggingFace's "gelu" is the exact form, "gelu_new" the tanh form, which Google calls "gelu". They
-# differ by less than 1e-3, and BERTs have been trained with either.
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "relu": "relu"}
+# HuggingFace's activations → ours. Its "gelu" is the exact form; Google's is the tanh form.
+_ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate"), "gelu"),
+    "relu": "relu",
+}
 
 # Replacements from Google's names to HuggingFace's, applied in this order.
 _RENAMINGS = (
@@ -54,7 +57,14 @@ _TIED = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
-FILES = (CONFIG, _WEIGHTS, VOCABULARY)
+FILES = (CONFIG, _WEIGHTS, huggingface_tokenizer.VOCABULARY)
+_POOLER = "bert/pooler/dense/"
+_NEW_POOLER = (
+    "started a new pooler, as the source has none. Tagging and SQuAD do not read it; for other"
+    " tasks, train it by --train_pooler."
+)
+# Task models' heads: BertForSequenceClassification and others; BertForQuestionAnswering.
+_HEAD = re.compile(r"(classifier|qa_outputs)\.")
 
 
 def matches(path: str) -> bool:
@@ -75,7 +85,8 @@ def read(folder: str, argument: str) -> Bert:
     """Loads a BERT in HuggingFace's format.
 
     Args:
-      folder: contains config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
+      folder: contains config.json; model.safetensors or pytorch_model.bin, or their parts and
+        index; and vocab.txt or tokenizer.json.
       argument: what errors call the folder, such as "SOURCE_DIR".
 
     Returns:
@@ -85,47 +96,63 @@ def read(folder: str, argument: str) -> Bert:
       UserError: a file is missing or damaged; the model is not a BERT that Google's format
         supports; or a tensor is missing, unexpected or of a wrong shape.
     """
-    old = os.path.join(folder, _OLD_WEIGHTS)
-    paths = [os.path.join(folder, name) for name in FILES]
-    if files.exists(old) and not files.exists(paths[1]):
-        paths[1] = old
-    missing = [path for path in paths if not files.exists(path)]
-    if missing:
+    config_file = os.path.join(folder, CONFIG)
+    config = _read_config(config_file) if files.exists(config_file) else None
+    weights = _find_weights(folder, argument)
+    missing = [] if config else [config_file]
+    missing += [] if weights else [os.path.join(folder, _WEIGHTS)]
+    missing += huggingface_tokenizer.missing(folder)
+    if config is None or missing:
         raise UserError(
             f"{argument} {folder} is not a HuggingFace BERT: there is no file "
             f"{' and no file '.join(missing)}."
         )
-    config_file, weights_file, vocab_file = paths
-    config, lower_case = _read_config(config_file), _lower_case_of(folder)
-    tensors = _to_google(_read_weights(weights_file), config, weights_file)
-    return Bert(config, tensors, vocab_file, lower_case)
+    tokenizer = huggingface_tokenizer.read(folder, config.vocab_size)
+    source, notes = _read_weights(weights[1:] or weights), []
+    head = sorted(filter(_HEAD.match, source))
+    if head:
+        notes.append(f"dropped the head of a task, {', '.join(head)}.")
+    source = {name: value for name, value in source.items() if name not in head}
+    tensors = _to_google(source, config, weights[0])
+    if _POOLER + "kernel" not in tensors:
+        tensors.update(_new_pooler(config))
+        notes.append(_NEW_POOLER)
+    return Bert(
+        config,
+        tensors,
+        tokenizer.vocab_file,
+        tokenizer.do_lower_case,
+        tokenizer.tokens,
+        tuple(notes),
+    )
 
 
-def _lower_case_of(folder: str) -> Optional[bool]:
-    """Returns whether the tokenizer lower-cases, or None; raises UserError if it is not BERT's."""
-    path = os.path.join(folder, TOKENIZER_CONFIG)
-    fields = files.read_object(path) if files.exists(path) else {}
-    if fields.get("tokenizer_class") == "BertJapaneseTokenizer":
-        raise UserError(f"{path}: BertJapaneseTokenizer is not supported, only BERT's tokenizer.")
-    lower_case, strip_accents = fields.get("do_lower_case", True), fields.get("strip_accents")
-    if strip_accents is not None and strip_accents is not lower_case:
-        raise UserError(
-            f"{path}: strip_accents is {strip_accents} and do_lower_case {lower_case}; BERT removes"
-            " accents if and only if it lower-cases."
-        )
-    for name in ("do_basic_tokenize", "tokenize_chinese_chars"):
-        if fields.get(name) is False:
-            raise UserError(f"{path}: {name} is false, but the tokenizer here always does it.")
-    return fields.get("do_lower_case") if isinstance(lower_case, bool) else None
+def _find_weights(folder: str, argument: str) -> List[str]:
+    """Returns the path of the weights; or those of an index and the files that it lists; or []."""
+    for name in (_WEIGHTS, _OLD_WEIGHTS):
+        path = os.path.join(folder, name)
+        if files.exists(path):
+            return [path]
+        if files.exists(path + _INDEX):
+            names = files.read_as(path + _INDEX, argument, "index of weights", _parse_index)
+            return [path + _INDEX, *(os.path.join(folder, part) for part in names)]
+    return []
+
+
+def _parse_index(content: Dict[str, Any]) -> List[str]:
+    names = sorted(set(dict(content["weight_map"]).values()))
+    for name in names:
+        if os.path.basename(name) != name or not name.endswith((".safetensors", ".bin")):
+            raise ValueError(f"found {name!r}, expected the name of a file in its folder")
+    return names
 
 
 def write(folder: str, bert: Bert) -> None:
     """Writes a BERT and, if its casing is known, its tokenizer to an existing folder."""
     write_model(folder, bert.config, bert.tensors)
-    files.copy(bert.vocab_file, os.path.join(folder, VOCABULARY))
-    if bert.do_lower_case is not None:  # Without this file, HuggingFace's tokenizer lower-cases.
-        tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": bert.do_lower_case}
-        files.write_object(os.path.join(folder, TOKENIZER_CONFIG), tokenizer)
+    bert.write_vocabulary(os.path.join(folder, huggingface_tokenizer.VOCABULARY))
+    if bert.do_lower_case is not None:
+        huggingface_tokenizer.write(folder, bert.do_lower_case)
 
 
 def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
@@ -177,19 +204,30 @@ def _read_config(path: str) -> configs.BertConfig:
     return config
 
 
-def _read_weights(path: str) -> Tensors:
-    """Loads the weights: a dict from HuggingFace's current names to float32 arrays."""
-    tensors = {}
-    for name, value in read_tensors(path, _BUFFERS).items():
+def _read_weights(paths: List[str]) -> Tensors:
+    """Loads the weights in files: a dict from HuggingFace's current names to float32 arrays."""
+    tensors: Tensors = {}
+    read = ((path, *item) for path in paths for item in read_tensors(path, _BUFFERS).items())
+    for path, name, value in read:
         # Task models prefix the encoder with "bert."; the first releases have TensorFlow's names of
         # LayerNorms.
         name = re.sub(r"^bert\.", "", name)
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         if name in tensors:
-            raise UserError(f"{path}: holds {name} twice, with two spellings.")
+            raise UserError(f"{path}: holds {name} twice, with two spellings or in two files.")
         tensors[name] = value
     return tensors
+
+
+def _new_pooler(config: configs.BertConfig) -> Tensors:
+    """Returns initial values of a pooler, by Google's names; the same in each conversion."""
+    width, stddev = config.hidden_size, config.initializer_range
+    values = np.random.RandomState(0).normal(0, stddev, 2 * width * width)
+    # BERT's initializer draws values beyond two standard deviations, 5%, again.
+    values = values[np.abs(values) <= 2 * stddev][: width * width].astype(np.float32)
+    bias = np.zeros([width], np.float32)
+    return {_POOLER + "kernel": values.reshape([width, width]), _POOLER + "bias": bias}
 
 
 def read_tensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
@@ -258,11 +296,15 @@ def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tenso
       path: the file, for errors.
 
     Returns:
-      A dict from Google's names to arrays; a kernel is [input, output].
+      A dict from Google's names to arrays; a kernel is [input, output]. It lacks the pooler if the
+      file does.
     """
     tensors = _without_tied(tensors, path)
     shapes = google_shapes(config, [name.replace(".", "/") for name in tensors])
-    names = {parameter_name(name): name for name in shapes}
+    has_pooler = any(name.startswith("pooler.") for name in tensors)
+    names = {
+        parameter_name(name): name for name in shapes if has_pooler or not name.startswith(_POOLER)
+    }
     _check_names(set(names), set(tensors), path)
     result = {}
     for name, google_name in names.items():
@@ -319,9 +361,9 @@ def _pretraining_shapes(config: configs.BertConfig) -> model_variables.Shapes:
 
 
 def activation_name(hidden_act: Optional[str]) -> str:
-    """Returns HuggingFace's name for an activation; BERT's GELU is the tanh form."""
+    """Returns HuggingFace's name for an activation."""
     name = (hidden_act or "linear").lower()
-    return "gelu_new" if name == "gelu" else name
+    return {"gelu": "gelu_new", "gelu_erf": "gelu"}.get(name, name)
 
 
 def parameter_name(name: str) -> str:

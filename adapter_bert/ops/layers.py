@@ -69,6 +69,34 @@ def gelu_forward(x):
     return _tanh_gelu(x), x
 
 
+def gelu_erf(x):
+    """Applies GELU in its exact form, x * Phi(x), as HuggingFace's "gelu" does."""
+    return apply(gelu_erf_forward, gelu_erf_backward, x)
+
+
+def _normal_cdf(u):
+    return 0.5 * (1.0 + tf.math.erf(u * math.sqrt(0.5)))
+
+
+@xla.fused
+def _exact_gelu(x):
+    (u,) = _float32(x)
+    return tf.cast(u * _normal_cdf(u), x.dtype)
+
+
+@xla.fused
+def gelu_erf_backward(x, d_output):
+    """Returns the gradient of x."""
+    u, d = _float32(x, d_output)
+    density = math.sqrt(0.5 / math.pi) * tf.exp(-0.5 * u * u)
+    return tf.cast(d * (_normal_cdf(u) + u * density), x.dtype)
+
+
+def gelu_erf_forward(x):
+    """Returns (GELU of x, saved for backward)."""
+    return _exact_gelu(x), x
+
+
 def swish(x):
     """Applies x * sigmoid(x) (Ramachandran et al. 2017, arXiv 1710.05941).
 
@@ -85,6 +113,7 @@ def _swish_backward(x, d_output):
 ACTIVATIONS = {
     "elu": tf.nn.elu,
     "gelu": gelu,
+    "gelu_erf": gelu_erf,
     # The negative slope of Maas et al. 2013 and of PyTorch.
     "leaky_relu": functools.partial(tf.nn.leaky_relu, alpha=0.01),
     "linear": None,

@@ -544,9 +544,9 @@ class _Encoder:
         """Returns a dense layer of the backbone: [G, R, in] → [G, R, out]."""
         graph = self._graph
         kernel, bias = (self._backbone[f"{scope}/{name}"] for name in ("kernel", "bias"))
-        if activation == "gelu" and not self._is_int8:
+        if activation in _GELU_WITH_BIAS and not self._is_int8:
             product = graph.op("MatMul", rows, graph.constant(kernel))
-            return graph.own_op("FastGelu", product, graph.constant(bias))
+            return graph.own_op(_GELU_WITH_BIAS[activation], product, graph.constant(bias))
         return _activate(graph, self._product(rows, kernel, bias), activation)
 
     def _product(self, rows: str, kernel: np.ndarray, bias: np.ndarray) -> str:
@@ -601,10 +601,12 @@ def _relu6(graph: Graph, tensor: str) -> str:
     )
 
 
+_GELU_WITH_BIAS = {"gelu": "FastGelu", "gelu_erf": "BiasGelu"}
 # The slope of leaky_relu is that of `ops.layers`. FastGelu is gelu's tanh approximation.
 _ACTIVATIONS = {
     "elu": lambda graph, x: graph.op("Elu", x),
     "gelu": lambda graph, x: graph.own_op("FastGelu", x),
+    "gelu_erf": lambda graph, x: graph.own_op("Gelu", x),
     "leaky_relu": lambda graph, x: graph.op("LeakyRelu", x, alpha=0.01),
     "linear": lambda graph, x: x,
     "relu": lambda graph, x: graph.op("Relu", x),

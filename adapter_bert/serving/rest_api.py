@@ -529,7 +529,7 @@ def _parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]
     """Returns the JSON object in a body; raises UserError if it has other names."""
     try:
         value = files.parse_json(body.decode("utf-8"), _reject_constant)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"the body is not valid JSON ({error})") from None
     if not isinstance(value, dict) or set(value) - names:
         raise UserError(f"expected {expected}")

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from adapter_bert.common import metrics
+from adapter_bert.common import files, metrics
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
 
@@ -30,8 +30,8 @@ class Multilabel(text_kind.TextKind):
           UserError: a list is not JSON, or a label in it is null or has a comma.
         """
         try:
-            labels = json.loads(text) if text.startswith("[") else None
-        except (ValueError, RecursionError):
+            labels = files.parse_json(text) if text.startswith("[") else None
+        except ValueError:
             labels = None
         if labels is None:
             # A list, set or tuple as Python prints it, or an object: its parts would be nonsense.

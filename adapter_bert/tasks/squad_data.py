@@ -218,13 +218,13 @@ def _describe_position(input_file: str, reason: Exception) -> str:
     with files.open_file(input_file, "rb") as reader:
         content = reader.read()
     try:
-        json.loads(content.decode("utf-8-sig"))
+        files.parse_json(content.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         return f", line {error.lineno}: is not valid JSON ({error.msg})"
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         return f", line {line}: found bytes that are not UTF-8 ({error.reason})"
-    except (RecursionError, ValueError):  # ValueError for a number of thousands of digits.
+    except ValueError:  # For a number of thousands of digits, too.
         pass
     return f": is not SQuAD's JSON ({files.reason(reason)})"
 

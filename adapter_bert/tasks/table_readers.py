@@ -218,7 +218,7 @@ def parse_object(line: str, where: str) -> Dict[str, Any]:
         record = files.parse_json(line)
     except files.DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{where}: is not valid JSON ({error}).") from error
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected a JSON object.")

@@ -76,7 +76,7 @@ def from_environment():
         jobs, task = config.get("cluster", {}), config.get("task", {})
         chiefs, workers = (_addresses(jobs, name) for name in ("chief", "worker"))
         job, index = task.get("type", "worker"), int(task.get("index", 0))
-    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{VARIABLE} cannot be read ({error}); {_EXPECTED}.") from error
     other_jobs = sorted(set(jobs) - {"chief", "worker"})
     if other_jobs or job not in ("chief", "worker"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
 import unittest
@@ -140,6 +141,28 @@ class ObjectTest(FilesTestCase):
         with open(self.path, "w") as writer:
             writer.write('{"a": {"size": 8}, "b": {"size": 64}}')
         self.assertEqual(files.read_object(self.path), {"a": {"size": 8}, "b": {"size": 64}})
+
+    def test_json_of_more_than_100_levels_is_refused(self):
+        strings = json.dumps({"a\\": ['"[\\"[' * 200, "\\\\", "]}" * 200], '\\"': "[" * 200})
+        for text in (
+            "[" * 100 + "]" * 100,
+            '{"a":' * 99 + "[]" + "}" * 99,
+            strings,
+            "[" + "[], {}, " * 300 + "[]]",
+        ):
+            self.assertEqual(files.parse_json(text), json.loads(text))
+        for text in (
+            "[" * 101 + "]" * 101,
+            '{"a":' * 2000 + "0" + "}" * 2000,
+            '["\\\\", ' * 200_000,
+            '{"\\"[[[":[' * 60 + "]}" * 60,
+            "[" * 300 + '"' + '\\"' * 100_000,
+        ):
+            with self.assertRaisesRegex(ValueError, "more than 100 levels"):
+                files.parse_json(text)
+        files.write_atomically(self.path, '{"a":' * 2000 + "0" + "}" * 2000)
+        with self.assertRaisesRegex(UserError, "thing: .*100 levels"):
+            files.read_object(self.path)
 
     def test_unsupported_scheme_is_not_reported_as_invalid_json(self):
         with self.assertRaisesRegex(UserError, "nosuch.* cannot read") as caught:

@@ -16,6 +16,7 @@ from adapter_tests.support import mutations, tiny
 from adapter_tests.support.huggingface import (
     CONFIG,
     ENCODER,
+    POOLER,
     as_google,
     random_tensors,
     write_source,
@@ -155,15 +156,81 @@ class TensorsTest(HuggingFaceTestCase):
         self.assert_refused("pooler.dense.bias", "F32, F16, BF16", "is I64")
 
     def test_unexpected_tensors_are_listed(self):
-        table = ENCODER + [("classifier.weight", (2, 4), ""), ("cls.weight", (2,), "")]
+        table = ENCODER + [("decoder.weight", (2, 4), ""), ("cls.weight", (2,), "")]
         self.write_source(random_tensors(table))
         self.assert_refused(
-            "model.safetensors", "do not belong to BERT (classifier.weight, cls.weight)"
+            "model.safetensors", "do not belong to BERT (cls.weight, decoder.weight)"
         )
 
     def test_missing_tensors_are_listed(self):
-        self.write_source(random_tensors(ENCODER[:-2]))
-        self.assert_refused("2 tensors", "missing (pooler.dense.bias, pooler.dense.weight)")
+        self.write_source(random_tensors(ENCODER[:-4] + POOLER))
+        self.assert_refused("2 tensors", "1.output.LayerNorm.bias, encoder.layer.1.output.Layer")
+        self.write_source(random_tensors(ENCODER[:-1]))  # Half of a pooler is no new one.
+        self.assert_refused("1 tensors", "missing (pooler.dense.bias)")
+
+    def test_heads_of_tasks_are_dropped_and_missing_poolers_are_started(self):
+        encoder = ENCODER[: -len(POOLER)]
+        classifier = [("classifier.weight", (3, 4), ""), ("classifier.bias", (3,), "")]
+        questions = [("qa_outputs.weight", (2, 4), ""), ("qa_outputs.bias", (2,), "")]
+        poolers = []
+        for table, head, notes in (
+            (ENCODER, classifier, ["classifier.bias, classifier.weight"]),
+            (encoder, classifier, ["classifier.bias, classifier.weight", "new pooler"]),
+            (encoder, questions, ["qa_outputs.bias, qa_outputs.weight", "new pooler"]),
+            (encoder + PREDICTIONS, [], ["new pooler"]),
+            (ENCODER, [], []),
+        ):
+            tensors = random_tensors(table + head)
+            self.write_source(tensors)
+            bert = huggingface.read(self.source, "SOURCE_DIR")
+            self.assertLen(bert.notes, len(notes))
+            for part, note in zip(notes, bert.notes):
+                self.assertIn(part, note)
+            read = dict(bert.tensors)
+            if "new pooler" in notes:
+                poolers.append(
+                    [read.pop(f"bert/pooler/dense/{part}") for part in ("kernel", "bias")]
+                )
+            self.assert_equal_tensors(read, as_google(table, tensors))
+        for kernel, bias in poolers:
+            np.testing.assert_array_equal(kernel, poolers[0][0])  # Equal in each conversion.
+            self.assertEqual((kernel.dtype, kernel.shape), (np.float32, (4, 4)))
+            self.assertBetween(np.abs(kernel).max(), 0.03, 0.1)  # initializer_range is 0.05.
+            np.testing.assert_array_equal(bias, np.zeros(4, np.float32))
+
+    def test_weights_in_several_files_are_read(self):
+        tensors = random_tensors(ENCODER)
+        names = sorted(tensors)
+        self.write_source({name: tensors[name] for name in names[:20]})
+        os.rename(self.path("model.safetensors"), self.path("model-00001-of-00002.safetensors"))
+        last = {name: tensors[name] for name in names[20:]}
+        safetensors.numpy.save_file(last, self.path("model-00002-of-00002.safetensors"))
+        parts = ["model-00001-of-00002.safetensors"] * 20
+        parts += ["model-00002-of-00002.safetensors"] * len(last)
+        self.write_index(dict(zip(names, parts)))
+        self.assert_equal_tensors(self.read(), as_google(ENCODER, tensors))
+        for weight_map, *expected in (
+            (
+                {names[0]: "../model.safetensors"},
+                "index.json is no index",
+                "'../model.safetensors'",
+            ),
+            ({names[0]: "/etc/hostname"}, "index.json is no index", "/etc/hostname"),
+            ({names[0]: "config.json"}, "index.json is no index", "config.json"),
+            ([names[0]], "index.json is no index"),
+            ({names[0]: 3}, "index.json is no index"),
+            ({names[0]: "none.safetensors"}, "none.safetensors", "cannot be read"),
+            ({names[0]: parts[0]}, "index.json", "17 tensors that", "missing"),
+        ):
+            self.write_index(weight_map)
+            self.assert_refused(*expected)
+
+    def path(self, name):
+        return os.path.join(self.source, name)
+
+    def write_index(self, weight_map):
+        with open(self.path("model.safetensors.index.json"), "w") as writer:
+            json.dump({"metadata": {"total_size": 0}, "weight_map": weight_map}, writer)
 
     def test_tensor_under_two_names_is_refused(self):
         tensors = random_tensors(ENCODER)
@@ -185,7 +252,7 @@ class ConfigTest(HuggingFaceTestCase):
             self.config().to_dict(),
             {
                 "attention_probs_dropout_prob": 0.2,
-                "hidden_act": "gelu",
+                "hidden_act": "gelu_erf",
                 "hidden_dropout_prob": 0.3,
                 "hidden_size": 4,
                 "initializer_range": 0.05,
@@ -200,11 +267,16 @@ class ConfigTest(HuggingFaceTestCase):
 
     def test_activations_are_translated_or_refused(self):
         tensors = random_tensors(ENCODER)
-        for theirs, ours in (("gelu", "gelu"), ("gelu_new", "gelu"), ("relu", "relu")):
+        for theirs, ours in (
+            ("gelu", "gelu_erf"),
+            ("gelu_python", "gelu_erf"),
+            *((name, "gelu") for name in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")),
+            ("relu", "relu"),
+        ):
             self.write_source(tensors, hidden_act=theirs)
             self.assertEqual(self.config().hidden_act, ours)
         self.write_source(tensors, hidden_act="swish")
-        self.assert_refused("config.json", "gelu, gelu_new, relu", "'swish'")
+        self.assert_refused("config.json", "gelu, gelu_python, gelu_new,", "'swish'")
 
     def test_configs_unsupported_by_google_bert_are_refused(self):
         tensors = random_tensors(ENCODER)
@@ -216,6 +288,7 @@ class ConfigTest(HuggingFaceTestCase):
             ("embedding_size", 2),
         ):
             self.write_source(tensors, **{field: value})
+            os.remove(os.path.join(self.source, "vocab.txt"))  # The model is checked first.
             self.assert_refused("config.json", field, "must be", repr(value))
 
     def test_invalid_configs_are_refused(self):
@@ -317,11 +390,14 @@ class WriteTest(HuggingFaceTestCase):
         self.assert_equal_tensors(actual, random_tensors(ENCODER))
         with open(os.path.join(self.source, "config.json")) as stream:
             written = json.load(stream)
-        # Google's models use the tanh form of GELU.
-        self.assertEqual(written["hidden_act"], "gelu_new")
+        self.assertEqual(written["hidden_act"], "gelu")
         self.assertEqual(written["architectures"], ["BertModel"])
         self.assertEqual(written["model_type"], "bert")
         self.assertEqual(written["hidden_dropout_prob"], 0.3)
+
+    def test_activations_are_written_by_huggingfaces_names(self):
+        for ours, theirs in (("gelu", "gelu_new"), ("gelu_erf", "gelu"), ("relu", "relu")):
+            self.assertEqual(huggingface.activation_name(ours), theirs)
 
     def test_pretraining_model_is_written_with_bert_prefix(self):
         table = ENCODER + PREDICTIONS + SEQ_RELATIONSHIP

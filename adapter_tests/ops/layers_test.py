@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common.errors import UserError
 from adapter_bert.ops import layers, parameters, xla
 from adapter_bert.ops.dropout import DropoutKey
+from adapter_tests.support.numpy_bert import erf
 from adapter_tests.support.ways import both_ways
 
 
@@ -74,6 +75,12 @@ class BothWaysTest(tf.test.TestCase):
             return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
         self.check(layers.gelu, reference, [self.random.normal(0, 3, [4, 5])])
+
+    def test_exact_gelu_matches_numpy(self):
+        def reference(x):
+            return x * 0.5 * (1 + erf(x / math.sqrt(2)))
+
+        self.check(layers.gelu_erf, reference, [self.random.normal(0, 3, [4, 5])])
 
     def test_layer_norm_of_a_sum_matches_numpy(self):
         gamma, beta = self.random.normal(size=[2, 6])
@@ -328,6 +335,7 @@ class ActivationTest(tf.test.TestCase):
         expected = {
             "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
             "gelu": lambda x: 0.5 * x * (1 + np.tanh(0.7978846 * (x + 0.044715 * x**3))),
+            "gelu_erf": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
             "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
             "relu": lambda x: np.maximum(x, 0),
             "relu6": lambda x: np.clip(x, 0, 6),

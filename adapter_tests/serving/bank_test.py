@@ -47,6 +47,7 @@ TASKS = {
     "head": {"method": "head", "labels": ("a", "b", "c")},
     "relu": {"adapter": A(4, "relu")},
     "sigmoid": {"adapter": A(6, "sigmoid")},
+    "exact_gelu": {"adapter": A(4, "gelu_erf")},
     "parallel": {"adapter": A(4, placement="parallel", sites="feed_forward")},
     "multiply": {"adapter": A(4, interaction="multiply")},
 }
@@ -125,6 +126,20 @@ class PredictTest(BankTestCase):
         # The tasks' results differ from each other by much more than the tolerance.
         two_labels = [r["probabilities"] for r in results if len(r.get("probabilities", [])) == 2]
         self.assertGreater(np.ptp(two_labels), 0.1)
+
+    def test_exact_gelu_of_bert_matches_single_task_models(self):
+        bert = tiny.write_bert(self.root, initializer_range=0.4, hidden_act="gelu_erf")
+        adapter = own_models.build_task_adapter(bert)
+        config = modeling.BertConfig.from_json_file(os.path.join(bert, "bert_config.json"))
+        models, rows = own_models.SingleTaskModels(bert), self.rows(["plain"] * 4)
+        for precision, atol in (("float32", 1e-6), ("int8", 0.2)):
+            bank = AdapterBank(config, os.path.join(bert, "bert_model.ckpt"), precision=precision)
+            self.addCleanup(bank.close)
+            bank.add("plain", adapter)
+            for row, result in zip(rows, bank.predict(rows)):
+                segments = list(map(int, row.segment_ids))
+                expected = models.predictions(adapter, row.input_ids, segments)["probabilities"]
+                self.assertAllClose(result["probabilities"], expected, atol=atol)
 
     def test_large_tasks_do_not_enlarge_small_ones_in_memory(self):
         one_layer = {"sites": "attention", "layers": (0,)}

@@ -1,6 +1,10 @@
 """BERT in NumPy, written from the papers, as an independent reference."""
 
+import math
+
 import numpy as np
+
+erf = np.vectorize(math.erf)
 
 
 def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters, adapt=None):
@@ -21,6 +25,10 @@ def numpy_encoder(values, config, x, input_mask, adapters, adapt=None):
 
     def gelu(x):
         return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    def act(x):
+        exact = config.hidden_act == "gelu_erf"
+        return x / 2 * (1 + erf(x / np.sqrt(2))) if exact else gelu(x)
 
     def close(x, residual, name):
         x = _dense(values, x, name + "/dense")
@@ -47,7 +55,7 @@ def numpy_encoder(values, config, x, input_mask, adapters, adapt=None):
             probs /= probs.sum(-1, keepdims=True)
             context[..., part] = np.einsum("bft,bth->bfh", probs, v[..., part])
         x = close(context, x, name + "/attention/output")
-        x = close(gelu(_dense(values, x, name + "/intermediate/dense")), x, name + "/output")
+        x = close(act(_dense(values, x, name + "/intermediate/dense")), x, name + "/output")
     return x
 
 
