@@ -28,7 +28,7 @@ import os
 import sys
 
 import tokenization
-from adapter_bert.common import configs, errors, files, paths, task_kinds
+from adapter_bert.common import configs, errors, files, paths, printing, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import (
     adapter_checkpoints,
@@ -323,7 +323,7 @@ def describe(path):
     path = files.without_end_slash(hub.local_folder(path, "PATH"))
     for form in _FORMATS:
         if form.matches(path):
-            print("\n".join(map(errors.one_line, form.describe(path, "PATH"))))
+            print("\n".join(map(printing.one_line, form.describe(path, "PATH"))))
             return
     raise UserError(f"PATH {path} {other_files.describe(path)}.")
 

@@ -31,7 +31,7 @@ from typing import Optional
 
 import numpy as np
 
-from adapter_bert.common import cli, files
+from adapter_bert.common import cli, files, printing
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.experiments import grids
@@ -101,7 +101,7 @@ def run(values):
         output_dir.OutputDir(folder).create()
         record = {**_evaluate(setup, processor, examples), **sources}
         record["task"] = grids.task_label(record["task"], data_dir)
-        text = "\n".join(report(record)) + "\n"
+        text = "\n".join(map(printing.one_line, report(record))) + "\n"
         files.write_atomically(posixpath.join(folder, _TEXT), text)
         files.write_object(path, record)  # Last, because it marks a finished run.
     return [*report(record), f"Ablation: {path}"]

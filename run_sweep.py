@@ -18,7 +18,7 @@ import re
 import shlex
 from typing import Optional, Tuple
 
-from adapter_bert.common import cli, paths
+from adapter_bert.common import cli, paths, printing
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.experiments import grids, halving, presets, records, selection, sweep
@@ -224,7 +224,8 @@ def _table(runner, criterion):
         for key, record in by_key.items()
         if record["status"] != DONE
     ]
-    return [line.rstrip() for line in [*lines, *records.missing_digests_note(by_key.values())]]
+    lines += records.missing_digests_note(by_key.values())
+    return [printing.one_line(line).rstrip() for line in lines]
 
 
 def _best(done, trials):

@@ -53,6 +53,15 @@ class RunReportTest(tf.test.TestCase):
         # The failed run's 90.0 is left out.
         self.assertIn("| adapters 64 | 30.0 | 80.0 | 55.0 |", self.read("table1.md"))
 
+    def test_texts_of_records_are_cleaned(self):
+        bad = "\x1b]0;x\x07<script>\u202e|$\n# y"
+        self.write_records(seeds(bad, [0.2, 0.3], score=bad, adapter_fn=bad))
+        self.run_report("--report=figure4")
+        for name in os.listdir(self.out):
+            content = self.read(name) if not name.endswith(".png") else ""
+            self.assertTrue(content.replace("\n", "").replace("\t", "").isprintable(), name)
+            self.assertNotRegex(content, r"(?<!\\)<script>|\n# y" if name.endswith("md") else "\n#")
+
     def test_trainings_on_different_data_are_refused(self):
         def on(data, *some):
             return [{**one, "data": {"train": "a1", **data}} for one in some]

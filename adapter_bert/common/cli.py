@@ -16,9 +16,16 @@ import sys
 
 from absl import app, flags, logging
 
-from adapter_bert.common import environment, errors
+from adapter_bert.common import environment, errors, printing
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import SECTIONS
+
+
+class _Formatter(standard_logging.Formatter):
+    """Formats a message on one line, as it may quote a file; a traceback keeps its lines."""
+
+    def formatMessage(self, record):
+        return printing.one_line(super().formatMessage(record))
 
 
 class _HelpFlag(flags.BooleanFlag):
@@ -49,8 +56,7 @@ def run(main):
         environment.load()
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.INFO)
-        formatter = standard_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
-        logging.get_absl_handler().setFormatter(formatter)
+        logging.get_absl_handler().setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         return main(argv)
 
     sys.exit(errors.exit_code(lambda: app.run(run_with_log, flags_parser=_parse)))
@@ -98,7 +104,7 @@ def main_of(run, accepts_arguments=False):
             raise UserError(f"{argv[1]}: expected flags only, written as --name=value.")
         environment.silence_tensorflow()
         arguments = [argv[1:]] if accepts_arguments else []
-        print("\n".join(run(flags.FLAGS, *arguments)))
+        print("\n".join(map(printing.one_line, run(flags.FLAGS, *arguments))))
 
     return main
 

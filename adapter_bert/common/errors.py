@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from adapter_bert.common import interrupts
+from adapter_bert.common import interrupts, printing
 
 _MAX_CHARACTERS = 2000  # Of a message, which may quote a broken file's millions of characters.
 
@@ -22,18 +22,10 @@ class UserError(ValueError):
     """
 
     def __init__(self, sentence):
-        line = one_line(sentence)
+        line = printing.one_line(sentence)
         if len(line) > _MAX_CHARACTERS:
             line = f"{line[: _MAX_CHARACTERS // 2]} ... {line[-_MAX_CHARACTERS // 4 :]}"
         super().__init__(line)
-
-
-def one_line(text):
-    """Returns a text on one line, with other characters than printable ones escaped."""
-    line = " ".join(part.strip() for part in text.splitlines())
-    if not line.isprintable():
-        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    return line
 
 
 def exit_code(main, *arguments):

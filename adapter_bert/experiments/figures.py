@@ -15,6 +15,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from adapter_bert.common import printing
+
 _COLUMNS = 3  # Panels side by side.
 # Inches: a column and a page of a two-column paper.
 _COLUMN_WIDTH, _PAGE_WIDTH = 3.25, 6.75
@@ -141,7 +143,7 @@ def make_figure(panels):
         axes = figure.add_subplot(cells[index // columns, index % columns])
         axes.set_title(_literal(panel.title))
         axes.set_xlabel(panel.x_label)
-        axes.set_ylabel(panel.y_label)
+        axes.set_ylabel(_literal(panel.y_label))
         if isinstance(panel, Heatmap):
             maps.append((_draw_heatmap(axes, panel, colors), axes, panel.color_label))
         else:
@@ -159,15 +161,15 @@ def make_figure(panels):
 
 
 def _literal(text):
-    """Returns a text whose $ Matplotlib does not take for a formula's."""
-    return text.replace("$", r"\$")
+    """Returns a text as it is drawn: on one line, with no $ for Matplotlib to begin a formula."""
+    return printing.one_line(text).replace("$", r"\$")
 
 
 def _draw_panel(axes, panel, legend, limits):
     """Draws a panel's series, and adds their entries to the figure's `legend`."""
     right = axes.twinx() if panel.right_label else axes
     if panel.right_label:
-        right.set_ylabel(panel.right_label)
+        right.set_ylabel(_literal(panel.right_label))
         right.grid(False)
     own_legend = {}
     entries = own_legend if panel.has_legend else legend
@@ -259,7 +261,7 @@ def _draw_series(axes, series):
         axes.plot(*single, color=color, marker=marker, fillstyle="none", linestyle="")
     for name, point in zip(series.names, zip(x, y)):
         offset = {"textcoords": "offset points", "xytext": (0, 4), "ha": "center"}
-        text = axes.annotate(name, point, color=color, fontsize=6.5, **offset)
+        text = axes.annotate(_literal(name), point, color=color, fontsize=6.5, **offset)
         text.set_path_effects([patheffects.withStroke(linewidth=1.5, foreground="white")])
     errors = np.stack([y - low, high - y])
     return axes.errorbar(

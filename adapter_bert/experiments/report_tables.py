@@ -5,6 +5,7 @@ from typing import Any, List, NamedTuple
 
 import numpy as np
 
+from adapter_bert.common import printing
 from adapter_bert.experiments import paper, selection
 from adapter_bert.experiments.selection import FULL, VALIDATION
 
@@ -235,9 +236,10 @@ def format_error(sem):
 
 def to_markdown(table):
     """Returns a `Table` as Markdown."""
-    rows = [table.columns, ["---"] * len(table.columns), *table.rows]
+    header, *rows = [map(printing.markdown, row) for row in [table.columns, *table.rows]]
+    rows = [header, ["---"] * len(table.columns), *rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return f"## {table.heading}\n\n{lines}" if table.heading else lines
+    return f"## {printing.markdown(table.heading)}\n\n{lines}" if table.heading else lines
 
 
 def to_tsv(numbers):
@@ -250,4 +252,4 @@ def to_tsv(numbers):
 def _format_field(value):
     if isinstance(value, float):
         return f"{value:.6g}"
-    return "" if value is None else str(value)
+    return "" if value is None else printing.one_line(str(value))

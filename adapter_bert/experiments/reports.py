@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
 
+from adapter_bert.common import printing
 from adapter_bert.experiments import (
     ablation_results,
     figures,
@@ -367,8 +368,9 @@ def render(name, report):
       report: `Report`.
     """
     images = figures.draw(report.panels) if report.panels else {}
-    image = [f"![{report.title}]({name}.png)"] if images else []
-    parts = [f"# {report.title}", *image, report.caption]
+    title = printing.markdown(report.title)
+    image = [f"![{title}]({name}.png)"] if images else []
+    parts = [f"# {title}", *image, "\n".join(map(printing.markdown, report.caption.split("\n")))]
     parts += [report_tables.to_markdown(table) for table in report.tables]
     return {
         name + ".md": "\n\n".join(parts) + "\n",

@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any, Dict, Iterable, List, Tuple
 
-from adapter_bert.common import task_kinds
+from adapter_bert.common import printing, task_kinds
 from adapter_bert.common.configs import BERT_METHODS, FEEDFORWARD_ADAPTER
 from adapter_bert.common.errors import UserError
 
@@ -139,6 +139,4 @@ def _table(rows: Iterable[Tuple[str, Any]]) -> str:
 
 def _cell(value: Any) -> str:
     """Returns a value as the text of a table cell, with Markdown and HTML escaped."""
-    content = value if isinstance(value, str) else json.dumps(value)
-    content = " ".join(content.split())[:1000]
-    return "".join(f"\\{char}" if char in "\\|<>`*_[]#" else char for char in content)
+    return printing.markdown((value if isinstance(value, str) else json.dumps(value))[:1000])

@@ -36,6 +36,9 @@ values = flags.FLAGS
 {definitions}
 def main(argv):
     logging.info("started")
+    if argv[1:] == ["control"]:
+        logging.warning("label %s", "\\x1b[31m\\u202e\\n12:00:00 ok")
+        return
     if argv[1:] == ["user"]:
         raise errors.UserError("rows.tsv, line 3: found 2 columns, expected 5")
     if argv[1:] == ["bug"]:
@@ -62,6 +65,11 @@ class RunTest(tf.test.TestCase):
         code, stdout, stderr = self.run_script("--adapter_size=8")
         self.assertEqual((code, stdout), (0, "size 8\n"))
         self.assertRegex(stderr, r"^\d\d:\d\d:\d\d started\n$")
+
+    def test_control_characters_are_escaped_in_the_log(self):
+        code, _, stderr = self.run_script("control")
+        _, line = stderr.splitlines()
+        self.assertEqual((code, line[9:]), (0, "label \\x1b[31m\\u202e 12:00:00 ok"))
 
     def test_verbosity_flag_suppresses_the_log(self):
         self.assertEqual(self.run_script("--verbosity=-1"), (0, "size 64\n", ""))
@@ -117,8 +125,8 @@ class MainOfTest(tf.test.TestCase):
 
     def test_main_prints_the_report(self):
         seen = []
-        main = cli.main_of(lambda values: seen.append(values) or ["one", "two"])
-        self.assertEqual(self.call(main), "one\ntwo\n")
+        main = cli.main_of(lambda values: seen.append(values) or ["one", "  t\x1bo"])
+        self.assertEqual(self.call(main), "one\n  t\\x1bo\n")
         self.assertEqual(seen, [flags.FLAGS])
 
     def test_positional_arguments_are_refused_unless_accepted(self):
