@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import re
 from typing import Optional, Tuple
 
 from absl import logging
@@ -156,8 +157,11 @@ def _token(config):
     name, token = "--token", config.token
     if token is None:
         name, token = "$" + TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
-    if token is not None and not (token and token.isascii() and token.isprintable()):
-        raise UserError(f"{name}: expected one or more printable ASCII characters.")
+    # HTTP drops blanks at the ends, and the headers of a request are limited.
+    if token is not None and not re.fullmatch("[!-~][ -~]{2,8190}[!-~]", token):
+        raise UserError(
+            f"{name}: expected 4 to 8,192 printable ASCII characters, with no blank at either end."
+        )
     return token
 
 

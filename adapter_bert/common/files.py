@@ -15,6 +15,7 @@ import os
 import posixpath
 import re
 import shutil
+import stat
 import uuid
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
@@ -75,6 +76,19 @@ def open_to_append(path: str) -> BinaryIO:
     if os.path.lexists(path) and (is_link(path) or not os.path.isfile(path)):
         raise OSError(errno.EINVAL, "it is a link, or no regular file", path)
     return open(path, "ab+")
+
+
+@contextlib.contextmanager
+def open_regular(path: str) -> Iterator[Any]:
+    """Yields a file opened to read its bytes; raises an OSError at once for pipes and devices."""
+
+    def opener(name, flags):  # Without O_NONBLOCK, opening a pipe waits for its writer.
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    with open_file(path, "rb") if is_remote(path) else open(path, "rb", opener=opener) as reader:
+        if not is_remote(path) and not stat.S_ISREG(os.fstat(reader.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        yield reader
 
 
 def absolute(path: str) -> str:
@@ -536,8 +550,8 @@ def read_object(
     try:
         with convert_read_errors(f"{where}:"):
             check_json_size(size(path), where, max_bytes)
-            with open_file(path) as reader:
-                content = parse_json(reader.read())
+            with open_regular(path) as reader:
+                content = parse_json(reader.read().decode("utf-8"))
             json.dumps(content, ensure_ascii=False).encode("utf-8")  # Rejects lone surrogates.
     except UserError:  # It is a ValueError, too.
         raise
@@ -632,7 +646,7 @@ def sha256(path: str) -> str:
       UserError: the file cannot be read.
     """
     digest = hashlib.sha256()
-    with convert_read_errors(_visible(path)), open_file(path, "rb") as reader:
+    with convert_read_errors(_visible(path)), open_regular(path) as reader:
         for content in iter(lambda: reader.read(1 << 20), b""):
             digest.update(content)
     return digest.hexdigest()

@@ -1,6 +1,7 @@
 """Signals that ask a process to end: Ctrl-C, SIGTERM and SIGHUP."""
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -27,6 +28,22 @@ def handle_signals(handler: Callable) -> Iterator[None]:
     finally:
         for signum in signums:
             signal.signal(signum, previous[signum])
+
+
+@contextlib.contextmanager
+def ignore_user_signals() -> Iterator[None]:
+    """Ignores SIGUSR1 and SIGUSR2 while entered, as sent by log rotation; they would end a process.
+
+    Only the main thread may call it.
+    """
+    names = filter(functools.partial(hasattr, signal), ("SIGUSR1", "SIGUSR2"))
+    signums = [getattr(signal, name) for name in names]  # Windows has none.
+    previous = {signum: signal.signal(signum, signal.SIG_IGN) for signum in signums}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 @contextlib.contextmanager

@@ -178,7 +178,7 @@ def check_below(root: str, folder: str) -> None:
     current = files.current_folder(folder)
     for path in (current, *(posixpath.join(current, name) for name in task_adapter.FILES)):
         if not paths.is_inside(path, root):
-            raise UserError(f"{path[:300]} leads out of --adapter_dir.")
+            raise UserError(f"{folder[:300]} leads out of --adapter_dir.")
 
 
 def task_name(folder: str) -> str:
@@ -198,7 +198,12 @@ def version_numbers(folder: str) -> List[int]:
     if not files.isdir(folder):
         return []
     names = _list_names(folder)
-    return [int(name) for name in names if re.fullmatch("[1-9][0-9]{0,17}", name)]
+    return [int(name) for name in names if is_version(name)]
+
+
+def is_version(name: str) -> bool:
+    """Returns whether a folder's name is a version: a number of up to 18 digits."""
+    return re.fullmatch("[1-9][0-9]{0,17}", name) is not None
 
 
 def _expand(pattern: str) -> List[str]:

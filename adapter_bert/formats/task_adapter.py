@@ -208,14 +208,22 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
 def _load(folder: str, where: str) -> TaskAdapter:
     description, record = _read_description(folder, where)
     path = f"{folder}/{TENSORS_FILE}"
+    with files.convert_read_errors(f"{where}: {path}"), files.open_regular(path) as reader:
+        header_size = int.from_bytes(reader.read(8), "little")  # Of the JSON that follows.
+    files.check_json_size(header_size, f"{where}: the header of {TENSORS_FILE}")
+    num_bytes, most = files.size(path), 8 + header_size + _num_bytes(description, where)
+    # Refused before it fills the memory. `check_tensors` names a few bytes more.
+    if num_bytes > most + files.MAX_JSON_BYTES:
+        raise UserError(
+            f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (it has"
+            f" {num_bytes:,} bytes; expected {most:,})."
+        )
     content = files.read_bytes(path, f"{where}: {path}")
     if hashlib.sha256(content).hexdigest() != record.pop("sha256"):
         raise UserError(
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
             " differs)."
         )
-    header_size = int.from_bytes(content[:8], "little")  # safetensors: then a JSON of this size.
-    files.check_json_size(header_size, f"{where}: the header of {TENSORS_FILE}")
     try:
         entries = safetensors.deserialize(content)
         header = files.parse_json(content[8 : 8 + header_size].decode("utf-8"))
@@ -232,6 +240,15 @@ def _load(folder: str, where: str) -> TaskAdapter:
     tensors = {name: _decode(name, entry, where) for name, entry in entries}
     check_tensors(tensors, description, f"{where}: {TENSORS_FILE}")
     return TaskAdapter(description, tensors)
+
+
+def _num_bytes(description: Description, where: str) -> int:
+    """Returns the number of bytes of the tensors that a description requires."""
+    try:
+        expected = shapes(description).values()
+    except UserError as error:
+        raise UserError(f"{where}: {TENSORS_FILE}: {error}") from None
+    return sum(4 * functools.reduce(operator.mul, shape, 1) for shape in expected)
 
 
 def describe(folder: str, flag: str = "--adapter") -> Description:

@@ -34,13 +34,18 @@ class Ticket:
       rows: int, its number of rows.
       num_bytes: int, the length of its body, as far as it is known.
       weight: int, by which each byte raises the tag.
-      refused: `asyncio.Future`, done when the queue refuses the request.
+      refused: `asyncio.Future` of the Exception with which the request is refused.
     """
 
     def __init__(self, tag: float, weight: int):
         self.tag, self.weight = tag, weight
         self.rows = self.num_bytes = 0
-        self.refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refused: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    def refuse(self, error: Exception) -> None:
+        """Ends the request with an error, unless it has been refused already."""
+        if not self.refused.done():
+            self.refused.set_result(error)
 
 
 class Queue:
@@ -110,8 +115,7 @@ class Queue:
             self._tickets.remove(last)
             if last is ticket:
                 raise Overloaded
-            if not last.refused.done():
-                last.refused.set_result(None)
+            last.refuse(Overloaded())
 
     def count_work(self, rows: int, seconds: float) -> None:
         """Records the seconds of computed rows, or of reading texts (0 rows); thread-safe."""

@@ -6,10 +6,8 @@ adds the limits.
 """
 
 import asyncio
-import contextlib
 import ipaddress
 import json
-import signal
 import socket
 import urllib.parse
 from typing import Callable
@@ -125,7 +123,7 @@ def url_of(listener: socket.socket) -> str:
 def make_server(
     application: Callable, *, max_connections: int, read_seconds: float, stop_seconds: float
 ) -> uvicorn.Server:
-    """Returns a `uvicorn.Server`; `server.run(sockets=[listener])` serves until Ctrl-C or SIGTERM.
+    """Returns a `uvicorn.Server` for `run`.
 
     Args:
       application: an ASGI application.
@@ -153,11 +151,9 @@ def make_server(
 
 
 def run(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Serves at a socket until Ctrl-C or SIGTERM, then finishes running answers."""
-    # Uvicorn raises the signal again at its end, which must end this call and not the process.
-    with interrupts.handle_signals(signal.default_int_handler), contextlib.suppress(
-        KeyboardInterrupt
-    ):
+    """Serves at a socket until Ctrl-C, SIGTERM or SIGHUP, then finishes running answers."""
+    # Uvicorn handles only two of these signals, and raises them again at its end.
+    with interrupts.handle_signals(server.handle_exit), interrupts.ignore_user_signals():
         server.run(sockets=[listener])
 
 

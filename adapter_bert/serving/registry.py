@@ -11,6 +11,7 @@ import os
 import posixpath
 import shutil
 import threading
+import weakref
 from concurrent import futures
 from typing import (
     BinaryIO,
@@ -30,6 +31,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import bank, request_texts
 
+CHANGE_SECONDS = 60.0  # Maximum time of a change, and that a change of the same task waits for.
 _MAX_LABEL_LENGTH = 256  # In characters. An answer repeats a tag for each word.
 
 
@@ -83,7 +85,8 @@ class ServedTasks:
         self._folders = {}  # From a version's key in the bank to its folder.
         self._remover = futures.ThreadPoolExecutor(1)  # Removing may wait for a batch or the disk.
         self._lock = threading.Lock()  # Never held while an adapter is read.
-        self._change_lock = threading.RLock()  # Held while an adapter is read and added.
+        # By task, while an adapter is read and added: one that hangs blocks no other task.
+        self._change_locks = weakref.WeakValueDictionary()
 
     def __len__(self):
         return len(self._tasks)
@@ -117,7 +120,7 @@ class ServedTasks:
           UserError: the name is invalid; the adapter is damaged or incompatible. Nothing changes.
         """
         adapter_folders.check_task_name(name)
-        with self._change_lock:
+        with self._changing(name):
             task = self._add_to_bank(name, folder, lazy)
             self._versions[name], self._folders[task.key] = task.version, folder
             with self._lock:
@@ -182,17 +185,22 @@ class ServedTasks:
         adapter_folders.check_task_name(name)  # Before it becomes a path.
         root = self._require_root()
         task_folder = posixpath.join(root, name)
-        adapter_folders.check_below(root, task_folder)
-        with self._change_lock:
+        with self._changing(name):
+            adapter_folders.check_below(root, task_folder)
             is_new = not files.exists(task_folder)
             try:
                 number = max([self._versions[name], *adapter_folders.version_numbers(task_folder)])
+                if not adapter_folders.is_version(str(number + 1)):  # A restart would ignore it.
+                    raise UserError(
+                        f"Task {name} has the highest version, {number}; rename that folder on the"
+                        " server, or choose another task name."
+                    )
                 task = self._upload(name, f"{task_folder}/{number + 1}", contents)
             except BaseException:
                 if is_new:
                     _remove_if_empty(task_folder)
                 raise
-        self._remover.submit(self._remove_old_uploads, name)
+            self._remove_old_uploads(name)
         return task
 
     def _upload(self, name: str, folder: str, contents: Mapping[str, BinaryIO]) -> ServedTask:
@@ -211,7 +219,7 @@ class ServedTasks:
 
     def remove(self, name: str) -> ServedTask:
         """Removes a task from the server; its files stay. Raises `TaskNotServed`."""
-        with self._change_lock:
+        with self._changing(name):
             with self._lock:
                 task = self.get(name)
                 self._tasks = {other: t for other, t in self._tasks.items() if other != name}
@@ -237,6 +245,14 @@ class ServedTasks:
         finally:
             lease.end()
 
+    def without_root(self, text: str) -> str:
+        """Returns an error for clients, which names folders as they do: relative to the root."""
+        root = self._root or ""
+        for path in (os.path.realpath(root), os.path.abspath(root), root):
+            if os.path.isabs(path):
+                text = text.replace(path.rstrip("/") + "/", "")
+        return text
+
     def close(self) -> None:
         """Waits until all removed versions have left the bank."""
         self._remover.shutdown()
@@ -245,7 +261,7 @@ class ServedTasks:
         """Adds a task adapter to the bank as the next version of a task."""
         version = self._versions[name] + 1
         parent, number = posixpath.split(folder)
-        if number.isdecimal() and parent == posixpath.join(self._root or "", name):
+        if adapter_folders.is_version(number) and parent == posixpath.join(self._root or "", name):
             version = max(version, int(number))
         key, where = f"{name}@{version}", f"Task {name}:"
         description = self._bank.add(key, folder, lazy=lazy, label=where)
@@ -285,31 +301,38 @@ class ServedTasks:
         del self._lease_counts[key]
         if key in self._retired:
             self._retired.remove(key)
-            self._remover.submit(self._forget, key)
+            del self._folders[key]
+            self._remover.submit(self._bank.remove, key)
 
-    def _forget(self, key: str) -> None:
-        """Removes a version from the bank."""
-        self._bank.remove(key)
-        del self._folders[key]
+    @contextlib.contextmanager
+    def _changing(self, name: str) -> Iterator[None]:
+        """Lets one thread at a time change a task; raises UserError if another takes too long."""
+        with self._lock:
+            lock = self._change_locks.setdefault(name, threading.RLock())
+        if not lock.acquire(timeout=CHANGE_SECONDS):
+            raise UserError(f"Another change of task {name} takes over {CHANGE_SECONDS:g} seconds.")
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _remove_old_uploads(self, name: str) -> None:
         """Removes a task's uploads, except the last `keep_versions` and those that it serves."""
-        with self._change_lock:
-            task_folder = posixpath.join(self._require_root(), name)
-            numbers = sorted(adapter_folders.version_numbers(task_folder))
-            uploads = list(filter(_is_upload, (f"{task_folder}/{number}" for number in numbers)))
-            # A served folder may be a link to an upload.
-            served = set(map(os.path.realpath, list(self._folders.values())))
-            for folder in uploads[: -self._keep_versions]:
-                if os.path.realpath(folder) in served:
-                    continue
-                try:
-                    # The config first: if the process is killed now, the rest is no valid adapter.
-                    with contextlib.suppress(FileNotFoundError):
-                        files.remove(f"{folder}/{task_adapter.CONFIG_FILE}")
-                    files.rmtree(folder)
-                except OSError as error:
-                    logging.warning("%s cannot be removed: %s.", folder, files.reason(error))
+        task_folder = posixpath.join(self._require_root(), name)
+        numbers = sorted(adapter_folders.version_numbers(task_folder))
+        uploads = list(filter(_is_upload, (f"{task_folder}/{number}" for number in numbers)))
+        # A served folder may be a link to an upload.
+        served = set(map(os.path.realpath, list(self._folders.values())))
+        for folder in uploads[: -self._keep_versions]:
+            if os.path.realpath(folder) in served:
+                continue
+            try:
+                # The config first: if the process is killed now, the rest is no valid adapter.
+                with contextlib.suppress(FileNotFoundError):
+                    files.remove(f"{folder}/{task_adapter.CONFIG_FILE}")
+                files.rmtree(folder)
+            except OSError as error:
+                logging.warning("%s cannot be removed: %s.", folder, files.reason(error))
 
     def _require_root(self) -> str:
         if self._root is None:

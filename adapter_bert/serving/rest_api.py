@@ -17,7 +17,9 @@ import functools
 import hmac
 import json
 import os
+import threading
 import time
+from concurrent import futures
 from typing import (
     Any,
     AsyncGenerator,
@@ -68,6 +70,7 @@ _PAGE_HEADERS = {
 _OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")
 _UNEXPECTED = "internal error; see the server's log"
 _MAX_CHANGE_BYTES = 64 << 10  # For a change without an upload.
+_MAX_CHANGES = 32  # Further ones at the same time get status 503.
 _MIN_UPLOAD_RATE = 125_000  # Bytes per second: 1 Mbit/s.
 _MAX_LABELS = 100_000  # Of all instances of a request together: an answer of about 3 MB.
 
@@ -151,6 +154,8 @@ class RestApi:
         with open(_PAGE, encoding="utf-8") as reader:
             self._page_text = reader.read()
         self._queue = admission.Queue(limits.max_queue_rows, limits.answer_seconds)
+        self._listed: Tuple[List[registry.ServedTask], bytes] = [], _dump_json({"models": []})
+        self._changes = threading.Semaphore(_MAX_CHANGES)
         self._readers = admission.Readers(self._queue.count_work)
         self._metrics = prometheus.Metrics(
             queue_rows=lambda: len(self._queue),
@@ -182,9 +187,9 @@ class RestApi:
         ]
         handlers: Dict[Any, Callable] = {
             Refused: _handle_refused,
-            registry.TaskNotServed: _make_error_handler(404),
-            files.WriteError: _make_error_handler(507),
-            UserError: _make_error_handler(400),
+            registry.TaskNotServed: self._make_error_handler(404),
+            files.WriteError: self._make_error_handler(507),
+            UserError: self._make_error_handler(400),
             HTTPException: _handle_http_error,
             Exception: _handle_unexpected,
         }
@@ -222,6 +227,12 @@ class RestApi:
 
         return wrapped
 
+    def _make_error_handler(self, status: int) -> Callable:
+        async def failed(request, error):
+            return _error_response(status, self._tasks.without_root(str(error)))
+
+        return failed
+
     def _refusal(self, scope: Dict[str, Any]) -> Optional[Response]:
         """Returns an error response if a request's headers are not acceptable, or None."""
         size = len(scope["raw_path"]) + len(scope["query_string"])
@@ -249,6 +260,9 @@ class RestApi:
             if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
                 sentence = "expected the header Authorization: Bearer <token>"
                 return _error_response(401, sentence, {"www-authenticate": "Bearer"})
+        if any(n == b"content-encoding" and v.lower() != b"identity" for n, v in scope["headers"]):
+            sentence = "the body has a Content-Encoding: send it without compression"
+            return _error_response(415, sentence, {"accept-encoding": "identity"})
         return None
 
     async def page(self, request: Request) -> Response:
@@ -278,7 +292,10 @@ class RestApi:
     async def models(self, request: Request) -> Response:
         """Lists all tasks."""
         tasks = self._tasks.current()
-        return _json_response({"models": [{"name": task.name, **_summary(task)} for task in tasks]})
+        if self._listed[0] != tasks:  # Thousands of tasks have megabytes: kept for all clients.
+            models = [{"name": task.name, **_summary(task)} for task in tasks]
+            self._listed = tasks, _dump_json({"models": models})
+        return Response(self._listed[1], media_type="application/json")
 
     async def model(self, request: Request) -> Response:
         """Calls `status`, `put` or `delete`, by the request's method."""
@@ -324,7 +341,7 @@ class RestApi:
         else:
             self._check_length(request, _MAX_CHANGE_BYTES)
             body = await self._read_body(request, _MAX_CHANGE_BYTES)
-            task = await run_in_threadpool(self._put_folder, name, body)
+            task = await self._change(self._put_folder, name, body)
         logging.info("Task %s: serving version %d.", name, task.version)
         return _json_response({"name": name, **_summary(task)}, 201 if is_new else 200)
 
@@ -354,17 +371,42 @@ class RestApi:
             if set(uploads) != set(task_adapter.FILES):
                 present = ", ".join(sorted(form))[:100] or "none"
                 raise UserError(f"found {present}; expected {expected}")
-            return await run_in_threadpool(self._tasks.upload, name, uploads)
+            return await self._change(self._tasks.upload, name, uploads)
         finally:
             await form.close()
 
     async def delete(self, request: Request) -> Response:
         """Removes a task."""
         self._check_allows_changes()
-        task = await run_in_threadpool(self._tasks.remove, request.path_params["task"])
+        task = await self._change(self._tasks.remove, request.path_params["task"])
         self._metrics.remove_task(task.name)
         logging.info("Task %s is no longer served.", task.name)
         return _json_response({"name": task.name, "version": str(task.version)})
+
+    async def _change(self, change: Callable, *arguments: Any) -> registry.ServedTask:
+        """Calls a function of the registry in a thread of its own.
+
+        It may hang, as a network disk does: other changes and the end of the process do not wait.
+        """
+        if not self._changes.acquire(blocking=False):
+            raise Refused(503, f"{_MAX_CHANGES} changes are running already; try again later")
+        future: futures.Future[registry.ServedTask] = futures.Future()
+
+        def work():
+            try:
+                future.set_result(change(*arguments))
+            except Exception as error:
+                future.set_exception(error)
+            finally:
+                self._changes.release()
+
+        future.set_running_or_notify_cancel()  # A client may disconnect; the change is made.
+        threading.Thread(target=work, name="change", daemon=True).start()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), registry.CHANGE_SECONDS)
+        except asyncio.TimeoutError:
+            sentence = f"the change takes over {registry.CHANGE_SECONDS:g} seconds; it may follow"
+            raise Refused(504, sentence) from None
 
     def _check_allows_changes(self) -> None:
         if not self._allows_changes:
@@ -379,7 +421,11 @@ class RestApi:
                 body = await _while_queued(ticket, body, None)
                 start = time.perf_counter()
                 answer = self._answer(body, name, lease, ticket)
-                content = await _while_queued(ticket, answer, self._limits.answer_seconds)
+                watching = asyncio.ensure_future(_watch_client(request, ticket))
+                try:
+                    content = await _while_queued(ticket, answer, self._limits.answer_seconds)
+                finally:
+                    watching.cancel()
                 served = filter(self._tasks.__contains__, lease.names())
                 self._metrics.count_tasks(served, time.perf_counter() - start)
         except admission.Overloaded:
@@ -480,7 +526,7 @@ class RestApi:
                     raise _too_large_error(max_bytes)
                 yield chunk
         except ClientDisconnect:
-            raise Refused(400, "the client disconnected", closes_connection=True) from None
+            raise _disconnected_error() from None
 
     async def _in_time(self, reading: Awaitable, more_seconds: float = 0) -> Any:
         """Awaits the reading of a body, with a timeout."""
@@ -504,7 +550,7 @@ async def _while_queued(
     """Awaits a step of a request, unless the queue refuses the request first.
 
     Raises:
-      admission.Overloaded: the queue refused the request.
+      Exception: the ticket's, once the queue refused the request or its client disconnected.
       asyncio.TimeoutError: the step took more than `seconds`.
     """
     task = asyncio.ensure_future(awaitable)
@@ -515,10 +561,21 @@ async def _while_queued(
         if task.done():
             return task.result()
         if ticket.refused.done():
-            raise admission.Overloaded
+            raise ticket.refused.result()
         raise asyncio.TimeoutError
     finally:
         task.cancel()
+
+
+async def _watch_client(request: Request, ticket: admission.Ticket) -> None:
+    """Refuses a request, whose body has been read, as soon as its client disconnects."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    ticket.refuse(_disconnected_error())
+
+
+def _disconnected_error() -> Refused:
+    return Refused(400, "the client disconnected", closes_connection=True)
 
 
 def _too_large_error(max_bytes: int) -> Refused:
@@ -528,7 +585,7 @@ def _too_large_error(max_bytes: int) -> Refused:
 def _parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
     """Returns the JSON object in a body; raises UserError if it has other names."""
     try:
-        value = files.parse_json(body.decode("utf-8"), _reject_constant)
+        value = files.parse_json(body.decode("utf-8-sig"), _reject_constant)
     except ValueError as error:
         raise UserError(f"the body is not valid JSON ({error})") from None
     if not isinstance(value, dict) or set(value) - names:
@@ -665,13 +722,6 @@ async def _handle_refused(request, error: Refused) -> Response:
     if error.status == 503:
         headers["retry-after"] = "1"
     return _error_response(error.status, str(error), headers)
-
-
-def _make_error_handler(status: int) -> Callable:
-    async def failed(request, error):
-        return _error_response(status, str(error))
-
-    return failed
 
 
 async def _handle_http_error(request: Request, error: HTTPException) -> Response:
