@@ -20,7 +20,7 @@ import re
 import tempfile
 from typing import Any, Optional, Tuple
 
-from adapter_bert.common import cli, files, paths
+from adapter_bert.common import cli, configs, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import checkpoints
@@ -131,6 +131,7 @@ def run(values):
         setup = finetuning.set_up_evaluation(config, start, folder)
         bert = setup.bert.config
         encoder_features.check_layers(config.layers, bert.num_hidden_layers)
+        configs.check_pairs(bert, texts.fields, f"--input_file={config.input_file}")
         if not start.adapter:
             checkpoints.check_plain(setup.bert.init_checkpoint)
         # `_` keeps the checkpoint alive that the estimator reads.

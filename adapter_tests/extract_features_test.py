@@ -311,6 +311,15 @@ class RefusalsTest(ExtractionTestCase):
         os.mkdir(self.path("input.txt"))
         self.refuse(["--input_file", "input.txt", "file"])
 
+    def test_pairs_need_a_second_segment_id(self):
+        bert = tiny.write_bert(self.path("one_type"), type_vocab_size=1)
+        flags = ["--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"), "--layers=-1"]
+        flags += ["--bert_config_file=" + os.path.join(bert, "bert_config.json")]
+        self.write(["a dog", "a cat ||| sees the dog"])
+        self.refuse(["input.txt", "text and text_b", "type_vocab_size 1"], *flags)
+        self.write(["a dog", "a cat"])
+        self.extract("out.jsonl", *flags)
+
     def test_invalid_flags_are_refused(self):
         self.write(TEXTS)
         self.refuse(["--layers", "no layer -6", "-5 to -1", "0 to 4"], "--layers=-1,-6")

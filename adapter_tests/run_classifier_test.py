@@ -401,6 +401,12 @@ class BadInputTest(ScriptTestCase):
         ignored = [full, "16 tensors of adapters that this model would ignore"]
         self.refuse_all([(["--init_checkpoint=" + full, "--tuning=full"], ignored)])
 
+    def test_pairs_need_a_second_segment_id(self):
+        bert = tiny.write_bert(os.path.join(self.folder, "one_type"), type_vocab_size=1)
+        flags = ["--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt")]
+        flags += ["--bert_config_file=" + os.path.join(bert, "bert_config.json")]
+        self.refuse_all([(flags, ["MRPC", "text and text_b", "type_vocab_size 1"])])
+
     def test_mismatched_vocabularies_are_refused(self):
         longer, cased = (
             write(os.path.join(self.folder, name), "\n".join([*tiny.VOCABULARY[:-2], *more]) + "\n")

@@ -220,6 +220,12 @@ class Version1Test(SquadTestCase):
         self.refuse(["--predict_file is required"], "--predict_file=", "--vocab_file=none.txt")
         self.assertFalse(os.path.exists(self.output_dir))
 
+    def test_questions_need_a_second_segment_id(self):
+        bert = tiny.write_bert(os.path.join(self.folder, "one_type"), type_vocab_size=1)
+        flags = ["--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"), "--do_train"]
+        flags += ["--bert_config_file=" + os.path.join(bert, "bert_config.json")]
+        self.refuse(["question and context", "type_vocab_size 1"], *flags)
+
     def test_invalid_flags_and_files_are_refused(self):
         unlabelled = self.write_unlabelled()
         wordless = os.path.join(self.folder, "wordless.json")

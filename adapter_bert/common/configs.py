@@ -10,7 +10,7 @@ import math
 import numbers
 import re
 from collections import OrderedDict
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
@@ -195,6 +195,21 @@ def check_config(config: BertConfig) -> None:
             f"initializer_range of the BERT config must be 0 or more, but is {stddev!r}."
         )
     check_activation(config.hidden_act)
+
+
+def check_pairs(config: BertConfig, fields: Sequence[str], where: str) -> None:
+    """Raises UserError if an example has two texts and the BERT has a single segment id.
+
+    Args:
+      config: `BertConfig`.
+      fields: the names of an example's texts.
+      where: begins the error.
+    """
+    if len(fields) > 1 and config.type_vocab_size < 2:
+        raise UserError(
+            f"{where} has {' and '.join(fields)}, but the BERT has type_vocab_size"
+            f" {config.type_vocab_size}; expected a BERT with 2 segment ids."
+        )
 
 
 def check_architecture(fields: Dict[str, Any]) -> None:

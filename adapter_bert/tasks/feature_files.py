@@ -68,6 +68,9 @@ class TextFile:
     Args:
       path: of a UTF-8 file.
 
+    Attributes:
+      fields: the names of an example's texts.
+
     Raises:
       UserError: the file cannot be read twice or is empty, or a line is blank, is not UTF-8 or has
         a NUL byte.
@@ -80,7 +83,9 @@ class TextFile:
                 files.size(path)  # Iterating over a remote file hides its errors.
         elif files.exists(path) and not os.path.isfile(path):
             raise UserError(f"--input_file={path}: expected a regular file, as it is read twice.")
-        self._length = sum(1 for _ in self)
+        is_pair = [example.text_b is not None for example in self]
+        self._length = len(is_pair)
+        self.fields = ("text", "text_b") if any(is_pair) else ("text",)
         if not self._length:
             raise UserError(f"--input_file={path}: the file is empty; expected one text per line.")
 

@@ -308,6 +308,10 @@ def _texts_and_backbone(setup):
 
 def check(setup: Setup, task: Task) -> None:
     """Raises UserError if --adapter, or a task's tensors in --init_checkpoint, do not fit."""
+    kind = task_kinds.get(task.kind)
+    configs.check_pairs(
+        setup.bert.config, kind.fields[: kind.num_required], f"A task of {kind.name}"
+    )
     description = describe(setup, task, {})
     trained_shapes = task_adapter.shapes(description)
     checkpoints.check_shapes(setup.bert.init_checkpoint, trained_shapes)
@@ -406,6 +410,7 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         could not be saved, the data does not fit the training's, or overwriting would remove an
         input of the run.
     """
+    configs.check_pairs(setup.bert.config, data.fields, f"The data of {task.name}")
     config, output = setup.config, OutputDir(setup.run.output_dir)
     is_training, run = "train" in setup.stages, setup.run
     training: Dict[str, Any] = dict(data.settings)
