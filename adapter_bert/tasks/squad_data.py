@@ -20,6 +20,7 @@ from adapter_bert.common.errors import UserError
 _NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
 _HINT = "for SQuAD 2.0, set --version_2_with_negative"
 _MAX_DEPTH = 50  # SQuAD's nesting is 9 levels deep.
+_PART_LENGTH = 1 << 16  # Bytes, as in ijson.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
@@ -178,8 +179,7 @@ def _items_of_data(reader):
     """Yields the items of the list "data" in a JSON object, each as soon as it is complete."""
     depth, key, in_data, builder = 0, None, False, None
     keys: List[Set[str]] = []  # Of each open object, the outermost first.
-    # Without use_float, ijson crashes the process on a number of thousands of digits.
-    for event, value in ijson.basic_parse(reader, use_float=True):
+    for event, value in _json_events(reader):
         if event.startswith("start"):
             depth += 1
             if depth > _MAX_DEPTH:
@@ -199,6 +199,28 @@ def _items_of_data(reader):
             if depth == 2:
                 yield builder.value
                 builder = None
+
+
+def _json_events(reader) -> Iterator[Tuple[str, Any]]:
+    """Yields the events of a JSON file in time linear in its length.
+
+    ijson reads a text again from its start whenever it gets the next part of it. So the parts
+    double in length until the text ends.
+    """
+    events = ijson.sendable_list()
+    # Without use_float, ijson crashes the process on a number of thousands of digits.
+    parser = ijson.basic_parse_coro(events, use_float=True)
+    length = _PART_LENGTH
+    content = True
+    while content:
+        content = reader.read(length)
+        if content:
+            parser.send(content)
+        else:
+            parser.close()
+        yield from events
+        length = _PART_LENGTH if events else 2 * length
+        del events[:]
 
 
 def _check_keys(keys: List[Set[str]], event: str, value: Any) -> None:

@@ -112,11 +112,14 @@ class _Paragraph(NamedTuple):
     word_of: List[int]  # Token → its word.
     first_of: List[int]  # Word → its first token; the last entry is the number of tokens.
     spans_of: Callable[[str], token_spans.TokenSpans]  # Word's text → its tokens' characters.
+    chars: List[Tuple[int, int]]  # Filled on first use, by `token_to_chars`.
 
-    def token_to_chars(self) -> Iterator[Tuple[int, int]]:
-        """Yields each token's characters (start, end) in its word."""
-        for word in self.words:
-            yield from zip(*self.spans_of(word))
+    def token_to_chars(self) -> List[Tuple[int, int]]:
+        """Returns each token's characters (start, end) in its word."""
+        if not self.chars:
+            for word in self.words:
+                self.chars.extend(zip(*self.spans_of(word)))
+        return self.chars
 
 
 class Window(NamedTuple):
@@ -173,7 +176,7 @@ def _tokenize_words(words: List[str], pieces_of, spans_of) -> _Paragraph:
         tokens.extend(parts)
         word_of.extend([index] * len(parts))
     first_of.append(len(tokens))
-    return _Paragraph(words, tokens, word_of, first_of, spans_of)
+    return _Paragraph(words, tokens, word_of, first_of, spans_of, [])
 
 
 def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int]]:
@@ -227,6 +230,8 @@ def is_ordinary(word: str) -> bool:
     """
     if len(word) > _MAX_ORDINARY_LENGTH:
         return False
+    if word.isascii():
+        return True
     num_without_case = sum(unicodedata.category(char) == "Lo" for char in word)
     return num_without_case <= _MAX_LETTERS_WITHOUT_CASE
 
@@ -368,7 +373,7 @@ def window_features(
     query, paragraph = question.query, question.paragraph
     offset = len(query) + 2
     best_windows = max_context([(window.start, window.length) for window in question.windows])
-    token_to_chars = list(paragraph.token_to_chars())
+    token_to_chars = paragraph.token_to_chars()
     features = []
     for index, window in enumerate(question.windows):
         covered = slice(window.start, window.start + window.length)

@@ -33,11 +33,15 @@ def token_to_chars(word: str, tokens: Sequence[str], tokenizer) -> TokenSpans:
         ranges = _find_in_order(map(_letters_of_token, tokens), "".join(letters))
     else:
         is_plain = word.isascii() and word.isprintable()  # Each character is one letter.
+        if is_plain and len(tokens) == 1:  # Most words; the rest gives the same.
+            return TokenSpans([0], [len(word)])
         letters = word if is_plain else [_basic_letters(char, basic) for char in word]
         lengths = list(map(len, basic.tokenize(word)))
         ranges = _wordpiece_ranges(tokens, lengths, tokenizer.wordpiece_tokenizer.unk_token)
     # Letter → its character, and the end of the text.
-    char_of = [index for index, each in enumerate(letters) for _ in each] + [len(word)]
+    char_of: Sequence[int] = range(len(word) + 1)
+    if letters is not word:
+        char_of = [index for index, each in enumerate(letters) for _ in each] + [len(word)]
     spans = TokenSpans([], [])
     for start, end in ranges:
         last = char_of[end - 1] + 1 if start < end else char_of[start]
