@@ -233,11 +233,6 @@ def convert_ids_to_tokens(inv_vocab: Dict[int, str], ids: Iterable[int]) -> List
     return convert_by_vocab(inv_vocab, ids)
 
 
-def join_pieces(pieces: Iterable[str]) -> str:
-    """Returns SentencePiece's `pieces` as text without spaces, which they encode as U+2581."""
-    return "".join(pieces).replace("\u2581", "")
-
-
 def whitespace_tokenize(text: str) -> List[str]:
     """Returns the parts of `text` between runs of white space, without empty strings."""
     return text.split()

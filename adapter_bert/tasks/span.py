@@ -57,7 +57,7 @@ class Span(task_kinds.TaskKind):
 
     def request_reader(self, description, tokenizer, where):
         """Returns a function that encodes a question and its context as windows."""
-        limits, settings = _trained_settings(description, tokenizer, where)
+        limits, settings = _trained_settings(description, where)
 
         def read(question, context):
             starts, words = squad_data.words_of(context)
@@ -113,27 +113,13 @@ def _answer(starts, words, windows, outputs, settings):
         return {"answer": "", "probability": 0.0, "start": 0, "end": 0}
     odds = {entry["text"]: entry["probability"] for entry in best.nbest}
     probability = task_kinds.round_float(odds.get(best.text, 0.0))
-    start, end = _characters(best, starts, words)
+    start, end = 0, 0
+    if best.text:
+        start, end = (starts[word] + at for word, at in zip(best.words, best.characters))
     return {"answer": best.text, "probability": probability, "start": start, "end": end}
 
 
-def _characters(answer, starts, words):
-    """Returns the characters [start, end) of an answer in its context; (0, 0) for no answer."""
-    if not answer.text:
-        return 0, 0
-    first, last = answer.words
-    # The answer's words, joined by spaces as in `answer`, and their characters' offsets.
-    joined = " ".join(words[first : last + 1])
-    offsets = [
-        starts[index] + offset
-        for index in range(first, last + 1)
-        for offset in range(len(words[index]) + 1)
-    ]
-    start = joined.find(answer.text)
-    return offsets[start], offsets[start + len(answer.text) - 1] + 1
-
-
-def _trained_settings(description, tokenizer, where):
+def _trained_settings(description, where):
     """Returns (`squad_features.Limits`, `squad_answers.AnswerSettings`) of a task's training."""
     try:
         trained = squad_features.trained_settings(description.training)
@@ -144,9 +130,8 @@ def _trained_settings(description, tokenizer, where):
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     settings = squad_answers.AnswerSettings(
-        do_lower_case=description.do_lower_case,
         version_2_with_negative=version_2,
-        sentencepiece=tokenizer.wordpiece_tokenizer is None,
+        exact=True,
         **answers,
     )
     return limits, settings

@@ -5,31 +5,29 @@ functions read are keyword arguments. S is the length of a row.
 """
 
 import collections
-import functools
 import json
 import math
-import unicodedata
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
 
 import tokenization
 from adapter_bert.common import files, task_kinds
-from adapter_bert.tasks.squad_features import InputFeatures
+from adapter_bert.tasks.squad_features import InputFeatures, is_ordinary
 
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
 
 # The odds of "no answer" for a question without any candidate span.
 _NO_CANDIDATE_ODDS = 1e6
 
-# Control characters, format characters and lone surrogates: SentencePiece's normalizers drop them,
-# replace them by spaces or keep them.
-_INVISIBLE_CATEGORIES = ("Cc", "Cf", "Cs")
-
 
 class AnswerSettings(NamedTuple):
-    """How answers are chosen: BERT's flags, and whether the tokenizer is SentencePiece."""
+    """How answers are chosen: BERT's flags.
+
+    If `exact`, an answer's text has the characters of its tokens. Otherwise this holds for texts
+    without blanks, and `get_final_text` locates answers of ordinary words, as in BERT.
+    """
 
     n_best_size: int = 20
     max_answer_length: int = 30
@@ -37,7 +35,7 @@ class AnswerSettings(NamedTuple):
     version_2_with_negative: bool = False
     null_score_diff_threshold: float = 0.0
     verbose_logging: bool = False
-    sentencepiece: bool = False
+    exact: bool = False
 
 
 def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
@@ -66,12 +64,14 @@ class Answer(NamedTuple):
       nbest: list of dicts with text, probability, start_logit and end_logit, the best first.
       null_odds: float, the score of "no answer" minus that of the best span; None for SQuAD 1.1.
       words: indices of the first and the last word that contain the text; None for no answer.
+      characters: the text's start in the first word, and its end in the last; None for no answer.
     """
 
     text: str
     nbest: list
     null_odds: Optional[float]
     words: Optional[Tuple[int, int]] = None
+    characters: Optional[Tuple[int, int]] = None
 
 
 # BERT's script writes this word if there is no candidate span.
@@ -195,7 +195,7 @@ def choose_answer(
     ]
     if not null_span:
         text, span = nbest[0]
-        return Answer(text, entries, None, _words_of(span))
+        return Answer(text, entries, None, _words_of(span), _characters_of(span, doc_tokens))
     best = next(((text, span) for text, span in nbest if text), None)
     if best is None:
         return Answer("", entries, _NO_CANDIDATE_ODDS)
@@ -203,7 +203,7 @@ def choose_answer(
     odds = null_span.score - span.start_logit - span.end_logit
     if odds > settings.null_score_diff_threshold:
         return Answer("", entries, odds)
-    return Answer(text, entries, odds, _words_of(span))
+    return Answer(text, entries, odds, _words_of(span), _characters_of(span, doc_tokens))
 
 
 def _words_of(span: _Span) -> Tuple[int, int]:
@@ -211,6 +211,17 @@ def _words_of(span: _Span) -> Tuple[int, int]:
     assert span.feature is not None
     words = span.feature.token_to_orig_map
     return words[span.first], words[span.last]
+
+
+def _characters_of(span: _Span, doc_tokens: List[str]) -> Tuple[int, int]:
+    """Returns a `_Span`'s start in its first word, and its end in its last."""
+    assert span.feature is not None
+    characters = span.feature.token_to_chars
+    start, end = characters[span.first][0], characters[span.last][1]
+    first, last = _words_of(span)
+    if first == last and start == end:  # A space of SentencePiece stands for its word.
+        return 0, len(doc_tokens[last])
+    return start, end
 
 
 def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSettings) -> List[_Span]:
@@ -246,56 +257,27 @@ def _distinct_texts(
 ) -> List[Tuple[str, _Span]]:
     """Returns the first n of the `_Span`s with distinct texts: list of (text, span)."""
     span_by_text = {}
-    align = functools.lru_cache(maxsize=None)(_Alignment)  # Spans share words, which may be long.
     for span in spans:
         if len(span_by_text) >= settings.n_best_size:
             break
-        text = _text_of(span, doc_tokens, settings, align)
+        text = _text_of(span, doc_tokens, settings)
         span_by_text.setdefault(text, span)
     return list(span_by_text.items())
 
 
-def _text_of(
-    span: _Span, doc_tokens: List[str], settings: AnswerSettings, align: Callable[..., "_Alignment"]
-) -> str:
-    """Returns a `_Span`'s text in the paragraph; `align` returns an `_Alignment`."""
+def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> str:
+    """Returns a `_Span`'s text in the paragraph."""
     if span.feature is None:
         return ""
     first, last = _words_of(span)
-    original = " ".join(doc_tokens[first : last + 1])
-    tokens = span.feature.tokens[span.first : span.last + 1]
-    if settings.sentencepiece:
-        return _text_of_pieces(tokens, original, settings)
-    joined = " ".join(tokens).replace(" ##", "").replace("##", "")
-    text = " ".join(joined.split())
-    return align(original, settings.do_lower_case).find(text, settings.verbose_logging)
-
-
-def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) -> str:
-    """Returns the part of a text that SentencePiece's pieces cover; all of it if not found.
-
-    SentencePiece may have normalized characters, so both sides are normalized before comparing.
-    """
-    joined = tokenization.join_pieces(tokens)
-    target = "".join(_normalize_char(char, settings.do_lower_case) for char in joined)
-    parts = [_normalize_char(char, settings.do_lower_case) for char in original]
-    start = "".join(parts).find(target)
-    if start < 0 or not target:
-        if settings.verbose_logging:
-            logging.info("Not found: %r in %r.", joined, original)
-        return original
-    char_indices = [index for index, part in enumerate(parts) for _ in part]
-    return original[char_indices[start] : char_indices[start + len(target) - 1] + 1]
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _normalize_char(char: str, do_lower_case: bool) -> str:
-    """Returns a character's normalized letters and marks, "" for an invisible one."""
-    text = unicodedata.normalize("NFKD", char)
-    visible = [
-        c for c in text if not c.isspace() and unicodedata.category(c) not in _INVISIBLE_CATEGORIES
-    ]
-    return "".join(visible).casefold() if do_lower_case else "".join(visible)
+    words = " ".join(doc_tokens[first : last + 1])
+    if settings.exact or not (is_ordinary(doc_tokens[first]) and is_ordinary(doc_tokens[last])):
+        start, end = _characters_of(span, doc_tokens)
+        return words[start : len(words) - len(doc_tokens[last]) + end]
+    joined = " ".join(span.feature.tokens[span.first : span.last + 1])
+    text = " ".join(joined.replace(" ##", "").replace("##", "").split())
+    verbose = settings.verbose_logging
+    return get_final_text(text, words, settings.do_lower_case, verbose_logging=verbose)
 
 
 def get_final_text(
@@ -317,42 +299,25 @@ def get_final_text(
     Returns:
       str; all of orig_text if the answer cannot be aligned.
     """
-    return _Alignment(orig_text, do_lower_case).find(pred_text, verbose_logging)
 
+    def unknown(reason):
+        if verbose_logging:
+            logging.info("%s: %r in %r.", reason, pred_text, orig_text)
+        return orig_text
 
-class _Alignment:
-    """Maps positions in a tokenized text to the text itself, see `get_final_text`."""
-
-    def __init__(self, text: str, do_lower_case: bool):
-        self._text = text
-        self._tokenized = " ".join(_basic_tokenizer(do_lower_case).tokenize(text))
-        self._in_original = [index for index, char in enumerate(text) if char != " "]
-        in_tokens = [index for index, char in enumerate(self._tokenized) if char != " "]
-        self._is_aligned = len(self._in_original) == len(in_tokens)
-        self._counts = {index: count for count, index in enumerate(in_tokens)}
-
-    def find(self, pred_text: str, verbose_logging: bool) -> str:
-        """Returns the part of the text that predicted tokens cover."""
-
-        def unknown(reason):
-            if verbose_logging:
-                logging.info("%s: %r in %r.", reason, pred_text, self._text)
-            return self._text
-
-        start = self._tokenized.find(pred_text)
-        if start < 0:
-            return unknown("Not found")
-        if not self._is_aligned:
-            return unknown("Lengths without spaces differ")
-        first, last = (self._counts.get(at) for at in (start, start + len(pred_text) - 1))
-        if first is None or last is None:
-            return unknown("Not at a character boundary")
-        return self._text[self._in_original[first] : self._in_original[last] + 1]
-
-
-@functools.lru_cache(maxsize=2)
-def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
-    return tokenization.BasicTokenizer(do_lower_case)
+    tokenized = " ".join(tokenization.BasicTokenizer(do_lower_case).tokenize(orig_text))
+    start = tokenized.find(pred_text)
+    if start < 0:
+        return unknown("Not found")
+    in_original = [index for index, char in enumerate(orig_text) if char != " "]
+    in_tokens = [index for index, char in enumerate(tokenized) if char != " "]
+    if len(in_original) != len(in_tokens):
+        return unknown("Lengths without spaces differ")
+    counts = {index: count for count, index in enumerate(in_tokens)}
+    first, last = (counts.get(at) for at in (start, start + len(pred_text) - 1))
+    if first is None or last is None:
+        return unknown("Not at a character boundary")
+    return orig_text[in_original[first] : in_original[last] + 1]
 
 
 def softmax(scores: List[float]) -> List[float]:

@@ -20,6 +20,7 @@ from adapter_bert.common.errors import UserError
 _NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
 _HINT = "for SQuAD 2.0, set --version_2_with_negative"
 _MAX_DEPTH = 50  # SQuAD's nesting is 9 levels deep.
+_PART_LENGTH = 1 << 16  # Bytes, as in ijson.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
@@ -34,6 +35,8 @@ class SquadExample:
       orig_answer_text: str, "" for no answer; None if unknown.
       start_position, end_position: int, indices of the answer's first and last word; -1 for no
         answer; None if unknown.
+      start_offset, end_offset: int, the answer's first character in its first word, and the end of
+        the answer in its last word; None if they are to be found in the words.
       is_impossible: bool, whether the paragraph does not answer the question (SQuAD 2.0).
     """
 
@@ -44,6 +47,8 @@ class SquadExample:
     start_position: Optional[int] = None
     end_position: Optional[int] = None
     is_impossible: bool = False
+    start_offset: Optional[int] = None
+    end_offset: Optional[int] = None
 
 
 def read_squad_examples(
@@ -174,8 +179,7 @@ def _items_of_data(reader):
     """Yields the items of the list "data" in a JSON object, each as soon as it is complete."""
     depth, key, in_data, builder = 0, None, False, None
     keys: List[Set[str]] = []  # Of each open object, the outermost first.
-    # Without use_float, ijson crashes the process on a number of thousands of digits.
-    for event, value in ijson.basic_parse(reader, use_float=True):
+    for event, value in _json_events(reader):
         if event.startswith("start"):
             depth += 1
             if depth > _MAX_DEPTH:
@@ -195,6 +199,28 @@ def _items_of_data(reader):
             if depth == 2:
                 yield builder.value
                 builder = None
+
+
+def _json_events(reader) -> Iterator[Tuple[str, Any]]:
+    """Yields the events of a JSON file in time linear in its length.
+
+    ijson reads a text again from its start whenever it gets the next part of it. So the parts
+    double in length until the text ends.
+    """
+    events = ijson.sendable_list()
+    # Without use_float, ijson crashes the process on a number of thousands of digits.
+    parser = ijson.basic_parse_coro(events, use_float=True)
+    length = _PART_LENGTH
+    content = True
+    while content:
+        content = reader.read(length)
+        if content:
+            parser.send(content)
+        else:
+            parser.close()
+        yield from events
+        length = _PART_LENGTH if events else 2 * length
+        del events[:]
 
 
 def _check_keys(keys: List[Set[str]], event: str, value: Any) -> None:
@@ -281,9 +307,41 @@ def _locate(
     first, last = (
         bisect.bisect_right(starts, where) - 1 for where in (offset, offset + len(text) - 1)
     )
-    # As in BERT, words are compared instead of characters, so that spacing does not matter. An
-    # answer that contains other white space, such as U+00A0, is not found.
-    answer_text, words = " ".join(text.split()), " ".join(doc_tokens[first : last + 1])
-    if not answer_text or first < 0 or answer_text not in words:
+    if first < 0:
         return None
-    return {"orig_answer_text": text, "start_position": first, "end_position": last}
+    place = find_in_words(text, doc_tokens[first : last + 1], offset - starts[first])
+    if place is None:
+        return None
+    names = ("start_position", "end_position", "start_offset", "end_offset")
+    values = (first + place[0], first + place[1], *place[2:])
+    return {"orig_answer_text": text, **dict(zip(names, values))}
+
+
+def find_in_words(
+    text: str, words: List[str], expected: int
+) -> Optional[Tuple[int, int, int, int]]:
+    """Returns an answer's first and last word, its start in the first and its end in the last.
+
+    As in BERT, words are compared instead of characters, so that spacing does not matter. An answer
+    that contains other white space, such as U+00A0, is not found.
+
+    Args:
+      text: str, the answer.
+      words: list of str.
+      expected: int, the answer's index in the words joined by spaces. If it is not there, the
+        nearest occurrence counts.
+
+    Returns:
+      Four ints; None if the words do not contain the answer.
+    """
+    answer, joined = " ".join(text.split()), " ".join(words)
+    before = joined.rfind(answer, 0, max(0, expected + len(answer)))
+    after = joined.find(answer, max(0, expected))
+    starts = [index for index in (before, after) if index >= 0]
+    if not answer or not starts:
+        return None
+    start = min(starts, key=lambda index: abs(index - expected))
+    end = start + len(answer)
+    first, last = (joined.count(" ", 0, index) for index in (start, end))
+    starts_of_words = [joined.rfind(" ", 0, index) + 1 for index in (start, end)]
+    return first, last, start - starts_of_words[0], end - starts_of_words[1]

@@ -4,20 +4,23 @@ Names, positional arguments and results are those of BERT's run_squad.py. A para
 long for a row is read in overlapping windows, each together with the question.
 """
 
+import bisect
 import dataclasses
-import re
+import functools
+import unicodedata
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from absl import logging
 
-import tokenization
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import squad_data
+from adapter_bert.tasks import squad_data, token_spans
 
 FIRST_UNIQUE_ID = 1000000000
 _PROGRESS_EVERY = 10000
 _MAX_CACHED_WORDS = 100000  # Words whose pieces are cached.
+# Of SQuAD's words: "leftist/communist/nationalist" has 30 characters, Chinese names have fewer.
+_MAX_ORDINARY_LENGTH, _MAX_LETTERS_WITHOUT_CASE = 30, 10
 _TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
@@ -37,6 +40,8 @@ class InputFeatures:
       start_position, end_position: int, positions of the answer's first and last token; 0, [CLS],
         if the window does not contain it; None if unknown.
       is_impossible: bool.
+      token_to_chars: dict from the position of a paragraph's token to its characters (start, end)
+        in its word.
     """
 
     unique_id: int
@@ -51,6 +56,7 @@ class InputFeatures:
     start_position: Optional[int] = None
     end_position: Optional[int] = None
     is_impossible: Optional[bool] = None
+    token_to_chars: Dict[int, Tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64  # BERT's defaults.
@@ -105,6 +111,15 @@ class _Paragraph(NamedTuple):
     tokens: List[str]
     word_of: List[int]  # Token → its word.
     first_of: List[int]  # Word → its first token; the last entry is the number of tokens.
+    spans_of: Callable[[str], token_spans.TokenSpans]  # Word's text → its tokens' characters.
+    chars: List[Tuple[int, int]]  # Filled on first use, by `token_to_chars`.
+
+    def token_to_chars(self) -> List[Tuple[int, int]]:
+        """Returns each token's characters (start, end) in its word."""
+        if not self.chars:
+            for word in self.words:
+                self.chars.extend(zip(*self.spans_of(word)))
+        return self.chars
 
 
 class Window(NamedTuple):
@@ -136,10 +151,13 @@ def tokenize_questions(
       UserError: `limits` are too small; see `check_limits`.
     """
     check_limits(limits)
-    paragraph, pieces = None, {}
+    cached = functools.lru_cache(_MAX_CACHED_WORDS)
+    pieces_of = cached(lambda word: tuple(tokenizer.tokenize(word)))
+    spans_of = cached(lambda word: token_spans.token_to_chars(word, pieces_of(word), tokenizer))
+    paragraph = None
     for example in examples:
         if paragraph is None or paragraph.words is not example.doc_tokens:
-            paragraph = _tokenize_words(example.doc_tokens, tokenizer, pieces)
+            paragraph = _tokenize_words(example.doc_tokens, pieces_of, spans_of)
         query = list(tokenizer.tokenize(example.question_text))[: limits.max_query_length]
         spans = doc_spans(len(paragraph.tokens), limits.max_seq_length - len(query) - 3, limits)
         answer = None
@@ -149,20 +167,16 @@ def tokenize_questions(
         yield Tokenized(example, query, paragraph, windows)
 
 
-def _tokenize_words(words: List[str], tokenizer, pieces) -> _Paragraph:
-    """Returns the `_Paragraph` of a list of words; `pieces` caches the pieces of words."""
-    if len(pieces) > _MAX_CACHED_WORDS:
-        pieces.clear()
+def _tokenize_words(words: List[str], pieces_of, spans_of) -> _Paragraph:
+    """Returns the `_Paragraph` of a list of words, from the pieces and their spans of a word."""
     tokens, word_of, first_of = [], [], []
     for index, word in enumerate(words):
-        parts = pieces.get(word)
-        if parts is None:
-            parts = pieces[word] = tuple(tokenizer.tokenize(word))
+        parts = pieces_of(word)
         first_of.append(len(tokens))
         tokens.extend(parts)
         word_of.extend([index] * len(parts))
     first_of.append(len(tokens))
-    return _Paragraph(words, tokens, word_of, first_of)
+    return _Paragraph(words, tokens, word_of, first_of, spans_of, [])
 
 
 def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int]]:
@@ -181,64 +195,45 @@ def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int
 
 
 def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]:
-    """Returns the paragraph's tokens (first, last) of the answer; () if there is no answer."""
+    """Returns the paragraph's tokens (first, last) of the answer; () if there is no answer.
+
+    They are those of its characters. If they are not the tokens of the answer alone, ordinary
+    words are labelled as in BERT, as a whole: for "8" in "20-18", the tokens "20 - 18".
+    """
     if example.is_impossible:
         return ()
-    first = paragraph.first_of[example.start_position]
-    last = paragraph.first_of[example.end_position + 1] - 1
-    answer = list(tokenizer.tokenize(example.orig_answer_text))
-    # A tokenizer of the user may lack the attribute.
-    if getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is None:
-        return improve_span_of_pieces(paragraph.tokens, first, last, answer)
-    return improve_answer_span(paragraph.tokens, first, last, answer)
+    first_word, last_word = example.start_position, example.end_position
+    start, end = example.start_offset, example.end_offset
+    whole = paragraph.first_of[first_word], paragraph.first_of[last_word + 1] - 1
+    if start is None:  # An example of the user.
+        words = paragraph.words[first_word : last_word + 1]
+        place = squad_data.find_in_words(example.orig_answer_text, words, 0)
+        if place is None:
+            return whole
+        first_word, last_word, start, end = first_word + place[0], first_word + place[1], *place[2:]
+    words = paragraph.words[first_word], paragraph.words[last_word]
+    first, last = (paragraph.first_of[index] for index in (first_word, last_word))
+    first += bisect.bisect_right(paragraph.spans_of(words[0]).ends, start)
+    last += bisect.bisect_left(paragraph.spans_of(words[1]).starts, end) - 1
+    is_wordpiece = getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is not None
+    if is_wordpiece and all(map(is_ordinary, words)):
+        answer = list(tokenizer.tokenize(example.orig_answer_text))
+        return (first, last) if paragraph.tokens[first : last + 1] == answer else whole
+    return (first, last) if first <= last else whole
 
 
-def improve_answer_span(
-    tokens: List[str], first: int, last: int, answer: List[str]
-) -> Tuple[int, int]:
-    """Returns the tokens within first..last that match the answer exactly; otherwise first..last.
+def is_ordinary(word: str) -> bool:
+    """Returns whether a word is not a long text without blanks, as in Chinese or Thai.
 
-    A word may be longer than the answer. In "the Japanese-American", tokenized as "the japanese -
-    american", the answer "Japanese" is one token of the last word. The answer "Japan" matches no
-    token, so the whole word stands for it.
-
-    Args:
-      tokens: list of the paragraph's tokens.
-      first, last: int, the tokens of the answer's words.
-      answer: list of the tokens of the answer's text.
-
-    Returns:
-      (first, last).
+    Where an answer's tokens are not those of its text, BERT uses whole words. For ordinary words,
+    so do we, for equal labels and predictions. SQuAD has no others.
     """
-    for start in range(first, last - len(answer) + 2):
-        if answer and tokens[start : start + len(answer)] == answer:
-            return start, start + len(answer) - 1
-    return first, last
-
-
-def improve_span_of_pieces(
-    tokens: List[str], first: int, last: int, answer: List[str]
-) -> Tuple[int, int]:
-    """Returns the shortest span of SentencePiece tokens within first..last that has the answer.
-
-    Texts are compared instead of tokens, as an answer alone may have other pieces than inside a
-    word. In "(1985)", with the pieces "▁ ( 19 85 )", the answer "▁1985" is the third and fourth. In
-    "▁1985" the answer "▁85" is the whole piece.
-    """
-    joined = tokenization.join_pieces
-    target = joined(answer)
-    if not target:
-        return first, last
-    token_of = [index for index in range(first, last + 1) for _ in joined(tokens[index])]
-    spans = [
-        (token_of[match.start()], token_of[match.start() + len(target) - 1])
-        for match in re.finditer(f"(?={re.escape(target)})", joined(tokens[first : last + 1]))
-    ]
-    return min(
-        spans,
-        key=lambda span: len(joined(tokens[span[0] : span[1] + 1])),
-        default=(first, last),
-    )
+    if len(word) > _MAX_ORDINARY_LENGTH:
+        return False
+    if word.isascii():
+        return True
+    num_without_case = sum(unicodedata.category(char) == "Lo" for char in word)
+    return num_without_case <= _MAX_LETTERS_WITHOUT_CASE
 
 
 def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: int) -> Window:
@@ -378,6 +373,7 @@ def window_features(
     query, paragraph = question.query, question.paragraph
     offset = len(query) + 2
     best_windows = max_context([(window.start, window.length) for window in question.windows])
+    token_to_chars = paragraph.token_to_chars()
     features = []
     for index, window in enumerate(question.windows):
         covered = slice(window.start, window.start + window.length)
@@ -400,6 +396,7 @@ def window_features(
                 start_position=window.start_position,
                 end_position=window.end_position,
                 is_impossible=question.example.is_impossible,
+                token_to_chars=dict(zip(positions, token_to_chars[covered])),
             )
         )
     return features

@@ -11,7 +11,13 @@ import tokenization
 from adapter_bert.common import files, metrics
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
-from adapter_bert.tasks import squad_answers, squad_data, squad_features, squad_scores
+from adapter_bert.tasks import (
+    squad_answers,
+    squad_data,
+    squad_features,
+    squad_scores,
+    token_spans,
+)
 from adapter_bert.training import feature_cache
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
@@ -154,7 +160,7 @@ def windows(config, tokenizer, is_training):
     digest = files.sha256(path)
     key = feature_cache.key_of(
         [digest, tokenizer.fingerprint, is_training, version_2, tuple(config.limits)],
-        [squad_data, squad_features, tokenization],
+        [squad_data, squad_features, token_spans, tokenization],
     )
     arrays = feature_cache.load_or_build(config.feature_folder, key, make)
     if not len(arrays["a_start"]):
@@ -193,7 +199,7 @@ class Evaluator:
             config.version_2_with_negative,
             config.null_score_diff_threshold,
             config.verbose_logging,
-            sentencepiece=bool(config.spm_model_file),
+            exact=bool(config.spm_model_file),
         )
 
     def answers(self, predictions):
