@@ -14,6 +14,7 @@ import math
 import os
 import posixpath
 import re
+import shlex
 import shutil
 import socket
 import uuid
@@ -148,10 +149,14 @@ def modified_ns(path: str) -> int:
     return _gfile(path, "stat").mtime_nsec if is_remote(path) else os.stat(path).st_mtime_ns
 
 
-def makedirs(folder: str) -> None:
+def makedirs(folder: str, mode: int = 0o777) -> None:
     """Creates a folder and its missing parents durably; an existing folder is no error.
 
     If `folder` is a symbolic link, creates the folder to which it leads.
+
+    Args:
+      folder: path.
+      mode: permissions of a new folder, from which the umask is subtracted.
     """
     if is_remote(folder):
         _gfile(folder, "makedirs")
@@ -161,9 +166,33 @@ def makedirs(folder: str) -> None:
     while parent and not os.path.exists(parent):
         created.append(parent)
         parent = posixpath.dirname(parent)
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, mode, exist_ok=True)
     for path in created:
         sync(_parent(path))
+
+
+def make_private(folder: str, where: str) -> None:
+    """Creates a local folder for a cache that only this user reads and writes.
+
+    Args:
+      folder: path.
+      where: what errors call the folder.
+
+    Raises:
+      UserError: the folder is another user's, or other users may write to it, and so forge entries.
+      OSError: the folder cannot be created.
+    """
+    makedirs(folder, 0o700)
+    if fcntl is None:  # Windows has other permissions.
+        return
+    status = os.stat(folder)
+    if status.st_uid != os.geteuid():
+        raise UserError(f"{where} belongs to another user, who could forge what it caches.")
+    if status.st_mode & 0o022:
+        raise UserError(
+            f"{where} is writable by other users, who could forge what it caches; run"
+            f" `chmod go-w {shlex.quote(folder)}`."
+        )
 
 
 def remove(path: str) -> None:
