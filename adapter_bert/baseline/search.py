@@ -402,10 +402,13 @@ class SearchLock:
 
     def __enter__(self):
         self._present, self._lock = self._opened(_PRESENT), self._opened(_LOCK)
-        self.alone = files.lock(self._present.fileno())
-        while not files.lock(self._present.fileno(), shared=True):
+        self.alone = _try_lock(self._present)
+        while not _try_lock(self._present, shared=True):
+            other = files.holder(self._present.name + files.HELD)
+            if other:  # Without file locks, one process at a time.
+                raise UserError(f"--output_dir={self._folder}: another process is there{other}.")
             time.sleep(0.1)  # A process that enters holds it exclusively for an instant.
-        if not files.lock(self._lock.fileno(), shared=True):
+        if not _try_lock(self._lock, shared=True):
             self.__exit__()
             raise UserError(f"{self._lock.name}: another process is training the best settings.")
         return self
@@ -416,8 +419,9 @@ class SearchLock:
             return files.open_to_append(path)
 
     def __exit__(self, *error):
-        self._lock.close()
-        self._present.close()
+        for file in (self._lock, self._present):
+            file.close()
+            files.unlock(file.name + files.HELD)
 
     def leave(self):
         """Lets the others finish without this process, which is still present."""
@@ -425,7 +429,11 @@ class SearchLock:
 
     def end(self):
         """Ends this process's part; returns whether it is the last one."""
-        return files.lock(self._lock.fileno())
+        return _try_lock(self._lock)
+
+
+def _try_lock(file, shared=False):
+    return files.lock(file.fileno(), file.name + files.HELD, shared)
 
 
 def record(search, trials, task, score):

@@ -3,6 +3,7 @@
 A write that has returned survives a loss of power: content is on disk before a name refers to it.
 """
 
+import atexit
 import contextlib
 import errno
 import glob as local_glob
@@ -14,7 +15,9 @@ import math
 import os
 import posixpath
 import re
+import shlex
 import shutil
+import socket
 import stat
 import uuid
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple, Union
@@ -27,6 +30,8 @@ except ImportError:  # Windows has no fcntl, so there nothing is locked.
     fcntl = None  # type: ignore[assignment]  # mypy expects a module.
 
 _PARTIAL, _REPLACED = ".partial", ".replaced"
+HELD = ".held"  # Ends the names of files that stand for locks; see `lock`.
+_HELD: Dict[str, int] = {}  # Such files of this process → its id.
 MAX_JSON_BYTES = 4 << 20  # Parsed JSON can take 30 times its memory.
 _MAX_DEPTH = 100  # Python's parser, and all code that walks through values, recurse per level.
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems cannot sync folders.
@@ -160,10 +165,14 @@ def modified_ns(path: str) -> int:
     return _gfile(path, "stat").mtime_nsec if is_remote(path) else os.stat(path).st_mtime_ns
 
 
-def makedirs(folder: str) -> None:
+def makedirs(folder: str, mode: int = 0o777) -> None:
     """Creates a folder and its missing parents durably; an existing folder is no error.
 
     If `folder` is a symbolic link, creates the folder to which it leads.
+
+    Args:
+      folder: path.
+      mode: permissions of a new folder, from which the umask is subtracted.
     """
     if is_remote(folder):
         _gfile(folder, "makedirs")
@@ -173,9 +182,33 @@ def makedirs(folder: str) -> None:
     while parent and not os.path.exists(parent):
         created.append(parent)
         parent = posixpath.dirname(parent)
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, mode, exist_ok=True)
     for path in created:
         sync(_parent(path))
+
+
+def make_private(folder: str, where: str) -> None:
+    """Creates a local folder for a cache that only this user reads and writes.
+
+    Args:
+      folder: path.
+      where: what errors call the folder.
+
+    Raises:
+      UserError: the folder is another user's, or other users may write to it, and so forge entries.
+      OSError: the folder cannot be created.
+    """
+    makedirs(folder, 0o700)
+    if fcntl is None:  # Windows has other permissions.
+        return
+    status = os.stat(folder)
+    if status.st_uid != os.geteuid():
+        raise UserError(f"{where} belongs to another user, who could forge what it caches.")
+    if status.st_mode & 0o022:
+        raise UserError(
+            f"{where} is writable by other users, who could forge what it caches; run"
+            f" `chmod go-w {shlex.quote(folder)}`."
+        )
 
 
 def remove(path: str) -> None:
@@ -407,22 +440,30 @@ def _locked(partial: str) -> Iterator[None]:
         if fcntl is not None and os.path.isdir(partial):
             descriptor = os.open(partial, os.O_RDONLY)
             stack.callback(os.close, descriptor)
-            if not lock(descriptor):
-                folder = final_folder(partial)
-                raise WriteError(f"{folder} cannot be written (another process is writing it).")
+            if not lock(descriptor, partial + HELD):
+                reason = "another process is writing it" + holder(partial + HELD)
+                raise WriteError(f"{final_folder(partial)} cannot be written ({reason}).")
+            stack.callback(unlock, partial + HELD)
         yield
 
 
-def lock(descriptor: int, shared: bool = False) -> bool:
+def lock(descriptor: int, held: str, shared: bool = False) -> bool:
     """Tries to lock a local file or folder; returns False if someone else holds a conflicting lock.
 
     The lock ends when all processes that inherited the descriptor have closed it. On a file system
-    without locks, as some network file systems are, every attempt succeeds.
+    without locks, as some network file systems are, the process that creates the file `held` holds
+    the lock, until it calls `unlock` or ends; a kill leaves the file.
 
     Args:
       descriptor: of the open file. A lock that it already holds is converted; if that fails, it is
         lost.
-      shared: whether others may hold a shared lock at the same time.
+      held: path for that file.
+      shared: whether others may hold a shared lock at the same time. Without locks, it is only
+        checked that nobody else holds `held`.
+
+    Raises:
+      UserError: there are no locks, and `held` is of a process of this machine that has ended.
+      OSError: there are no locks, and `held` cannot be created.
     """
     if fcntl is None:
         return True
@@ -432,6 +473,59 @@ def lock(descriptor: int, shared: bool = False) -> bool:
     except BlockingIOError:
         return False
     except OSError:  # The file system has no locks.
+        return _HELD.get(held) == os.getpid() or _create(held, shared)
+    return True
+
+
+def _create(held: str, shared: bool) -> bool:
+    """Creates the file of a lock, unless it is `shared`; returns False if the file exists."""
+    if shared:
+        return not os.path.lexists(held)
+    try:
+        with open(held, "x") as writer:
+            writer.write(f"{os.getpid()} {socket.gethostname()}")
+    except FileExistsError:
+        process, host = _read_holder(held)
+        if host == socket.gethostname() and not _is_alive(process):
+            raise UserError(
+                f"{held} is left of process {process}, which has ended; remove it."
+            ) from None
+        return False
+    _HELD[held] = os.getpid()
+    atexit.register(unlock, held)
+    return True
+
+
+def unlock(held: str) -> None:
+    """Removes the file of a lock, if this process has created it; see `lock`."""
+    if _HELD.get(held) == os.getpid():  # A fork inherits the entry.
+        del _HELD[held]
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(held)
+
+
+def holder(held: str) -> str:
+    """Returns a clause on who created the file of a lock, " (process 7 on ...)"; "" without one."""
+    process, host = _read_holder(held)
+    return f" (process {process} on {host}; if it was killed, remove {held})" if host else ""
+
+
+def _read_holder(held: str) -> Tuple[str, str]:
+    """Returns the process and the host that created the file of a lock; "" without one."""
+    try:
+        with open(held, errors="replace") as reader:
+            process, _, host = reader.read(1000).partition(" ")
+    except OSError:
+        return "", ""
+    return process, host
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # It is another user's.
         return True
     return True
 

@@ -270,9 +270,9 @@ class Sweep:
             if log is None:
                 queue.append(key)
             elif self.records().get(key) != self._initial_records.get(key):
-                log.close()  # Another sweeper has finished it.
+                _close(log)  # Another sweeper has finished it.
             elif self._has_changed_data(key):
-                log.close()
+                _close(log)
                 raise UserError(f"{self.trials[key].task}: {_DATA_CHANGED}.")
             else:
                 logging.info("Running %s", self.name(key))
@@ -305,7 +305,7 @@ class Sweep:
         records.append(self._root, self._shard, record)
         if is_done:
             folder.clean_up()
-        run.log.close()
+        _close(run.log)
         self._durations.append(seconds)
         remaining_seconds = sum(self._durations) / len(self._durations) * num_remaining / self._jobs
         logging.info(
@@ -334,20 +334,20 @@ class Sweep:
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
         width, path = (config.hidden_size, config.intermediate_size), self._precisions
         with files.open_to_append(path + ".lock") as lock:
-            while not files.lock(lock.fileno()):
+            while not files.lock(lock.fileno(), lock.name + files.HELD):
                 time.sleep(_POLL_SECONDS)  # Another sweeper measures it.
             precisions = files.read_object(path) if os.path.exists(path) else {}
             if str(width) not in precisions:
                 precisions[str(width)] = devices.choose_precision("auto", False, width)
                 files.write_object(path, precisions)
+            files.unlock(lock.name + files.HELD)
         return [f"--precision={precisions[str(width)]}"]
 
     def _check_links(self):
         """Raises UserError if the records or a trial's folder are a link to something else."""
-        own = [
-            path for name in ("trials", "results*.jsonl") for path in files.glob(name, self._root)
-        ]
-        for path in [*own, *map(self._folder, self.trials)]:
+        records_files = files.glob("results*.jsonl", self._root)
+        folders = [os.path.join(self._root, "trials"), *map(self._folder, self.trials)]
+        for path in [*records_files, *folders]:
             if files.is_link(path):
                 raise UserError(f"{path} is a link, which a sweep does not write to; remove it.")
 
@@ -477,7 +477,8 @@ class TrialFolder:
         with files.convert_write_errors(self._log):
             os.makedirs(self._path, exist_ok=True)
             log = files.open_to_append(self._log)
-        if files.lock(log.fileno()):
+            is_locked = files.lock(log.fileno(), self._log + files.HELD)
+        if is_locked:
             return log
         log.close()
         return None
@@ -487,7 +488,7 @@ class TrialFolder:
         if not os.path.exists(self._log):
             return False
         with open(self._log, "rb") as log:
-            return not files.lock(log.fileno(), shared=True)
+            return not files.lock(log.fileno(), self._log + files.HELD, shared=True)
 
     def start(self, command, log, cores=None):
         """Starts a trial's process.
@@ -577,6 +578,12 @@ class TrialFolder:
     def _read_log(self):
         with open(self._log, "rb") as log:
             return log.read().decode(errors="replace")
+
+
+def _close(log):
+    """Closes a log of `TrialFolder.lock_log`, which ends this process's lock."""
+    log.close()
+    files.unlock(log.name + files.HELD)
 
 
 @contextlib.contextmanager

@@ -392,22 +392,32 @@ def identity_of(prefix: str) -> Optional[str]:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def latest(output_dir: str) -> Optional[str]:
+def latest(output_dir: str, run_identity: Optional[str] = None) -> Optional[str]:
     """Returns the prefix of a run's last checkpoint, or None.
 
+    Args:
+      output_dir: of the run.
+      run_identity: the run's; None if it does not matter which run saved the checkpoint.
+
     Raises:
-      UserError: the folder's record lists anything but the run's checkpoints in this folder; a
-        training would delete what it lists.
+      UserError: the folder's record lists anything but the run's checkpoints in this folder, which
+        a training would delete; or another run saved the last checkpoint.
     """
     state = tf.train.get_checkpoint_state(output_dir)
     for path in [state.model_checkpoint_path, *state.all_model_checkpoint_paths] if state else ():
         folder, name = posixpath.split(path)
         if not _RUN_CHECKPOINT.fullmatch(name) or not paths.is_same_path(folder, output_dir):
             raise UserError(
-                f"{posixpath.join(output_dir, 'checkpoint')} lists {path}; expected only checkpoints"
-                " of this run in its own folder. Give another --output_dir."
+                f"{posixpath.join(output_dir, 'checkpoint')} lists {path}, which is of another run;"
+                " expected checkpoints in its own folder. Give another --output_dir."
             )
-    return tf.train.latest_checkpoint(output_dir)
+    checkpoint = tf.train.latest_checkpoint(output_dir)
+    if checkpoint and run_identity and identity_of(checkpoint) not in (None, run_identity):
+        raise UserError(
+            f"{checkpoint} belongs to another run, which also trains in this folder; give another"
+            " --output_dir."
+        )
+    return checkpoint
 
 
 def last_step(output_dir: Optional[str]) -> int:

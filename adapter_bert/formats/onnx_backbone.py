@@ -103,7 +103,7 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
     for path in _paths(init_checkpoint, digest):
         try:
             with files.convert_write_errors(path):
-                files.makedirs(posixpath.dirname(path) or ".")
+                files.makedirs(posixpath.dirname(path) or ".", 0o700)  # The cache, if it is new.
             files.write_atomically(path, content)
             return path
         except UserError as error:
@@ -116,7 +116,10 @@ def _paths(init_checkpoint: str, digest: Optional[str]) -> Iterator[str]:
     if not files.is_remote(init_checkpoint):
         yield posixpath.join(posixpath.dirname(init_checkpoint), FILE)
     if digest:
-        yield os.path.join(paths.cache_folder(digest[:16]), FILE)
+        folder = paths.cache_folder(digest[:16])
+        if os.path.isdir(folder):
+            files.make_private(folder, f"The cache folder {folder}")
+        yield os.path.join(folder, FILE)
 
 
 def _checkpoint_digest(init_checkpoint: str) -> Optional[str]:

@@ -400,11 +400,13 @@ def checkpoint_of(encoder: Bert) -> str:
     overwritten.
 
     Raises:
-      UserError: the checkpoint cannot be written.
+      UserError: the checkpoint cannot be written, or other users may write to the folder.
     """
     fingerprint = model_variables.fingerprint(encoder.tensors.get, encoder.config)
     folder = os.path.join(paths.cache_folder("bert"), fingerprint)
     prefix = os.path.join(folder, _CHECKPOINT)
+    with files.convert_write_errors(folder):
+        files.make_private(os.path.dirname(folder), f"The cache folder {os.path.dirname(folder)}")
     if files.exists(prefix + ".index"):
         return prefix
     partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Other processes may write, too.

@@ -224,6 +224,8 @@ class Estimator:
 
     def train(self, rows, stop=None):
         """Trains from the last checkpoint, if there is one, to a step, by default the last one."""
+        with self._explain_errors():  # Fails for a checkpoint of another run.
+            checkpoints.latest(self.run.output_dir, self.model.run_identity)
         first_step, last_step = self.last_step(), stop or self.model.num_train_steps
         if first_step >= last_step:
             logging.info("Already trained: the last checkpoint is of step %d.", first_step)

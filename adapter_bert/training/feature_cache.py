@@ -2,6 +2,7 @@
 
 The arrays are memory-mapped, so memory does not grow with them.
 
+    folder/                    private, as a forged entry with matching digests would be used
     folder/<key>/<name>.npy    an array
     folder/<key>/index.json    the key and the SHA-256 of each file; below it the index's own
     SHA-256
@@ -61,11 +62,14 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
       A dict of read-only arrays.
 
     Raises:
-      UserError: the folder is remote, or temporary files cannot be written.
+      UserError: the folder is remote, other users may write to it, or temporary files cannot be
+        written.
     """
     if folder and files.is_remote(folder):
         raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
     path = folder and os.path.join(folder, key)
+    if folder and os.path.isdir(folder):
+        files.make_private(folder, f"--feature_cache_dir={folder}")
     if path and os.path.exists(path):
         try:
             return _load(path)
@@ -93,7 +97,7 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
 def _write(path: str, build: Callable) -> None:
     """Writes an entry atomically; if another process writes the same one, the first counts."""
     folder, key = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
+    files.make_private(folder, f"--feature_cache_dir={folder}")
     _remove_abandoned(folder)
     partial = tempfile.mkdtemp(prefix=f"{key}.", dir=folder)
     try:

@@ -290,6 +290,7 @@ class OutputDir:
         self.description: Any = None
         self.score = None
         self._lock = None
+        self._run_identity = None
         self._scratch = _Scratch(path)
         self._adapter_checkpoint = None
 
@@ -367,6 +368,7 @@ class OutputDir:
             _compare(self._settings_file, settings, (), 0)
         if is_training:
             _remove_leftovers(self.path, checkpoint)
+            self._run_identity = identity(settings)
             files.write_object(self._settings_file, settings)
 
     def clear(self, inputs=()):
@@ -434,12 +436,18 @@ class OutputDir:
         return task_adapter.describe(self.adapter_folder, "--output_dir")
 
     def trained_adapter(self, scores=None):
-        """Returns the `task_adapter.TaskAdapter` in the last checkpoint."""
-        step, checkpoint = checkpoints.last_step(self.path), checkpoints.latest(self.path)
+        """Returns the `task_adapter.TaskAdapter` in the last checkpoint.
+
+        Raises:
+          UserError: another run than that of `claim` saved it.
+        """
+        checkpoint = checkpoints.latest(self.path, self._run_identity)
         assert checkpoint is not None
         tensors = checkpoints.trained_tensors(checkpoint)
         description = dataclasses.replace(
-            self.description, global_step=step, scores=dict(scores or {})
+            self.description,
+            global_step=checkpoints.step_of(checkpoint),
+            scores=dict(scores or {}),
         )
         return task_adapter.TaskAdapter(description, tensors)
 
@@ -486,8 +494,13 @@ class OutputDir:
         return self._adapter_checkpoint
 
     def remove_scratch(self):
-        """Removes the checkpoints of `as_checkpoint`, for a process that will not exit normally."""
+        """Removes the checkpoints of `as_checkpoint`, for a process that will not exit normally.
+
+        Also ends the lock of `claim`.
+        """
         self._scratch.remove()
+        if self._lock:
+            files.unlock(self._lock.held)
 
 
 class _FolderLock:
@@ -496,7 +509,10 @@ class _FolderLock:
     def __init__(self, folder):
         descriptor = os.open(folder, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
-        self.is_acquired = files.lock(descriptor)
+        self.held = os.path.join(folder, files.HELD)
+        with files.convert_write_errors(self.held):
+            self.is_acquired = files.lock(descriptor, self.held)
+        weakref.finalize(self, files.unlock, self.held)
 
 
 _LOCKS = weakref.WeakValueDictionary()  # Real path → lock that this process holds.
@@ -513,8 +529,8 @@ def _lock_folder(output_dir):
         return None
     if not lock.is_acquired:
         raise UserError(
-            f"--output_dir={output_dir}: another process is training there; wait until it ends, or"
-            " give another --output_dir."
+            f"--output_dir={output_dir}: another process is training there"
+            f"{files.holder(lock.held)}; wait until it ends, or give another --output_dir."
         )
     _LOCKS[path] = lock
     return lock

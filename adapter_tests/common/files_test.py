@@ -2,23 +2,29 @@
 
 import contextlib
 import errno
+import fcntl
+import functools
 import json
 import os
+import socket
+import subprocess
+import sys
 import tempfile
 import unittest
 from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
-from adapter_bert.common import files
+from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 
 KILLED = 9  # An exit code that nothing else uses.
 
 
-class FilesTestCase(tf.test.TestCase):
+class FilesTestCase(parameterized.TestCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -460,16 +466,68 @@ class SyncTest(FilesTestCase):
 
 
 class LockTest(FilesTestCase):
+    def setUp(self):
+        super().setUp()
+        self.held = self.path + files.HELD
+
     def test_lock_is_exclusive_unless_all_holders_share_it(self):
         with open(self.path, "w") as a, open(self.path) as b:
-            self.assertTrue(files.lock(a.fileno()))
-            self.assertFalse(files.lock(b.fileno()))
-            self.assertFalse(files.lock(b.fileno(), shared=True))
-            self.assertTrue(files.lock(a.fileno(), shared=True))
-            self.assertTrue(files.lock(b.fileno(), shared=True))
-            self.assertFalse(files.lock(a.fileno()))
+            locks = [functools.partial(files.lock, file.fileno(), self.held) for file in (a, b)]
+            self.assertTrue(locks[0]())
+            self.assertFalse(locks[1]())
+            self.assertFalse(locks[1](shared=True))
+            self.assertTrue(locks[0](shared=True))
+            self.assertTrue(locks[1](shared=True))
+            self.assertFalse(locks[0]())
             b.close()
-            self.assertTrue(files.lock(a.fileno()))
+            self.assertTrue(locks[0]())
+        self.assertEqual(os.listdir(self.root), ["thing"])
+
+    @parameterized.parameters(errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+    def test_without_locks_the_creator_of_a_file_holds_the_lock(self, code):
+        lock = functools.partial(files.lock, 0, self.held)
+        with mock.patch.object(fcntl, "flock", side_effect=OSError(code, "No locks")):
+            self.assertTrue(lock())
+            self.assertTrue(lock())  # Converted.
+            with mock.patch.dict(files._HELD, clear=True):  # As in another process.
+                self.assertFalse(lock())
+                self.assertFalse(lock(shared=True))
+                files.unlock(self.held)
+                self.assertTrue(os.path.exists(self.held))
+            self.assertIn(f" (process {os.getpid()} on ", files.holder(self.held))
+            self.assertIn(f"; if it was killed, remove {self.held})", files.holder(self.held))
+            files.unlock(self.held)
+            self.assertEqual(files.holder(self.held), "")
+            self.assertTrue(lock(shared=True))
+            self.assertFalse(os.path.exists(self.held))
+            for host, is_left in ((socket.gethostname(), True), ("elsewhere", False)):
+                files.write_atomically(self.held, f"{self.ended_process()} {host}")
+                if is_left:
+                    with self.assertRaisesRegex(UserError, "left of process .* ended; remove it"):
+                        lock()
+                else:
+                    self.assertFalse(lock())
+
+    def test_an_exit_ends_the_lock_without_locks(self):
+        program = f"""if True:
+            import errno, fcntl, os, sys
+            sys.path.insert(0, {paths.PROJECT!r})
+            from adapter_bert.common import files
+            def flock(*_):
+                raise OSError(errno.ENOLCK, "No locks")
+            fcntl.flock = flock
+            assert files.lock(0, {self.held!r})
+            if os.fork():
+                os.wait()
+                assert os.path.exists({self.held!r})
+            """
+        subprocess.run([sys.executable, "-c", program], check=True)
+        self.assertFalse(os.path.exists(self.held))
+
+    def ended_process(self):
+        process = subprocess.Popen(["true"])
+        process.wait()
+        return process.pid
 
 
 class MegabytesTest(FilesTestCase):

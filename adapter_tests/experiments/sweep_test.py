@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -318,6 +319,27 @@ class SweepsTest(SweepsTestCase):
             runner.run()
             self.assertEqual(runner.running(), {})
         self.assertEqual(self.scores(), {8: 0.08})
+
+    def test_two_sweepers_share_a_folder_without_file_locks(self):
+        self.go()
+        with mock.patch.object(fcntl, "flock", side_effect=OSError(errno.ENOLCK, "No locks")):
+            runner = self.sweep([8, 16])
+            held = os.path.join(self.trial_folder(8, runner), "log.txt.held")
+            sweep._close(runner._trial_folder(next(iter(runner.trials))).lock_log())
+            files.write_atomically(held, "12 elsewhere")  # As on another machine.
+            (key,) = runner.running()
+            self.assertEqual(runner.name(key), os.path.basename(os.path.dirname(held)))
+            waits = mock.patch.object(time, "sleep", side_effect=[None] * 9 + [KeyboardInterrupt])
+            with waits, self.assertRaises(KeyboardInterrupt):
+                runner.run([key])
+            self.assertEqual(self.starts(), [])
+            files.write_atomically(held, f"{2**30} {socket.gethostname()}")
+            with self.assertRaisesRegex(UserError, f"{held} is left of process {2**30}"):
+                runner.run([key])
+            os.remove(held)
+            runner.run()
+            self.assertEqual(sorted(self.starts()), [8, 16])
+            self.assertFalse(os.path.exists(held))
 
     def test_keep_decides_which_files_remain(self):
         self.go()

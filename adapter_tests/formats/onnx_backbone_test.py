@@ -1,6 +1,7 @@
 """Tests of onnx_backbone.py."""
 
 import contextlib
+import glob
 import io
 import os
 import shutil
@@ -119,6 +120,11 @@ class OnnxBackboneTest(tf.test.TestCase):
             backbone, printed = self.load()
             self.assertIn(f"to {cache}/adapter-bert/", printed)
             again, printed = self.load()
+            (folder,) = glob.glob(os.path.join(cache, "adapter-bert", "*"))
+            self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700)
+            os.chmod(folder, 0o777)
+            with self.assertRaisesRegex(UserError, f"cache folder {folder} is writable by other"):
+                self.load()
         self.assertEqual((again.fingerprint, printed), (backbone.fingerprint, ""))
         neither = {"XDG_CACHE_HOME": os.path.join(self.bert, "vocab.txt")}
         refused = self.assertRaisesRegex(UserError, "vocab.txt/adapter-bert/.* cannot be written")

@@ -271,6 +271,9 @@ class CheckpointTest(EncoderTestCase):
             other = tf2_bert.checkpoint_of(self.encoder(1))
             self.assertNotEqual(other, first)
             self.assertLen(os.listdir(paths.cache_folder("bert")), 2)
+            self.assertEqual(os.stat(paths.cache_folder("bert")).st_mode & 0o777, 0o700)
+            os.chmod(paths.cache_folder("bert"), 0o770)
+            self.assert_refused(["writable by other"], tf2_bert.checkpoint_of, self.encoder(0))
         reader = checkpoints.open_checkpoint(other)
         for name, value in self.encoder(1).tensors.items():
             self.assertAllEqual(reader.get_tensor(name), value)

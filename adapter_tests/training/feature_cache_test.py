@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
 import zlib
 from unittest import mock
@@ -182,6 +183,23 @@ class CacheTest(tf.test.TestCase):
         nowhere = mock.patch.object(tempfile, "TemporaryDirectory", full)
         with nowhere, self.assertRaisesRegex(UserError, expected):
             feature_cache.load_or_build(None, "key", self.make)
+
+    def test_folder_is_private(self):
+        self.cached()
+        self.assertEqual(stat.S_IMODE(os.stat(self.folder).st_mode), 0o700)
+        for mode, is_refused in ((0o755, False), (0o775, True), (0o702, True), (0o1777, True)):
+            os.chmod(self.folder, mode)
+            if is_refused:
+                with self.assertRaisesRegex(
+                    UserError, f"^--feature_cache_dir={self.folder} is writable .*chmod go-w"
+                ):
+                    self.cached()
+            else:
+                self.assertEqual(self.cached(), 1)
+        os.chmod(self.folder, 0o700)
+        stranger = mock.patch.object(os, "geteuid", return_value=os.geteuid() + 1)
+        with stranger, self.assertRaisesRegex(UserError, "belongs to another user"):
+            self.cached()
 
     def test_remote_folder_is_refused(self):
         with self.assertRaisesRegex(UserError, "--feature_cache_dir=gs://a: .* local"):

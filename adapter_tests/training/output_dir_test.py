@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import tempfile
 from unittest import mock
 
@@ -373,6 +374,45 @@ class ClaimTest(RunDirectoryTestCase):
         del held
         os.close(lock())
 
+    def test_concurrent_training_is_refused_without_file_locks(self):
+        held = os.path.join(self.folder, ".held")
+        for code in (errno.ENOLCK, errno.EOPNOTSUPP):
+
+            def flock(*_, code=code):
+                raise OSError(code, "No locks")
+
+            with mock.patch.object(fcntl, "flock", flock):
+                output = self.claim(is_training=True)
+                self.claim(is_training=True)  # The same process may claim it twice.
+                self.assertTrue(os.path.exists(held))
+                del output
+                self.assertFalse(os.path.exists(held))
+                write(held, "12 elsewhere")  # As another machine does.
+                self.assert_refused(
+                    "another process is training there (process 12 on elsewhere; if it was killed,"
+                    f" remove {held}); wait"
+                )
+                self.claim(is_training=False)
+                write(held, f"{2**30} {socket.gethostname()}")
+                self.assert_refused(f"{held} is left of process {2**30}")
+                os.remove(held)
+
+    def test_adapter_of_another_runs_checkpoint_is_not_saved(self):
+        """Another process trains in the folder, although this one has claimed it."""
+        for change in ({"learning_rate": 0.01}, {"tuning": {"method": "full"}}):
+            output = self.claim(overwrite=True)
+            other = output_dir.identity(changed("training", **change))
+            self.train(identity=other)
+            with self.assertRaisesRegex(UserError, "partial.ckpt-5 belongs to another run"):
+                output.trained_adapter()
+        for own in (output_dir.identity(SETTINGS), None):  # Earlier versions saved none.
+            self.claim(overwrite=True)
+            self.train(identity=own)
+            self.assertEqual(
+                checkpoints.latest(self.folder, output_dir.identity(SETTINGS)),
+                os.path.join(self.folder, "partial.ckpt-5"),
+            )
+
     def test_lost_checkpoint_record_is_restored(self):
         """The record is missing if a run is killed before writing it, or if a user removes it."""
         for step, name in ((5, "model.ckpt"), (12, "partial.ckpt"), (110, "model.ckpt")):
@@ -534,7 +574,7 @@ class ForeignCheckpointTest(RunDirectoryTestCase):
         ):
             checkpoints.write_record(self.folder, listed)
             for is_training in (True, False):
-                self.assert_refused("/checkpoint lists ", "of this run", is_training=is_training)
+                self.assert_refused("/checkpoint lists ", "another run", is_training=is_training)
         for listed in ([own], [os.path.join(self.folder, own)], ["model.ckpt-3", own]):
             checkpoints.write_record(self.folder, listed)
             self.claim()
