@@ -441,7 +441,7 @@ def _check_destination(destination, overwrite, expected_files, argument="DESTINA
 
 def main(argv=None):
     """Runs the subcommand that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for function, arguments in _COMMANDS.items():
         summary = (function.__doc__ or "").split("\n")[0].rstrip(".")

@@ -380,6 +380,12 @@ class AdapterConfig(Settings):
             raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
         if self.size >= SIZE_LIMIT:
             raise UserError(f"--adapter_size={self.size} exceeds TensorFlow's limit of 2^31 - 1.")
+        layers = self.layers or ()
+        if len(layers) > _MAX_LAYERS or len(set(layers)) < len(layers):
+            raise UserError(
+                f"--adapter_layers has {len(layers):,} layers; expected at most {_MAX_LAYERS:,},"
+                " each once."
+            )
         if not 0 <= self.init_scale < math.inf:
             raise UserError(f"--adapter_init_scale must be 0 or more, but is {self.init_scale}.")
         try:

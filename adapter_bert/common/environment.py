@@ -127,6 +127,24 @@ def hidden(*packages):
             del modules[package]
 
 
+@contextlib.contextmanager
+def docstrings():
+    """While entered, modules are imported with their docstrings, which some edit, in `python -OO`."""
+    loader: Any = importlib.machinery.SourceFileLoader
+    original = loader.get_code
+    if sys.flags.optimize > 1:
+        loader.get_code = _compile_with_docstrings
+    try:
+        yield
+    finally:
+        loader.get_code = original
+
+
+def _compile_with_docstrings(loader, fullname):
+    path = loader.get_filename(fullname)
+    return compile(loader.get_data(path), path, "exec", dont_inherit=True, optimize=1)
+
+
 class _DeferredModule(types.ModuleType):
     """A module that is executed on the first access to one of its attributes."""
 

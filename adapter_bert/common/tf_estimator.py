@@ -98,7 +98,7 @@ def _load() -> Any:
     Raises:
       ImportError: TensorFlow has none, and the wheel is missing or has another version.
     """
-    with _without_keras():
+    with _without_keras(), environment.docstrings():
         module = tf.estimator if hasattr(tf, "estimator") else _load_wheel()
     tpu: Any = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_estimator")
     # It would let Ctrl-C kill a training on a TPU before it has saved its step.

@@ -248,8 +248,17 @@ def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
     Raises:
       UserError: the file is missing or damaged, or a tensor has another dtype.
     """
+    with files.convert_read_errors(f"{path}:"), files.open_file(path, "rb") as reader:
+        header_size = int.from_bytes(reader.read(8), "little")  # Of the JSON that follows.
+        if header_size > files.MAX_JSON_BYTES:  # It would take 30 times its memory.
+            raise UserError(
+                f"{path}: is damaged or not a safetensors file (its header has {header_size:,}"
+                f" bytes; expected at most {files.MAX_JSON_BYTES:,})."
+            )
+        reader.seek(0)
+        content = reader.read()
     try:
-        entries = safetensors.deserialize(files.read_bytes(path, f"{path}:"))
+        entries = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
     tensors = {}

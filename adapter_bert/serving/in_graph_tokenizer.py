@@ -9,10 +9,12 @@ from typing import Callable, List
 import tensorflow.compat.v1 as tf
 
 import tokenization
+from adapter_bert.common import environment
 from adapter_bert.common.errors import UserError
 
 try:
-    import tensorflow_text
+    with environment.docstrings():
+        import tensorflow_text
 except (ImportError, tf.errors.NotFoundError):  # Not installed, or built for another TensorFlow.
     tensorflow_text = None
 

@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from unittest import mock
 
 import numpy as np
 import safetensors
@@ -357,6 +358,16 @@ class FilesTest(HuggingFaceTestCase):
             writer.write(struct.pack("<Q", len(encoded)) + encoded + bytes(4))
         with self.assertRaisesRegex(UserError, "a is damaged"):
             huggingface.read_safetensors(path)
+
+    def test_safetensors_with_a_large_header_are_refused_unread(self):
+        path = os.path.join(self.get_temp_dir(), "name.safetensors")
+        for header_size in ((4 << 20) + 1, 90_000_000, 1 << 62):
+            with open(path, "wb") as writer:
+                writer.write(struct.pack("<Q", header_size) + b'{"')
+                writer.truncate(95_000_000)  # Sparse.
+            unread = mock.patch.object(safetensors, "deserialize", side_effect=MemoryError)
+            with unread, self.assertRaisesRegex(UserError, f"header has {header_size:,} bytes"):
+                huggingface.read_safetensors(path)
 
     def test_damaged_safetensors_files_are_refused(self):
         self.write_source(random_tensors(ENCODER))

@@ -305,6 +305,12 @@ class RefusedTest(TaskAdaptersTestCase):
                 {"adapter": {**record["adapter"], "normalization": "group"}},
                 "--adapter_normalization=group: expected one of none, layer, batch",
             ),
+            (
+                {"adapter": {**record["adapter"], "layers": [0] * 30_000}},
+                "--adapter_layers has 30,000 layers; expected at most 1,000, each once",
+            ),
+            ({"adapter": {**record["adapter"], "layers": [0, 1, 0]}}, "has 3 layers"),
+            ({"adapter": {**record["adapter"], "layers": list(range(2000))}}, "has 2,000 layers"),
             ({"adapter": {**record["adapter"], "gate": 1}}, "missing or unknown: gate"),
             ({"tuning": {**record["tuning"], "method": "magic"}}, "magic"),
         ):
