@@ -12,6 +12,10 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare(environment.SERVING)
 
+    from adapter_bert.serving import memory
+
+    memory.prepare("serve.py")  # A process with too little would end in the imports.
+
 import contextlib
 import dataclasses
 import gc
@@ -25,12 +29,16 @@ from adapter_bert.common import cli, configs, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import adapter_folders
-from adapter_bert.serving import bank, batcher, registry, request_texts
+from adapter_bert.serving import bank, batcher, memory, registry, request_texts
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # To close connections after the last answer.
+_MIN_REQUESTS_BYTES = 64 << 20  # Memory for requests and their answers.
+_MAX_UNSENT_BYTES = 512 << 20  # Answers that wait for slow clients.
+# Memory of a waiting row: its ids, or its part of a body, whose parsed JSON takes most.
+_ROW_BYTES = 160 << 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +130,8 @@ def run(values):
         tasks, adapter_bank = _load(config)
         for resource in (adapter_bank, tasks):
             stack.enter_context(contextlib.closing(resource))
-        limits = _limits(config, rest_api)
+        requests_bytes = _requests_bytes(adapter_bank)
+        limits = _limits(config, rest_api, requests_bytes // 2)
         api = rest_api.RestApi(tasks, adapter_bank, limits, token, allows_changes, config.host)
         stack.enter_context(contextlib.closing(api))
         server = http_server.make_server(
@@ -130,6 +139,7 @@ def run(values):
             max_connections=config.max_connections,
             read_seconds=config.read_timeout,
             stop_seconds=config.read_timeout + config.answer_timeout + _STOP_SECONDS,
+            max_unsent_bytes=min(_MAX_UNSENT_BYTES, requests_bytes // 2),
         )
         url = http_server.url_of(listener)
         count = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"
@@ -165,16 +175,31 @@ def _token(config):
     return token
 
 
-def _limits(config, rest_api):
+def _limits(config, rest_api, queue_bytes):
     return rest_api.Limits(
         max_body_bytes=config.max_body_mb << 20,
         max_upload_bytes=config.max_upload_mb << 20,
         max_instances=config.max_instances,
-        max_queue_rows=config.max_queue_size,
+        max_queue_rows=min(config.max_queue_size, queue_bytes // _ROW_BYTES),
         max_batch_rows=config.max_batch_size,
         read_seconds=config.read_timeout,
         answer_seconds=config.answer_timeout,
     )
+
+
+def _check_memory(bert):
+    """Raises UserError unless the memory suffices for a BERT, its batches and a few requests."""
+    weights, batch = bank.memory_of(bert.config)
+    # Measured: reading takes 2.6 times the weights, and 1.6 times stay.
+    needed = 1.6 * weights + max(weights, batch + _MIN_REQUESTS_BYTES)
+    memory.require(needed, f"Serving {bert.init_checkpoint}")
+
+
+def _requests_bytes(adapter_bank):
+    """Returns the memory that is free for requests, beside the session and a batch to come."""
+    weights, batch = bank.memory_of(adapter_bank.backbone.bert_config())
+    num_free = memory.free()[0] - 0.6 * weights - batch
+    return int(min(max(_MIN_REQUESTS_BYTES, num_free), 1 << 40))
 
 
 def _load(config):
@@ -188,6 +213,7 @@ def _load(config):
     if config.adapter_dir is not None and not files.isdir(config.adapter_dir):
         raise UserError(f"--adapter_dir={config.adapter_dir} is not a folder.")
     bert = pretrained.find(config, reads_checkpoint=False)
+    _check_memory(bert)
     tokenizers = request_texts.Tokenizers(str(bert.vocab_file), bool(config.spm_model_file))
     adapter_bank = bank.AdapterBank(
         bert.config,

@@ -12,21 +12,26 @@ its folder when a batch needs it, and the least recently used one is evicted. ON
 
 import collections
 import itertools
+import math
 import os
 import threading
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from adapter_bert.common import configs, files, task_kinds
+from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving import compatibility
-from adapter_bert.serving.batcher import BATCH_SIZE
+from adapter_bert.serving.batcher import BATCH_SIZE, MAX_BATCH_TOKENS
 
 # The largest adapter, and the most outputs, of a task that shares a pass with others. A pass copies
 # the tensors of each row's task, padded to the largest: over BERT-base, 0.6 GB for 32 such tasks.
 _MAX_SHARED_SIZE = 128
+
+# Floats per token of a batch that a layer keeps at once: of the hidden size, of the intermediate
+# size, and attention's scores.
+_HIDDENS, _INTERMEDIATES, _SCORES = 12, 3, 3
 
 AdapterSource = Union[str, task_adapter.TaskAdapter]  # A folder, or the adapter itself.
 
@@ -349,6 +354,17 @@ class AdapterBank:
         """Drops a task's adapter from memory; running batches keep their reference."""
         if self._in_memory.pop(name, self) is None:
             self._entries[name].loaded = None
+
+
+def memory_of(config: configs.BertConfig) -> Tuple[int, int]:
+    """Returns about (bytes of a BERT's weights, bytes of the largest batch without adapters)."""
+    shapes = model_variables.encoder_shapes(config).values()
+    floats_per_token = (
+        _HIDDENS * config.hidden_size
+        + _INTERMEDIATES * config.intermediate_size
+        + _SCORES * config.num_attention_heads * config.max_position_embeddings
+    )
+    return 4 * sum(map(math.prod, shapes)), 4 * MAX_BATCH_TOKENS * floats_per_token
 
 
 def _digest(source: AdapterSource) -> Optional[str]:

@@ -21,7 +21,7 @@ BATCH_SIZE = 32  # A larger batch is no faster per row, and needs more memory.
 _MAX_PADDING_TOKENS = 64
 _MAX_PADDING_RATIO = 0.25
 # On CPU a larger batch is no faster per token, and the next row waits for all of it.
-_MAX_BATCH_TOKENS = 1024
+MAX_BATCH_TOKENS = 1024
 
 
 class Closed(Exception):
@@ -188,5 +188,5 @@ def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
         if padding > max(_MAX_PADDING_TOKENS, _MAX_PADDING_RATIO * tokens):
             return
         start, stop = (start - 1, stop) if shorter <= longer else (start, stop + 1)
-        if lengths[stop - 1] * (stop - start) > _MAX_BATCH_TOKENS:
+        if lengths[stop - 1] * (stop - start) > MAX_BATCH_TOKENS:
             return

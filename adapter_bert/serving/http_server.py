@@ -8,6 +8,7 @@ adds the limits.
 import asyncio
 import ipaddress
 import json
+import math
 import socket
 import urllib.parse
 from typing import Callable
@@ -27,6 +28,7 @@ _RESERVED_FILES = 256
 _BACKLOG = 2048
 _LINGER_SECONDS = 1.0  # A refused client has this time to read the response.
 MAX_HEAD_BYTES = 64 << 10  # A request's first line and headers.
+_MIN_RATE = 125_000  # Bytes per second (1 Mbit/s) that a client must read of a large answer.
 _MAX_PIPELINED = 16  # Requests that wait for an earlier answer of their connection.
 
 
@@ -121,7 +123,12 @@ def url_of(listener: socket.socket) -> str:
 
 
 def make_server(
-    application: Callable, *, max_connections: int, read_seconds: float, stop_seconds: float
+    application: Callable,
+    *,
+    max_connections: int,
+    read_seconds: float,
+    stop_seconds: float,
+    max_unsent_bytes: int = 512 << 20,
 ) -> uvicorn.Server:
     """Returns a `uvicorn.Server` for `run`.
 
@@ -130,9 +137,15 @@ def make_server(
       max_connections: int; further ones get status 503 and are closed.
       read_seconds: maximum time for a request's headers, and for an idle connection.
       stop_seconds: maximum time for running answers when the server stops.
+      max_unsent_bytes: of the answers that wait for their clients; above it, the slowest clients
+        are disconnected.
     """
     _raise_file_limit(max_connections + _RESERVED_FILES)
-    limits = {"max_connections": max_connections, "read_seconds": read_seconds}
+    limits = {
+        "max_connections": max_connections,
+        "read_seconds": read_seconds,
+        "max_unsent_bytes": max_unsent_bytes,
+    }
     config = uvicorn.Config(
         application,
         http=type("TimeoutProtocol", (_TimeoutProtocol,), limits),
@@ -162,7 +175,9 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
 
     max_connections: int
     read_seconds: float
+    max_unsent_bytes: int
     _timer = _unsent_bytes = None
+    _read_by = math.inf  # The time by which the client must have read a large answer.
     # The requests without a complete answer.
     _cycles: tuple[httptools_impl.RequestResponseCycle, ...] = ()
     _pending_bytes = 0  # Received since the last complete headers or part of a body.
@@ -206,11 +221,15 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
 
     def pause_writing(self):
         super().pause_writing()
+        seconds = self.read_seconds + self.transport.get_write_buffer_size() / _MIN_RATE
+        self._read_by = self.loop.time() + seconds
         if self._timer is None:
-            self._start_timer()  # Limits the time in which the client must read the answer.
+            self._start_timer()
+        self._limit_unsent_bytes()
 
     def resume_writing(self):
         super().resume_writing()
+        self._read_by = math.inf
         if not self.cycle.response_complete:
             self._cancel_timer()
 
@@ -226,15 +245,25 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
             cycle.disconnected = True
         _refuse(transport, self.loop, response)
 
+    def _limit_unsent_bytes(self):
+        """Disconnects clients, the slowest first, while too many bytes wait for all of them."""
+        slow = sorted(
+            (c for c in self.connections if c.flow.write_paused), key=lambda c: c._read_by
+        )
+        sizes = [c.transport.get_write_buffer_size() for c in slow]
+        for index, other in enumerate(slow):
+            if sum(sizes[index:]) > self.max_unsent_bytes and other is not self:
+                other.transport.abort()
+
     def _start_timer(self):
         self._cancel_timer()
         self._unsent_bytes = None
         self._timer = self.loop.call_later(self.read_seconds, self._on_timeout)
 
     def _on_timeout(self):
-        """Closes the connection, unless the client is still reading an answer."""
+        """Closes the connection, unless the client is still reading an answer, and in time."""
         unsent_bytes = self.transport.get_write_buffer_size()
-        if unsent_bytes in (0, self._unsent_bytes):
+        if unsent_bytes in (0, self._unsent_bytes) or self.loop.time() > self._read_by:
             self.transport.abort()
         else:
             self._unsent_bytes = unsent_bytes

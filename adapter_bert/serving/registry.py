@@ -29,7 +29,7 @@ from absl import logging
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
-from adapter_bert.serving import bank, request_texts
+from adapter_bert.serving import bank, memory, request_texts
 
 CHANGE_SECONDS = 60.0  # Maximum time of a change, and that a change of the same task waits for.
 _MAX_LABEL_LENGTH = 256  # In characters. An answer repeats a tag for each word.
@@ -85,6 +85,7 @@ class ServedTasks:
         self._folders = {}  # From a version's key in the bank to its folder.
         self._remover = futures.ThreadPoolExecutor(1)  # Removing may wait for a batch or the disk.
         self._lock = threading.Lock()  # Never held while an adapter is read.
+        self._memory = memory.Reservations()
         # By task, while an adapter is read and added: one that hangs blocks no other task.
         self._change_locks = weakref.WeakValueDictionary()
 
@@ -264,7 +265,8 @@ class ServedTasks:
         if adapter_folders.is_version(number) and parent == posixpath.join(self._root or "", name):
             version = max(version, int(number))
         key, where = f"{name}@{version}", f"Task {name}:"
-        description = self._bank.add(key, folder, lazy=lazy, label=where)
+        with self._memory.reserved(0 if lazy else _reading_bytes(folder), f"{where} {folder}"):
+            description = self._bank.add(key, folder, lazy=lazy, label=where)
         try:
             longest = max(map(len, description.labels), default=0)
             if longest > _MAX_LABEL_LENGTH:
@@ -367,6 +369,12 @@ class Lease:
             self._ended = True
             for task in self._tasks.values():
                 self._release(task.key)
+
+
+def _reading_bytes(folder: str) -> int:
+    """Returns the memory that reading an adapter takes: its file, and a copy of its tensors."""
+    path = f"{files.current_folder(folder)}/{task_adapter.TENSORS_FILE}"
+    return 2 * files.size(path) if files.exists(path) else 0
 
 
 def _marker(folder: str) -> str:

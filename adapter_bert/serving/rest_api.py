@@ -54,6 +54,7 @@ from adapter_bert.serving import (
     bank,
     batcher,
     http_server,
+    memory,
     openapi,
     prometheus,
     registry,
@@ -188,6 +189,7 @@ class RestApi:
         handlers: Dict[Any, Callable] = {
             Refused: _handle_refused,
             registry.TaskNotServed: self._make_error_handler(404),
+            memory.Exhausted: self._make_error_handler(503),
             files.WriteError: self._make_error_handler(507),
             UserError: self._make_error_handler(400),
             HTTPException: _handle_http_error,
