@@ -107,8 +107,8 @@ class HubTest(tf.test.TestCase):
 
     def test_usage_data_is_sent_only_if_the_user_asks_for_it(self):
         code = (
-            "import sys; from adapter_bert.formats import hub; hub._library()\n"
-            "print(sys.modules['huggingface_hub'].constants.HF_HUB_DISABLE_TELEMETRY)"
+            "from adapter_bert.formats import hub; hub._library()\n"
+            "from huggingface_hub import constants; print(constants.HF_HUB_DISABLE_TELEMETRY)"
         )
         name = "HF_HUB_DISABLE_TELEMETRY"
         for value, expected in ((None, "True"), ("1", "True"), ("0", "False")):
