@@ -71,6 +71,13 @@ class ServerConfig(PretrainedConfig):
         "Devices",
         choices=configs.ANSWER_PRECISIONS,
     )
+    num_threads: Optional[int] = flag(
+        None,
+        "CPU threads of a batch. Default: the processors that this process may use, by its affinity"
+        " and its container's limit, or one for each core.",
+        "Devices",
+        lower=1,
+    )
     host: str = flag("127.0.0.1", "Address to listen on; 0.0.0.0 means all.", "Network")
     port: int = flag(
         8501, "Port to listen on; 0 picks a free one.", "Network", lower=0, upper=65535
@@ -220,6 +227,7 @@ def _load(config):
         bert.init_checkpoint,
         precision=config.precision,
         max_in_memory=config.most_in_memory,
+        num_threads=config.num_threads,
     )
     encoding = request_texts.TextEncoding(bert.config, tokenizers, config.max_text_length)
     tasks = registry.ServedTasks(adapter_bank, encoding, config.adapter_dir, config.keep_versions)

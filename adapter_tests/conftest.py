@@ -7,6 +7,8 @@ from unittest import mock
 
 import pytest
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # Tests may import onnxruntime first.
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_folders(tmp_path_factory):

@@ -84,7 +84,7 @@ class FlagsTest(ServeTestCase):
             *("--max_body_mb=2", "--max_upload_mb=3", "--max_instances=4", "--max_queue_size=5"),
             *("--max_batch_size=6", "--read_timeout=7", "--answer_timeout=8"),
             *("--most_in_memory=9", "--keep_versions=10", "--max_text_length=11"),
-            *("--max_connections=12", "--precision=int8"),
+            *("--max_connections=12", "--precision=int8", "--num_threads=13"),
         )
         self.assertEqual(
             found["RestApi"]["limits"],
@@ -100,6 +100,7 @@ class FlagsTest(ServeTestCase):
         )
         made = found["AdapterBank"]
         self.assertEqual((made["max_in_memory"], made["precision"]), (9, "int8"))
+        self.assertEqual(made["num_threads"], 13)
         made = found["ServedTasks"]
         self.assertEqual((made["root"], made["keep_versions"]), (self.root, 10))
         self.assertEqual(made["encoding"].max_text_length, 11)

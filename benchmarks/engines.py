@@ -18,11 +18,11 @@ import time
 import harness  # First: it makes the project's modules importable.
 
 # isort: split
-import onnxruntime
 
 import random_weights
 import workload
 from adapter_bert.formats import onnx_backbone, task_adapter
+from adapter_bert.serving.onnx_runtime import onnxruntime
 from engine_worker import SHAPES
 
 _TASKS = 32

@@ -12,9 +12,9 @@ import harness  # First: it makes the project's modules importable.
 
 # isort: split
 import numpy as np
-import onnxruntime
 
 from adapter_bert import Predictor
+from adapter_bert.serving.onnx_runtime import onnxruntime
 from adapter_bert.tasks import (
     glue,
     squad_data,

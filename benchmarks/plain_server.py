@@ -13,7 +13,6 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import socket
 
 import numpy as np
-import onnxruntime
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -21,6 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import tokenization
+from adapter_bert.serving.onnx_runtime import onnxruntime
 
 _MAX_LENGTH = 128
 

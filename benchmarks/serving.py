@@ -29,7 +29,6 @@ import time
 import urllib.request
 
 import numpy as np
-import onnxruntime
 
 import random_weights
 import serve
@@ -37,6 +36,7 @@ import worker
 from adapter_bert.common import configs
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving import bank, request_texts
+from adapter_bert.serving.onnx_runtime import onnxruntime
 from adapter_bert.tasks import glue
 
 _CLIENTS = (1, 8, 32, 64)

@@ -10,7 +10,7 @@ import argparse
 import os
 
 import torch
-from onnxruntime import quantization
+from onnxruntime import quantization  # noqa: TID251 (engines.py turned its telemetry off.)
 
 import torch_bert
 import workload

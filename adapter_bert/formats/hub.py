@@ -95,6 +95,7 @@ def _parse(address: str, flag: str) -> Tuple[str, Optional[str]]:
 
 
 def _library() -> Any:
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # Read by the import.
     try:
         import huggingface_hub
     except ImportError:

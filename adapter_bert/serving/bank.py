@@ -15,6 +15,7 @@ import itertools
 import math
 import os
 import threading
+import weakref
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -110,6 +111,7 @@ class AdapterBank:
         results slightly; or "float16", on a GPU.
       max_in_memory: maximum number of tasks in memory; None for no limit. A batch of more tasks
         exceeds it until another task is read.
+      num_threads: see `onnx_runtime.make_session`.
 
     Attributes:
       backbone: `task_adapter.Backbone`.
@@ -127,13 +129,15 @@ class AdapterBank:
         *,
         precision: str = "float32",
         max_in_memory: Optional[int] = None,
+        num_threads: Optional[int] = None,
     ):
-        if max_in_memory is not None and max_in_memory < 1:
-            raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
+        for name, value in (("max_in_memory", max_in_memory), ("num_threads", num_threads)):
+            if value is not None and value < 1:
+                raise UserError(f"{name} must be at least 1, but is {value}.")
         from adapter_bert.serving import engine  # Not at the top: Python 3.7 has no ONNX Runtime.
 
         self.precision = precision
-        self._engine = engine.Engine(config, init_checkpoint, precision)
+        self._engine = engine.Engine(config, init_checkpoint, precision, num_threads)
         folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
         self.backbone = task_adapter.Backbone(folder, self._engine.fingerprint, config.to_dict())
         self._config, self._max_in_memory = config, max_in_memory
@@ -141,6 +145,7 @@ class AdapterBank:
         self._entries: Dict[str, _Entry] = {}
         self._in_memory: Any = collections.OrderedDict()  # The most recently used last.
         self._lock = threading.Lock()  # Never held while tensors are read or computed.
+        _banks.add(self)
 
     def add(
         self,
@@ -255,6 +260,13 @@ class AdapterBank:
                 results[index] = result
         return results
 
+    def renew(self) -> None:
+        """Makes the bank of a parent process usable in a forked one, where this is called."""
+        self._lock = threading.Lock()
+        for entry in self._entries.values():
+            entry.reading = threading.Lock()
+        self._engine.renew()
+
     def close(self) -> None:
         """Frees the memory; the bank cannot be used afterwards."""
         self._engine.close()
@@ -365,6 +377,17 @@ def memory_of(config: configs.BertConfig) -> Tuple[int, int]:
         + _SCORES * config.num_attention_heads * config.max_position_embeddings
     )
     return 4 * sum(map(math.prod, shapes)), 4 * MAX_BATCH_TOKENS * floats_per_token
+
+
+_banks: "weakref.WeakSet[AdapterBank]" = weakref.WeakSet()
+
+
+def _renew_banks() -> None:
+    for each in _banks:
+        each.renew()
+
+
+os.register_at_fork(after_in_child=_renew_banks)
 
 
 def _digest(source: AdapterSource) -> Optional[str]:

@@ -1,22 +1,19 @@
 """Computes batches that mix tasks with ONNX Runtime: sessions of the graph of `onnx_encoder`."""
 
 import collections
+import ctypes
 import math
 import threading
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
-import onnxruntime
 
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving import onnx_encoder
+from adapter_bert.serving import onnx_encoder, onnx_runtime
 from adapter_bert.serving.compatibility import Architecture, is_task_specific
 from adapter_bert.serving.onnx_encoder import TaskArrays
-
-_GPU, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-_VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
 class Engine:
@@ -29,6 +26,7 @@ class Engine:
       config: `configs.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
       precision: one of `configs.ANSWER_PRECISIONS`.
+      num_threads: see `onnx_runtime.make_session`.
 
     Attributes:
       fingerprint: the backbone's.
@@ -37,16 +35,23 @@ class Engine:
       UserError: see `onnx_backbone.load`; float16 without a GPU.
     """
 
-    def __init__(self, config: configs.BertConfig, init_checkpoint: str, precision: str):
+    def __init__(
+        self,
+        config: configs.BertConfig,
+        init_checkpoint: str,
+        precision: str,
+        num_threads: Optional[int] = None,
+    ):
         if precision not in configs.ANSWER_PRECISIONS:
             choices = ", ".join(configs.ANSWER_PRECISIONS)
             raise UserError(f"precision={precision}: expected one of {choices}.")
-        if precision == "float16" and _GPU not in onnxruntime.get_available_providers():
+        if precision == "float16" and onnx_runtime.GPU not in onnx_runtime.providers():
             raise UserError(
                 "precision=float16 needs a GPU and the package onnxruntime-gpu; this ONNX Runtime"
                 " runs on CPU."
             )
         self._config, self._init_checkpoint, self._precision = config, init_checkpoint, precision
+        self._num_threads = num_threads
         self._dtype = np.float16 if precision == "float16" else np.float32
         # None as soon as the first session holds the backbone.
         self._backbone: Optional[onnx_backbone.Backbone] = self._load_backbone()
@@ -145,12 +150,12 @@ class Engine:
             batch,
             graph.input("num_positions", [1], onnx_encoder.INT64),
             precision=self._precision,
-            broadcasts_layer_norm=_VERSION >= (1, 21),
+            broadcasts_layer_norm=onnx_runtime.VERSION >= (1, 21),
         )
         for name, tensor in outputs._asdict().items():
             graph.output(name, tensor, ["G", "R", "L"])
-        session = make_session(graph.model(), graph.external)
-        if self._precision == "float16" and _GPU not in session.get_providers():
+        session = onnx_runtime.make_session(graph.model(), graph.external, self._num_threads)
+        if self._precision == "float16" and onnx_runtime.GPU not in session.get_providers():
             raise UserError(
                 "precision=float16: ONNX Runtime cannot use the GPU; check its driver and CUDA's"
                 " libraries."
@@ -166,28 +171,17 @@ class Engine:
         with self._lock:
             self._sessions = {a: s for a, s in self._sessions.items() if a in architectures}
 
+    def renew(self) -> None:
+        """In a forked process: forgets the parent's sessions, whose threads are not there."""
+        for session in self._sessions.values():
+            # Never freed: that would wait for those threads.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+        self._lock, self._sessions = threading.Lock(), {}
+
     def close(self) -> None:
         """Frees the memory; the engine cannot be used afterwards."""
         with self._lock:
             self._sessions, self._backbone = {}, None
-
-
-def make_session(model: Any, constants: onnx_encoder.Tensors) -> Any:
-    """Returns an `onnxruntime.InferenceSession`, on a GPU if ONNX Runtime supports it.
-
-    Args:
-      model: `onnx.ModelProto`.
-      constants: those outside the model, see `onnx_encoder.Graph`.
-    """
-    options = onnxruntime.SessionOptions()
-    # The graph has the fused operators already: ONNX Runtime's further fusions are slower on CPU.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    values = list(map(onnxruntime.OrtValue.ortvalue_from_numpy, constants.values()))
-    options.add_external_initializers(list(constants), values)
-    available = onnxruntime.get_available_providers()
-    providers = [name for name in dict.fromkeys((_GPU, _CPU)) if name in available]
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
 
 
 def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.ndarray]:

@@ -7,9 +7,10 @@
 ONNX Runtime computes; TensorFlow is needed only to convert a BERT at its first use.
 """
 
+import functools
 import os
 import posixpath
-from typing import Any, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
@@ -42,7 +43,7 @@ class Predictor:
       adapter: folder of a task adapter, or of the run that wrote it.
       bert: folder of the BERT that it was trained on, with vocab.txt, and bert_model.ckpt or
         backbone.onnx. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
-      precision: see `bank.AdapterBank`.
+      precision, num_threads: see `bank.AdapterBank`.
 
     Attributes:
       description: `task_adapter.Description`.
@@ -53,7 +54,14 @@ class Predictor:
         tensors raise it in the first call, which reads them.
     """
 
-    def __init__(self, adapter: _Path, bert: Optional[_Path] = None, *, precision: str = "float32"):
+    def __init__(
+        self,
+        adapter: _Path,
+        bert: Union[_Path, Bert, None] = None,
+        *,
+        precision: str = "float32",
+        num_threads: Optional[int] = None,
+    ):
         folder = files.absolute(os.fspath(adapter))  # The working directory may change.
         folder = min(
             adapter_folders.candidates(folder),
@@ -62,19 +70,24 @@ class Predictor:
         )
         self.description = task_adapter.describe(folder, "Folder")
         config = self.description.backbone.bert_config()
-        self.bert = _find_bert(folder, None if bert is None else os.fspath(bert))
+        self.bert = bert if isinstance(bert, Bert) else _find_bert(folder, bert)
+        options: Dict[str, Any] = {"precision": precision, "num_threads": num_threads}
+        self._make = functools.partial(type(self), folder, self.bert, **options)
         tokenizers = request_texts.Tokenizers(self.bert.vocab_file, self.bert.is_sentencepiece)
         encoding = request_texts.TextEncoding(config, tokenizers, _MAX_CHARACTERS)
         self._texts = request_texts.TaskTexts(self.description, encoding, f"Folder {folder}")
-        self._bank = bank.AdapterBank(config, self.bert.init_checkpoint, precision=precision)
+        self._bank = bank.AdapterBank(config, self.bert.init_checkpoint, **options)
         self._bank.add(self.description.task, folder, lazy=True)
+
+    def __reduce__(self) -> Any:
+        return self._make, ()  # Another process makes its own sessions.
 
     def __call__(self, *texts: Any, **fields: Any) -> Any:
         """Predicts one instance, or a list of them.
 
         Args:
           *texts: the task's texts, such as a sentence, a pair, or a question and its context; or
-            one list of instances, each a text, a tuple of texts or a dict of `fields`.
+            one instance, a text, a tuple of texts or a dict of `fields`; or one list of instances.
           **fields: the texts by name, such as question and context; or tokens, the list of words of
             a sentence to tag.
 
@@ -85,8 +98,11 @@ class Predictor:
         Raises:
           UserError: the texts are not an instance of this task.
         """
-        if len(texts) == 1 and isinstance(texts[0], list) and not fields:
-            return self._answer(texts[0])
+        if len(texts) == 1 and not fields:
+            if isinstance(texts[0], list):
+                return self._answer(texts[0])
+            if isinstance(texts[0], (dict, tuple)):
+                return self._answer([texts[0]])[0]
         return self._answer([self._instance(texts, fields)])[0]
 
     def _instance(self, texts: Tuple[Any, ...], fields: Any) -> Any:
@@ -114,7 +130,7 @@ class Predictor:
         return [request.decode([next(outputs) for _ in request.rows]) for request in requests]
 
 
-def _find_bert(folder: str, bert: Optional[str]) -> Bert:
+def _find_bert(folder: str, bert: Optional[_Path]) -> Bert:
     """Returns the `Bert` in a folder, or else the one for the task adapter in a folder."""
     if bert is None:
         recorded = _recorded_bert(folder)
@@ -122,7 +138,7 @@ def _find_bert(folder: str, bert: Optional[str]) -> Bert:
             return recorded
         checkpoint = paths.find_bert("init_checkpoint", None)
         return Bert(files.absolute(checkpoint), paths.find_bert("vocab_file", None))
-    bert = files.absolute(paths.existing_folder(bert, "bert"))
+    bert = files.absolute(paths.existing_folder(os.fspath(bert), "bert"))
     checkpoint, vocabulary = (paths.BERT_FILES[name] for name in ("init_checkpoint", "vocab_file"))
     return Bert(posixpath.join(bert, checkpoint), posixpath.join(bert, vocabulary))
 

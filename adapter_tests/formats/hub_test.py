@@ -66,8 +66,8 @@ class HubTest(tf.test.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def run_script(self, *arguments):
-        """Returns (exit code, stdout, stderr)."""
+    def run_script(self, *arguments, **changes):
+        """Returns (exit code, stdout, stderr); None takes a variable from the environment."""
         environment = {
             **os.environ,
             "HF_ENDPOINT": self.hub.endpoint,
@@ -76,11 +76,12 @@ class HubTest(tf.test.TestCase):
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_XET": "1",
             "NO_PROXY": "*",
+            **changes,
         }
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=paths.PROJECT,
-            env=environment,
+            env={name: value for name, value in environment.items() if value is not None},
             capture_output=True,
             text=True,
         )
@@ -103,6 +104,16 @@ class HubTest(tf.test.TestCase):
             code, output, complaints = self.convert("describe", path)
             self.assertEqual(code, 0, complaints)
             self.assertIn("Task adapter: MRPC, classification", output)
+
+    def test_usage_data_is_sent_only_if_the_user_asks_for_it(self):
+        code = (
+            "from adapter_bert.formats import hub; hub._library()\n"
+            "from huggingface_hub import constants; print(constants.HF_HUB_DISABLE_TELEMETRY)"
+        )
+        name = "HF_HUB_DISABLE_TELEMETRY"
+        for value, expected in ((None, "True"), ("1", "True"), ("0", "False")):
+            _, output, complaints = self.run_script("-c", code, **{name: value})
+            self.assertEqual(output.strip(), expected, complaints)
 
     def test_push_adds_model_card_to_older_adapter(self):
         os.remove(os.path.join(self.adapter, "README.md"))

@@ -23,7 +23,7 @@ import modeling
 import tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import engine, onnx_encoder
+from adapter_bert.serving import engine, onnx_encoder, onnx_runtime
 from adapter_bert.serving.bank import AdapterBank, Row, UnknownTask
 from adapter_tests.support import own_models, tiny
 
@@ -188,7 +188,9 @@ class PredictTest(BankTestCase):
         with self.assertRaisesRegex(UserError, "precision=float16 needs a GPU"):
             self.bank(precision="float16")
         listed = mock.patch.object(
-            engine.onnxruntime, "get_available_providers", return_value=[engine._GPU, engine._CPU]
+            onnx_runtime.onnxruntime,
+            "get_available_providers",
+            return_value=[onnx_runtime.GPU, onnx_runtime.CPU],
         )
         refused = self.assertRaisesRegex(UserError, "float16: ONNX Runtime cannot use the GPU")
         with warnings.catch_warnings(), listed, refused:
@@ -196,7 +198,7 @@ class PredictTest(BankTestCase):
             self.bank(["plain"], precision="float16").predict(self.rows(["plain"]))
         names = ["plain", "large", "own_norms", "multiply"]
         rows = self.rows(names * 2)
-        with mock.patch.object(engine, "_GPU", "CPUExecutionProvider"):
+        with mock.patch.object(onnx_runtime, "GPU", "CPUExecutionProvider"):
             results = self.bank(names, precision="float16").predict(rows)
         self.assert_own(rows, results, atol=0.02)
 
@@ -317,7 +319,7 @@ class TasksTest(BankTestCase):
         bank, rows = self.bank(["relu", "head"]), self.rows(["relu", "head"])
         bank.predict(rows)
         bank.remove("relu")
-        built = mock.patch.object(engine, "make_session", side_effect=AssertionError)
+        built = mock.patch.object(onnx_runtime, "make_session", side_effect=AssertionError)
         with built:
             self.assert_own(rows[1:], bank.predict(rows[1:]))
 

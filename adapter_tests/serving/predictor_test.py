@@ -1,7 +1,10 @@
 """Tests of predictor.py."""
 
+import copy
+import multiprocessing
 import os
 import pathlib
+import pickle
 import posixpath
 import shutil
 import subprocess
@@ -90,6 +93,40 @@ class PredictorTest(tf.test.TestCase):
         self.assertEqual(tags("the dog sees cats"), answer)
         self.assertEqual(tags([{"tokens": words}, "the dog sees cats"]), [answer, answer])
 
+    def test_one_argument_may_be_a_whole_instance(self):
+        sms, squad = self.predictor("sms"), self.predictor("squad")
+        tags = self.save("tags", kind="tagging", labels=("O", "B-x", "I-x"))
+        pair, question = ("A dog", "the cat"), ("dog", "the dog sees cats")
+        for predict, texts, instance in (
+            (sms, pair, {"text": "A dog", "text_b": "the cat"}),
+            (sms, pair, pair),
+            (sms, ("A dog",), {"text": "A dog"}),
+            (squad, question, {"context": question[1], "question": "dog"}),
+            (squad, question, question),
+            (tags, ("the dog",), {"tokens": ["the", "dog"]}),
+        ):
+            self.assertEqual(predict(instance), predict(*texts))
+        ids = self.ids("[CLS]", "a", "dog", "[SEP]")
+        self.assertEqual(sms({"input_ids": ids}), sms("A dog"))
+        for wrong, part in (({"txt": "a"}, "found txt; expected text"), (("a",) * 3, "3 texts")):
+            with self.assertRaisesRegex(UserError, part):
+                sms(wrong)
+
+    def test_pickled_predictors_answer_equally(self):
+        """They are for pools of spawned processes."""
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.root)
+        predict = predictor.Predictor("sms", os.path.relpath(self.bert), precision="int8")
+        texts = ["a dog", "the cat sees dogs"]
+        expected = [predict(text) for text in texts]
+        os.chdir("/")
+        for same in (pickle.loads(pickle.dumps(predict)), copy.deepcopy(predict)):
+            self.assertEqual(list(map(same, texts)), expected)
+        os.chdir(before)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            self.assertEqual(pool.map(predict, texts), expected)
+
     def test_invalid_inputs_are_refused(self):
         sms = self.predictor("sms")
         for arguments, part in (
@@ -114,6 +151,8 @@ class PredictorTest(tf.test.TestCase):
             predictor.Predictor(folder, "nowhere")
         with self.assertRaisesRegex(UserError, "^Folder .*nowhere is not a task adapter"):
             predictor.Predictor("nowhere", self.bert)
+        with self.assertRaisesRegex(UserError, "num_threads must be at least 1, but is 0"):
+            self.predictor("sms", num_threads=0)
 
     def test_relative_paths_hold_after_a_change_of_folder(self):
         before = os.getcwd()
