@@ -15,9 +15,8 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
-from adapter_bert.training import feature_cache, finetuning
+from adapter_bert.training import feature_cache, finetuning, output_dir
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
-from adapter_bert.training.output_dir import OutputDir
 from adapter_bert.training.rows import TextRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
@@ -104,13 +103,13 @@ class WindowRows(TextRows):
         super().__init__(columns, *args)
 
 
-def find_task(config: TaskConfig, trained_adapter, output_dir: Optional[str] = None):
+def find_task(config: TaskConfig, trained_adapter, run_folder: Optional[str] = None):
     """Returns the task that the settings select, and the folder of its data.
 
     Args:
       config: `TaskConfig`.
       trained_adapter: `task_adapter.TaskAdapter` of --adapter, or None.
-      output_dir: folder of the run; an earlier run's labels keep their order.
+      run_folder: output_dir of the run; an earlier run's labels keep their order.
 
     Returns:
       (`glue.SplitProcessor`, the folder of its data).
@@ -131,16 +130,15 @@ def find_task(config: TaskConfig, trained_adapter, output_dir: Optional[str] = N
     if isinstance(task, glue.TaskProcessor):
         return task, data_dir
     labels = trained and trained.labels
-    return custom_tasks.TableProcessor(
-        task, data_dir, labels, *_label_hints(config, output_dir)
-    ), data_dir
+    hints = _label_hints(config, run_folder)
+    return custom_tasks.TableProcessor(task, data_dir, labels, *hints), data_dir
 
 
-def _label_hints(config, output_dir):
-    """Returns the labels of an earlier run in output_dir, and those in --label_descriptions."""
+def _label_hints(config, run_folder):
+    """Returns the labels of an earlier run in the folder, and those in --label_descriptions."""
     earlier, path = [], getattr(config, "label_descriptions", None)
-    if output_dir and not config.overwrite_output_dir:
-        earlier = OutputDir(output_dir).recorded("model").get("labels")
+    if run_folder and not config.overwrite_output_dir:
+        earlier = output_dir.OutputDir(run_folder).recorded("model").get("labels")
         is_list = isinstance(earlier, list) and all(isinstance(label, str) for label in earlier)
         earlier = earlier if is_list else []
     return earlier, files.read_object(path, f"--label_descriptions={path}") if path else ()

@@ -49,7 +49,7 @@ class FindTaskTest(tf.test.TestCase):
     def test_labels_are_ordered_logged_and_as_an_earlier_run_recorded(self):
         folder, output = (os.path.join(self.get_temp_dir(), name) for name in ("data", "run"))
         files.makedirs(folder)
-        for name in ("train", "dev"):
+        for name in ("train", "dev", "test"):
             with open(os.path.join(folder, name + ".csv"), "w") as writer:
                 writer.write("text,label\na,10\nb,2\nc,-1\nd,10\n")
         flags = ["--task_name=custom", "--text_column=text", "--label_column=label"]
