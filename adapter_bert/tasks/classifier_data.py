@@ -14,7 +14,14 @@ from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
+from adapter_bert.tasks import (
+    classifier_features,
+    custom_tasks,
+    glue,
+    table_readers,
+    text_kind,
+    text_windows,
+)
 from adapter_bert.training import feature_cache, finetuning, output_dir
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import TextRows
@@ -157,7 +164,8 @@ def _custom_layout(config):
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
-        columns = config.text_column, config.label_column, config.text_b_column
+        flags = config.text_column, config.label_column, config.text_b_column
+        columns = [name and table_readers.normalize(name) for name in flags]
         if len(set(columns)) < len(columns):
             raise UserError(
                 "--text_column, --text_b_column and --label_column must name different columns; got"

@@ -155,6 +155,7 @@ class ReadTableTest(FileTestCase):
             ("a.csv", "\ufefftext,label\na,x\n\ufefftext,label\nb,y\n"),
             ("a.csv", '\ufeff"text","label"\na,x\n\ufeff"text","label"\nb,y\n'),
             ("a.csv", "text, label\na,x\ntext, label\nb,y\n"),
+            ("a.csv", "\ufefftext,label\na,x\n\ufeffLabel,Text\ny,b\n"),
             ("a.tsv", "text\tlabel\na\tx\n\ufefftext\tlabel\nb\ty\n"),
         ):
             path = self.write(name, content)
