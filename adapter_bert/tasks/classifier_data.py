@@ -1,19 +1,28 @@
 """A text classification task and its data: settings, examples and encoded rows."""
 
+import collections
 import dataclasses
 import itertools
 import math
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
+from absl import logging
 
 import tokenization
-from adapter_bert.common import paths
+from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
-from adapter_bert.training import feature_cache, finetuning
+from adapter_bert.tasks import (
+    classifier_features,
+    custom_tasks,
+    glue,
+    table_readers,
+    text_kind,
+    text_windows,
+)
+from adapter_bert.training import feature_cache, finetuning, output_dir
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import TextRows
 
@@ -101,12 +110,13 @@ class WindowRows(TextRows):
         super().__init__(columns, *args)
 
 
-def find_task(config: TaskConfig, trained_adapter):
+def find_task(config: TaskConfig, trained_adapter, run_folder: Optional[str] = None):
     """Returns the task that the settings select, and the folder of its data.
 
     Args:
       config: `TaskConfig`.
       trained_adapter: `task_adapter.TaskAdapter` of --adapter, or None.
+      run_folder: output_dir of the run; an earlier run's labels keep their order.
 
     Returns:
       (`glue.SplitProcessor`, the folder of its data).
@@ -126,7 +136,19 @@ def find_task(config: TaskConfig, trained_adapter):
         )
     if isinstance(task, glue.TaskProcessor):
         return task, data_dir
-    return custom_tasks.TableProcessor(task, data_dir, trained and trained.labels), data_dir
+    labels = trained and trained.labels
+    hints = _label_hints(config, run_folder)
+    return custom_tasks.TableProcessor(task, data_dir, labels, *hints), data_dir
+
+
+def _label_hints(config, run_folder):
+    """Returns the labels of an earlier run in the folder, and those in --label_descriptions."""
+    earlier, path = [], getattr(config, "label_descriptions", None)
+    if run_folder and not config.overwrite_output_dir:
+        earlier = output_dir.OutputDir(run_folder).recorded("model").get("labels")
+        is_list = isinstance(earlier, list) and all(isinstance(label, str) for label in earlier)
+        earlier = earlier if is_list else []
+    return earlier, files.read_object(path, f"--label_descriptions={path}") if path else ()
 
 
 def _custom_layout(config):
@@ -142,7 +164,8 @@ def _custom_layout(config):
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
-        columns = config.text_column, config.label_column, config.text_b_column
+        flags = config.text_column, config.label_column, config.text_b_column
+        columns = [name and table_readers.normalize(name) for name in flags]
         if len(set(columns)) < len(columns):
             raise UserError(
                 "--text_column, --text_b_column and --label_column must name different columns; got"
@@ -189,18 +212,28 @@ def encode_examples(examples, labels, config, tokenizer):
 
 
 def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
-    """Returns the examples that the stages read, by name of the split.
+    """Returns the examples that the stages read, by name of the split; logs the training labels.
 
     Args:
       processor: `glue.SplitProcessor`.
       stages: of "train", "eval" and "predict".
       data_dir: folder of the task's data.
     """
-    return {
+    examples = {
         split: processor.get_examples(split, data_dir)
         for stage in stages
         for split in processor.splits_of(SPLITS[stage], data_dir)
     }
+    labels = processor.get_labels()
+    if labels and "train" in examples:
+        names = itertools.chain.from_iterable(
+            custom_tasks.names_in(example.label) for example in examples["train"]
+        )
+        counts = collections.Counter(names)
+        shown = ", ".join(f"{label} ({counts[label]:,})" for label in labels[:50])
+        more = ", ..." if len(labels) > 50 else ""
+        logging.info("%d labels in order (training rows): %s%s.", len(labels), shown, more)
+    return examples
 
 
 def data_of(

@@ -14,9 +14,8 @@ from absl import logging
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import text_kind
+from adapter_bert.tasks import table_readers, text_kind
 from adapter_bert.tasks.classifier_features import InputExample
-from adapter_bert.tasks.table_readers import read_rows
 
 # Columns in GLUE's files → the same columns in tables of the Hugging Face Hub.
 _HUB_NAMES = {
@@ -181,7 +180,7 @@ class DataProcessor:
     @classmethod
     def _read_tsv(cls, input_file: str, quotechar: Optional[str] = None) -> List[List[str]]:
         """Returns the rows of a tab-separated file; see `table_readers.read_rows`."""
-        return read_rows(input_file, quotechar)
+        return table_readers.read_rows(input_file, quotechar)
 
 
 class SplitProcessor(DataProcessor):
@@ -344,7 +343,12 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
     if not data_dir:
         raise UserError(f"--data_dir is required: the folder with {split.file}.")
     path = split.path(data_dir, task.language)
-    rows = read_rows(path)
+    rows = table_readers.read_rows(path)
+    if rows and rows[0] and ("idx" in rows[0] or rows[0][0].startswith('"')):
+        # The Hub's table, as pandas writes it; GLUE's quotes are ordinary characters.
+        rows = [
+            row.fields for row in table_readers.parse_tabs(table_readers.read_lines(path), path)
+        ]
     while rows and not rows[-1]:
         rows.pop()
     columns = _find_columns(rows, split, path)
