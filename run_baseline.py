@@ -168,11 +168,11 @@ def run(values):
     unused = config.changed_flags(("trials", "sampler", "pruner", "storage", "search_only"))
     if preset and unused:
         raise UserError(f"--{min(unused)}: --preset trains one model, without a search.")
-    processor, data_dir = classifier_data.find_task(config, None)
     task_folder = str(config.task_name).lower() + "-baseline"
     output = output_dir.OutputDir(config.output_dir or os.path.join("output", task_folder))
     if files.is_remote(output.path):
         raise UserError(f"--output_dir={output.path}: a baseline needs a local folder.")
+    processor, data_dir = classifier_data.find_task(config, None, output.path)
     if config.records_dir or not config.overwrite_output_dir:
         records.read(config.records_dir or output.path)  # Fails early if a record is damaged.
     output.create()
@@ -254,9 +254,8 @@ def _preset_settings(name, narrowed):
 def _read_data(processor, data_dir, config):
     """Returns the `training.Dataset` of the task, with the splits that this run reads."""
     task, labels = processor.task, processor.get_labels()
-    stages = ["train", "dev", *(["test"] if config.do_predict else [])]
-    splits = [split for stage in stages for split in processor.splits_of(stage, data_dir)]
-    examples = {split: processor.get_examples(split, data_dir) for split in splits}
+    stages = ["train", "eval", *(["predict"] if config.do_predict else [])]
+    examples = classifier_data.read_examples(processor, stages, data_dir)
     if text_kind.get(task.kind).is_single_label:
         _warn_of_rare_labels(examples["train"], labels, data_dir)
     return training.Dataset(
@@ -269,7 +268,7 @@ def _read_data(processor, data_dir, config):
             split: classifier_features.label_column(split_examples, labels)
             for split, split_examples in examples.items()
         },
-        has_labels={split: processor.has_labels(split) for split in splits},
+        has_labels={split: processor.has_labels(split) for split in examples},
         max_words=config.max_words,
         where=data_dir,
     )

@@ -141,9 +141,9 @@ def run(values):
     task_name = (values.task_name or "").lower()
     start = starting_point.find(values, task_name, text_windows.recorded, "run_classifier.py")
     config = ClassifierConfig.from_flags(values, start.supplied)
-    processor, data_dir = classifier_data.find_task(config, start.adapter)
-    task, labels = processor.task, processor.get_labels()
     folder = config.folder_of(str(config.task_name).lower())
+    processor, data_dir = classifier_data.find_task(config, start.adapter, folder)
+    task, labels = processor.task, processor.get_labels()
     setup = finetuning.set_up(config, start, folder)
     finetuning.check(setup, task)
     classifier_data.class_weights(config.class_weights, task, None)  # Fails before the encoding.

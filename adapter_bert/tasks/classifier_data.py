@@ -1,20 +1,23 @@
 """A text classification task and its data: settings, examples and encoded rows."""
 
+import collections
 import dataclasses
 import itertools
 import math
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
+from absl import logging
 
 import tokenization
-from adapter_bert.common import paths
+from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, finetuning
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
+from adapter_bert.training.output_dir import OutputDir
 from adapter_bert.training.rows import TextRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
@@ -101,12 +104,13 @@ class WindowRows(TextRows):
         super().__init__(columns, *args)
 
 
-def find_task(config: TaskConfig, trained_adapter):
+def find_task(config: TaskConfig, trained_adapter, output_dir: Optional[str] = None):
     """Returns the task that the settings select, and the folder of its data.
 
     Args:
       config: `TaskConfig`.
       trained_adapter: `task_adapter.TaskAdapter` of --adapter, or None.
+      output_dir: folder of the run; an earlier run's labels keep their order.
 
     Returns:
       (`glue.SplitProcessor`, the folder of its data).
@@ -126,7 +130,20 @@ def find_task(config: TaskConfig, trained_adapter):
         )
     if isinstance(task, glue.TaskProcessor):
         return task, data_dir
-    return custom_tasks.TableProcessor(task, data_dir, trained and trained.labels), data_dir
+    labels = trained and trained.labels
+    return custom_tasks.TableProcessor(
+        task, data_dir, labels, *_label_hints(config, output_dir)
+    ), data_dir
+
+
+def _label_hints(config, output_dir):
+    """Returns the labels of an earlier run in output_dir, and those in --label_descriptions."""
+    earlier, path = [], getattr(config, "label_descriptions", None)
+    if output_dir and not config.overwrite_output_dir:
+        earlier = OutputDir(output_dir).recorded("model").get("labels")
+        is_list = isinstance(earlier, list) and all(isinstance(label, str) for label in earlier)
+        earlier = earlier if is_list else []
+    return earlier, files.read_object(path, f"--label_descriptions={path}") if path else ()
 
 
 def _custom_layout(config):
@@ -189,18 +206,28 @@ def encode_examples(examples, labels, config, tokenizer):
 
 
 def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
-    """Returns the examples that the stages read, by name of the split.
+    """Returns the examples that the stages read, by name of the split; logs the training labels.
 
     Args:
       processor: `glue.SplitProcessor`.
       stages: of "train", "eval" and "predict".
       data_dir: folder of the task's data.
     """
-    return {
+    examples = {
         split: processor.get_examples(split, data_dir)
         for stage in stages
         for split in processor.splits_of(SPLITS[stage], data_dir)
     }
+    labels = processor.get_labels()
+    if labels and "train" in examples:
+        names = itertools.chain.from_iterable(
+            custom_tasks.names_in(example.label) for example in examples["train"]
+        )
+        counts = collections.Counter(names)
+        shown = ", ".join(f"{label} ({counts[label]:,})" for label in labels[:50])
+        more = ", ..." if len(labels) > 50 else ""
+        logging.info("%d labels in order (training rows): %s%s.", len(labels), shown, more)
+    return examples
 
 
 def data_of(

@@ -7,7 +7,9 @@ are published.
 import collections
 import itertools
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+import re
+import unicodedata
+from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 from absl import logging
@@ -24,8 +26,15 @@ from adapter_bert.tasks.glue import (
 )
 
 _ENDINGS = ("tsv", "txt", "csv", "jsonl")
-_FILE_NAMES = {"train": ("train",), "dev": ("dev", "val", "valid", "validation"), "test": ("test",)}
+_FILE_NAMES = {"train": ("train",), "dev": table_readers.DEV_NAMES, "test": ("test",)}
 _SPLIT_SEED = 0
+# Marks of rows without a label, in lower case; rows with SNLI's are skipped.
+_NO_MAJORITY = "-"
+_MARKS = {
+    *("", "-1", "-1.0", "?", "_", _NO_MAJORITY, "nan", "na", "n/a", "<na>", "#n/a", "null"),
+    *("unlabeled", "unlabelled"),
+}
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 class Layout(NamedTuple):
@@ -41,7 +50,7 @@ class Layout(NamedTuple):
       columns: names of the columns of a published file without a header.
       labels: in the order of their ids; if empty, they come from the training rows.
       aliases: other spellings of labels in the file, compared without surrounding spaces.
-      excluded_labels: labels whose rows are skipped.
+      excluded_labels: labels whose rows are skipped; "-" only if it is not a class, like "+".
       skip_empty: whether rows without a text are skipped.
       is_label_prefix: whether `label` is a prefix; the first column that begins with it is the
         label.
@@ -56,7 +65,7 @@ class Layout(NamedTuple):
     columns: Tuple[str, ...] = ()
     labels: Tuple[str, ...] = ()
     aliases: Dict[str, str] = {}
-    excluded_labels: Tuple[str, ...] = ()
+    excluded_labels: Tuple[str, ...] = (_NO_MAJORITY,)
     skip_empty: bool = False
     is_label_prefix: bool = False
 
@@ -253,18 +262,28 @@ class TableProcessor(SplitProcessor):
       layout: `Layout`.
       data_dir: folder of the files.
       labels: labels of a trained model, used instead of those in the training file; or None.
+      earlier: labels of an earlier run, whose order is kept if the training file has the same.
+      described: labels that are classes even if they look like marks of rows without a label.
 
     Raises:
       UserError: files or columns are missing, or a row is invalid; names the file and line.
     """
 
-    def __init__(self, layout: Layout, data_dir: str, labels: Optional[Sequence[str]] = None):
+    def __init__(
+        self,
+        layout: Layout,
+        data_dir: str,
+        labels: Optional[Sequence[str]] = None,
+        earlier: Sequence[str] = (),
+        described: Collection[str] = (),
+    ):
         self._layout = layout
         self._kind = text_kind.get(layout.kind)
         self._data_dir = data_dir
         self._tables = {}
+        self._known = frozenset(labels or layout.labels or described)
         if labels is None:
-            labels = layout.labels or self._read_labels()
+            labels = layout.labels or self._read_labels(earlier)
         super().__init__(
             Task(layout.name, tuple(labels), {}, kind=layout.kind, score=self._kind.score)
         )
@@ -294,6 +313,8 @@ class TableProcessor(SplitProcessor):
         layout, label = self._layout, self._label_column(table, split)
         if label is None and split != "test":
             raise table.column_error(layout.label, layout.flag("--label_column"))
+        if label is None and layout.label_column(table) is not None:
+            logging.info("%s: no row has a label: predictions are not scored.", table.path)
         text_a = table.column(layout.text_a, layout.flag("--text_column"))
         text_b = None
         if layout.text_b:
@@ -312,16 +333,19 @@ class TableProcessor(SplitProcessor):
         return examples
 
     def _label_column(self, table: table_readers.Table, split: str) -> Optional[int]:
-        """Returns the index of the label's column; None without one, or if it is blank in test."""
+        """Returns the index of the label's column; None without one or, in test, without labels."""
         column = self._layout.label_column(table)
-        return None if split == "test" and self._is_blank(table, column) else column
+        return None if split == "test" and self._lacks_labels(table, column) else column
 
-    def _is_blank(self, table: table_readers.Table, column: Optional[int]) -> bool:
-        """Returns whether a file has no labels; in a published one, a blank may be a label."""
-        if column is None or self._is_published(table.path):
+    def _lacks_labels(self, table: table_readers.Table, column: Optional[int]) -> bool:
+        """Returns whether a file has only blanks and marks, or one placeholder, as labels."""
+        if column is None or self._is_published(table.path):  # In the latter, a blank may be one.
             return column is None
-        # Of JSON, null and an empty list.
-        return all((row.fields[column] or "").strip() in ("", "[]") for row in table.rows)
+        rows = (row for row in table.rows if not table.is_blank(row, column))
+        names = {n for row in rows for n in names_in(self._parse_label(table, row, column))}
+        marks = set(filter(_is_mark, names - self._known))
+        is_label = any(self._kind.is_label(name, self._known) for name in names - marks)
+        return not is_label and (marks == names or len(names) == 1)
 
     def _is_published(self, path: str) -> bool:
         return os.path.basename(path) in self._layout.files
@@ -372,12 +396,7 @@ class TableProcessor(SplitProcessor):
     def _read(self, path: str) -> table_readers.Table:
         layout = self._layout
         if not self._is_published(path):
-            table = table_readers.read_table(path)
-            header = list(table.columns)
-            repeated = [row.line for row in table.rows if row.fields == header]
-            if repeated and len(header) > 1:  # In one column, it may be a text.
-                raise UserError(f"{path}, line {repeated[0]}: found the header again.")
-            return table
+            return table_readers.read_table(path)
         if files.isdir(path):
             folders = [os.path.join(self._data_dir, name) for name in layout.files]
             return table_readers.read_folders(folders, (layout.label, layout.text_a))
@@ -385,13 +404,16 @@ class TableProcessor(SplitProcessor):
 
     def _filter_rows(self, table: table_readers.Table) -> table_readers.Table:
         layout, label = self._layout, self._layout.label_column(table)
-        rows = table.rows
-        if label is not None and layout.excluded_labels and not self._is_blank(table, label):
-            rows = [
-                row
+        rows, excluded = table.rows, set(layout.excluded_labels) - self._known
+        if label is not None:
+            labels = [
+                "" if table.is_blank(row, label) else self._canonical_label(table, row, label)
                 for row in rows
-                if self._canonical_label(table, row, label) not in layout.excluded_labels
             ]
+            if "+" in {*labels, *self._known}:
+                excluded.discard(_NO_MAJORITY)
+            # A test file may have only marks.
+            rows = [r for r, text in zip(rows, labels) if text not in excluded] or rows
         if layout.skip_empty:
             text = table.column(layout.text_a, layout.flag("--text_column"))
             rows = [row for row in rows if table.text(row, text).strip()]
@@ -401,49 +423,59 @@ class TableProcessor(SplitProcessor):
         if len(rows) < len(table.rows):
             logging.log(
                 logging.INFO if is_published else logging.WARNING,
-                "%s: skipped %d of %d rows, without a text or with a label that the task excludes.",
+                "%s: skipped %d of %d rows, without a text or with one of the labels %s.",
                 table.path,
                 len(table.rows) - len(rows),
                 len(table.rows),
+                sorted(excluded),
             )
         if layout.text_a in table.columns and not is_published:
             text = table.columns.index(layout.text_a)
-            num_empty = sum(not (row.fields[text] or "").strip() for row in rows)
+            num_empty = sum(table.is_blank(row, text) for row in rows)
             if num_empty:
                 where = table.path, layout.text_a, num_empty, len(rows)
                 logging.warning("%s: the column %s is empty in %d of %d rows.", *where)
         return table._replace(rows=rows)
 
-    def _read_labels(self) -> Sequence[str]:
+    def _read_labels(self, earlier: Sequence[str]) -> Sequence[str]:
         if not self._kind.min_labels:
             return ()
         table = self._training_table()
         label = self._layout.label_column(table)
         if label is None:
             raise table.column_error(self._layout.label, self._layout.flag("--label_column"))
-        rows = [_names_in(self._parse_label(table, row, label)) for row in table.rows]
-        labels = sorted(set(itertools.chain.from_iterable(rows)))
+        rows = [names_in(self._parse_label(table, row, label)) for row in table.rows]
+        labels = set(itertools.chain.from_iterable(rows))
         if not labels:
             raise UserError(f"{table.path}: found no label in {len(rows)} rows.")
+        for mark in sorted(_marks_among(labels) - self._known):
+            found = [row.line for row, names in zip(table.rows, rows) if mark in names]
+            raise UserError(
+                f"{table.path}, line {found[0]}: the label {mark!r}, of {len(found)} rows, looks"
+                " like a mark of rows without a label; remove these rows, or describe the label in"
+                " --label_descriptions if it is a class."
+            )
         if len(labels) < self._kind.min_labels:
             raise UserError(
-                f"{table.path}: found only the label {labels[0]!r} in {len(rows)} rows,"
+                f"{table.path}: found only the label {labels.pop()!r} in {len(rows)} rows,"
                 " expected at least two labels."
             )
-        return labels
+        return earlier if labels == set(earlier) else _in_order(labels)
 
     def _canonical_label(
         self, table: table_readers.Table, row: table_readers.Row, column: int
     ) -> str:
         """Returns a row's label on one line, in the task's spelling."""
-        label = " ".join(table.text(row, column).split())
+        label = " ".join(table.text(row, column, self._kind.accepts_lists).split())
+        if not label.isascii() and label not in self._known:  # An older model's may differ.
+            label = unicodedata.normalize("NFC", label.replace("\ufeff", ""))
         return self._layout.aliases.get(label, label)
 
     def _parse_label(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
         """Returns a row's label, a str or a tuple of str; raises UserError if it is not Unicode."""
         where = f"{table.path}, line {row.line}"
         label = self._kind.parse_label(self._canonical_label(table, row, column), where)
-        for name in _names_in(label):
+        for name in names_in(label):
             table_readers.check_label(name, where)
         return label
 
@@ -452,7 +484,7 @@ class TableProcessor(SplitProcessor):
         if column is None:
             return self._kind.placeholder(self.task.labels)
         label = self._parse_label(table, row, column)
-        for name in _names_in(label):
+        for name in names_in(label):
             if not self._kind.is_label(name, self._known):
                 expected = self._kind.describe_labels(self.task.labels)
                 raise UserError(
@@ -461,7 +493,30 @@ class TableProcessor(SplitProcessor):
         return label
 
 
-def _names_in(label) -> Tuple[str, ...]:
+def _is_mark(label: str) -> bool:
+    return label.lower() in _MARKS or label == "None"  # "none" may be a class.
+
+
+def _marks_among(labels: Collection[str]) -> Set[str]:
+    """Returns the labels that mark rows without one; of + and -, or -1 and 1, none is a mark."""
+    marks = set(filter(_is_mark, labels))
+    if "+" in labels:
+        marks.discard(_NO_MAJORITY)
+    if all(map(_NUMBER.fullmatch, labels)):
+        numbers = set(map(float, labels))
+        if numbers == {-1, 1} or min(numbers) < -1:
+            return set()
+    return marks
+
+
+def _in_order(labels: Collection[str]) -> List[str]:
+    """Returns labels in the order of their ids: numeric if all are numbers."""
+    if all(map(_NUMBER.fullmatch, labels)):
+        return sorted(labels, key=lambda label: (float(label), label))
+    return sorted(labels)
+
+
+def names_in(label: Any) -> Tuple[str, ...]:
     """Returns the labels in a set of labels, or the one label of a row."""
     return label if isinstance(label, tuple) else (label,)
 

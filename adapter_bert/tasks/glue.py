@@ -8,35 +8,40 @@ run_classifier.py; GLUE's files are described at https://gluebenchmark.com/tasks
 
 import difflib
 import os
-from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from absl import logging
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import text_kind
+from adapter_bert.tasks import table_readers, text_kind
 from adapter_bert.tasks.classifier_features import InputExample
-from adapter_bert.tasks.table_readers import read_rows
+
+# Columns in GLUE's files → the same columns in tables of the Hugging Face Hub.
+_HUB_NAMES = {
+    "#1 String": "sentence1",
+    "#2 String": "sentence2",
+    "sentence1": "premise",
+    "sentence2": "hypothesis",
+    "hypo": "hypothesis",
+    "index": "idx",
+    "id": "idx",
+    **dict.fromkeys(("Quality", "is_duplicate", "score", "gold_label"), "label"),
+}
 
 
 class Split(NamedTuple):
-    """The file and columns of one split; columns count from 0, or from the end if negative."""
+    """The file of one split and GLUE's names of its columns; `_HUB_NAMES` are read too."""
 
     file: str  # Relative to data_dir; "{language}" is replaced by the task's language.
     set_type: str  # The first part of each guid.
-    text_a: int
-    text_b: Optional[int] = None
-    label: Optional[int] = None  # None: the split has no labels.
-    language: Optional[int] = None  # Rows in other languages than the task's are skipped.
-    header: bool = True
+    text_a: str
+    text_b: Optional[str] = None
+    label: Optional[str] = None  # None: the split has no labels.
+    language: Optional[str] = None  # Rows in other languages than the task's are skipped.
+    columns: Tuple[str, ...] = ()  # Of a file that GLUE ships without a header.
+    index: str = "index"  # The row's number, a column that may be missing.
     skip_short: bool = False  # Rows with too few columns are skipped; the log gives their number.
-
-    @property
-    def width(self) -> int:
-        """The fewest columns of a valid row, in which the split's columns are all distinct."""
-        given = (self.text_a, self.text_b, self.label, self.language)
-        columns = [column for column in given if column is not None]
-        return max(columns) + 1 - min(min(columns), 0)
 
     def path(self, data_dir: str, language: Optional[str]) -> str:
         """Returns the path of the split's file in a folder."""
@@ -56,7 +61,8 @@ class Task(NamedTuple):
     score: str = "accuracy"  # GLUE's main score, one of the metrics of the task's kind.
     folder: Optional[str] = None  # In $GLUE_DIR; by default the task's name.
     submission: Dict[str, str] = {}  # Test split → name of its file for GLUE's server.
-    guid: Optional[int] = None  # Column of the guid's second part; None: the row's number.
+    has_index_guid: bool = False  # The guid's second part is the index, not the row's number.
+    bounds: Optional[Tuple[float, float]] = None  # Of labels that are numbers.
     aliases: Dict[str, str] = {}  # Other spellings of labels in the files.
     language: Optional[str] = None
 
@@ -64,17 +70,17 @@ class Task(NamedTuple):
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
+_PAIR = ("sentence1", "sentence2")
 
 
 def _uniform_splits(
-    text_a: int, text_b: Optional[int] = None, label: int = -1, **options
+    text_a: str, text_b: Optional[str] = None, label: str = "label", **options
 ) -> Dict[str, Split]:
-    """Returns splits train, dev and test with the same columns; test has no label."""
-    columns = dict(text_a=text_a, text_b=text_b, **options)
+    """Returns splits train and dev with the same columns and options, and test without labels."""
     return {
-        "train": Split("train.tsv", "train", label=label, **columns),
-        "dev": Split("dev.tsv", "dev", label=label, **columns),
-        "test": Split("test.tsv", "test", **columns),
+        "train": Split("train.tsv", "train", text_a, text_b, label, **options),
+        "dev": Split("dev.tsv", "dev", text_a, text_b, label, **options),
+        "test": Split("test.tsv", "test", text_a, text_b),
     }
 
 
@@ -89,25 +95,25 @@ TASKS = {
         _glue(
             "CoLA",
             _BINARY,
-            {
-                **_uniform_splits(3, label=1, header=False),
-                "test": Split("test.tsv", "test", text_a=1),
-            },
+            _uniform_splits("sentence", columns=("source", "label", "mark", "sentence")),
             score="matthews",
         ),
+        _glue("SST-2", _BINARY, _uniform_splits("sentence")),
+        _glue("MRPC", _BINARY, _uniform_splits("#1 String", "#2 String", "Quality"), score="f1"),
         _glue(
-            "SST-2",
-            _BINARY,
-            {**_uniform_splits(0, label=1), "test": Split("test.tsv", "test", text_a=1)},
+            "STS-B",
+            (),
+            _uniform_splits("sentence1", "sentence2", "score"),
+            kind="regression",
+            score="spearman",
+            bounds=(0, 5),
         ),
-        _glue("MRPC", _BINARY, _uniform_splits(3, 4, label=0), score="f1"),
-        _glue("STS-B", (), _uniform_splits(7, 8), kind="regression", score="spearman"),
         _glue(
             "QQP",
             _BINARY,
             {
-                **_uniform_splits(3, 4, label=5, skip_short=True),
-                "test": Split("test.tsv", "test", 1, 2),
+                **_uniform_splits("question1", "question2", "is_duplicate", skip_short=True),
+                "test": Split("test.tsv", "test", "question1", "question2", index="id"),
             },
             score="f1",
         ),
@@ -115,22 +121,24 @@ TASKS = {
             "MNLI",
             _NLI,
             {
-                "train": Split("train.tsv", "train", 8, 9, label=-1),
-                "dev": Split("dev_matched.tsv", "dev_matched", 8, 9, label=-1),
-                "dev_mismatched": Split("dev_mismatched.tsv", "dev_mismatched", 8, 9, label=-1),
-                "test": Split("test_matched.tsv", "test", 8, 9),
-                "test_mismatched": Split("test_mismatched.tsv", "test_mismatched", 8, 9),
+                "train": Split("train.tsv", "train", *_PAIR, "gold_label"),
+                "dev": Split("dev_matched.tsv", "dev_matched", *_PAIR, "gold_label"),
+                "dev_mismatched": Split(
+                    "dev_mismatched.tsv", "dev_mismatched", *_PAIR, "gold_label"
+                ),
+                "test": Split("test_matched.tsv", "test", *_PAIR),
+                "test_mismatched": Split("test_mismatched.tsv", "test_mismatched", *_PAIR),
             },
             submission={"test": "MNLI-m", "test_mismatched": "MNLI-mm"},
-            guid=0,
+            has_index_guid=True,
         ),
-        _glue("QNLI", _ENTAILMENT, _uniform_splits(1, 2)),
-        _glue("RTE", _ENTAILMENT, _uniform_splits(1, 2)),
-        _glue("WNLI", _BINARY, _uniform_splits(1, 2)),
+        _glue("QNLI", _ENTAILMENT, _uniform_splits("question", "sentence")),
+        _glue("RTE", _ENTAILMENT, _uniform_splits(*_PAIR)),
+        _glue("WNLI", _BINARY, _uniform_splits(*_PAIR)),
         _glue(
             "AX",
             _NLI,
-            {"test": Split("diagnostic.tsv", "test", 1, 2)},
+            {"test": Split("diagnostic.tsv", "test", *_PAIR)},
             score="matthews",
             folder="diagnostic",
         ),
@@ -138,8 +146,10 @@ TASKS = {
             "XNLI",
             _NLI,
             {
-                "train": Split("multinli/multinli.train.{language}.tsv", "train", 0, 1, label=2),
-                "dev": Split("xnli.dev.tsv", "dev", 6, 7, label=1, language=0),
+                "train": Split(
+                    "multinli/multinli.train.{language}.tsv", "train", "premise", "hypo", "label"
+                ),
+                "dev": Split("xnli.dev.tsv", "dev", *_PAIR, "gold_label", "language"),
             },
             aliases={"contradictory": "contradiction"},
             language="zh",
@@ -170,7 +180,7 @@ class DataProcessor:
     @classmethod
     def _read_tsv(cls, input_file: str, quotechar: Optional[str] = None) -> List[List[str]]:
         """Returns the rows of a tab-separated file; see `table_readers.read_rows`."""
-        return read_rows(input_file, quotechar)
+        return table_readers.read_rows(input_file, quotechar)
 
 
 class SplitProcessor(DataProcessor):
@@ -324,7 +334,7 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
 
     Raises:
       UserError: the task has no such split, or its file is missing, empty, not UTF-8, or has a
-        blank line, a row with too few columns, an unknown label, or data instead of a header.
+        blank line, a row with too few columns, an unknown label, or a header without the columns.
     """
     split = task.splits.get(split_name)
     if split is None:
@@ -333,78 +343,136 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
     if not data_dir:
         raise UserError(f"--data_dir is required: the folder with {split.file}.")
     path = split.path(data_dir, task.language)
-    rows = read_rows(path)
+    rows = table_readers.read_rows(path)
+    if rows and rows[0] and ("idx" in rows[0] or rows[0][0].startswith('"')):
+        # The Hub's table, as pandas writes it; GLUE's quotes are ordinary characters.
+        rows = [
+            row.fields for row in table_readers.parse_tabs(table_readers.read_lines(path), path)
+        ]
     while rows and not rows[-1]:
         rows.pop()
-    short = _check_layout(rows, task, split, path)
-    examples = [
-        _example(row, number, task, split, path)
-        for number, row in enumerate(rows)
-        if number >= split.header and number not in short and _in_language(row, task, split)
-    ]
-    if not examples and split.language is not None:
-        languages = sorted({row[split.language] for row in rows[split.header :]})
+    columns = _find_columns(rows, split, path)
+    short = _check_layout(rows, columns, split, path)
+    numbers = [i for i in range(columns.num_headers, len(rows)) if i not in short]
+    if split.language is not None:
+        languages = {rows[i][columns.language] for i in numbers}
+        if task.language not in languages:
+            raise UserError(
+                f"{path}: found the languages {', '.join(sorted(languages))}, expected"
+                f" {task.language} among them."
+            )
+        numbers = [i for i in numbers if rows[i][columns.language] == task.language]
+    if split_name in task.submission and columns.index is not None:
+        _check_index(rows, columns, path)
+    return [_example(rows[i], i, task, split, columns, path) for i in numbers]
+
+
+class _Columns(NamedTuple):
+    """The indices of a file's columns, None for those it lacks, and its number of header lines."""
+
+    num_headers: int
+    text_a: int
+    text_b: Optional[int]
+    label: Optional[int]
+    language: Optional[int]
+    index: Optional[int]
+
+    @property
+    def width(self) -> int:
+        """The fewest columns of a valid row."""
+        return max(column for column in self[1:] if column is not None) + 1
+
+
+def _find_columns(rows: List[List[str]], split: Split, path: str) -> _Columns:
+    """Returns the columns that the header names, or those of GLUE's file without a header."""
+    if not rows:
+        raise UserError(f"{path}: found an empty file, expected rows of data.")
+    header: Sequence[str] = [name.strip() for name in rows[0]]
+    names = (split.text_a, split.text_b, split.label, split.language)
+    needed = [name for name in names if name is not None]
+    has_header = not split.columns or all(_indices(header, name) for name in needed)
+    if not has_header:
+        header = split.columns
+    found = {name: _indices(header, name) for name in needed}
+    if any(len(indices) != 1 for indices in found.values()):
+        shown = ", ".join(repr(name[:40]) for name in header[:20])
+        expected = [
+            f"{name} (or {_HUB_NAMES[name]})" if name in _HUB_NAMES else name for name in needed
+        ]
         raise UserError(
-            f"{path}: found the languages {', '.join(languages)}, expected {task.language} among"
-            " them."
+            f"{path}, line 1: found the columns {shown}, expected a header with each of these once:"
+            f" {', '.join(expected)}."
         )
-    return examples
+    index = _indices(header, split.index)
+    columns = (None if name is None else found[name][0] for name in names)
+    return _Columns(int(has_header), *columns, index[0] if index else None)
 
 
-def _in_language(row: List[str], task: Task, split: Split) -> bool:
-    return split.language is None or row[split.language] == task.language
+def _indices(header: Sequence[str], name: str) -> List[int]:
+    """Returns the indices of the columns with a name of GLUE or its Hub's name."""
+    return [i for i, column in enumerate(header) if column in (name, _HUB_NAMES.get(name))]
 
 
-def _check_layout(rows: List[List[str]], task: Task, split: Split, path: str) -> Set[int]:
-    """Raises `UserError` unless all rows have enough columns and a header precedes the data.
+def _check_layout(rows: List[List[str]], columns: _Columns, split: Split, path: str) -> Set[int]:
+    """Raises `UserError` unless all rows have enough columns and only the first is a header.
 
     Returns:
       The set of the indices of short rows, if the split skips them.
     """
-    short = {index for index, row in enumerate(rows) if len(row) < split.width}
+    short = {index for index, row in enumerate(rows) if len(row) < columns.width}
     if short and (min(short) == 0 or not split.skip_short):
         row = rows[min(short)]
         content = f"{len(row)} columns" if row else "a blank line"
         raise UserError(
-            f"{path}, line {min(short) + 1}: found {content}, expected at least {split.width}"
+            f"{path}, line {min(short) + 1}: found {content}, expected at least {columns.width}"
             " columns between tabs."
         )
     if short:
         logging.info("%s: skipped %d rows with too few columns.", path, len(short))
-    if len(rows) - len(short) <= split.header:
-        content = "only a header" if rows else "an empty file"
-        raise UserError(f"{path}: found {content}, expected rows of data.")
-    if split.header and _is_data(rows[0], task, split):
+    if len(rows) - len(short) <= columns.num_headers:
+        raise UserError(f"{path}: found only a header, expected rows of data.")
+    if columns.num_headers and len(rows[1]) > len(rows[0]):
         raise UserError(
-            f"{path}, line 1: found a row of data, expected a header, as line 1 is skipped."
+            f"{path}, line 2: found {len(rows[1])} columns, expected {len(rows[0])}, as in the"
+            " header."
         )
+    if columns.num_headers and rows[0] in rows[1:]:
+        line = rows.index(rows[0], 1) + 1
+        raise UserError(f"{path}, line {line}: found the header again.")
     return short
 
 
-def _is_data(row: List[str], task: Task, split: Split) -> bool:
-    """Returns whether the first row is data: has a label or, without labels, a leading number."""
-    if split.label is None:
-        return row[0].isdigit()
-    return text_kind.get(task.kind).is_label(_label(row[split.label], task), task.labels)
+def _check_index(rows: List[List[str]], columns: _Columns, path: str) -> None:
+    """Warns if a test file's index does not number the rows from 0, as submissions do."""
+    for number, row in enumerate(rows[columns.num_headers :]):
+        if row[columns.index] != str(number):
+            logging.warning(
+                "%s, line %d: the index is %r, not %d; the file in submission/ numbers the rows"
+                " from 0, in this order.",
+                *(path, number + columns.num_headers + 1, row[columns.index], number),
+            )
+            return
 
 
-def _label(label: str, task: Task) -> str:
-    """Returns a file's label in the task's spelling."""
-    return task.aliases.get(label, label)
-
-
-def _example(row: List[str], number: int, task: Task, split: Split, path: str) -> InputExample:
+def _example(
+    row: List[str], number: int, task: Task, split: Split, columns: _Columns, path: str
+) -> InputExample:
     kind = text_kind.get(task.kind)
-    label = kind.placeholder(task.labels) if split.label is None else _label(row[split.label], task)
-    if not kind.is_label(label, task.labels):
+    label = kind.placeholder(task.labels)
+    if columns.label is not None:
+        label = task.aliases.get(row[columns.label], row[columns.label])
+    is_valid = kind.is_label(label, task.labels)
+    if not is_valid or (task.bounds and not task.bounds[0] <= float(label) <= task.bounds[1]):
         expected = kind.describe_labels(task.labels)
+        expected += " from {} to {}".format(*task.bounds) if task.bounds else ""
         hint = " (this file has no header)" if number == 0 else ""
         raise UserError(
             f"{path}, line {number + 1}: found the label {label!r}, expected {expected}{hint}."
         )
+    has_index = task.has_index_guid and columns.index is not None
     return InputExample(
-        guid=f"{split.set_type}-{number if task.guid is None else row[task.guid]}",
-        text_a=row[split.text_a],
-        text_b=None if split.text_b is None else row[split.text_b],
+        guid=f"{split.set_type}-{row[columns.index] if has_index else number}",
+        text_a=row[columns.text_a],
+        text_b=None if columns.text_b is None else row[columns.text_b],
         label=label,
     )

@@ -22,6 +22,7 @@ class Multilabel(text_kind.TextKind):
     label_format = "a set of names, as in a,b,c, or a list in .jsonl files"
     answer_types = {"labels": "DT_STRING", "probabilities": "DT_FLOAT"}
     adapterhub_head = "multilabel_classification"
+    accepts_lists = True
 
     def parse_label(self, text, where):
         """Returns a tuple of labels from "a,b" or the JSON list ["a", "b"]; () from "".

@@ -5,8 +5,11 @@ import collections
 import contextlib
 import csv
 import io
+import itertools
 import json
+import math
 import os
+import re
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from absl import logging
@@ -17,11 +20,30 @@ from adapter_bert.common.errors import UserError
 _CSV_FIELD_LIMIT = 2**31 - 1  # The csv module's default of 131,072 characters is too small.
 
 
+DEV_NAMES = ("dev", "val", "valid", "validation")  # Of a dev set's file, without an extension.
+# First bytes → format, of files that may be named like a table.
+_BINARY_FORMATS = {
+    rb"\x1f\x8b": "gzip",
+    rb"PK\x03\x04": "ZIP or Excel",
+    rb"\xfd7zXZ\0": "xz",
+    rb"BZh[1-9]1AY&SY": "bzip2",
+    rb"7z\xbc\xaf": "7-Zip",
+    rb"\x28\xb5\x2f\xfd": "Zstandard",
+    rb"PAR1[^ -~\s]": "Parquet",
+    rb"ARROW1\0": "Arrow",
+    rb"\xd0\xcf\x11\xe0": "Excel",
+}
+# A field of a tab-separated file in quotes, with doubled quotes inside; within a line, or not.
+_QUOTED_IN_LINE = re.compile(r'(?:^|(?<=\t))"[^"\t\n]*(?:""[^"\t\n]*)*"(?=[\t\r\n]|$)', re.M)
+_QUOTED = re.compile(r'(?:^|(?<=\t))"[^"]*(?:""[^"]*)*"(?=[\t\r\n]|$)', re.M)
+_MISSING = object()  # The value of a key that a JSON object lacks.
+
+
 class Row(NamedTuple):
     """The fields of a row, and the number of its first line."""
 
     line: int
-    fields: List[Any]  # str; None for JSON's null and NaN.
+    fields: Any  # List of str; for a JSON object, a dict from column to value.
 
 
 class Table(NamedTuple):
@@ -57,15 +79,40 @@ class Table(NamedTuple):
             )
         return UserError(f"{flag}={name} is {times} in {where}.")
 
-    def text(self, row: Row, column: int) -> str:
-        """Returns a row's field in a column, by its index; raises UserError for null and NaN."""
-        field = row.fields[column]
-        if field is None:
-            name = self.columns[column]
-            raise UserError(
-                f"{self.path}, line {row.line}: {name} is null or NaN; expected a text."
-            )
-        return field
+    def text(self, row: Row, column: int, accepts_list: bool = False) -> str:
+        """Returns a row's text in a column, by its index; of JSON, a number or list is JSON text.
+
+        Args:
+          row: of this table.
+          column: index.
+          accepts_list: bool; whether a JSON list is valid.
+
+        Raises:
+          UserError: the row's JSON has no such key, or another value.
+        """
+        field = self._field(row, column)
+        if isinstance(field, str):
+            return field
+        is_float = isinstance(field, float) and math.isfinite(field)
+        is_number = is_float or isinstance(field, int) and not isinstance(field, bool)
+        if is_number or accepts_list and isinstance(field, list):
+            return json.dumps(field, ensure_ascii=False)
+        found = "missing" if field is _MISSING else json.dumps(field, ensure_ascii=False)[:60]
+        raise UserError(
+            f"{self.path}, line {row.line}: {self.columns[column]} is {found}; expected a string or"
+            " a number."
+        )
+
+    def is_blank(self, row: Row, column: int) -> bool:
+        """Returns whether a row has no text in a column; in JSON, null, NaN, [] or no such key."""
+        field = self._field(row, column)
+        if isinstance(field, str):
+            return field.strip() in ("", "[]")
+        return field in (None, _MISSING, []) or field != field
+
+    def _field(self, row: Row, column: int) -> Any:
+        is_object = isinstance(row.fields, dict)
+        return row.fields.get(column, _MISSING) if is_object else row.fields[column]
 
 
 def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = False) -> Table:
@@ -73,8 +120,8 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
 
     Args:
       path: UTF-8 file. .csv: comma-separated; fields with commas, quotes or newlines are in double
-        quotes. .jsonl: an object per line; values other than strings and null are kept as JSON
-        text. Any other extension: tab-separated, without quoting.
+        quotes. .jsonl: an object per line. Any other extension: tab-separated; quotes are ordinary
+        characters unless the file is quoted throughout, as pandas does.
       columns: names of the columns of a tab-separated file without a header.
       allow_legacy: bool; whether a file that is not UTF-8 is read as Windows-1252 or Latin-1.
 
@@ -92,18 +139,20 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
         if encoding != "UTF-8":
             logging.info("%s is not UTF-8: reading it as %s.", path, encoding)
     lines = _check_lines(_decode_lines(data, path), path)
-    if columns:
-        rows = list(_without_blank_lines(_parse_tabs(lines), path))
-    elif path.endswith(".jsonl"):
+    if path.endswith(".jsonl") and has_header:
         columns, rows = _parse_objects(lines, path)
-    else:
-        is_csv = path.endswith(".csv")
-        parsed = _parse_csv(lines, path, strict=True) if is_csv else _parse_tabs(lines)
+    elif has_header:
+        parsed = _parse_commas(lines, path) if path.endswith(".csv") else parse_tabs(lines, path)
         table = _without_blank_lines(parsed, path)
         columns = [name.strip() for name in next(table, Row(1, [])).fields]
         rows = list(table)
+        again = [row.line for row in rows if [f.strip() for f in row.fields] == columns]
+        if again and len(columns) > 1:  # In one column, it may be a text.
+            raise UserError(f"{path}, line {again[0]}: found the header again.")
+    else:
+        rows = list(_without_blank_lines(_split_tabs(lines), path))
     for row in rows:
-        if len(row.fields) != len(columns):
+        if len(row.fields) != len(columns) and isinstance(row.fields, list):
             as_in = ", as in the first line" if has_header else ""
             raise UserError(
                 f"{path}, line {row.line}: found {len(row.fields)} columns, expected"
@@ -190,10 +239,54 @@ def _without_blank_lines(rows: Iterable[Row], path: str) -> Iterator[Row]:
         yield row
 
 
-def _parse_tabs(lines: Iterable[str]) -> Iterator[Row]:
+def parse_tabs(lines: Iterable[str], path: str) -> Iterator[Row]:
+    """Returns the rows of tab-separated lines; quotes enclose fields if `_is_quoted`."""
+    lines = list(lines)
+    if _is_quoted(lines):
+        logging.info("%s: fields are in quotes, as in CSV; reading them without.", path)
+        return _parse_csv(lines, path, delimiter="\t", strict=True)
+    return _split_tabs(lines)
+
+
+def _is_quoted(lines: List[str]) -> bool:
+    """Returns whether a CSV writer wrote tab-separated lines, so that all quotes enclose fields.
+
+    In such a file, each quote belongs to a quoted field; and the header is quoted, or a field has
+    a doubled quote, tab or newline, or all fields of a column are quoted.
+    """
+    text = "".join(lines)
+    if '"' not in text:
+        return False
+    rows = [row.fields for row in _split_tabs(lines) if row.fields]
+    if len(set(map(len, rows))) > 1:  # Quoted fields with tabs or newlines, or no table.
+        return '"' not in _QUOTED.sub("", text)
+    header, *others = ([_QUOTED_IN_LINE.fullmatch(field) for field in row] for row in rows)
+    has_quotes_inside = any('""' in match.group()[1:-1] for match in _QUOTED_IN_LINE.finditer(text))
+    is_evident = has_quotes_inside or all(header) or any(map(all, zip(*others)))
+    return is_evident and '"' not in _QUOTED_IN_LINE.sub("", text)
+
+
+def _split_tabs(lines: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\r\n")
         yield Row(number, line.split("\t") if line else [])
+
+
+def _parse_commas(lines: Iterable[str], path: str) -> Iterable[Row]:
+    """Returns the rows of a comma-separated file; quotes may follow blanks, as in: text, "pos"."""
+    lines = list(lines)
+    if not any(re.search('(?:^|,) +"', line) for line in lines):
+        return _parse_csv(lines, path, strict=True)
+    without_blanks = list(_parse_csv(lines, path, strict=True, skipinitialspace=True))
+    try:
+        rows = list(_parse_csv(lines, path, strict=True))
+    except UserError:
+        return without_blanks
+    stripped = [(line, [field.lstrip(" ") for field in fields]) for line, fields in rows]
+    is_same = stripped == [
+        (line, [f.lstrip(" ") for f in fields]) for line, fields in without_blanks
+    ]
+    return rows if is_same else without_blanks
 
 
 def _parse_csv(lines: Iterable[str], path: str, **dialect: Any) -> Iterator[Row]:
@@ -214,6 +307,8 @@ def _parse_csv(lines: Iterable[str], path: str, **dialect: Any) -> Iterator[Row]
 
 def parse_object(line: str, where: str) -> Dict[str, Any]:
     """Returns the JSON object in a line; raises UserError, prefixed by `where`, without one."""
+    if line.lstrip().startswith("["):
+        raise UserError(f"{where}: found a JSON list, expected a JSON object per line.")
     try:
         record = files.parse_json(line)
     except files.DuplicateKeyError as error:
@@ -231,30 +326,19 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
         if not line.strip():
             continue
         records.append((number, parse_object(line, f"{path}, line {number}")))
-    columns = tuple(records[0][1]) if records else ()
-    for number, record in records:
-        if set(record) != set(columns):
-            differing = ", ".join(sorted(set(record) ^ set(columns)))
-            raise UserError(
-                f"{path}, line {number}: expected the same keys as in the first line; these differ:"
-                f" {differing}."
-            )
-    return columns, [
-        Row(number, [_text(record[name]) for name in columns]) for number, record in records
+    keys = itertools.chain.from_iterable(record for _, record in records)
+    columns = {name: index for index, name in enumerate(dict.fromkeys(keys))}
+    return tuple(columns), [
+        Row(number, {columns[name]: value for name, value in record.items()})
+        for number, record in records
     ]
-
-
-def _text(value):
-    if value is None or value != value:  # Python's json writes NaN for a missing number.
-        return None
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
     r"""Returns the rows of a tab-separated UTF-8 file, local or remote.
 
-    Only \n and \r\n end a line, as U+2028 and the like occur within texts. A byte order mark at the
-    start is dropped.
+    Only \n and \r\n end a line, as U+2028 and the like occur within texts. Byte order marks at the
+    start of lines are dropped, as joined files have them.
 
     Args:
       path: of the file.
@@ -269,12 +353,12 @@ def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
     """
     lines = _decode_lines(_read_bytes(path), path)
     if quotechar is None:
-        return [row.fields for row in _parse_tabs(lines)]
+        return [row.fields for row in _split_tabs(lines)]
     return [row.fields for row in _parse_csv(lines, path, delimiter="\t", quotechar=quotechar)]
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file with their line ends, without a byte order mark.
+    """Yields the lines of a UTF-8 file with their line ends, without byte order marks.
 
     Raises:
       UserError: the file is missing, unreadable or not UTF-8, or has a NUL byte.
@@ -287,18 +371,24 @@ def _read_bytes(path: str) -> bytes:
         folder = os.path.dirname(path) or "."
         missing = "" if files.isdir(folder) else ", and neither does its folder"
         raise UserError(f"{path} does not exist{missing}; expected it in --data_dir.")
-    return files.read_bytes(path, path)
+    data = files.read_bytes(path, path)
+    for pattern, name in _BINARY_FORMATS.items():
+        if re.match(pattern, data):
+            raise UserError(f"{path}: the file's content is {name}; expected plain text in UTF-8.")
+    return data
 
 
 def _decode_lines(data: bytes, path: str) -> Iterator[str]:
-    """Yields the lines of UTF-8 bytes with their line ends, without a byte order mark."""
+    """Yields the lines of UTF-8 bytes with their line ends, without byte order marks."""
     # UTF-16 without a byte order mark: ASCII text in it is valid UTF-8, but has a NUL in its first
     # two bytes.
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]:
         raise UserError(f"{path}, line 1: the file looks like UTF-16; expected UTF-8.")
+    if b"\n" not in data:  # Lines may end in \r, as on old Macs.
+        data = data.replace(b"\r", b"\n")
     for number, line in enumerate(io.BytesIO(data), start=1):
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield line.decode("utf-8").lstrip("\ufeff")  # Joined files have several marks.
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}, line {number}: found bytes that are not UTF-8 ({error.reason}), expected"

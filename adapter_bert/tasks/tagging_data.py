@@ -22,7 +22,7 @@ _DOCUMENT = "-DOCSTART-"
 # Names of a split's file in a data_dir, without the extension.
 _NAMES = {
     "train": r"train|\w+\.train",
-    "dev": r"dev|valid|\w+\.(?:dev|testa)",
+    "dev": r"(?:\w+\.)?(?:{})|\w+\.testa".format("|".join(table_readers.DEV_NAMES)),
     "test": r"test|\w+\.(?:test|testb)",
 }
 _EXTENSIONS = r"(?:\.(?:txt|conll|conllu|tsv|iob2?|bio|bioes|jsonl))?"

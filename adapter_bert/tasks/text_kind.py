@@ -21,6 +21,7 @@ class TextKind(task_kinds.TaskKind):
       prediction: name of the prediction: "probabilities" [N, L] of the labels, or "prediction" [N].
       label_type: value of --label_type for this kind.
       label_format: format of a label in a table, for --help.
+      accepts_lists: whether a label in .jsonl files may be a list.
       min_labels: the fewest labels that a task has; 0 if its labels are numbers.
       is_single_label: whether each row has exactly one label, so that labels can be counted and
         weighted, and have a confusion matrix.
@@ -30,6 +31,7 @@ class TextKind(task_kinds.TaskKind):
     prediction = "probabilities"
     label_type: str
     label_format: str
+    accepts_lists = False
     min_labels = 1
     is_single_label = False
     ablation_score = "accuracy"

@@ -143,7 +143,10 @@ class ToyKindsTest(HeadCase):
 
     def test_glue_table_with_an_unknown_label_is_refused(self):
         task = glue.Task(
-            "toy", ("x", "y"), {"dev": glue.Split("dev.tsv", "dev", 0, label=1)}, "ordinal"
+            "toy",
+            ("x", "y"),
+            {"dev": glue.Split("dev.tsv", "dev", "text", label="label")},
+            "ordinal",
         )
         with open(os.path.join(self.folder, "dev.tsv"), "w") as writer:
             writer.write("text\tlabel\na cat\tz\n")

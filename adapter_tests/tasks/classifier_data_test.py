@@ -6,6 +6,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 import tokenization
+from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_data, classifier_features
 from adapter_tests.support import tiny
@@ -44,6 +45,41 @@ class FindTaskTest(tf.test.TestCase):
                 self.find("--task_name=" + task_name, given=given)
         processor, _ = self.find("--task_name=custom", "--label_type=float", *columns)
         self.assertEqual((processor.get_labels(), processor.task.kind), ([], "regression"))
+
+    def test_labels_are_ordered_logged_and_as_an_earlier_run_recorded(self):
+        folder, output = (os.path.join(self.get_temp_dir(), name) for name in ("data", "run"))
+        files.makedirs(folder)
+        for name in ("train", "dev"):
+            with open(os.path.join(folder, name + ".csv"), "w") as writer:
+                writer.write("text,label\na,10\nb,2\nc,-1\nd,10\n")
+        flags = ["--task_name=custom", "--text_column=text", "--label_column=label"]
+        meanings = os.path.join(folder, "labels.json")
+        files.write_object(meanings, {"-1": "disagrees"})
+        flags += ["--data_dir=" + folder, "--label_descriptions=" + meanings]
+
+        def labels(*more):
+            config = classifier_config(*flags, *more)
+            return classifier_data.find_task(config, None, output)[0].get_labels()
+
+        with self.assertRaisesRegex(UserError, "'-1', of 1 rows, .*--label_descriptions"):
+            classifier_data.find_task(classifier_config(*flags[:-1]), None, output)
+        self.assertEqual(labels(), ["-1", "2", "10"])
+        files.makedirs(output)
+        settings = os.path.join(output, "settings.json")
+        for recorded, expected in (
+            (["-1", "10", "2"], ["-1", "10", "2"]),
+            (["10", "2"], ["-1", "2", "10"]),
+            ([[1]], ["-1", "2", "10"]),
+            (3, ["-1", "2", "10"]),
+        ):
+            files.write_object(settings, {"model": {"labels": recorded}, "training": {}})
+            self.assertEqual(labels(), expected)
+        files.write_object(settings, {"model": {"labels": ["-1", "10", "2"]}, "training": {}})
+        self.assertEqual(labels("--overwrite_output_dir"), ["-1", "2", "10"])
+        processor, data_dir = classifier_data.find_task(classifier_config(*flags), None)
+        with self.assertLogs("absl", "INFO") as log:
+            classifier_data.read_examples(processor, ["train", "eval"], data_dir)
+        self.assertIn("3 labels in order (training rows): -1 (1), 2 (1), 10 (2).", log.output[-1])
 
     def test_invalid_task_flags_are_refused(self):
         for arguments, expected in (

@@ -5,6 +5,7 @@ import json
 import os
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import custom_tasks
@@ -116,6 +117,133 @@ class TableProcessorTest(FileTestCase):
         read = processor.get_examples
         self.assert_refused([path, "no label in 2 rows"], read, "dev", self.folder)
 
+    def write_labels(self, *labels, name="train"):
+        rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
+        return self.write(name + ".csv", "one,kind\n" + rows)
+
+    def test_other_json_values_are_refused_only_in_named_columns(self):
+        layout = custom_tasks.Layout("custom", "one", "kind")
+        good = ['{"one": "a", "kind": "x"}', '{"one": "b", "kind": "y", "vote": [1]}']
+        self.write("train.jsonl", "\n".join(good))
+        self.write("dev.jsonl", "\n".join(good[::-1]))
+        self.assertEqual(self.processor(layout).get_labels(), ["x", "y"])
+        self.assertLen(self.examples("dev", layout=layout), 2)
+        for row, key in (
+            ('{"one": ["warm", "soup"], "kind": "x"}', "one is"),
+            ('{"one": "a", "kind": ["x"]}', "kind is"),
+            ('{"one": "a", "kind": true}', "kind is"),
+            ('{"one": {"en": "a"}, "kind": "x"}', "one is"),
+            ('{"ones": "a", "kind": "x"}', "one is missing"),
+            ('{"one": "a"}', "kind is missing"),
+        ):
+            path = self.write("dev.jsonl", "\n".join([*good, row]))
+            self.assert_refused([f"{path}, line 3: {key}"], self.examples, "dev", layout=layout)
+
+    def test_rows_without_a_majority_label_are_skipped_and_counted(self):
+        layout = custom_tasks.Layout("custom", "one", "kind")
+        paths = {
+            name: self.write_labels("pos", "-", "neg", "-", name=name)
+            for name in ("train", "dev", "test")
+        }
+        for name, path in paths.items():
+            with self.assertLogs("absl", "WARNING") as log:
+                found = [label for *_, label in self.examples(name, layout=layout)]
+            self.assertEqual(found, ["pos", "neg"])
+            self.assertIn(f"{path}: skipped 2 of 4 rows", log.output[-1])
+        self.write_labels("+", "-", "+")
+        self.assertEqual(self.processor(layout).get_labels(), ["+", "-"])
+        self.assertLen(self.examples("train", layout=layout), 3)
+        self.write_labels("-", "+", "-", name="dev")
+        self.assertLen(self.examples("dev", layout=layout), 3)
+        known = ("-", "pos", "neg")  # An older adapter's.
+        self.write_labels("pos", "-", "neg", "-", name="dev")
+        self.assertLen(self.examples("dev", layout=layout, labels=known), 4)
+
+    def test_marks_of_unlabelled_rows_are_no_classes(self):
+        layout = custom_tasks.Layout("custom", "one", "kind")
+        for labels, mark in (
+            (("0", "1", "2", "-1", "-1"), "-1"),
+            (("-1", "0", "1"), "-1"),
+            (("pos", "neg", "-1.0"), "-1.0"),
+            (("pos", "neg", "?"), "?"),
+            (("pos", "neg", "NaN"), "NaN"),
+            (("pos", "neg", "N/A"), "N/A"),
+            (("pos", "neg", "null"), "null"),
+            (("pos", "neg", "None"), "None"),
+        ):
+            path = self.write_labels(*labels)
+            line, count = labels.index(mark) + 2, labels.count(mark)
+            parts = [f"{path}, line {line}: the label '{mark}', of {count} rows", "without a label"]
+            self.assert_refused(parts, self.processor, layout)
+            processor = custom_tasks.TableProcessor(layout, self.folder, described=[mark])
+            self.assertIn(mark, processor.get_labels())
+        for labels in (
+            ("-1", "1"),
+            ("-2", "-1", "0", "1", "2"),
+            ("AGAINST", "FAVOR", "NONE"),
+            ("no", "unknown", "yes"),
+        ):
+            self.write_labels(*labels)
+            self.assertEqual(self.processor(layout).get_labels(), list(labels))
+
+    def test_placeholders_of_a_test_file_are_no_labels(self):
+        layout = custom_tasks.Layout("custom", "one", "kind")
+        for labels, expected in (
+            (("-1", "-1"), False),
+            (("?", ""), False),
+            (("-", "-"), False),
+            (("x", "x"), False),
+            (("pos", "pos"), True),
+        ):
+            self.write_labels(*labels, name="test")
+            processor = self.processor(layout, ("neg", "pos"))
+            self.assertEqual(processor.has_labels("test"), expected, labels)
+            with self.assertLogs("absl", "INFO") as log:
+                logging.info("")
+                self.assertLen(processor.get_examples("test", self.folder), 2)
+            told = any("predictions are not scored" in line for line in log.output)
+            self.assertEqual(told, not expected)
+        self.write_labels("Pos", "Neg", name="test")
+        self.assert_refused(["'Pos'"], self.examples, "test", layout=layout, labels=("neg", "pos"))
+        self.write_labels("-1", "-1", name="test")
+        numbers = layout._replace(kind="regression")
+        self.assertFalse(self.processor(numbers, ()).has_labels("test"))
+        self.write_labels("-1", "2", name="test")
+        self.assertTrue(self.processor(numbers, ()).has_labels("test"))
+
+    def test_numbers_are_ordered_by_value(self):
+        layout = custom_tasks.Layout("custom", "one", "kind")
+        for labels in (
+            ("0", "1", "2", "10", "11"),
+            ("-2", "-1", "0.5", "3"),
+            ("1", "10", "2", "n2"),
+            ("1e1", "2"),
+        ):
+            self.write_labels(*labels[::-1])
+            self.assertEqual(self.processor(layout).get_labels(), list(labels))
+        self.write_labels("2", "10", "1")
+        for earlier, expected in (
+            (["1", "10", "2"], ["1", "10", "2"]),
+            (["1", "10"], ["1", "2", "10"]),
+        ):
+            processor = custom_tasks.TableProcessor(layout, self.folder, earlier=earlier)
+            self.assertEqual(processor.get_labels(), expected)
+
+    def test_labels_in_two_forms_of_unicode_are_one(self):
+        layout = custom_tasks.Layout("custom", "one", "kind")
+        labels = ("caf\u00e9", "cafe\u0301", "th\u00e9", "\ufeffthe\u0301")
+        for name in ("train", "dev", "test"):
+            self.write_labels(*labels, name=name)
+        self.assertEqual(self.processor(layout).get_labels(), ["caf\u00e9", "th\u00e9"])
+        self.assertLen(self.examples("dev", layout=layout), 4)
+        known = ("cafe\u0301", "th\u00e9")  # An older adapter's.
+        self.write_labels("cafe\u0301", "th\u00e9", name="test")
+        found = self.examples("test", layout=layout, labels=known)
+        self.assertEqual([label for *_, label in found], list(known))
+        tags = custom_tasks.Layout("custom", "one", "kind", kind="multilabel")
+        self.write_labels('"caf\u00e9,\u0439"', '"cafe\u0301,\u0438\u0306"')
+        self.assertEqual(self.processor(tags).get_labels(), ["caf\u00e9", "\u0439"])
+
     def test_repeated_header_is_refused(self):
         path = self.write("train.csv", "one,two,kind\na,b,yes\none,two,kind\nc,d,no\n")
         self.assert_refused([f"{path}, line 3", "header again"], self.processor)
@@ -123,7 +251,7 @@ class TableProcessorTest(FileTestCase):
     def test_nan_is_no_label(self):
         rows = '{"one": "a", "two": "b", "kind": "yes"}\n{"one": "a", "two": "b", "kind": NaN}\n'
         path = self.write("train.jsonl", rows)
-        self.assert_refused([f"{path}, line 2", "kind is null or NaN"], self.processor)
+        self.assert_refused([f"{path}, line 2", "kind is NaN"], self.processor)
 
     def test_null_in_used_columns_is_refused(self):
         for name in ("one", "two", "kind"):

@@ -357,10 +357,10 @@ class RefusedRowsTest(FileTestCase):
         )
 
     def test_row_without_its_last_label_column_is_refused(self):
-        # Ten columns hold both texts; the second text would be taken for the label.
+        # Ten columns hold both texts.
         header, row, _ = EXPECTED["mnli", "train"][1].split("\n")
         self.assert_split_refused(
-            [", line 2: found 10 columns", "at least 11 columns"],
+            [", line 2: found 10 columns", "at least 12 columns"],
             *(glue.MnliProcessor, "train", "train.tsv"),
             header + "\n" + "\t".join(row.split("\t")[:10]),
         )
@@ -418,14 +418,112 @@ class RefusedRowsTest(FileTestCase):
             ),
         ]
         for case in cases:
-            self.assert_split_refused([", line 1: found a row of data", "a header"], *case)
+            self.assert_split_refused([", line 1: found the columns ", "a header"], *case)
 
     def test_unexpected_header_is_refused(self):
-        self.assert_split_refused(
-            [", line 1: found the label 'label'", "no header"],
-            *(glue.ColaProcessor, "train", "train.tsv"),
-            "source\tlabel\tmark\tsentence\ngj04\t1\t\ta\n",
-        )
+        sst2, stsb = (lambda: glue.get_processor("SST-2")), (lambda: glue.get_processor("STS-B"))
+        mnli, cola = glue.MnliProcessor, glue.ColaProcessor
+        for parts, processor, split, file_name, content in (
+            (
+                [", line 1: found the columns 'text', 'label'", "once: sentence, label."],
+                *(sst2, "train", "train.tsv", "text\tlabel\na fine day\t1\n"),
+            ),
+            (
+                [", line 1: ", "once: #1 String (or sentence1), #2 String (or sentence2)."],
+                *(glue.MrpcProcessor, "test", "test.tsv", "index\tone\ttwo\n0\ta\tb\n"),
+            ),
+            (
+                [", line 1: found the columns 'sentence', 'sentence'"],
+                *(sst2, "test", "test.tsv", "sentence\tsentence\na\tb\n"),
+            ),
+            (
+                [", line 1: ", "'gold_label', 'label'"],
+                mnli,
+                *("train", "train.tsv", "premise\thypothesis\tgold_label\tlabel\na\tb\tc\td\n"),
+            ),
+            (
+                [", line 1: found the label 'accepted'", "no header"],
+                *(cola, "train", "train.tsv", "id\taccepted\tmark\ttext\ngj04\t1\t\ta\n"),
+            ),
+            (
+                [", line 2: found 3 columns, expected 2"],  # R writes row names without a header.
+                *(sst2, "test", "test.tsv", "index\tsentence\n1\t0\ta\n2\t1\tb\n"),
+            ),
+            (
+                [", line 3: found the header again"],
+                *(sst2, "test", "test.tsv", "index\tsentence\n0\ta\nindex\tsentence\n0\tb\n"),
+            ),
+            (
+                [", line 2: found the label '1'", "contradiction, entailment"],  # In which order?
+                *(mnli, "train", "train.tsv", "premise\thypothesis\tlabel\na\tb\t1\n"),
+            ),
+            *(
+                (
+                    [f", line 2: found the label '{label}', expected a number from 0 to 5"],
+                    stsb,
+                    *("dev", "dev.tsv", f"sentence1\tsentence2\tlabel\na\tb\t{label}\n"),
+                )
+                for label in ("-1", "5.1", "nan")
+            ),
+        ):
+            with self.subTest(parts[0]):
+                self.assert_split_refused(parts, processor, split, file_name, content)
+
+    def test_headers_of_the_hub_are_read_by_name(self):
+        for name, split, file, content, expected in (
+            ("sst-2", "test", "test", "sentence\tlabel\tidx\na fine day\t-1\t0\n", "a fine day"),
+            ("sst-2", "dev", "dev", "idx\tsentence\tlabel\n0\ta fine day\t1\n", "a fine day||1"),
+            ("cola", "train", "train", "sentence\tlabel\tidx\nA b.\t1\t0\nB a.\t0\t1\n", "A b.||1"),
+            ("cola", "dev", "dev", "source\tlabel\tmark\tsentence\ngj04\t1\t\tA\n", "A||1"),
+            ("cola", "test", "test", "sentence\tlabel\tidx\nA b.\t-1\t0\n", "A b."),
+            ("mrpc", "train", "train", "sentence1\tsentence2\tlabel\tidx\na\tb\t1\t0\n", "a|b|1"),
+            ("mrpc", "test", "test", "label\tidx\tsentence2\tsentence1\n0\t0\tb\ta\n", "a|b"),
+            (
+                "sts-b",
+                "train",
+                "train",
+                "sentence1\tsentence2\tlabel\tidx\na\tb\t5.0\t0\n",
+                "a|b|5.0",
+            ),
+            ("sts-b", "test", "test", "sentence1\tsentence2\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
+            ("qqp", "dev", "dev", "question1\tquestion2\tlabel\tidx\na\tb\t1\t0\n", "a|b|1"),
+            ("qqp", "test", "test", "question1\tquestion2\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
+            (
+                *("mnli", "dev", "dev_matched"),
+                "premise\thypothesis\tlabel\tidx\na\tb\tneutral\t0\n",
+                "a|b|neutral",
+            ),
+            (
+                *("mnli", "test_mismatched", "test_mismatched"),
+                "idx\tpremise\thypothesis\tlabel\n0\ta\tb\t-1\n",
+                "a|b",
+            ),
+            ("qnli", "test", "test", "question\tsentence\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
+            (
+                "rte",
+                "dev",
+                "dev",
+                "sentence1\tsentence2\tlabel\na\tb\tentailment\n",
+                "a|b|entailment",
+            ),
+            ("wnli", "test", "test", "sentence1\tsentence2\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
+            ("ax", "test", "diagnostic", "premise\thypothesis\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
+        ):
+            with self.subTest(task=name, split=split):
+                folder = os.path.join(self.folder, name)
+                self.write(os.path.join(name, file + ".tsv"), content)
+                first = glue.get_processor(name).get_examples(split, folder)[0]
+                text_a, text_b, label, *_ = [*expected.split("|"), "", ""]
+                self.assertEqual((first.text_a, first.text_b), (text_a, text_b or None))
+                if split in ("train", "dev"):
+                    self.assertEqual(first.label, label)
+
+    def test_another_index_than_the_submissions_is_warned_of(self):
+        for content in ("index\tsentence\n0\ta\n2\tb\n", "sentence\tidx\na\t0\nb\t2\n"):
+            path = self.write("test.tsv", content)
+            with self.assertLogs("absl", "WARNING") as log:
+                glue.ColaProcessor().get_test_examples(self.folder)
+            self.assertIn(f"{path}, line 3: the index is '2', not 1", log.output[0])
 
 
 @needs_shared
@@ -465,14 +563,16 @@ class SharedDataTest(tf.test.TestCase):
 
 def rows_of(task, split):
     """Returns the bytes of a valid file for a `glue.Split`."""
-    lines = ["\t".join(f"column {c}" for c in range(split.width))] if split.header else []
+    names = (split.text_a, split.text_b, split.label, split.language)
+    columns = split.columns or ("other", *(name for name in names if name))
+    lines = [] if split.columns else ["\t".join(columns)]
     for row in range(30):
-        fields = [f"the dog {row} sees {column}" for column in range(split.width)]
+        fields = {name: f"the dog {row} sees {name}" for name in columns}
         if split.label is not None:
             fields[split.label] = task.labels[row % len(task.labels)] if task.labels else "2.5"
         if split.language is not None:
             fields[split.language] = task.language
-        lines.append("\t".join(fields))
+        lines.append("\t".join(fields.values()))
     return ("\n".join(lines) + "\n").encode()
 
 

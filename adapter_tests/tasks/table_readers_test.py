@@ -1,14 +1,19 @@
 """Tests of table_readers.py: rows of files, and errors with line numbers."""
 
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
 import os
+import zipfile
 
 import hypothesis
 import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import FileTestCase, many
@@ -34,8 +39,31 @@ class ReadTsvTest(FileTestCase):
     def test_empty_file_has_no_rows(self):
         self.assertEqual(self.read(""), [])
 
-    def test_byte_order_mark_is_removed_only_at_start(self):
-        self.assertEqual(self.read("\ufeffa\n\ufeffb\n"), [["a"], ["\ufeffb"]])
+    def test_byte_order_marks_are_removed_at_the_start_of_lines(self):
+        content = "\ufeffa\n\ufeff\ufeffb\tc\ufeffd\n"
+        self.assertEqual(self.read(content), [["a"], ["b", "c\ufeffd"]])
+
+    def test_carriage_returns_alone_end_lines(self):
+        for content in ("a\tb\rc\td\r", "a\tb\rc\td"):
+            self.assertEqual(self.read(content), [["a", "b"], ["c", "d"]])
+
+    def test_packed_and_binary_files_are_refused(self):
+        text, archive = b"text\tlabel\na\tx\n", io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as writer:
+            writer.writestr("train.tsv", text)
+        for data, name in (
+            (gzip.compress(text), "gzip"),
+            (archive.getvalue(), "ZIP or Excel"),
+            (lzma.compress(text), "xz"),
+            (bz2.compress(text), "bzip2"),
+            (b"PAR1\x15\x04\x15\x10PAR1", "Parquet"),
+        ):
+            path = self.write("train.csv", data)
+            parts = [f"{path}: the file's content is {name}; expected plain text"]
+            for read in (table_readers.read_rows, table_readers.read_lines):
+                self.assert_refused(parts, lambda path, read=read: list(read(path)), path)
+            with self.assertRaisesRegex(UserError, name):
+                table_readers.read_table(path, allow_legacy=True)
 
     def test_quoted_fields_may_contain_tabs_and_newlines(self):
         self.assertEqual(
@@ -93,11 +121,83 @@ class ReadTableTest(FileTestCase):
         )
 
     def test_jsonl_tables_are_read(self):
-        content = '{"text": "a\\nb", "label": 1}\n\n{"label": [0, "ü"], "text": ""}\n'
-        self.assertEqual(
-            self.read("a.jsonl", content),
-            (("text", "label"), [(1, ["a\nb", "1"]), (3, ["", '[0, "ü"]'])]),
+        lines = (
+            '{"text": "a\\nb", "label": 1, "vote": [true]}',
+            "",
+            '{"label": 2.5, "text": "", "note": null}',
         )
+        path = self.write("a.jsonl", "\n".join(lines))
+        table = table_readers.read_table(path)
+        self.assertEqual(table.columns, ("text", "label", "vote", "note"))
+        texts = [(row.line, table.text(row, 0), table.text(row, 1)) for row in table.rows]
+        self.assertEqual(texts, [(1, "a\nb", "1"), (3, "", "2.5")])
+
+    def test_other_values_of_json_than_texts_and_numbers_are_refused(self):
+        for value, shown in (
+            ('["warm", "soup"]', '["warm", "soup"]'),
+            ('{"en": "a"}', '{"en": "a"}'),
+            ("true", "true"),
+            ("null", "null"),
+            ("NaN", "NaN"),
+            ("-Infinity", "-Infinity"),
+        ):
+            path = self.write("a.jsonl", '{"text": "a"}\n{"text": ' + value + "}\n")
+            table = table_readers.read_table(path)
+            parts = [f"{path}, line 2: text is {shown}; expected a string or a number."]
+            self.assert_refused(parts, table.text, table.rows[1], 0)
+        path = self.write("a.jsonl", '{"text": "a", "b": 1}\n{"b": ["x", 1]}\n')
+        table = table_readers.read_table(path)
+        self.assert_refused(["line 2: text is missing"], table.text, table.rows[1], 0)
+        self.assertEqual(table.text(table.rows[1], 1, accepts_list=True), '["x", 1]')
+
+    def test_joined_tables_are_refused_at_the_second_header(self):
+        for name, content in (
+            ("a.csv", "\ufefftext,label\na,x\n\ufefftext,label\nb,y\n"),
+            ("a.csv", '\ufeff"text","label"\na,x\n\ufeff"text","label"\nb,y\n'),
+            ("a.csv", "text, label\na,x\ntext, label\nb,y\n"),
+            ("a.tsv", "text\tlabel\na\tx\n\ufefftext\tlabel\nb\ty\n"),
+        ):
+            path = self.write(name, content)
+            parts = [f"{path}, line 3: found the header again"]
+            self.assert_refused(parts, table_readers.read_table, path)
+        content = "\ufefflabel,text\nneg,a\n\ufeffneg,b\n"
+        self.assertEqual(self.read("a.csv", content)[1], [(2, ["neg", "a"]), (3, ["neg", "b"])])
+
+    def test_quotes_after_a_blank_enclose_fields_of_csv(self):
+        for content, expected in (
+            ('text, label\na b, "pos"\n"a, ""b""", "neg"\n', [["a b", "pos"], ['a, "b"', "neg"]]),
+            ('text, label\n "a\nb",  "pos"\n c,neg\n', [["a\nb", "pos"], ["c", "neg"]]),
+            ('text,label\n" ""a""", b\n"c, ""d""",e\n', [[' "a"', " b"], ['c, "d"', "e"]]),
+        ):
+            rows = self.read("a.csv", content)[1]
+            self.assertEqual([fields for _, fields in rows], expected)
+        path = self.write("a.csv", 'label, text\npos, "great" film\n')
+        self.assert_refused([f"{path}, line 2", "not valid CSV"], table_readers.read_table, path)
+
+    def test_quoted_tsv_is_read_as_csv_if_a_writer_of_csv_wrote_it(self):
+        texts = ['He said "hi"', "a\tb", "c\nd", "plain", '"'] * 2
+        rows = [["text", "label"], *([text, "pos" if text > "b" else "neg"] for text in texts)]
+        for kept, quoting in (
+            (rows, csv.QUOTE_MINIMAL),
+            (rows, csv.QUOTE_ALL),
+            ([*rows[:2], rows[4]], csv.QUOTE_MINIMAL),
+            ([rows[0], rows[4], rows[4]], csv.QUOTE_NONNUMERIC),
+        ):
+            stream = io.StringIO(newline="")
+            csv.writer(stream, delimiter="\t", quoting=quoting, lineterminator="\n").writerows(kept)
+            columns, found = self.read("a.tsv", stream.getvalue())
+            self.assertEqual([list(columns), *(fields for _, fields in found)], kept)
+        self.assertEqual(
+            self.read("a.tsv", 'text\tlabel\na b\t"pos"\nc\t"neg"\n')[1][0][1][1], "pos"
+        )
+        for raw in (
+            'text\tlabel\n"Fine"\tpos\n"Fine", he said\tneg\n',
+            'text\tlabel\n"Fine"\tpos\nplain\tneg\n',
+            'text\tlabel\n"a\tpos\nb"\tneg\n',
+            'text\tlabel\n" One \tpos\n"a ""b"""\tneg\n',
+        ):
+            expected = [line.split("\t") for line in raw.splitlines()[1:]]
+            self.assertEqual([fields for _, fields in self.read("a.tsv", raw)[1]], expected)
 
     def test_column_names_replace_missing_header(self):
         columns = ("label", "text")
@@ -129,8 +229,9 @@ class ReadTableTest(FileTestCase):
             ("a.csv", "text,label\na,1\n".encode("utf-16"), ["UTF-16"]),
             ("a.jsonl", '{"text": "a"}\n{"text"\n', ["line 2", "not valid JSON"]),
             ("a.jsonl", '{"text": "a"}\n[1]\n', ["line 2", "object"]),
-            ("a.jsonl", '{"text": "a"}\n{"texts": "a"}\n', ["line 2", "text, texts"]),
-            ("a.jsonl", "[" * 100000 + "\n", ["line 1", "not valid JSON"]),
+            ("a.jsonl", "[" * 100000 + "\n", ["line 1: found a JSON list", "object per line"]),
+            ("a.jsonl", '[\n  {"text": "a"}\n]\n', ["line 1: found a JSON list"]),
+            ("a.jsonl", '{"a":' * 100000 + "\n", ["line 1", "not valid JSON"]),
             (
                 "a.jsonl",
                 '{"a": "1"}\n{"a": "1", "a": "2"}\n',
@@ -202,7 +303,8 @@ class PropertiesTest(FileTestCase):
         content = content.encode("utf-8-sig" if with_mark else "utf-8")
         table = table_readers.read_table(self.write(name, content))
         self.assertEqual(table.columns, ("text", "label"))
-        self.assertEqual([row.fields for row in table.rows], [list(row) for row in rows])
+        found = [[table.text(row, column) for column in (0, 1)] for row in table.rows]
+        self.assertEqual(found, [list(row) for row in rows])
 
 
 class DamagedFilesTest(tf.test.TestCase):
