@@ -22,7 +22,7 @@ def token_to_chars(word: str, tokens: Sequence[str], tokenizer) -> TokenSpans:
     An accent that the tokenizer drops belongs to the token of its letter.
 
     Args:
-      word: str.
+      word: str without blanks.
       tokens: list of the tokenizer's tokens of the word.
       tokenizer: `tokenization.FullTokenizer`; or an object without `basic_tokenizer`, whose tokens
         consist of the word's letters.

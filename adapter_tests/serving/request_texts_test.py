@@ -128,6 +128,22 @@ class TaskTextsTest(tf.test.TestCase):
             self.assertEqual(context[answer["start"] : answer["end"]], expected)
             self.assertEqual(answer["start"], context.rindex(expected))
 
+    def test_repeated_answer_has_the_offsets_of_its_tokens(self):
+        for context, starts in (
+            ("the cat,the cat,the cat", (4, 12, 20)),
+            ("\u5317cat\u5317cat\u5317cat", (1, 5, 9)),  # Ideographs separate words.
+            ("cat\u3000Cat\u00a0cat", (0, 4, 8)),
+            ("(cat\u0301-cat-c\u00e1t)", (1, 6, 10)),
+        ):
+            asked = self.span(24).encode({"question": "who", "context": context})
+            ((row, _),) = asked.rows
+            positions = [i for i, id in enumerate(row) if tiny.VOCABULARY[id] == "cat"]
+            for position, start in zip(positions, starts):
+                logits = np.eye(len(row), dtype=np.float32)[position] * 9
+                answer = asked.decode([{"start_logits": logits, "end_logits": logits}])
+                self.assertEqual((answer["start"], len(positions)), (start, 3), context)
+                self.assertEqual(context[answer["start"] : answer["end"]], answer["answer"])
+
     def test_best_null_answer_is_returned_as_empty_text(self):
         asked = self.span(version_2_with_negative=True).encode(
             {"question": "a", "context": "the dog"}

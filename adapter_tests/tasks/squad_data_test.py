@@ -1,7 +1,9 @@
 """Tests of squad_data.py: hand-made paragraphs and damaged files."""
 
+import io
 import json
 import os
+from unittest import mock
 
 from adapter_bert.tasks import squad_data
 from adapter_tests.support.file_cases import FileTestCase
@@ -27,6 +29,8 @@ class ReadTest(FileTestCase):
             )
             self.assertEqual((example.start_position, example.end_position), (first, last))
             self.assertEqual(example.orig_answer_text, text)
+            ends = {"cat": (0, 3), "on  the": (0, 3), "the mat. It": (0, 2), "a": (1, 2)}
+            self.assertEqual((example.start_offset, example.end_offset), ends[text])
             self.assertEqual((example.qas_id, example.question_text), ("q1", "Who sat?"))
             self.assertIs(example.is_impossible, False)
 
@@ -82,6 +86,16 @@ class ReadTest(FileTestCase):
     def test_empty_context_has_no_words(self):
         (example,) = self.read(squad(question(), context=" \n"), False)
         self.assertEqual(example.doc_tokens, [])
+
+    def test_reading_one_long_text_is_linear(self):
+        # ijson reads an unfinished text again with each part, so there must be few parts.
+        for text in ("x" * 2**22, "\u5317" * 2**20, "x y\n" * 2**20):
+            content = json.dumps(squad(question(answers=[]), context=text)).encode()
+            stream = io.BytesIO(content)
+            reader = mock.Mock(read=mock.Mock(side_effect=stream.read))
+            (article,) = squad_data._items_of_data(reader)
+            self.assertEqual(article["paragraphs"][0]["context"], text)
+            self.assertLess(reader.read.call_count, 12)  # 64 to 100 of 64 KiB.
 
     def test_malformed_files_are_refused(self):
         good = json.dumps(squad(question()))

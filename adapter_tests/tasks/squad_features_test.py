@@ -53,33 +53,6 @@ class WindowsTest(tf.test.TestCase):
         self.assertEqual(squad_features.max_context([(0, 6), (3, 3)])[4], 0)
         self.assertEqual(squad_features.max_context([(3, 3), (0, 6)])[4], 1)
 
-    def test_answer_span_is_narrowed_to_matching_tokens(self):
-        tokens = ["the", "japanese", "-", "american", "war"]
-        for answer, expected in (
-            (["japanese"], (1, 1)),
-            (["american"], (3, 3)),
-            (["-", "american"], (2, 3)),
-            (["japan"], (1, 3)),
-            (["war"], (1, 3)),  # Outside of tokens 1 to 3.
-            ([], (1, 3)),
-        ):
-            self.assertEqual(squad_features.improve_answer_span(tokens, 1, 3, answer), expected)
-
-    def test_span_of_pieces_is_narrowed_to_matching_text(self):
-        tokens = ["\u2581in", "\u2581", "(", "\u25811985", "-", "198", "5", ")", "\u2581"]
-        for answer, expected in (
-            (["\u25811985"], (3, 3)),
-            (["\u2581", "5", ")"], (6, 7)),  # Without the piece that holds the first 5.
-            (["\u2581", "-", "19"], (4, 5)),
-            (["\u25819", "8"], (5, 5)),
-            (["\u2581", "(", "1985", "-"], (2, 4)),
-            (["\u2581in"], (1, 8)),  # Outside of tokens 1 to 8.
-            (["\u2581"], (1, 8)),
-            ([], (1, 8)),
-        ):
-            found = squad_features.improve_span_of_pieces(tokens, 1, 8, answer)
-            self.assertEqual(found, expected, answer)
-
     def test_invalid_limits_are_refused(self):
         squad_features.check_limits(squad_features.Limits(68, 1, 64))
         for limits, part in (
@@ -215,6 +188,70 @@ class FeaturesTest(FileTestCase):
         arrays, _ = self.arrays(squad(question(), context=""), False)
         self.assertEqual(arrays["num_questions"].tolist(), [1])
         self.assertEqual(len(rows.TextRows(arrays, 1, 2, 16)), 0)
+
+
+class LabelTest(FileTestCase):
+    """Tests labels, which are the tokens of the characters at answer_start."""
+
+    def labels(self, context, text, starts, tokenizer=None):
+        """Returns the labelled tokens, and their indices, of an answer at each of `starts`."""
+        if tokenizer is None:
+            words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *tiny.VOCABULARY[5:], *"北京在-(), €"]
+            vocabulary = [*words, "japanese", "american", "cat", "##53", "53", "20", "18", "##s"]
+            path = self.write("vocab.txt", "\n".join(dict.fromkeys(vocabulary)) + "\n")
+            tokenizer = tokenization.FullTokenizer(path)
+        questions = [question(f"q{i}", "?", [(text, start)]) for i, start in enumerate(starts)]
+        path = self.write("squad.json", json.dumps(squad(*questions, context=context)))
+        examples, found = squad_data.read_squad_examples(path, True), []
+        squad_features.convert_examples_to_features(
+            examples, tokenizer, 400, 9, 20, True, found.append
+        )
+        spans = [(f.start_position, f.end_position) for f in found]
+        offset = found[0].tokens.index("[SEP]") + 1
+        texts = [" ".join(f.tokens[a : b + 1]) for f, (a, b) in zip(found, spans)]
+        return texts, [(a - offset, b - offset) for a, b in spans]
+
+    def test_repeated_answer_is_labelled_at_its_offset(self):
+        chinese = "王小明在北京出生。他的母亲也在北京工作,后来他去上海,最后回到北京。"
+        for context, text, starts, expected in (
+            (chinese, "北京", (4, 15, 31), [(4, 5), (15, 16), (31, 32)]),
+            ("cat-cat-cat", "cat", (0, 4, 8), [(0, 0), (2, 2), (4, 4)]),
+            (
+                "北京,在\u3000北京在",
+                "北京在",
+                (5,),
+                [(4, 6)],
+            ),  # After a white space that is no blank.
+            ("a (cat-cat) cat", "cat", (3, 7, 12), [(2, 2), (4, 4), (6, 6)]),
+            # With an answer_start that is off by one, the nearest occurrence counts.
+            ("cat-cat-cat", "cat", (3, 5), [(2, 2), (2, 2)]),
+        ):
+            self.assertEqual(self.labels(context, text, starts)[1], expected, context)
+
+    def test_answer_that_cuts_tokens_is_covered(self):
+        without_blanks = "在" * 50
+        for context, text, start, expected in (
+            # BERT's labels of ordinary words.
+            ("20-18", "8", 4, "20 - 18"),
+            ("\u20ac53,", "53", 1, "\u20ac ##53 ,"),
+            ("Japanese-American", "American", 9, "american"),
+            ("Japanese-American", "Japan", 0, "japanese - american"),
+            # Texts without blanks.
+            (without_blanks + "20-18", "8", 54, "18"),
+            (without_blanks + "cats在cats", "cat", 55, "cat"),
+            (without_blanks + "魚魚在", "魚在", 51, "[UNK] 在"),
+            ("cat-" * 20 + "Japanese", "Japan", 80, "japanese"),
+        ):
+            self.assertEqual(self.labels(context, text, [start])[0], [expected], context)
+
+    def test_examples_without_offsets_find_their_answer(self):
+        limits = squad_features.Limits(16, 4, 5)
+        for text, expected in (("ef", (3, 3)), ("ab", (2, 2)), ("xy", (2, 3))):
+            example = squad_data.SquadExample("q", "?", ["The", "abef"], text, 1, 1)
+            (found,) = squad_features.tokenize_questions([example], LetterTokenizer(), limits, True)
+            (window,) = found.windows
+            positions = window.start_position - 3, window.end_position - 3
+            self.assertEqual(positions, expected, text)
 
 
 class SentencePieceTest(FileTestCase):
