@@ -15,7 +15,6 @@ if __name__ == "__main__":
 
 import dataclasses
 import re
-import shlex
 from typing import Optional, Tuple
 
 from adapter_bert.common import cli, paths, printing
@@ -103,8 +102,14 @@ def run(values, extra_flags=()):
             f"--shard={config.shard}: --halving compares all trials of a stage; expected 1/1. Use"
             " --only to give each machine its tasks."
         )
+    trials = _trials(config)
+    with grids.hide_values_in_errors(grids.variables(trials)):
+        return _run(config, trials, extra_flags)
+
+
+def _run(config, trials, extra_flags):
     runner = sweep.Sweep(
-        _trials(config),
+        trials,
         config.output_dir,
         jobs=config.jobs,
         shard=_shard(config.shard),
@@ -115,7 +120,7 @@ def run(values, extra_flags=()):
     criterion = config.select_by or ("accuracy" if config.preset else "score")
     if config.dry_run:
         commands = runner.commands(_admitted_keys(runner, config, criterion))
-        return [" ".join(map(shlex.quote, command)) for command in commands]
+        return list(map(sweep.shell_line, commands))
     if not config.status:
         runner.check_flags()
         print("\n".join(_table(runner, criterion)), flush=True)

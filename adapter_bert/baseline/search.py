@@ -12,7 +12,9 @@ import importlib
 import json
 import os
 import posixpath
+import re
 import time
+import urllib.parse
 import warnings
 from typing import Callable, Dict, List, NamedTuple, Optional
 
@@ -41,8 +43,8 @@ _OPENINGS = 3  # Attempts, a second apart.
 _LOCK = "search.lock"
 _PRESENT = "search.present"
 _JOURNAL_START = b'{"op_code":'
-# What Optuna raises for a damaged line.
-_JOURNAL_ERRORS = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
+# What Optuna raises for damaged or forged content.
+_DAMAGE_ERRORS = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class SearchSettings(NamedTuple):
@@ -67,6 +69,19 @@ class SearchSettings(NamedTuple):
     random_seed: int
     narrowed: Dict[str, Choice] = {}
     conditions: Dict[str, object] = {}
+
+    @property
+    def shown_storage(self):
+        """The storage as errors name it, without passwords."""
+        return self.without_passwords(self.storage)
+
+    def without_passwords(self, text):
+        """Returns a text in which the passwords of the storage's URL are replaced."""
+        passwords = re.findall(r"://[^:/@]*:(.+)@", self.storage)
+        passwords += re.findall(r"(?i)(?:pass|pwd|secret|token)\w*=([^&]+)", self.storage)
+        for password in passwords:
+            text = text.replace(password, "***").replace(urllib.parse.unquote(password), "***")
+        return text
 
     @property
     def domains(self):
@@ -145,7 +160,8 @@ class Search:
         self._optuna = load_optuna()
         self.settings = settings
         self._is_lost = False  # Whether another process ended this one's last trial.
-        with self._explained(ImportError):  # A database's driver may be missing.
+        self._failure = None  # The error of a training, not of the storage.
+        with self._explained(ImportError, *_DAMAGE_ERRORS):  # A driver may be missing.
             self._study = self._opened()
             # Two processes with one seed would try the same; NumPy's seeds end at 2**32.
             seed = (settings.random_seed + len(self._study.trials)) % 2**32 if alone else None
@@ -185,20 +201,24 @@ class Search:
             try:
                 with self._explained():
                     self._study.optimize(lambda trial: self._objective(trial, train), n_trials=1)
-            except (ValueError, RuntimeError):  # Optuna's, for a trial that has already ended.
-                if not self._is_lost:
+            except _DAMAGE_ERRORS as error:
+                if error is self._failure or isinstance(error, UserError):
                     raise
+                if not self._is_lost:
+                    with self._explained(*_DAMAGE_ERRORS):
+                        raise
+                # Optuna's error for a trial that has already ended.
                 self._is_lost = False
                 logging.warning("A trial missed its heartbeats; another process retries it.")
 
     def trials(self) -> List[SearchTrial]:
         """Returns the finished trials by number."""
         states = self._optuna.trial.TrialState
-        with self._explained():
+        with self._explained(*_DAMAGE_ERRORS):
             finished = self._study.get_trials(
                 deepcopy=False, states=(states.COMPLETE, states.PRUNED)
             )
-        return [self._trial(trial) for trial in finished]
+            return [self._trial(trial) for trial in finished]
 
     def _objective(self, trial, train):
         try:
@@ -218,9 +238,11 @@ class Search:
 
         def on_score(samples, score):
             scores.append(score)
-            trial.set_user_attr("samples", samples)
-            trial.report(max(scores), samples)
-            if trial.should_prune():
+            with self._explained(*_DAMAGE_ERRORS):
+                trial.set_user_attr("samples", samples)
+                trial.report(max(scores), samples)
+                is_pruned = trial.should_prune()
+            if is_pruned:
                 raise self._optuna.TrialPruned
 
         try:
@@ -228,6 +250,9 @@ class Search:
         except Diverged as error:
             logging.info("Trial %d: diverged.", trial.number)
             raise self._optuna.TrialPruned from error
+        except _DAMAGE_ERRORS as error:
+            self._failure = error
+            raise
         except self._optuna.TrialPruned:
             logging.info("Trial %d: stopped at %.4f.", trial.number, max(scores))
             raise
@@ -237,11 +262,16 @@ class Search:
 
     def _trial(self, trial):
         scores = list(trial.intermediate_values.values())
+        for name, domain in self.settings.domains.items():
+            value = trial.params[name]
+            is_other = isinstance(domain, Choice) and domain.find(value) is None
+            if is_other or value not in domain:
+                raise ValueError(f"its trial {trial.number} has {name} {value!r}")
         return SearchTrial(
             trial.number,
             max(scores, default=None) if trial.value is None else trial.value,
             trial.state == self._optuna.trial.TrialState.PRUNED,
-            trial.user_attrs.get("samples", 0),
+            files.require_type(trial.user_attrs.get("samples", 0), int),
             trial.duration.total_seconds(),
             Settings(**trial.params),
         )
@@ -258,7 +288,7 @@ class Search:
                 _repair_journal(path_or_url, lock)
                 try:
                     return storages.JournalStorage(journal.JournalFileBackend(path_or_url, lock))
-                except _JOURNAL_ERRORS as error:
+                except _DAMAGE_ERRORS as error:
                     raise UserError(
                         f"--storage={path_or_url}: the search's journal is damaged"
                         f" ({type(error).__name__}: {error}); restore it, or give another"
@@ -300,7 +330,7 @@ class Search:
         different = self.settings.differences(recorded)
         if different:
             raise UserError(
-                f"--storage={self.settings.storage}: its study {self.settings.name} was"
+                f"--storage={self.settings.shown_storage}: its study {self.settings.name} was"
                 f" started with another {', '.join(different)}; give the same, or another"
                 " --output_dir and --storage."
             )
@@ -315,11 +345,16 @@ class Search:
         """Converts errors of the storage, and of the classes `more`, to a `UserError`."""
         try:
             yield
+        except UserError:
+            raise
         except (*self._storage_errors(), *more) as error:
-            reason = str(error).strip().split("\n")[0]
+            reason = self.settings.without_passwords(str(error).strip().split("\n")[0])
+            if isinstance(error, _DAMAGE_ERRORS):
+                reason = f"{type(error).__name__}: {reason}"
+            # Not from the error, whose text may have the password.
             raise UserError(
-                f"--storage={self.settings.storage} cannot be used ({reason})."
-            ) from error
+                f"--storage={self.settings.shown_storage} cannot be used ({reason})."
+            ) from None
 
 
 def suggested(trial, name, domain):

@@ -10,8 +10,11 @@ Each grid, merged with "common", has flags of run_classifier.py, or of the scrip
 trial is one combination of the flags' values.
 """
 
+import contextlib
+import difflib
 import functools
 import hashlib
+import importlib
 import itertools
 import json
 import numbers
@@ -21,12 +24,15 @@ import posixpath
 import re
 from typing import NamedTuple, Tuple
 
+from absl import flags
+
 from adapter_bert.common import configs, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
 
 # The flags that locate data.
 DATA_FLAGS = ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
+_VARIABLE = re.compile(r"\$(\w+)")
 _MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
 
 
@@ -74,13 +80,14 @@ class Trial(NamedTuple):
         text = json.dumps(identity, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def command(self, output_dir):
-        """Returns script and flags as a list, with environment variables in its flags expanded.
+    def command(self, output_dir, is_expanded=True):
+        """Returns script and flags as a list, by default with environment variables expanded.
 
         Raises:
           UserError: an environment variable is not set.
         """
-        flags = [f"--{name}={expand_variables(name, value)}" for name, value in self.flags]
+        expand = expand_variables if is_expanded else lambda name, value: value
+        flags = [f"--{name}={expand(name, value)}" for name, value in self.flags]
         return [self.script, *flags, f"--output_dir={output_dir}"]
 
 
@@ -108,7 +115,55 @@ def expand_variables(name, value):
             raise UserError(f"--{name}={value}: ${match.group(1)} is not set.")
         return os.environ[match.group(1)]
 
-    return re.sub(r"\$(\w+)", read, str(value))
+    return _VARIABLE.sub(read, str(value))
+
+
+def variables(trials):
+    """Returns the names of the environment variables in the flags of trials."""
+    texts = {str(value) for trial in trials for _, value in trial.flags}
+    return {name for text in texts for name in _VARIABLE.findall(text)}
+
+
+def hide_values(text, names):
+    """Returns a text with $NAME instead of the values of environment variables.
+
+    The values may be secret. Numbers and texts of less than four characters stay.
+    """
+    for name in names:
+        value = os.environ.get(name, "")
+        if len(value) >= 4 and isinstance(_parse_value(value), str):
+            text = text.replace(value, f"${name}")
+    return text
+
+
+@contextlib.contextmanager
+def hide_values_in_errors(names):
+    """Converts the messages of `UserError`s by `hide_values`, while entered."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(hide_values(str(error), names)) from None
+
+
+@functools.lru_cache(maxsize=None)
+def _flags_of(script):
+    """Returns the names of a script's own flags, without those of absl."""
+    values = flags.FlagValues()
+    importlib.import_module(script[: -len(".py")]).define_flags(values)
+    return set(values)
+
+
+def check_flags(trials):
+    """Raises UserError if a trial has a flag that is not its script's own.
+
+    absl's own flags would read and run files, such as --flagfile.
+    """
+    for script, name in {(trial.script, name) for trial in trials for name, _ in trial.flags}:
+        known = _flags_of(script)
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            advice = f" Did you mean --{close[0]}?" if close else ""
+            raise UserError(f"{script} does not accept the trials' flag --{name}.{advice}")
 
 
 def read_grids(path):

@@ -112,6 +112,9 @@ class Sweep:
             name: new_flags.pop(name) for name in _LOCATION_FLAGS if name in new_flags
         }
         trials = [trial.with_flags(new_flags) for trial in trials]
+        all_flags = [trial.with_flags(self._location_flags) for trial in trials]
+        grids.check_flags(all_flags)
+        self._variables = grids.variables(all_flags)
         _check_names(trials)
         runs = [{"script": t.script, "task": t.task, "flags": dict(t.flags)} for t in trials]
         records.check_same_data(runs, f"--output_dir={folder}")
@@ -119,6 +122,7 @@ class Sweep:
         self._digests = data_digests.DataDigests()
         self._add_trials(trials)
         self._commands = {key: self._command(key) for key in self.trials}
+        self._shown_commands = {key: self._command(key, is_expanded=False) for key in self.trials}
         self._records = records.Reader(folder)
         self._precisions = os.path.join(folder, "precision.json")
         self._durations = []
@@ -143,15 +147,21 @@ class Sweep:
     def running(self):
         """Returns the last line of output of each running trial, a dict by key."""
         folders = {key: self._trial_folder(key) for key in self.trials}
-        return {key: folder.last_line() for key, folder in folders.items() if folder.is_running()}
+        return {
+            key: self._hide(folder.last_line())
+            for key, folder in folders.items()
+            if folder.is_running()
+        }
 
     def commands(self, keys=None):
         """Returns the command of each remaining trial of this sweeper, a list of str.
 
+        It names environment variables; see `shell_line`.
+
         Args:
           keys: the keys of the trials to run; None for all.
         """
-        return [self._commands[key] for key in self._remaining_keys(self.records(), keys)]
+        return [self._shown_commands[key] for key in self._remaining_keys(self.records(), keys)]
 
     def check_flags(self):
         """Raises UserError if a script does not accept a flag of its trials; takes seconds."""
@@ -168,7 +178,7 @@ class Sweep:
                     stderr=subprocess.STDOUT,
                 )
             if process.returncode:
-                reason = failure_reason(process.stdout.decode(errors="replace"))
+                reason = self._hide(failure_reason(process.stdout.decode(errors="replace")))
                 name = os.path.basename(script)
                 raise UserError(f"{name} does not accept the trials' flags: {reason}")
 
@@ -230,7 +240,7 @@ class Sweep:
                 "%s: its data cannot be read (%s). Trials that finished with this data do not"
                 " count, and later changes to it are not detected.",
                 task,
-                str(error).rstrip("."),
+                self._hide(str(error).rstrip(".")),
             )
             return None
 
@@ -277,9 +287,11 @@ class Sweep:
             else:
                 logging.info("Running %s", self.name(key))
                 cores = _assigned_cores(slot, self._jobs)
-                command = [*self._commands[key], *self._precision_flags(key)]
+                precision = self._precision_flags(key)
+                command = [*self._commands[key], *precision]
+                line = shell_line([*self._shown_commands[key], *precision])
                 with interrupts.postpone_signals():  # Else Ctrl-C would leave it running.
-                    process = self._trial_folder(key).start(command, log, cores)
+                    process = self._trial_folder(key).start(command, log, line, cores)
                     running[slot] = _Running(key, process, log, time.monotonic())
                 return
 
@@ -287,15 +299,24 @@ class Sweep:
         """Records a trial whose process has ended."""
         seconds, folder = time.monotonic() - run.start, self._trial_folder(run.key)
         trial = self.trials[run.key]
+        # Other values of environment variables may be secret; reports need the numbers.
+        numbers = {n: v for n, v in _expand_flags(trial).flags if n in records.NUMBERS}
         record = {
             "key": run.key,
             "script": trial.script,
-            "flags": dict(_expand_flags(trial).flags),
+            "flags": {**dict(trial.flags), **numbers},
             "seconds": round(seconds, 1),
             "finished": records.now(),
             **({"data": self._data[run.key]} if self._data[run.key] else {}),
             **folder.outcome(run.process.returncode, trial),
         }
+        if record["status"] == FAILED:
+            record["reason"] = self._hide(record["reason"])
+        run.log.seek(0)
+        log = run.log.read().decode(errors="replace")
+        if self._hide(log) != log:
+            run.log.truncate(0)
+            run.log.write(self._hide(log).encode())
         if record["status"] == DONE and self._has_changed_data(run.key):
             reason = f"{_DATA_CHANGED} with --retry_failed"
             record = {**record, "status": FAILED, "reason": reason}
@@ -317,9 +338,13 @@ class Sweep:
             tqdm.format_interval(remaining_seconds),
         )
 
-    def _command(self, key):
+    def _hide(self, text):
+        """Returns a text without the values of environment variables; see `grids.hide_values`."""
+        return grids.hide_values(text, self._variables)
+
+    def _command(self, key, is_expanded=True):
         trial = self.trials[key].with_flags(self._location_flags)
-        script, *flags = trial.command(self._folder(key))
+        script, *flags = trial.command(self._folder(key), is_expanded)
         return [sys.executable, os.path.join(paths.PROJECT, script), *flags]
 
     def _precision_flags(self, key):
@@ -412,11 +437,16 @@ def _expand_flags(trial):
     """
     return trial.with_flags(
         {
-            name: grids.read_value(name, grids.expand_variables(name, value), f"--{name}")
+            name: _expand(name, value)
             for name, value in trial.flags
             if "$" in str(value) and name not in (*grids.DATA_FLAGS, *_LOCATION_FLAGS)
         }
     )
+
+
+def _expand(name, value):
+    with grids.hide_values_in_errors(grids.variables([grids.Trial("", ((name, value),))])):
+        return grids.read_value(name, grids.expand_variables(name, value), f"--{name}")
 
 
 @functools.lru_cache(maxsize=None)  # Reading a TF-Hub module is slow.
@@ -490,19 +520,20 @@ class TrialFolder:
         with open(self._log, "rb") as log:
             return not files.lock(log.fileno(), self._log + files.HELD, shared=True)
 
-    def start(self, command, log, cores=None):
+    def start(self, command, log, line=None, cores=None):
         """Starts a trial's process.
 
         Args:
           command: list of str.
           log: from `lock_log`. The process inherits the lock, in case the sweeper is killed.
+          line: the command for the log; None for `shell_line(command)`.
           cores: indices of the CPU cores that it may use; None for all.
         """
         run = output_dir.OutputDir(self._path)
         if run.has_adapter() and not run.has_checkpoints():
             run.clear()  # The trial finished and was cleaned up, but its record is lost.
         with files.convert_write_errors(self._log):
-            log.write((_COMMAND_PREFIX + " ".join(map(shlex.quote, command)) + "\n").encode())
+            log.write(f"{_COMMAND_PREFIX}{line or shell_line(command)}\n".encode())
             log.flush()
         with _convert_start_errors(command[1]):
             process = subprocess.Popen(
@@ -599,6 +630,25 @@ def _isolate_signals():
     """Isolates a trial from Ctrl-C, which the sweeper then forwards once."""
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def shell_line(command):
+    """Returns a trial's command as a line for a shell, which expands the $NAME in its flags.
+
+    Args:
+      command: list of str; $ is part of a name in the script's path and in --output_dir.
+    """
+
+    def quote(word):
+        is_flag = word.startswith("--") and not word.startswith("--output_dir=")
+        parts = re.split(r"(\$\w+)", word) if is_flag else [word]
+        return "".join(
+            f'"{part}"' if index % 2 else shlex.quote(part)
+            for index, part in enumerate(parts)
+            if part
+        )
+
+    return " ".join(map(quote, command))
 
 
 def interrupt(processes):

@@ -1,18 +1,22 @@
 """Tests of search.py: the search space, and shared and interrupted searches."""
 
+import contextlib
 import fcntl
 import functools
 import inspect
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from unittest import mock
 
 import optuna
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 from adapter_bert.baseline import search as baseline_search
 from adapter_bert.baseline.search import Search, SearchLock, SearchSettings
@@ -44,10 +48,10 @@ def dropout(settings, on_score):
     return settings.conv_dropout
 
 
-class SearchTestCase(tf.test.TestCase):
+class SearchTestCase(parameterized.TestCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.get_temp_dir()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
 
     def settings(self, trials=3, **changes):
         journal = os.path.join(self.folder, "search.journal")
@@ -233,6 +237,56 @@ class RefusedTest(SearchTestCase):
             with open(path, "wb") as writer:
                 writer.writelines([*lines[:2], line, *lines[3:]])
             self.assert_refused(f"^--storage={path}{where}")
+
+    @parameterized.parameters(
+        "trial_params SET distribution_json = '{}'",
+        'trial_params SET distribution_json = \'{"name": "x", "attributes": {}}\'',
+        "trial_params SET param_name = 'other' WHERE param_id = 1",
+        "trial_params SET param_value = 1e308",
+        "trials SET state = 'x'",
+        "trials SET datetime_complete = 'x'",
+        "trials SET datetime_complete = NULL",
+        "trial_user_attributes SET value_json = '{'",
+        "trial_user_attributes SET value_json = '[]'",
+        "study_user_attributes SET value_json = '[1]'",
+        "study_user_attributes SET value_json = '7'",
+        "study_directions SET direction = 'x'",
+        "alembic_version SET version_num = 'x'",
+        "trial_values SET value = 'x'",
+    )
+    def test_forged_database_is_refused(self, change):
+        storage = self.sqlite()
+        self.run_search(trials=2, storage=storage)
+        with contextlib.closing(sqlite3.connect(storage[len("sqlite:///") :])) as database:
+            database.execute("UPDATE " + change)
+            database.commit()
+        self.assert_refused(f"^--storage={storage}( cannot be used|: its study)", storage=storage)
+
+    def test_setting_outside_the_space_is_refused(self):
+        """A forged trial could name another module, whose graph would run."""
+        storage = self.sqlite()
+        self.run_search(trials=1, storage=storage)
+        with contextlib.closing(sqlite3.connect(storage[len("sqlite:///") :])) as database:
+            database.execute(
+                "UPDATE trial_params SET param_value = 0, distribution_json ="
+                """ '{"name": "CategoricalDistribution", "attributes": {"choices": ["/evil"]}}'"""
+                " WHERE param_name = 'module'"
+            )
+            database.commit()
+        self.assert_refused("ValueError: its trial 0 has module '/evil'", storage=storage)
+
+    @parameterized.parameters(
+        ("postgresql://me:hunter2@host/name", "postgresql://me:***@host/name"),
+        ("nodatabase://me:hunter2@host/name", "nodatabase://me:***@host/name"),
+        ("mysql+pymysql://me:hun%74er2@host:1/a?x=1", "mysql+pymysql://me:***@host:1/a?x=1"),
+        ("postgresql://:hunter2/@@host:port", "postgresql://:***@host:port"),
+        ("postgresql://host/name?user=me&password=hunter2", "postgresql://host/name?user=me&passw"),
+    )
+    def test_passwords_of_a_storage_are_not_shown(self, storage, shown):
+        with self.assertRaises(UserError) as caught:
+            self.run_search(storage=storage)
+        self.assertStartsWith(str(caught.exception), f"--storage={shown}")
+        self.assertNotRegex(str(caught.exception), "hunter2|hun%74er2")
 
     def test_missing_optuna_is_reported(self):
         with mock.patch.dict(sys.modules, {"optuna": None}):

@@ -49,13 +49,14 @@ def interrupted(*_):
 signal.signal(signal.SIGINT, interrupted)
 with open(os.path.join(here, "starts"), "a") as starts:
     starts.write(flags["adapter_size"] + "\\n")
+print("label", flags.get("label_column"))
 print("step 1/2", flush=True)
 while not os.path.exists(os.path.join(here, "go")):
     time.sleep(0.05)
 if flags["adapter_size"] == "13":
     if os.path.exists(os.path.join(here, "crash")):
         sys.exit("Traceback\\nValueError: x")
-    print("Error: 13 brings bad luck.")
+    print("Error: 13 brings bad luck.", flags.get("label_column", ""))
     print("a line after it")
     sys.exit(1)
 if flags["adapter_size"] == "9":
@@ -533,6 +534,41 @@ class SweepsTest(SweepsTestCase):
         (recorded,) = records.read(self.folder)
         self.assertEqual([recorded["flags"][name] for name in flags], [3, 1e-3, "$GLUE_DIR/MRPC"])
 
+    def test_values_of_variables_are_not_recorded_or_shown(self):
+        """A stranger's grid may name a variable that holds a secret."""
+        self.go()
+        secret = {"SECRET": "hunter2", "NUMBER": "0.001", "FOLDER": "/home/me/data", "WORD": "dev"}
+        values = mock.patch.dict(os.environ, secret)
+        values.start()
+        self.addCleanup(values.stop)
+        flags = {"label_column": "x$SECRET", "data_dir": "$FOLDER/a", "learning_rate": "$NUMBER"}
+        runner = self.sweep([8, 13], {**flags, "precision": "$WORD"})
+        (line, _) = map(sweep.shell_line, runner.commands())
+        self.assertIn(' --label_column=x"$SECRET" ', line)
+        shown = subprocess.run(["sh", "-c", f"echo {line}"], stdout=subprocess.PIPE, text=True)
+        self.assertIn(" --label_column=xhunter2 ", shown.stdout)
+        with self.assertLogs("absl", "INFO") as logs:
+            runner.run()
+        self.assertEqual(self.reasons(runner)[13], "13 brings bad luck. x$SECRET")
+        self.assertIn("label x$SECRET", self.log(8, runner))
+        for record in runner.records().values():
+            self.assertContainsSubset({**flags, "learning_rate": 0.001}, record["flags"])
+        written = [path for path, _ in files.file_digests(self.folder)]
+        contents = [files.read_bytes(path, path).decode(errors="replace") for path in written]
+        for text in [*contents, *logs.output, line]:
+            self.assertNotRegex(text, "hunter2|/home/me")
+
+    def test_flags_that_are_not_the_scripts_own_are_refused(self):
+        for name in ("flagfile", "run_with_profiling", "profile_file", "undefok", "verbosity"):
+            with self.assertRaisesRegex(UserError, f"^run_classifier.py does not .* --{name}\\."):
+                self.sweep([8], {name: "1"})
+            with self.assertRaisesRegex(UserError, f"does not accept .* --{name}"):
+                self.sweep([8], extra_flags=[f"--{name}=1"])
+        for name in ("flagfile=/x", "output_dir=/home/me", "-alsologtostderr", "a b", "train_file"):
+            with self.assertRaisesRegex(UserError, "does not accept the trials' flag --"):
+                self.sweep([8], {name: "1"})
+        self.assertEqual(self.starts(), [])
+
     def test_failure_without_data_is_retried_once_data_exist(self):
         flags = {"task_name": "MRPC"}
         os.environ["GLUE_DIR"] = os.path.join(self.scripts, "missing")
@@ -679,7 +715,7 @@ class SweepsTest(SweepsTestCase):
         with many, self.assertRaisesRegex(UserError, r"classifier.py cannot be started \(Too long"):
             self.sweep([1]).check_flags()
         with mock.patch.dict(os.environ, {"RATE": "1e-4x"}), self.assertRaisesRegex(
-            UserError, "^--learning_rate: expected a number; found 1e-4x"
+            UserError, r"^--learning_rate: expected a number; found \$RATE"
         ):
             self.sweep([1], {"learning_rate": "$RATE"})
         for settings, complaint in (
