@@ -129,7 +129,7 @@ def hidden(*packages):
 
 @contextlib.contextmanager
 def docstrings():
-    """While entered, modules are imported with docstrings, which some edit, also in `python -OO`."""
+    """While entered, `python -OO` imports modules with their docstrings, which some edit."""
     loader: Any = importlib.machinery.SourceFileLoader
     original = loader.get_code
     if sys.flags.optimize > 1:
