@@ -13,7 +13,7 @@ from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.formats import adapter_folders, hub, task_adapter
 from adapter_bert.serving import bank, request_texts
 from adapter_bert.training import pretrained
 
@@ -39,7 +39,7 @@ class Predictor:
     """Predicts a task's texts. Any thread may call it.
 
     Args:
-      adapter: folder of a task adapter, or of the run that wrote it.
+      adapter: folder of a task adapter, or of the run that wrote it; or hf://owner/name[@revision].
       bert: folder of the BERT that it was trained on, with vocab.txt, and bert_model.ckpt or
         backbone.onnx. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
       precision: see `bank.AdapterBank`.
@@ -54,7 +54,8 @@ class Predictor:
     """
 
     def __init__(self, adapter: _Path, bert: Optional[_Path] = None, *, precision: str = "float32"):
-        folder = files.absolute(os.fspath(adapter))  # The working directory may change.
+        folder = hub.local_folder(os.fspath(adapter), "Folder")
+        folder = files.absolute(folder)  # The working directory may change.
         folder = min(
             adapter_folders.candidates(folder),
             key=lambda path: posixpath.basename(path).isdigit(),  # A run comes before uploads.
