@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from unittest import mock
 
 import numpy as np
@@ -61,6 +62,13 @@ class ExportModelTest(tf.test.TestCase):
         self.assertRegex(report[1], rf"^SavedModel: {re.escape(path)} \([\d.]+ MB\)$")
         signatures = tf.saved_model.contains_saved_model(path)
         self.assertTrue(signatures)
+
+    def test_name_of_the_berts_folder_is_no_pattern(self):
+        folder, bert = self.save("mrpc"), os.path.join(self.root, "b[e]\\rt")
+        shutil.copytree(self.bert, bert)
+        prefix = os.path.join(bert, "bert_model.ckpt")
+        self.run_it("--adapters=" + folder, "--init_checkpoint=" + prefix)
+        self.assertTrue(tf.saved_model.contains_saved_model(os.path.join(self.export_dir, "1")))
 
     def test_tasks_are_exported_as_onnx(self):
         halved = {"training": {"precision": "bfloat16"}}

@@ -52,6 +52,7 @@ def missing_packages(packages):
 def prepare(packages=None):
     """Restarts the script in the Python of `make demo` if this one lacks a package.
 
+    Also restarts it in UTF-8 if the locale has another encoding: TensorFlow takes names for UTF-8.
     Exits with code 1 and a sentence if neither has all packages. Imports of project modules after
     this call are deferred until `load`.
 
@@ -59,6 +60,12 @@ def prepare(packages=None):
       packages: `TRAINING` (default), `MODELS`, `SERVING` or `REPORTS`.
     """
     packages = TRAINING if packages is None else packages
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        command = getattr(
+            sys, "orig_argv", [sys.executable, *sys.argv]
+        )  # Python 3.10 has the first.
+        os.execv(sys.executable, command)
     missing = missing_packages(packages)
     if not missing:
         sys.meta_path.insert(0, _DeferringFinder(packages))
@@ -129,7 +136,7 @@ def hidden(*packages):
 
 @contextlib.contextmanager
 def docstrings():
-    """While entered, modules are imported with their docstrings, which some edit, in `python -OO`."""
+    """While entered, `python -OO` imports modules with their docstrings, which some edit."""
     loader: Any = importlib.machinery.SourceFileLoader
     original = loader.get_code
     if sys.flags.optimize > 1:

@@ -23,9 +23,14 @@ BERT_FILES = {
 
 
 def cache_folder(name: str) -> str:
-    """Returns the path of one of this project's folders in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "adapter-bert", name)
+    """Returns the path of one of this project's folders in the user's cache folder.
+
+    Without a home folder, as in containers of an unknown user, it is in the project's folder.
+    """
+    home = os.path.expanduser("~")  # "~" if there is none.
+    default = os.path.join(home if os.path.isabs(home) else PROJECT, ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME", "")  # By its specification, an absolute path counts.
+    return os.path.join(cache if os.path.isabs(cache) else default, "adapter-bert", name)
 
 
 def find_data_dir(data_dir, task):

@@ -9,13 +9,13 @@ from absl import logging
 
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import hub, task_adapter
 from adapter_bert.formats.bert import count_text
 
 # Of --adapters, whose values `match_patterns` reads.
 FLAG_HELP = (
     "Folders of task adapters, or patterns such as output/*/adapter. A task has the name of the"
-    " run's folder: mrpc for output/mrpc/adapter."
+    " run's folder: mrpc for output/mrpc/adapter; or of its repository: name for hf://owner/name."
 )
 TASK_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"  # A regular expression.
 
@@ -93,13 +93,15 @@ def check_task_name(text: str) -> None:
 def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
     """Returns a dict from task names to the folders that the patterns of --adapters match.
 
+    Addresses on the Hub are downloaded.
+
     Raises:
-      UserError: a pattern matches nothing; a match is not a task adapter or cannot be read; or two
-        tasks have the same name.
+      UserError: an address cannot be downloaded; a pattern matches nothing; a match is not a task
+        adapter or cannot be read; or two tasks have the same name.
     """
     adapters = {}
     for pattern in patterns:
-        folders = _expand(pattern)
+        folders = _expand(hub.local_folder(pattern, "--adapters"))
         if not folders:
             raise UserError(f"--adapters={pattern}: no such folder.")
         for path in map(files.final_folder, folders):
@@ -109,7 +111,7 @@ def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
                     f"--adapters={pattern}: {path} is not a task adapter; expected a folder with"
                     " adapter_config.json, such as output_dir/adapter of a training."
                 )
-            name = task_name(folder)
+            name = hub.name_of(pattern) or task_name(folder)
             if adapters.setdefault(name, folder) != folder:
                 raise UserError(
                     f"--adapters: {adapters[name]} and {folder} are both named {name!r};"

@@ -4,10 +4,14 @@
 find errors before a graph is built.
 """
 
+import atexit
 import contextlib
+import functools
 import os
 import posixpath
 import re
+import shutil
+import tempfile
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -70,13 +74,34 @@ def _new_reader(prefix: str, where: str):
     TensorFlow's error always mentions a damaged sstable, whatever the file is.
     """
     try:
-        return tf.train.NewCheckpointReader(prefix)
+        return tf.train.NewCheckpointReader(literal_prefix(prefix))
     except _READ_ERRORS as error:
         index = prefix + ".index"
         if files.exists(index):
             kind = other_files.kind(index)
             raise UserError(f"{where} cannot be read: its index, {index}, is {kind}.") from error
         raise UserError(f"{where} is {other_files.kind(prefix)}, not a checkpoint.") from error
+
+
+def literal_prefix(prefix: str) -> str:
+    """Returns a prefix of the same checkpoint that TensorFlow does not take for a pattern.
+
+    TensorFlow finds no checkpoint, or another one, if a local folder's name has [ or a backslash.
+    Such a folder gets a link, which lasts as long as the process.
+    """
+    folder, name = os.path.split(os.path.abspath(prefix))
+    if files.is_remote(prefix) or not re.search(r"[\[\\]", folder):
+        return prefix
+    return os.path.join(_link_to(folder), name)
+
+
+@functools.lru_cache(maxsize=None)
+def _link_to(folder: str) -> str:
+    parent = tempfile.mkdtemp(prefix="adapter-bert-")
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    link = os.path.join(parent, "bert")
+    os.symlink(folder, link)
+    return link
 
 
 def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_checkpoint") -> Any:
@@ -218,7 +243,7 @@ def check_shapes(prefix: str, shapes: model_variables.Shapes) -> None:
       prefix: prefix of the checkpoint.
       shapes: dict from names to the model's shapes; the checkpoint may lack some.
     """
-    actual = dict(tf.train.list_variables(prefix))
+    actual = open_checkpoint(prefix).get_variable_to_shape_map()
     for name, shape in shapes.items():
         if name in actual and actual[name] != list(shape):
             raise UserError(

@@ -45,6 +45,11 @@ def local_folder(path: str, flag: str) -> str:
     return folder
 
 
+def name_of(path: str) -> Optional[str]:
+    """Returns "name" for hf://owner/name[@revision]; None for a folder."""
+    return _parse(path, "")[0].split("/")[1] if path.startswith(_SCHEME) else None
+
+
 def push(folder: str, repository: str, *, private: bool = False) -> str:
     """Uploads a task adapter and its card to a repository; creates the repository if needed.
 
@@ -87,8 +92,8 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
 
 def _parse(address: str, flag: str) -> Tuple[str, Optional[str]]:
     """Returns (owner/name, revision or None)."""
-    name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-    match = re.fullmatch(rf"hf://({name}/{name})(?:@([A-Za-z0-9][A-Za-z0-9._/-]*))?", address)
+    name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"  # Neither empty nor "..": it becomes a path.
+    match = re.fullmatch(rf"hf://({name}/{name})(?:@({name}(?:/{name})*))?", address)
     if not match:
         raise UserError(f"{flag} {address}: expected hf://owner/name, or hf://owner/name@revision.")
     return match.group(1), match.group(2)

@@ -223,18 +223,19 @@ def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig) -> 
         **os.environ,
         "PYTHONPATH": os.pathsep.join(folders),
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONUTF8": "1",  # TensorFlow opens the UTF-8 of a name, whatever the locale is.
     }
     process = subprocess.run(
         [sys.executable, "-m", __name__, init_checkpoint],
-        input=config.to_json_string(),
+        input=config.to_json_string().encode(),
         capture_output=True,
-        text=True,
         env=environment,
     )
+    stdout, stderr = map(os.fsdecode, (process.stdout, process.stderr))
     if process.returncode:
-        lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+        lines = stderr.strip().splitlines() or [f"exit code {process.returncode}"]
         raise UserError(lines[-1].replace("Error: ", "", 1))
-    return process.stdout.splitlines()[-1]
+    return stdout.splitlines()[-1]
 
 
 def _main() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.formats import adapter_folders, hub, task_adapter
 from adapter_bert.serving import bank, request_texts
 from adapter_bert.training import pretrained
 
@@ -40,7 +40,7 @@ class Predictor:
     """Predicts a task's texts. Any thread may call it.
 
     Args:
-      adapter: folder of a task adapter, or of the run that wrote it.
+      adapter: folder of a task adapter, or of the run that wrote it; or hf://owner/name[@revision].
       bert: folder of the BERT that it was trained on, with vocab.txt, and bert_model.ckpt or
         backbone.onnx. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
       precision, num_threads: see `bank.AdapterBank`.
@@ -62,7 +62,8 @@ class Predictor:
         precision: str = "float32",
         num_threads: Optional[int] = None,
     ):
-        folder = files.absolute(os.fspath(adapter))  # The working directory may change.
+        folder = hub.local_folder(os.fspath(adapter), "Folder")
+        folder = files.absolute(folder)  # The working directory may change.
         folder = min(
             adapter_folders.candidates(folder),
             key=lambda path: posixpath.basename(path).isdigit(),  # A run comes before uploads.

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import configs, devices, files, task_kinds
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.ops import xla
 from adapter_bert.serving import compatibility, encoder
 
@@ -211,7 +211,10 @@ def _initialize(
     session, tables: encoder.Tables, values: Dict[str, np.ndarray], init_checkpoint: str
 ) -> None:
     """Initializes every variable of the graph."""
-    variables = tf.trainable_variables()
+    variables, init_checkpoint = (
+        tf.trainable_variables(),
+        checkpoints.literal_prefix(init_checkpoint),
+    )
     assignment, _ = modeling.get_assignment_map_from_checkpoint(variables, init_checkpoint)
     tf.train.init_from_checkpoint(init_checkpoint, assignment)
     session.run(tf.variables_initializer(variables))

@@ -3,6 +3,7 @@
 Frozen variables are read from the pretrained checkpoint at every start, and never written.
 """
 
+import dataclasses
 import posixpath
 
 import tensorflow.compat.v1 as tf
@@ -33,6 +34,9 @@ def scaffold_fn(settings, trained, config=None):
       UserError: the pretrained checkpoint lacks a tensor outside of adapters and head, or has one
         with another shape.
     """
+    if settings.init_checkpoint:
+        literal = checkpoints.literal_prefix(settings.init_checkpoint)
+        settings = dataclasses.replace(settings, init_checkpoint=literal)
     pretrained, of_task = _assignments(settings, trained)
     # Random weights are in no checkpoint: they must be saved, or they would be lost.
     unsaved_names = pretrained.keys() - {variable_name(v) for v in trained}

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from adapter_bert.common import environment, paths
+from adapter_tests.support import tiny
 from adapter_tests.support.tensorflows import HAS_ESTIMATOR, SERVES
 
 SCRIPTS = (
@@ -188,6 +189,28 @@ class ScriptTest(tf.test.TestCase):
         self.assertRegex(
             done.stderr, r"^Error: TensorFlow [^\n]+ but 2\.12\.0 is installed[^\n]+\n$"
         )
+
+    def test_conversions_run_in_any_locale_and_without_docstrings(self):
+        bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "bért"))
+        script = os.path.join(paths.PROJECT, "convert_checkpoint.py")
+        locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        for options, environ, command in (
+            ([], locale, ["to_huggingface", bert, bert + ".ä"]),
+            (["-OO"], {}, ["to_huggingface", bert, bert + ".ö"]),
+        ):
+            command = [sys.executable, *options, script, *command]
+            done = subprocess.run(command, env={**os.environ, **environ}, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(os.listdir(os.path.dirname(bert))), ["bért", "bért.ä", "bért.ö"])
+
+    def test_packages_that_edit_docstrings_are_imported_without_them(self):
+        code = "from adapter_bert.common import tf_estimator\nprint(tf_estimator.tpu.TPUEstimator)"
+        if SERVES:
+            code += "\nfrom adapter_bert.serving import in_graph_tokenizer"
+        command = [sys.executable, "-OO", "-c", code]
+        done = subprocess.run(command, cwd=paths.PROJECT, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("TPUEstimator", done.stdout)
 
     def run_without(self, packages, script, *arguments):
         """Runs a script in a Python that cannot import these packages."""

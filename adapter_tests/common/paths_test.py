@@ -35,6 +35,22 @@ class PathsTestCase(RefusalTestCase):
         return result, " ".join(call[0][0] % call[0][1:] for call in info.call_args_list)
 
 
+class CacheFolderTest(PathsTestCase):
+    def test_cache_folder_is_never_relative_to_the_working_directory(self):
+        project = os.path.join(paths.PROJECT, ".cache/adapter-bert/x")
+        for variables, home, expected in (
+            ({"XDG_CACHE_HOME": "/cache"}, "/home/me", "/cache/adapter-bert/x"),
+            ({}, "/home/me", "/home/me/.cache/adapter-bert/x"),
+            ({"XDG_CACHE_HOME": ""}, "/home/me", "/home/me/.cache/adapter-bert/x"),
+            ({"XDG_CACHE_HOME": "~/cache"}, "/home/me", "/home/me/.cache/adapter-bert/x"),
+            ({}, "~", project),  # As expanduser answers without HOME for an unknown user.
+            ({"XDG_CACHE_HOME": "cache"}, "me", project),
+        ):
+            environ = mock.patch.dict(os.environ, variables, clear=True)
+            with environ, mock.patch.object(os.path, "expanduser", lambda path, home=home: home):
+                self.assertEqual(paths.cache_folder("x"), expected)
+
+
 class FindDataDirTest(PathsTestCase):
     def test_flag_takes_precedence_over_glue_dir_and_demo(self):
         mine = self.make("mine")

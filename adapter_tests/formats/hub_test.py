@@ -35,6 +35,10 @@ class AddressTest(RefusalTestCase):
             "hf://a/b/c",
             "hf://a/b@",
             "hf://a/b@../../x",
+            "hf://a/b@../../..",
+            "hf://a/b@x/../../..",
+            "hf://a/b@refs//x",
+            "hf://a/b@x/",
             "hf://../b",
             "hf://a/..",
             "hf://a/b c",
@@ -43,6 +47,14 @@ class AddressTest(RefusalTestCase):
             with mock.patch.object(hub, "_library") as library:
                 self.assert_refused(["expected hf://"], hub.local_folder, path, "--adapter")
                 library.assert_not_called()
+
+    def test_task_has_the_name_of_its_repository(self):
+        for path, name in (
+            ("hf://me/mrpc", "mrpc"),
+            ("hf://me/m.1@refs/pr/1", "m.1"),
+            ("output/mrpc/adapter", None),
+        ):
+            self.assertEqual(hub.name_of(path), name)
 
     def test_missing_package_error_names_requirements_file(self):
         with mock.patch.dict(sys.modules, {"huggingface_hub": None}):
@@ -160,6 +172,22 @@ class HubTest(tf.test.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("is not a task adapter", complaints)
         self.assertNotIn("me/other", self.hub.repositories)
+
+    def test_predictors_exports_and_servers_use_adapters_from_hub(self):
+        self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
+        code = "import sys; from adapter_bert import Predictor\n"
+        code += "print(Predictor(sys.argv[1], sys.argv[2])('the dog', 'a cat'))"
+        local, remote = (
+            self.run_script("-c", code, adapter, self.bert)
+            for adapter in (self.adapter, "hf://me/mrpc")
+        )
+        self.assertIn("probabilities", local[1], local[2])
+        self.assertEqual(local[1], remote[1], remote[2])
+        code = "from adapter_bert.formats import adapter_folders as f, task_adapter as t\n"
+        code += "found = f.match_patterns(['hf://me/mrpc'])\n"  # Of serve.py and export_model.py.
+        code += "print({name: t.describe(folder).task for name, folder in found.items()})"
+        _, output, complaints = self.run_script("-c", code)
+        self.assertEqual(output, "{'mrpc': 'MRPC'}\n", complaints)
 
     def test_run_classifier_evaluates_adapter_from_hub(self):
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]

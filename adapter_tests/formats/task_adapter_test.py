@@ -322,6 +322,21 @@ class RefusedTest(TaskAdaptersTestCase):
             self.write(self.config_file, content)
             self.assert_refused("adapter_config.json")
 
+    def test_deep_json_is_refused(self):
+        self.save()
+        record = self.record()
+        for depth, is_refused in ((90, False), (120, True), (2000, True)):
+            nested = json.loads('{"a":' * depth + "0" + "}" * depth)
+            self.write(self.config_file, json.dumps({**record, "training": nested}).encode())
+            if is_refused:
+                for function in (task_adapter.load, task_adapter.describe):
+                    with self.assertRaisesRegex(UserError, "more than 100 levels"):
+                        function(self.folder)
+            else:
+                task_adapter.card_of(
+                    task_adapter.TaskAdapter(task_adapter.describe(self.folder), {})
+                )
+
     def test_oversized_json_is_refused(self):
         self.save()
         record, empty = self.record(), {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}

@@ -114,6 +114,18 @@ class SavedModelsTest(tf.test.TestCase):
         with open(os.path.join(path, saved_model.TASKS_FILE)) as reader:
             self.assertEqual(json.load(reader)["task0"]["labels"], ["no", "yes", "perhaps"])
 
+    def test_exact_gelu_matches_the_single_task_model(self):
+        sizes = {"initializer_range": 0.4, "hidden_act": "gelu_erf"}
+        bert = tiny.write_bert(os.path.join(self.root, "exact"), **sizes)
+        adapter = own_models.build_task_adapter(bert, adapter=modeling.AdapterConfig(4, "gelu_erf"))
+        prefix, row = os.path.join(bert, "bert_model.ckpt"), [2, 7, 9, 11, 3]
+        folder = os.path.join(self.root, "exported")
+        path = saved_model.write(folder, tiny.config(**sizes), prefix, {"task": adapter})
+        (found,) = called(path, [("serving_default", self.rows(row))])
+        segments = [int(i > 2) for i in range(len(row))]
+        expected = own_models.SingleTaskModels(bert).predictions(adapter, row, segments)
+        self.assertAllClose(found["probabilities"][0], expected["probabilities"], atol=1e-6)
+
     def test_all_task_kinds_match_their_single_task_models(self):
         adapters = self.adapters(
             {"adapter": modeling.AdapterConfig(3)},
