@@ -27,7 +27,7 @@ import serve
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving import bank, http_server, registry, rest_api
+from adapter_bert.serving import bank, http_server, memory, registry, rest_api
 from adapter_tests.support import command_lines, own_models, served, tiny
 
 
@@ -114,6 +114,9 @@ class FlagsTest(ServeTestCase):
                 ([], "Nothing to serve"),
                 (["--token="], "--token: expected"),
                 (["--token=ä"], "--token: expected"),
+                (["--token=x"], "--token: expected 4 to 8,192 printable"),
+                (["--token= secret"], "--token: expected .* no blank at either end"),
+                (["--token=" + "x" * 8193], "--token: expected 4 to 8,192"),
                 ([taken], "cannot listen there"),
                 (["--adapter_dir=/no/such/folder"], "is not a folder"),
             ):
@@ -121,6 +124,37 @@ class FlagsTest(ServeTestCase):
                     arguments = [*arguments, "--port=0"]
                 with self.subTest(arguments), self.assertRaisesRegex(UserError, sentence):
                     serve.run(self.values(*arguments))
+
+    def test_start_without_enough_memory_is_refused(self):
+        served.save_all(self.root, ["sms"])
+        values = self.values(f"--adapter_dir={self.root}", "--port=0")
+        bert = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
+        with bert, mock.patch.object(memory, "free", return_value=(5e6, "ulimit -v")):
+            sentence = r"bert_model.ckpt needs about \d+ MB of memory; 5 MB are free \(ulimit -v\)"
+            with self.assertRaisesRegex(UserError, sentence):
+                serve.run(values)
+
+    def test_little_memory_limits_waiting_rows_and_unsent_bytes(self):
+        with mock.patch.object(memory, "free", return_value=(80 << 20, "ulimit -v")):
+            made = self.arguments()
+        self.assertEqual(made["RestApi"]["limits"].max_queue_rows, (64 << 20) // 2 // (160 << 10))
+        self.assertBetween(made["make_server"]["max_unsent_bytes"], 32 << 20, 40 << 20)
+        self.assertEqual(
+            self.arguments("--max_queue_size=5")["RestApi"]["limits"].max_queue_rows, 5
+        )
+
+    @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's /proc")
+    def test_process_without_memory_for_imports_ends_with_a_sentence(self):
+        for kilobytes in (100_000, 300_000):
+            command = f"ulimit -v {kilobytes}; exec {sys.executable} serve.py --port=0"
+            done = subprocess.run(
+                ["sh", "-c", command], cwd=paths.PROJECT, capture_output=True, text=True
+            )
+            sentence = (
+                r"^Error: serve.py needs about \d+ MB of memory; \d+ MB are free \(ulimit -v\)"
+            )
+            self.assertRegex(done.stderr, sentence)
+            self.assertNotIn("Traceback", done.stderr)
 
     def test_empty_token_variable_is_refused(self):
         empty = mock.patch.dict(os.environ, {serve.TOKEN_VARIABLE: ""})
@@ -184,7 +218,7 @@ class ProgramTest(ServeTestCase):
             stderr=subprocess.STDOUT,
             universal_newlines=True,
         )
-        said = []
+        said = self.said = []
         with process:
             try:
                 for line in process.stdout:
@@ -224,6 +258,15 @@ class ProgramTest(ServeTestCase):
             rest = process.stdout.read()
             self.assertEqual(process.wait(30), 0, rest)
         self.assertRegex(rest, r"Stopped; 3 requests were answered\.\n$")
+
+    def test_names_of_folders_cannot_send_controls_to_the_terminal(self):
+        names = ("a\x1b[31mred", "b\rc", "d\u202ee")
+        served.save_all(self.root, ["sms", *names])
+        with self.running("--port=0") as (process, url):
+            process.send_signal(signal.SIGTERM)
+        for name in names:
+            line = next(line for line in self.said if f"Not served: {name[0]}" in line)
+            self.assertTrue(line.rstrip("\n").isprintable(), line)
 
     def stop_under_way(self, process, url):
         """Sends SIGTERM to a server that has half of a request; returns the request's answer."""
