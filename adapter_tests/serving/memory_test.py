@@ -29,18 +29,13 @@ class MemoryTest(tf.test.TestCase):
 
     def test_the_tightest_limit_counts(self):
         machine, container = "the machine's memory", "the container's limit"
-        new, old = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
+        new, old, top = "/sys/fs/cgroup", "/sys/fs/cgroup/memory", {"/proc/self/cgroup": ["0::/"]}
         cases = [
             ({}, resource.RLIM_INFINITY, 1024, machine),
             # 200 MB are taken, and 14 threads need 8 MB each.
             ({}, 500 * MB, 188, "ulimit -v"),
-            (
-                {"/proc/self/cgroup": ["0::/"], f"{new}/memory.max": [str(300 * MB)]},
-                0,
-                200,
-                container,
-            ),
-            ({"/proc/self/cgroup": ["0::/"], f"{new}/memory.max": ["max"]}, 0, 1024, machine),
+            ({**top, f"{new}/memory.max": [str(300 * MB)]}, 0, 200, container),
+            ({**top, f"{new}/memory.max": ["max"]}, 0, 1024, machine),
             # The limit of a parent; a path that the container does not see.
             (
                 {
@@ -70,9 +65,8 @@ class MemoryTest(tf.test.TestCase):
         reservations = memory.Reservations()
         with mock.patch.object(memory, "free", return_value=(100, "ulimit -v")):
             with reservations.reserved(60, "one"), reservations.reserved(40, "two"):
-                with self.assertRaisesRegex(memory.Exhausted, "^three: too little memory"):
-                    with reservations.reserved(1, "three"):
-                        self.fail("entered")
+                three = reservations.reserved(1, "three")
+                self.assertRaisesRegex(memory.Exhausted, "^three: too little", three.__enter__)
             with self.assertRaises(ZeroDivisionError), reservations.reserved(100, "four"):
                 raise ZeroDivisionError
             with reservations.reserved(100, "five"):
@@ -80,7 +74,3 @@ class MemoryTest(tf.test.TestCase):
             memory.require(100, "it")
             with self.assertRaisesRegex(UserError, "^it needs about 2 MB of memory; 0 MB are free"):
                 memory.require(2e6, "it")
-
-
-if __name__ == "__main__":
-    tf.test.main()
