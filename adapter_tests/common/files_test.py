@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -118,6 +119,21 @@ class ObjectTest(FilesTestCase):
         with open(self.path, "w") as writer:
             writer.write('{"a": {"size": 8}, "b": {"size": 64}}')
         self.assertEqual(files.read_object(self.path), {"a": {"size": 8}, "b": {"size": 64}})
+
+    @unittest.skipUnless(hasattr(os, "mkfifo"), "needs pipes")
+    def test_pipes_and_devices_are_refused_at_once(self):
+        os.mkfifo(self.path)
+        os.symlink("/dev/null", self.path + ".link")
+
+        def write():  # A reader that waits for the pipe gets an object.
+            with contextlib.suppress(BrokenPipeError), open(self.path, "w") as writer:
+                writer.write("{}")
+
+        threading.Thread(target=write, daemon=True).start()
+        for path in (self.path, self.path + ".link"):
+            for read in (files.read_object, files.sha256):
+                with self.assertRaisesRegex(UserError, r"\(it is not a regular file\)"):
+                    read(path)
 
     def test_unsupported_scheme_is_not_reported_as_invalid_json(self):
         with self.assertRaisesRegex(UserError, "nosuch.* cannot read") as caught:
