@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ import serve
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving import bank, http_server, registry, rest_api
+from adapter_bert.serving import bank, http_server, memory, registry, rest_api
 from adapter_tests.support import command_lines, own_models, served, tiny
 
 
@@ -115,6 +116,9 @@ class FlagsTest(ServeTestCase):
                 ([], "Nothing to serve"),
                 (["--token="], "--token: expected"),
                 (["--token=ä"], "--token: expected"),
+                (["--token=x"], "--token: expected 4 to 8,192 printable"),
+                (["--token= secret"], "--token: expected .* no blank at either end"),
+                (["--token=" + "x" * 8193], "--token: expected 4 to 8,192"),
                 ([taken], "cannot listen there"),
                 (["--adapter_dir=/no/such/folder"], "is not a folder"),
             ):
@@ -122,6 +126,32 @@ class FlagsTest(ServeTestCase):
                     arguments = [*arguments, "--port=0"]
                 with self.subTest(arguments), self.assertRaisesRegex(UserError, sentence):
                     serve.run(self.values(*arguments))
+
+    def test_start_without_enough_memory_is_refused(self):
+        served.save_all(self.root, ["sms"])
+        values = self.values(f"--adapter_dir={self.root}", "--port=0")
+        bert = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
+        with bert, mock.patch.object(memory, "free", return_value=(5e6, "ulimit -v")):
+            sentence = r"bert_model.ckpt needs about \d+ MB of memory; 5 MB are free \(ulimit -v\)"
+            with self.assertRaisesRegex(UserError, sentence):
+                serve.run(values)
+
+    def test_little_memory_limits_waiting_rows_and_unsent_bytes(self):
+        with mock.patch.object(memory, "free", return_value=(66 << 20, "ulimit -v")):
+            made = self.arguments()
+        unsent, rows = made["make_server"], made["RestApi"]["limits"].max_queue_rows
+        self.assertBetween(unsent["max_unsent_bytes"], 32 << 20, 33 << 20)
+        self.assertBetween(rows, 204, 211)  # In as many bytes, 160 kB each.
+
+    @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's /proc")
+    def test_process_without_memory_for_imports_ends_with_a_sentence(self):
+        for kilobytes in (100_000, 300_000):
+            command = f"ulimit -v {kilobytes}; exec {sys.executable} serve.py --port=0"
+            done = subprocess.run(
+                ["sh", "-c", command], cwd=paths.PROJECT, capture_output=True, text=True
+            )
+            self.assertRegex(done.stderr, r"^Error: serve.py needs about \d+ MB .* \(ulimit -v\)")
+            self.assertNotIn("Traceback", done.stderr)
 
     def test_empty_token_variable_is_refused(self):
         empty = mock.patch.dict(os.environ, {serve.TOKEN_VARIABLE: ""})
@@ -185,7 +215,7 @@ class ProgramTest(ServeTestCase):
             stderr=subprocess.STDOUT,
             universal_newlines=True,
         )
-        said = []
+        said = self.said = []
         with process:
             try:
                 for line in process.stdout:
@@ -225,6 +255,17 @@ class ProgramTest(ServeTestCase):
             rest = process.stdout.read()
             self.assertEqual(process.wait(30), 0, rest)
         self.assertRegex(rest, r"Stopped; 3 requests were answered\.\n$")
+
+    def test_names_of_folders_cannot_send_controls_to_the_terminal(self):
+        names = ("a\x1b[31mred", "b\rc", "d\u202ee")
+        served.save_all(self.root, ["sms"])
+        for name in names:
+            shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
+        with self.running("--port=0") as (process, url):
+            process.send_signal(signal.SIGTERM)
+        for name in names:
+            line = next(line for line in self.said if f"Not served: {name[0]}" in line)
+            self.assertTrue(line.rstrip("\n").isprintable(), line)
 
     def stop_under_way(self, process, url):
         """Sends SIGTERM to a server that has half of a request; returns the request's answer."""

@@ -236,13 +236,14 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
     def connection_lost(self, exc):
         self._cancel_timer()
         super().connection_lost(exc)
+        for cycle in self._cycles:  # Uvicorn tells only the last.
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def _end(self, response):
         """Ends the connection with a response, also for the application."""
         transport, self._pending_bytes = self.transport, 0
         self.connection_lost(ConnectionAbortedError())
-        for cycle in self._cycles:  # Uvicorn marks only the last.
-            cycle.disconnected = True
         _refuse(transport, self.loop, response)
 
     def _limit_unsent_bytes(self):

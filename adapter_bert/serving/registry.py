@@ -308,11 +308,11 @@ class ServedTasks:
 
     @contextlib.contextmanager
     def _changing(self, name: str) -> Iterator[None]:
-        """Lets one thread at a time change a task; raises UserError if another takes too long."""
+        """Lets one thread at a time change a task; raises TimeoutError if it waits too long."""
         with self._lock:
             lock = self._change_locks.setdefault(name, threading.RLock())
         if not lock.acquire(timeout=CHANGE_SECONDS):
-            raise UserError(f"Another change of task {name} takes over {CHANGE_SECONDS:g} seconds.")
+            raise TimeoutError
         try:
             yield
         finally:

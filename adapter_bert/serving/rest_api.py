@@ -406,9 +406,9 @@ class RestApi:
         threading.Thread(target=work, name="change", daemon=True).start()
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), registry.CHANGE_SECONDS)
-        except asyncio.TimeoutError:
-            sentence = f"the change takes over {registry.CHANGE_SECONDS:g} seconds; it may follow"
-            raise Refused(504, sentence) from None
+        except (asyncio.TimeoutError, TimeoutError):  # Two classes before Python 3.11.
+            seconds = f"{registry.CHANGE_SECONDS:g} seconds"
+            raise Refused(504, f"no end within {seconds}; the change may still be made") from None
 
     def _check_allows_changes(self) -> None:
         if not self._allows_changes:

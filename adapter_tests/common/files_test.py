@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -169,6 +170,21 @@ class ObjectTest(FilesTestCase):
         files.write_atomically(self.path, '{"a":' * 2000 + "0" + "}" * 2000)
         with self.assertRaisesRegex(UserError, "thing: .*100 levels"):
             files.read_object(self.path)
+
+    @unittest.skipUnless(hasattr(os, "mkfifo"), "needs pipes")
+    def test_pipes_and_devices_are_refused_at_once(self):
+        os.mkfifo(self.path)
+        os.symlink("/dev/null", self.path + ".link")
+
+        def write():  # A reader that waits for the pipe gets an object.
+            with contextlib.suppress(BrokenPipeError), open(self.path, "w") as writer:
+                writer.write("{}")
+
+        threading.Thread(target=write, daemon=True).start()
+        for path in (self.path, self.path + ".link"):
+            for read in (files.read_object, files.sha256):
+                with self.assertRaisesRegex(UserError, r"\(it is not a regular file\)"):
+                    read(path)
 
     def test_unsupported_scheme_is_not_reported_as_invalid_json(self):
         with self.assertRaisesRegex(UserError, "nosuch.* cannot read") as caught:

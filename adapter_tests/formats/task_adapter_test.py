@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import tuning
+from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.ops import layers
@@ -429,6 +430,19 @@ class RefusedTest(TaskAdaptersTestCase):
             changed = {k: v for k, v in {**tensors(), **changes}.items() if v is not None}
             task_adapter.save(self.folder, task_adapter.TaskAdapter(description(), changed))
             self.assert_refused("adapter.safetensors", part)
+
+    def test_larger_files_than_described_are_refused_unread(self):
+        self.save()
+        content = self.read(self.tensors_file)
+        for damaged, part in (
+            (content + bytes(files.MAX_JSON_BYTES + 1), "bytes; expected"),
+            (content[:-4] + bytes(5 << 20), "bytes; expected"),
+            (np.random.RandomState(0).bytes(1 << 20), "the header of adapter.safetensors has"),
+            (b"\xff" * (1 << 20), "the header of adapter.safetensors has"),
+        ):
+            self.write(self.tensors_file, damaged)
+            with mock.patch.object(task_adapter.files, "read_bytes", side_effect=AssertionError):
+                self.assert_refused("adapter.safetensors", part)
 
     def test_hostile_descriptions_are_refused(self):
         """Both files agree and all digests match, so only the description is invalid."""

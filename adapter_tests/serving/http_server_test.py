@@ -208,6 +208,34 @@ class HttpServerTest(tf.test.TestCase):
         """Returns the number of bytes that are still received."""
         return sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
 
+    def test_clients_that_read_too_slowly_are_disconnected(self):
+        request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        # Each part arrives before the timeout, but the whole would take longer than this rate.
+        with mock.patch.object(http_server, "_MIN_RATE", 1 << 40), servers.serving(
+            echo, read_seconds=0.5
+        ) as port:
+            for size in (1 << 10, 1 << 16, 1 << 20):
+                connection, taken = self.connect(port, request), 0
+                with contextlib.suppress(ConnectionError):
+                    for _ in range(30):
+                        taken += len(connection.recv(size))
+                        time.sleep(0.05)
+                    taken += self.rest(connection)
+                self.assertLess(taken, LARGE)
+
+    def test_slowest_readers_are_disconnected_if_too_many_bytes_wait(self):
+        request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        with servers.serving(echo, max_unsent_bytes=2 * LARGE) as port:
+            self.assertEqual(self.ask(port), (200, b"hello"))
+            slow = []
+            for _ in range(4):
+                slow.append(self.connect(port, request))
+                slow[-1].recv(1)  # Until it has its answer.
+            self.assertEqual(self.ask(port), (200, b"hello"))
+            for connection, is_cut in zip(slow, (True, True, False, False)):
+                with contextlib.suppress(ConnectionError):
+                    self.assertEqual(self.rest(connection) < LARGE, is_cut)
+
     def test_unread_400_response_aborts_the_connection(self):
         async def check(request):
             server = http_server.make_server(
@@ -261,7 +289,7 @@ class HttpServerTest(tf.test.TestCase):
     def test_signals_stop_server_and_handlers_are_restored(self):
         tiny.enable_signals(self)
         before = signal.getsignal(signal.SIGTERM)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with http_server.listen("127.0.0.1", 0) as bound:
                 server = http_server.make_server(
                     echo, max_connections=10, read_seconds=5, stop_seconds=5
@@ -270,15 +298,18 @@ class HttpServerTest(tf.test.TestCase):
 
                 def ask_and_stop(port=port, number=number, answers=answers):
                     try:
-                        answers.append(self.ask(port))
+                        connection = self.connect(port, b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+                        answers.append(self.ask(port))  # By then the other request waits, too.
                     finally:
-                        os.kill(os.getpid(), number)
+                        for each in (signal.SIGUSR1, signal.SIGUSR2, number):
+                            os.kill(os.getpid(), each)
+                    answers.append(connection.recv(1000)[:15])
 
                 asking = threading.Thread(target=ask_and_stop)
                 asking.start()
                 http_server.run(server, bound)
                 asking.join()
-            self.assertEqual(answers, [(200, b"hello")])
+            self.assertEqual(answers, [(200, b"hello"), b"HTTP/1.1 200 OK"])
             self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
 

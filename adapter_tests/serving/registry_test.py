@@ -2,10 +2,14 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
+import itertools
 import os
 import shutil
 import tempfile
+import threading
+from concurrent import futures
 from unittest import mock
 
 import pytest
@@ -332,6 +336,58 @@ class ServedTasksTest(tf.test.TestCase):
         self.tasks.close()
         self.assertEqual(sorted(os.listdir(folder)), list("3467"))
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "copied"))), list("245"))
+
+    def test_uploads_of_one_name_from_many_threads_leave_few_versions(self):
+        go, contents = threading.Event(), [self.contents(served.other("sms", n)) for n in range(8)]
+        self.tasks._remover.submit(go.wait, 20)  # Versions that leave the bank late.
+        with futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda files: self.tasks.upload("fresh", files), contents))
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), ["7", "8"])
+        go.set()
+        self.predicted(self.tasks.get("fresh"))
+
+    def test_an_upload_after_the_highest_version_is_refused(self):
+        for highest, is_refused in (("9" * 18, True), ("9" * 17 + "8", False), ("9" * 19, False)):
+            name = f"task{len(highest)}{is_refused}"
+            os.makedirs(os.path.join(self.root, name, highest))
+            contents = self.contents(served.other("sms"))
+            if is_refused:
+                with self.assertRaisesRegex(
+                    UserError, f"{name} has the highest version, {highest}"
+                ):
+                    self.tasks.upload(name, contents)
+                self.assertEqual(os.listdir(os.path.join(self.root, name)), [highest])
+                continue
+            version = self.tasks.upload(name, contents).version
+            with contextlib.closing(served.make_bank()) as bank:
+                again = served.tasks_of(bank, self.root)
+                self.assertEqual(again.get(name).version, version)
+                again.close()
+
+    def test_pipes_and_devices_are_refused_at_once(self):
+        sms = os.path.join(self.root, "sms", "adapter")
+        for file, make in itertools.product(
+            task_adapter.FILES, (os.mkfifo, functools.partial(os.symlink, "/dev/null"))
+        ):
+            folder = os.path.join(self.root, f"odd{len(os.listdir(self.root))}")
+            shutil.copytree(sms, folder)
+            os.remove(os.path.join(folder, file))
+            make(os.path.join(folder, file))
+            errors = []
+
+            def put(folder=folder, errors=errors):
+                try:
+                    self.tasks.put("odd", folder)
+                except UserError as error:
+                    errors.append(str(error))
+
+            putting = threading.Thread(target=put, daemon=True)
+            putting.start()
+            putting.join(20)
+            self.assertRegex("".join(errors), "is not a regular file")
+        with self.assertLogs("absl", "WARNING"), contextlib.closing(served.make_bank()) as bank:
+            again = served.tasks_of(bank, self.root)
+            self.assertEqual([task.name for task in again.current()], ["sms", "stars"])
 
     def test_version_numbers_continue_after_disk_cleanup(self):
         for number in range(1, 5):

@@ -8,11 +8,14 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
+import gzip
+import json
 import os
 import socket
 import tempfile
 import threading
 import time
+import urllib.request
 from unittest import mock
 
 import numpy as np
@@ -26,8 +29,8 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import request_texts, rest_api
-from adapter_tests.support import own_models, served, tiny
+from adapter_bert.serving import memory, registry, request_texts, rest_api
+from adapter_tests.support import own_models, served, servers, tiny
 
 TEXT = "The dog sees a big bird."
 WORDS = ["[CLS]", "the", "dog", "sees", "a", "big", "bird", ".", "[SEP]"]
@@ -61,7 +64,7 @@ class RestApiTestCase(tf.test.TestCase):
         limits = rest_api.Limits(**limits)
         api = rest_api.RestApi(self.tasks, bank or self.bank, limits, token, may_change, address)
         self.addCleanup(api.close)
-        self.batcher = api._batcher
+        self.batcher, self.queue = api._batcher, api._queue
         return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 
     def own(self, adapter, row=ROW, segments=None):
@@ -211,6 +214,22 @@ class PredictionsTest(RestApiTestCase):
         self.assert_error(response, 405)
         self.assertEqual(set(response.headers["allow"].split(", ")) - {"HEAD"}, {*_CHANGES, "GET"})
 
+    def test_encoded_bodies_get_415_and_byte_order_marks_are_skipped(self):
+        client, url = self.client(), "/v1/models/sms:predict"
+        body = b'{"instances": ["the dog"]}'
+        for encoding in ("gzip", "br", "GZIP, identity"):
+            sent = {"Content-Encoding": encoding}
+            for response in (
+                client.post(url, content=gzip.compress(body), headers=sent),
+                client.put("/v1/models/new", content=body, headers=sent),
+            ):
+                self.assert_error(response, 415, "Content-Encoding")
+        plain = client.post(url, content=body, headers={"Content-Encoding": "identity"})
+        marked = client.post(url, content=b"\xef\xbb\xbf" + body)
+        self.assertEqual((plain.status_code, marked.text), (200, plain.text))
+        change = b'\xef\xbb\xbf{"adapter": "sms/adapter"}'
+        self.assertEqual(client.put("/v1/models/new", content=change).status_code, 201)
+
     def test_large_bodies_get_413_with_or_without_length(self):
         client, url = self.client(max_body_bytes=100), "/v1/models/sms:predict"
         self.assert_error(client.post(url, content=b"x" * 101), 413, "100 bytes")
@@ -336,6 +355,44 @@ class OverloadTest(RestApiTestCase):
                 go.set()
             self.assert_error(waiting.result(), 413, "over 2 rows")
 
+    def test_work_of_a_disconnected_client_is_cancelled(self):
+        body = json.dumps({"instances": ["the dog"] * 100})
+        request = "POST /v1/models/stars:predict HTTP/1.1\r\nHost: localhost\r\n"
+        request = f"{request}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        batches, begun, go = [], threading.Event(), threading.Event()
+
+        def predict(rows, return_errors):
+            batches.append(len(rows))
+            begun.set()
+            go.wait(20)
+            return self.bank.predict(rows)
+
+        for sent, end in (
+            (request, socket.socket.close),
+            (request, lambda client: client.shutdown(socket.SHUT_WR)),
+            (request * 2, socket.socket.close),  # Pipelined.
+        ):
+            client = self.client(mock.Mock(self.bank, predict=predict), max_queue_rows=100)
+            with servers.serving(client.app) as port:
+                gone = socket.create_connection(("127.0.0.1", port))
+                self.addCleanup(gone.close)
+                gone.sendall(sent)
+                self.assertTrue(begun.wait(20))
+                end(gone)
+                for _ in range(1000):
+                    if len(self.queue):
+                        time.sleep(0.01)
+                self.assertEqual(len(self.queue), 0)
+                url = f"http://127.0.0.1:{port}/v1/models/stars:predict"
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    alive = pool.submit(urllib.request.urlopen, url, body.encode(), 20)
+                    while len(self.queue) < 100 and not alive.done():
+                        time.sleep(0.01)
+                    go.set()
+                    self.assertEqual(alive.result().status, 200)
+            self.assertEqual(sum(batches), batches[0] + 100)
+            batches.clear(), begun.clear(), go.clear()
+
     def test_slow_answer_gets_504(self):
         with self.blocked(answer_seconds=1.0) as (client, url, first, _):
             self.assert_error(first.result(), 504, "1 seconds")
@@ -424,6 +481,17 @@ class DescriptionsTest(RestApiTestCase):
         sms = next(task for task in found if task["name"] == "sms")
         self.assertEqual(sms["labels"], ["ham", "spam"])
         self.assertEqual(sms["kind"], "classification")
+
+    def test_list_of_models_is_built_once_for_each_change(self):
+        client = self.client()
+        with mock.patch.object(rest_api, "_summary", wraps=rest_api._summary) as summaries:
+            texts = {client.get("/v1/models").text for _ in range(3)}
+            self.assertEqual((len(texts), summaries.call_count), (1, len(served.TASKS)))
+        client.put("/v1/models/sms", json={"adapter": "sms/adapter"})
+        client.delete("/v1/models/topics")
+        found = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
+        self.assertEqual(set(found), set(served.TASKS) - {"topics"})
+        self.assertEqual(found["sms"]["version"], "2")
 
     def test_non_finite_scores_become_null(self):
         made = served.other("sms")
@@ -594,6 +662,66 @@ class ChangesTest(RestApiTestCase):
         ):
             self.assert_error(response, 403, "--token")
         self.assertEqual(self.tasks.get("sms").version, 1)
+
+    def test_a_change_that_hangs_ends_and_blocks_no_other_task(self):
+        describe, go = task_adapter.describe, threading.Event()
+        for name in ("hangs", "other"):
+            task_adapter.save(os.path.join(self.root, name), served.other("sms"))
+
+        def hanging(folder, *arguments):
+            if folder.endswith("/hangs"):
+                go.wait(60)
+            return describe(folder, *arguments)
+
+        client, change = self.client(), {"adapter": "hangs"}
+        # One event loop handles all requests.
+        with client, mock.patch.object(task_adapter, "describe", hanging):
+            with mock.patch.object(registry, "CHANGE_SECONDS", 0.3):
+                self.assert_error(client.put("/v1/models/sms", json=change), 504, "0.3 seconds")
+                self.assert_error(client.delete("/v1/models/sms"), 504, "0.3 seconds")
+            for response in (
+                client.put("/v1/models/topics", json={"adapter": "other"}),
+                client.put("/v1/models/new", json={"adapter": "other"}),
+                client.delete("/v1/models/stars"),
+            ):
+                self.assertIn(response.status_code, (200, 201), response.text)
+            with mock.patch.object(rest_api, "_MAX_CHANGES", 1):
+                full = self.client()
+            with full, concurrent.futures.ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(full.put, "/v1/models/sets", json=change)
+                while not waiting.done() and full.delete("/v1/models/none").status_code != 503:
+                    time.sleep(0.01)
+                go.set()
+                self.assertEqual(waiting.result().status_code, 200)
+
+    def test_errors_of_changes_name_no_folder_outside_the_root(self):
+        adapter, client = served.other("sms"), self.client()
+        for name in ("damaged", "other/deep"):
+            task_adapter.save(os.path.join(self.root, name), adapter)
+            with open(os.path.join(self.root, name, "adapter.safetensors"), "ab") as writer:
+                writer.write(b"more")
+        outside = tempfile.mkdtemp()
+        task_adapter.save(os.path.join(outside, "sms"), adapter)
+        os.symlink(outside, os.path.join(self.root, "out"))
+        files = {name: (name, b"{}") for name in task_adapter.FILES}
+        with open(os.path.join(self.root, "taken"), "w"):
+            for response, part in (
+                (client.put("/v1/models/a", json={"adapter": "damaged"}), "a: damaged: "),
+                (client.put("/v1/models/a", json={"adapter": "other/deep"}), "other/deep: "),
+                (client.put("/v1/models/a", json={"adapter": "out/sms"}), "out/sms leads out"),
+                (client.put("/v1/models/a", files=files), "a: a/1.partial: "),
+                (client.put("/v1/models/taken", files=files), "taken/1 cannot be written"),
+            ):
+                self.assertIn(response.status_code, (400, 507))
+                self.assert_error(response, response.status_code, part)
+                self.assertNotRegex(response.text, f"{self.root}|{outside}|: /")
+
+    def test_a_change_without_memory_gets_503(self):
+        client, change = self.client(), {"adapter": "sms/adapter"}
+        with mock.patch.object(memory, "free", return_value=(100.0, "ulimit -v")):
+            response = client.put("/v1/models/new", json=change)
+            self.assert_error(response, 503, "new: sms/adapter: too little memory")
+        self.assertEqual(client.put("/v1/models/new", json=change).status_code, 201)
 
     def test_host_must_name_this_machine_without_token(self):
         task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))

@@ -7,7 +7,7 @@ from adapter_bert.serving import http_server
 
 
 @contextlib.contextmanager
-def serving(application, *, max_connections=100, read_seconds=20.0, stop_seconds=5):
+def serving(application, *, max_connections=100, read_seconds=20.0, stop_seconds=5, **limits):
     """Yields the port of a server of an ASGI application."""
     with http_server.listen("127.0.0.1", 0) as listener:
         server = http_server.make_server(
@@ -15,6 +15,7 @@ def serving(application, *, max_connections=100, read_seconds=20.0, stop_seconds
             max_connections=max_connections,
             read_seconds=read_seconds,
             stop_seconds=stop_seconds,
+            **limits,
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
