@@ -179,7 +179,7 @@ def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
     }
     if encode and any(task_kinds.get(kind).has_text_signature for kind in model.tasks.kinds):
         max_tokens = model.tasks.max_tokens
-        for name, columns in (("text", 1), ("text_pair", 2)):
+        for name, columns in (("text", 1), ("text_pair", 2))[: model.config.type_vocab_size]:
             texts = {
                 key: tf.placeholder(tf.string, [None], f"{name}/{key}")
                 for key in ("text", "text_b")[:columns]

@@ -229,6 +229,19 @@ class SavedModelsTest(tf.test.TestCase):
             for result in called(self.write(adapters, encode), calls):
                 self.assertEqual(set(map(len, result.values())), {0}, result)
 
+    def test_bert_of_a_single_segment_id_has_no_signature_of_pairs(self):
+        bert = tiny.write_bert(os.path.join(self.root, "one_type"), type_vocab_size=1)
+        adapters = {"task": own_models.build_task_adapter(bert)}
+        path = saved_model.write(
+            os.path.join(self.root, "one"),
+            tiny.config(type_vocab_size=1),
+            os.path.join(bert, "bert_model.ckpt"),
+            adapters,
+            lambda texts, _: [tf.ones([tf.size(texts), 3], tf.int32) * v for v in (2, 1, 0)],
+        )
+        names = tf.saved_model.load_v2(path).signatures
+        self.assertCountEqual(names, ["serving_default", "text"])
+
     def test_text_signatures_refuse_other_kinds_of_tasks(self):
         def encode(texts, *_):
             ids = tf.tile([[2, 7, 3]], [tf.size(texts), 1])
