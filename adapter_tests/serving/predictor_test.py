@@ -155,7 +155,7 @@ class PredictorTest(tf.test.TestCase):
             (served.TASKS["squad"], "question and context"),
             ({"presentation": pair}, "text and text_b"),
             ({"presentation": pair, "kind": "regression", "labels": ()}, "text and text_b"),
-            ({"task": "RTE"}, "text and text_b"),
+            ({"task": "RTE", "labels": ("entailment", "not_entailment")}, "text and text_b"),
         ):
             folder = saved("pairs", **changes)
             part = f"^Folder .* has {texts}, but the BERT has type_vocab_size 1"
