@@ -145,17 +145,18 @@ class TaskKind:
         """
         raise NotImplementedError
 
-    def export_onnx(self, graph, logits: str) -> Dict[str, str]:
+    def export_onnx(self, graph, logits: str, shape: List[Any]) -> Dict[str, Tuple[str, List[Any]]]:
         """Adds the outputs of an ONNX file of a single task of this kind; by default its logits.
 
         Args:
           graph: `onnx_encoder.Graph`.
           logits: name of the Tensor [B, L], or [B, S, L] if the kind reads tokens.
+          shape: its shape, in which strings stand for any size.
 
         Returns:
-          Names of float Tensors [B, ...] by output.
+          (name of a float Tensor [B, ...], its shape) by output.
         """
-        return {"logits": logits}
+        return {"logits": (logits, shape)}
 
 
 def names() -> List[str]:

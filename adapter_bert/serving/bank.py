@@ -290,10 +290,11 @@ class AdapterBank:
             ("segment_ids", config.type_vocab_size),
         ):
             values = getattr(row, name)
-            if min(values) < 0 or max(values) >= size:
+            is_whole = np.asarray(values).dtype.kind in "biu"
+            if not is_whole or min(values) < 0 or max(values) >= size:
                 raise UserError(
                     f"A row of task {row.task!r} has {name} from {min(values)} to {max(values)};"
-                    f" expected 0 to {size - 1}."
+                    f" expected whole numbers from 0 to {size - 1}."
                 )
 
     def _predict_batch(self, rows: List[Row]) -> List[Any]:

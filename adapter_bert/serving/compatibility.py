@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple
 from adapter_bert.common import configs, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import presentations
 
 HEAD = ("output_weights", "output_bias")
 
@@ -57,8 +58,8 @@ def check_compatible(
       where: begins the error message.
 
     Raises:
-      UserError: it has no labels, was trained on another BERT, or trained parameters that tasks
-        must share.
+      UserError: it has no labels, was trained on another BERT, reads pairs with a BERT of a single
+        segment id, or trained parameters that tasks must share.
     """
     expected, actual = _backbone_identity(backbone), _backbone_identity(description.backbone)
     for name in (name for name in expected if expected[name] != actual[name]):
@@ -66,6 +67,8 @@ def check_compatible(
             f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
             f" {actual[name]}; expected {expected[name]} ({backbone.name})."
         )
+    presentation, num_required = presentations.of(description)
+    configs.check_pairs(backbone.bert_config(), presentation.fields[:num_required], where)
     if not task_kinds.get(description.kind).num_outputs(len(description.labels)):
         raise UserError(f"{where} has no labels, so that it cannot answer.")
     variants = _unsupported_variants(description.adapter) if description.adapter else []

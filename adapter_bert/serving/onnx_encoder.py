@@ -165,8 +165,8 @@ class Graph:
         self._inputs.append(helper.make_tensor_value_info(name, dtype or self.type, shape))
         return name
 
-    def output(self, name: str, tensor: str, shape: Optional[Sequence[Any]] = None) -> None:
-        """Adds a float32 output; its shape may be unknown."""
+    def output(self, name: str, tensor: str, shape: Sequence[Any]) -> None:
+        """Adds a float32 output; a string in its shape stands for any size."""
         self._nodes.append(helper.make_node("Cast", [tensor], [name], name, to=FLOAT))
         self._outputs.append(helper.make_tensor_value_info(name, FLOAT, shape))
 
@@ -303,7 +303,11 @@ def constant_parameters(graph: Graph, arrays: TaskArrays) -> Parameters:
 
 
 def gathered_parameters(
-    graph: Graph, config: configs.BertConfig, tasks: Sequence[TaskArrays], task_ids: str
+    graph: Graph,
+    config: configs.BertConfig,
+    tasks: Sequence[TaskArrays],
+    task_ids: str,
+    num_groups: str,
 ) -> Parameters:
     """Adds several tasks' arrays as tables, from which each row gathers its task's parameters.
 
@@ -312,6 +316,7 @@ def gathered_parameters(
       config: `configs.BertConfig`.
       tasks: list of at least two `TaskArrays`.
       task_ids: integer Tensor [B], indices of `tasks`; each row is a group.
+      num_groups: int64 Tensor [1], B.
     """
     inputs = feeds(tasks)
 
@@ -322,7 +327,7 @@ def gathered_parameters(
     adapters = range(num_adapters)
     is_shared = len(inputs["pooler"]) == 1
     return Parameters(
-        graph.op("Shape", task_ids),
+        num_groups,
         _split(graph, gather("vectors"), num_vectors),
         [gather(f"hidden_biases_{index}") for index in adapters],
         [gather(f"down_{index}") for index in adapters],
@@ -342,12 +347,8 @@ class Inputs(NamedTuple):
 
 
 def inputs(graph: Graph, dtype: int = TensorProto.INT32) -> Inputs:
-    """Adds `Inputs` of an integer type as inputs of the graph."""
-    batch = Inputs(*(graph.input(name, ["B", "S"], dtype) for name in Inputs._fields))
-    if dtype == TensorProto.INT32:
-        return batch
-    mask = graph.op("Cast", batch.input_mask, to=TensorProto.INT32)  # Attention needs int32.
-    return batch._replace(input_mask=mask)
+    """Adds `Inputs` of an integer type as inputs of the graph; `encode` needs an int32 mask."""
+    return Inputs(*(graph.input(name, ["B", "S"], dtype) for name in Inputs._fields))
 
 
 class Outputs(NamedTuple):

@@ -10,7 +10,9 @@ Axes in shape comments: B batch, S positions, L the largest number of outputs of
 import json
 import os
 import posixpath
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
 
 from adapter_bert.common import configs, files, task_kinds
 from adapter_bert.common.errors import UserError
@@ -74,12 +76,20 @@ def _build(
 ) -> None:
     arrays = [onnx_encoder.task_arrays(config, backbone, each.tensors) for each in adapters]
     kinds = [task_kinds.get(adapter.description.kind) for adapter in adapters]
-    batch = onnx_encoder.inputs(graph, onnx_encoder.INT64)
+    given = onnx_encoder.inputs(graph, onnx_encoder.INT64)
+    sizes = graph.op("Shape", given.input_ids)
+    padding = _padding(graph, sizes)
+    batch = onnx_encoder.Inputs(*(_checked(graph, ids, padding) for ids in given))
+    is_token = graph.constant(np.array([0, 1], np.int32))
+    batch = batch._replace(input_mask=graph.op("Gather", is_token, batch.input_mask))
+    num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)
     if len(adapters) == 1:
         parameters = onnx_encoder.constant_parameters(graph, arrays[0])
     else:
         task_ids = graph.input("task_ids", ["B"], onnx_encoder.INT64)
-        parameters = onnx_encoder.gathered_parameters(graph, config, arrays, task_ids)
+        rows_only = graph.op("Gather", padding, graph.ints(0, 2))
+        task_ids = _checked(graph, task_ids, rows_only)
+        parameters = onnx_encoder.gathered_parameters(graph, config, arrays, task_ids, num_rows)
     reads_tokens = any(kind.reads_tokens for kind in kinds)
     outputs = onnx_encoder.encode(
         graph,
@@ -92,16 +102,40 @@ def _build(
         precision=precision,
     )
     num_outputs = max(value.head.shape[1] for value in arrays)
-    sizes = graph.op("Shape", batch.input_ids)
-    token_shape = graph.op("Concat", sizes, graph.ints(num_outputs), axis=0)
-    logits = graph.op("Reshape", outputs.logits, graph.ints(-1, num_outputs))
-    named: Dict[str, Any] = {"logits": logits}
+    named: Dict[str, Tuple[str, List[Any]]] = {}
+    if not all(kind.reads_tokens for kind in kinds):
+        shape = graph.op("Concat", num_rows, graph.ints(num_outputs), axis=0)
+        named["logits"] = graph.op("Reshape", outputs.logits, shape), ["B", num_outputs]
     if reads_tokens:
-        token_logits = graph.op("Reshape", outputs.token_logits, token_shape)
-        named["token_logits"] = token_logits
+        shape = graph.op("Shape", batch.input_ids)
+        shape = graph.op("Concat", shape, graph.ints(num_outputs), axis=0)
+        logits = graph.op("Reshape", outputs.token_logits, shape)
+        named["token_logits"] = logits, ["B", "S", num_outputs]
     if len(adapters) == 1:
-        named = kinds[0].export_onnx(graph, named["token_logits" if reads_tokens else "logits"])
-    elif all(kind.reads_tokens for kind in kinds):
-        del named["logits"]
-    for name, tensor in named.items():
-        graph.output(name, tensor)
+        ((logits, dims),) = named.values()
+        named = kinds[0].export_onnx(graph, logits, dims)
+    for name, (tensor, dims) in named.items():
+        axes = range(len({"B", "S"} & set(dims)))
+        ends = graph.op("Slice", sizes, graph.ints(0), graph.ints(len(axes)))
+        tensor = graph.op("Slice", tensor, graph.ints(*[0] * len(axes)), ends, graph.ints(*axes))
+        graph.output(name, tensor, dims)
+
+
+def _padding(graph: onnx_encoder.Graph, sizes: str) -> str:
+    """Returns the pads [4] that turn zero rows into one, as some operators refuse empty Tensors.
+
+    Args:
+      graph: `Graph`.
+      sizes: int64 Tensor [2], the numbers of rows and positions.
+    """
+    one = graph.ints(1)
+    missing = graph.op("Sub", one, graph.op("Min", sizes, one))
+    rows = graph.op("Slice", missing, graph.ints(0), one)
+    return graph.op("Concat", graph.ints(0, 0), graph.op("Mul", rows, missing), axis=0)
+
+
+def _checked(graph: onnx_encoder.Graph, ids: str, padding: str) -> str:
+    """Returns padded ids, with which a Gather fails if one is negative: it counts from the end."""
+    zero, least = (graph.constant(np.array(value)) for value in (0, np.iinfo(np.int64).min))
+    ids = graph.op("Pad", ids, padding)
+    return graph.op("Where", graph.op("Less", ids, zero), least, ids)

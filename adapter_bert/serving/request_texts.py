@@ -84,6 +84,7 @@ class TaskTexts:
 
     Attributes:
       fields: the names of the task's texts; those of its kind if the adapter does not record them.
+        A BERT of a single segment id reads no optional second text.
 
     Raises:
       UserError: the task has another vocabulary, or an invalid max_seq_length.
@@ -103,6 +104,8 @@ class TaskTexts:
         if description.presentation.fields:
             presentation, self._num_required = presentations.of(description)
             self.fields = presentation.fields
+        if self._config.type_vocab_size < 2:
+            self.fields = self.fields[: self._num_required]
         length, max_length = description.max_seq_length, self._config.max_position_embeddings
         min_length = configs.MIN_SEQ_LENGTH
         if not min_length <= length <= max_length:

@@ -174,10 +174,12 @@ def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
     """Returns signature definitions by name: the default one of ids, "text" and "text_pair"."""
     numbers = ("input_ids", "input_mask", "segment_ids")
     ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in numbers}
-    signatures = {"serving_default": _signature(model, ids, lambda index: ids.values())}
+    signatures = {
+        "serving_default": _signature(model, ids, lambda _, *ids: _checked(model.config, *ids))
+    }
     if encode and any(task_kinds.get(kind).has_text_signature for kind in model.tasks.kinds):
         max_tokens = model.tasks.max_tokens
-        for name, columns in (("text", 1), ("text_pair", 2)):
+        for name, columns in (("text", 1), ("text_pair", 2))[: model.config.type_vocab_size]:
             texts = {
                 key: tf.placeholder(tf.string, [None], f"{name}/{key}")
                 for key in ("text", "text_b")[:columns]
@@ -185,7 +187,7 @@ def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
             signatures[name] = _signature(
                 model,
                 texts,
-                lambda index, texts=texts: encode(*texts.values(), tf.gather(max_tokens, index)),
+                lambda index, *texts: encode(*texts, tf.gather(max_tokens, index)),
             )
     return signatures
 
@@ -196,15 +198,45 @@ def _signature(model: _Model, inputs: Dict[str, Any], ids_of: Callable):
     Args:
       model: `_Model`.
       inputs: dict from names to placeholders.
-      ids_of: function of the task indices, int32 [B], that returns ids, mask and segments.
+      ids_of: function of the task indices, int32 [B], and the inputs' values, that returns ids,
+        mask and segments.
     """
-    rows = tf.shape(next(iter(inputs.values())))[:1]
-    index = tf.zeros(rows, tf.int32)
+    values = list(inputs.values())
+    num_rows = tf.shape(values[0])[0]
+    index = tf.zeros([num_rows], tf.int32)
     if len(model.tasks.names) > 1:
         inputs = {**inputs, "task": tf.placeholder(tf.string, [None], "task")}
         index = model.tasks.index_of(inputs["task"], reads_texts="text" in inputs)
-    outputs = model.outputs(index, *ids_of(index))
+    index, *values = map(_without_emptiness, (index, *values))
+    outputs = model.outputs(index, *ids_of(index, *values))
+    outputs = {name: value[:num_rows] for name, value in outputs.items()}
     return tf.saved_model.predict_signature_def(inputs, outputs)
+
+
+def _without_emptiness(value):
+    """Returns a Tensor of at least one row, as the encoder needs; zero rows also get a column."""
+    missing = 1 - tf.minimum(tf.shape(value), 1)
+    ends = missing * missing[0]
+    return tf.pad(value, tf.stack([tf.zeros_like(ends), ends], 1))
+
+
+def _checked(config: configs.BertConfig, input_ids, input_mask, segment_ids) -> List[Any]:
+    """Returns ids, mask and segments; a number out of range, or another shape, is an error.
+
+    The encoder computes with them: for a wrong segment it adds nothing, and it scales by the mask.
+    """
+    checks = []
+    for name, value, size in (
+        ("input_ids", input_ids, config.vocab_size),
+        ("input_mask", input_mask, 2),
+        ("segment_ids", segment_ids, config.type_vocab_size),
+    ):
+        has_shape = tf.reduce_all(tf.equal(tf.shape(value), tf.shape(input_ids)))
+        is_in_range = tf.reduce_all(tf.logical_and(value >= 0, value < size))
+        message = f"{name}: expected numbers from 0 to {size - 1}, as many as input_ids."
+        checks.append(tf.Assert(tf.logical_and(has_shape, is_in_range), [message]))
+    with tf.control_dependencies(checks):
+        return list(map(tf.identity, (input_ids, input_mask, segment_ids)))
 
 
 def _initialize(

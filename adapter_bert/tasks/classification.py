@@ -71,9 +71,9 @@ class Classification(text_kind.TextKind):
         probabilities = tf.nn.softmax(tf.where(is_label, logits, excluded))
         return text_kind.export_probabilities(probabilities, labels, is_label)
 
-    def export_onnx(self, graph, logits):
+    def export_onnx(self, graph, logits, shape):
         """Adds the probabilities [B, L]."""
-        return {"probabilities": graph.op("Softmax", logits, axis=-1)}
+        return {"probabilities": (graph.op("Softmax", logits, axis=-1), shape)}
 
 
 KIND = Classification()

@@ -95,9 +95,9 @@ class Multilabel(text_kind.TextKind):
         probabilities = tf.sigmoid(logits[:, : labels.shape[1]])
         return text_kind.export_probabilities(probabilities, labels, is_label)
 
-    def export_onnx(self, graph, logits):
+    def export_onnx(self, graph, logits, shape):
         """Adds the probabilities [B, L]."""
-        return {"probabilities": graph.op("Sigmoid", logits)}
+        return {"probabilities": (graph.op("Sigmoid", logits), shape)}
 
 
 KIND = Multilabel()

@@ -75,9 +75,9 @@ class Regression(text_kind.TextKind):
         """Returns the number."""
         return {"prediction": logits[:, 0]}
 
-    def export_onnx(self, graph, logits):
+    def export_onnx(self, graph, logits, shape):
         """Adds the number [B]."""
-        return {"prediction": graph.op("Reshape", logits, graph.ints(-1))}
+        return {"prediction": (graph.op("Reshape", logits, graph.ints(-1)), shape[:1])}
 
 
 KIND = Regression()

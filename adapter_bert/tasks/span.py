@@ -90,11 +90,11 @@ class Span(task_kinds.TaskKind):
         """Returns start_logits and end_logits [B, S]."""
         return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
 
-    def export_onnx(self, graph, logits):
+    def export_onnx(self, graph, logits, shape):
         """Adds start_logits and end_logits [B, S]."""
-        shape = graph.op("Shape", logits, start=0, end=2)
+        sizes = graph.op("Shape", logits, start=0, end=2)
         return {
-            name: graph.op("Reshape", part, shape)
+            name: (graph.op("Reshape", part, sizes), shape[:2])
             for name, part in zip(
                 ("start_logits", "end_logits"),
                 graph.ops("Split", 2, logits, graph.ints(1, 1), axis=-1),

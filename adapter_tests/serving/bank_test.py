@@ -228,7 +228,10 @@ class PredictTest(BankTestCase):
             ([2] * 41, [0] * 41, "expected equal numbers, 1 to 40"),
             ([2, len(tiny.VOCABULARY)], [0, 0], f"input_ids from 2 to {len(tiny.VOCABULARY)}"),
             ([2, -1], [0, 0], "input_ids from -1 to 2"),
-            ([2, 3], [0, 2], "segment_ids from 0 to 2; expected 0 to 1"),
+            ([2, 3], [0, 2], "segment_ids from 0 to 2; expected whole numbers from 0 to 1"),
+            ([2, 3.5], [0, 0], "input_ids from 2 to 3.5; expected whole numbers"),
+            (["2", "3"], [0, 0], "input_ids from 2 to 3; expected whole numbers"),
+            ([2, 3], np.array([0, 0.5]), "segment_ids from 0.0 to 0.5; expected whole"),
         ):
             with self.assertRaisesRegex(UserError, f"^A row of task 'plain' .*{part}"):
                 bank.predict([Row("plain", ids, segments)])

@@ -1,5 +1,6 @@
 """Tests of onnx_export.py: exported files, run in a process without this project."""
 
+import itertools
 import json
 import os
 import tempfile
@@ -12,10 +13,12 @@ import tensorflow.compat.v1 as tf
 pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
 
 # isort: split
+import onnx
+
 import modeling
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone
-from adapter_bert.serving import onnx_export
+from adapter_bert.serving import onnx_export, onnx_runtime
 from adapter_tests.support import alone, own_models, tiny
 
 # Runs a file on the inputs in stdin with ONNX Runtime's defaults. Writes the outputs as JSON.
@@ -33,6 +36,13 @@ metadata = session.get_modelmeta().custom_metadata_map
 assert not any(name.startswith(("adapter_bert", "modeling")) for name in sys.modules)
 json.dump([{name: value.tolist() for name, value in zip(names, values)}, metadata], sys.stdout)
 """
+KINDS = {
+    "labels": {"labels": ("no", "yes", "perhaps")},
+    "sets": {"kind": "multilabel", "labels": ("x", "y")},
+    "number": {"kind": "regression", "labels": ()},
+    "span": {"kind": "span", "labels": ()},
+    "tags": {"kind": "tagging", "labels": ("O", "B-x", "I-x")},
+}
 ROWS = [[2, 7, 9, 11, 3], [2, 8, 3], [2, 6, 9, 3]]
 
 
@@ -137,6 +147,67 @@ class OnnxExportTest(tf.test.TestCase):
         odds = np.exp(found["logits"][1])
         self.assertAllClose(odds / odds.sum(), pair["probabilities"], atol=1e-5)
         self.assertAllClose(found["logits"][2], [number["prediction"], 0.0], atol=1e-5)
+
+    def sessions(self):
+        """Yields (path, session, two rows of inputs) of files of each kind, of one and of three."""
+        made = {
+            name: own_models.build_task_adapter(self.bert, seed, **changes)
+            for seed, (name, changes) in enumerate(KINDS.items())
+        }
+        groups = (*zip(KINDS), ("labels", "number", "span"), ("span", "tags"))
+        for names, precision in zip(groups, itertools.cycle(("float32", "int8"))):
+            path = self.write({name: made[name] for name in names}, precision)
+            session = onnx_runtime.onnxruntime.InferenceSession(path)
+            mask = np.array([[1, 1, 1], [1, 1, 0]])
+            inputs = {"input_ids": mask * 7, "input_mask": mask, "segment_ids": mask * [0, 0, 1]}
+            if len(names) > 1:
+                inputs["task_ids"] = np.array([1, 0])
+            yield path, session, inputs
+
+    def test_numbers_out_of_range_fail(self):
+        words, types = len(tiny.VOCABULARY), tiny.config().type_vocab_size
+        wrong = {
+            "input_ids": (-1, -words, words, np.iinfo(np.int64).min),
+            "segment_ids": (-1, -types, types),
+            "input_mask": (-1, -2, 2, 1 << 32),
+            "task_ids": (-1, -2, 3),
+        }
+        for path, session, inputs in self.sessions():
+            session.run(None, inputs)
+            for name in inputs:
+                for value in wrong[name]:
+                    changed = inputs[name].copy()
+                    changed.flat[1] = value
+                    with self.assertRaisesRegex(Exception, "out of data bounds", msg=(path, name)):
+                        session.run(None, {**inputs, name: changed})
+            for number in (0, 3, 4) if "task_ids" in inputs else ():  # Two rows want two.
+                with self.assertRaisesRegex(Exception, "broadcast"):
+                    session.run(None, {**inputs, "task_ids": np.zeros([number], np.int64)})
+            double = {name: np.concatenate([value, value]) for name, value in inputs.items()}
+            if "task_ids" in inputs:
+                with self.assertRaisesRegex(Exception, "broadcast"):
+                    session.run(None, {**double, "task_ids": inputs["task_ids"]})
+
+    def test_zero_rows_get_zero_rows(self):
+        for path, session, inputs in self.sessions():
+            outputs = session.get_outputs()
+            for positions in (3, 0, 1, tiny.config().max_position_embeddings):
+                empty = {
+                    name: np.zeros([0, positions][: value.ndim], np.int64)
+                    for name, value in inputs.items()
+                }
+                for output, value in zip(outputs, session.run(None, empty)):
+                    sizes = {"B": 0, "S": positions}
+                    expected = [sizes.get(size, size) for size in output.shape]
+                    self.assertEqual(list(value.shape), expected, path)
+
+    def test_files_state_their_shapes(self):
+        for path, session, inputs in self.sessions():
+            onnx.checker.check_model(path, full_check=True)
+            for output, value in zip(session.get_outputs(), session.run(None, inputs)):
+                self.assertEqual(
+                    [{"B": 2, "S": 3}.get(size, size) for size in output.shape], list(value.shape)
+                )
 
     def test_int8_probabilities_are_close_to_float32(self):
         adapter = own_models.build_task_adapter(self.bert)

@@ -24,7 +24,7 @@ import run_classifier
 from adapter_bert.common import configs, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter, tfhub
-from adapter_bert.serving import predictor
+from adapter_bert.serving import bank, predictor
 from adapter_tests.support import own_models, script_cases, served, tiny
 
 
@@ -141,6 +141,43 @@ class PredictorTest(tf.test.TestCase):
                 sms(*arguments)
         with self.assertRaisesRegex(UserError, "^found text twice; expected each text once"):
             sms("a", text="b")
+
+    def test_pairs_need_a_second_segment_id(self):
+        bert = tiny.write_bert(os.path.join(self.root, "one_type"), type_vocab_size=1)
+        pair = task_adapter.Presentation({}, ("text", "text_b"), {})
+
+        def saved(name, **changes):
+            folder = os.path.join(self.root, "one_type", name)
+            task_adapter.save(folder, own_models.build_task_adapter(bert, 9, **changes))
+            return folder
+
+        for changes, texts in (
+            (served.TASKS["squad"], "question and context"),
+            ({"presentation": pair}, "text and text_b"),
+            ({"presentation": pair, "kind": "regression", "labels": ()}, "text and text_b"),
+            ({"task": "RTE", "labels": ("entailment", "not_entailment")}, "text and text_b"),
+        ):
+            folder = saved("pairs", **changes)
+            part = f"^Folder .* has {texts}, but the BERT has type_vocab_size 1"
+            with self.assertRaisesRegex(UserError, part):
+                predictor.Predictor(folder, bert)
+            some_bank = bank.AdapterBank(
+                configs.BertConfig.from_json_file(f"{bert}/bert_config.json"),
+                f"{bert}/bert_model.ckpt",
+            )
+            with self.assertRaisesRegex(UserError, part):
+                some_bank.add("pairs", folder)
+        predict = predictor.Predictor(saved("one_text"), bert)
+        self.assertEqual(predict("a dog")["label"], predict({"text": "a dog"})["label"])
+        for wrong, part in (
+            ((("a", "b"),), "Instance 0: found 2 texts; expected text.$"),
+            (({"text": "a", "text_b": "b"},), "found text, text_b; expected text, or input_ids"),
+            (({"input_ids": [2, 3], "segment_ids": [0, 1]},), "segment_ids has values from 0 to 1"),
+        ):
+            with self.assertRaisesRegex(UserError, part):
+                predict(*wrong)
+        with self.assertRaisesRegex(UserError, "found 2 texts; expected text$"):
+            predict("a", "b")
 
     def test_wrong_or_missing_bert_or_adapter_is_refused(self):
         folder = os.path.join(self.root, "sms", "adapter")

@@ -22,16 +22,18 @@ path, text, calls = json.load(sys.stdin)
 if text:
     import tensorflow_text
 
-def tensor(value):
-    is_text = isinstance(value[0], str)
-    return tf.constant(value, tf.string if is_text else tf.int32)
+def tensor(value, spec):
+    if isinstance(value, dict):
+        return tf.zeros(value["shape"], spec.dtype)
+    return tf.constant(value, spec.dtype)
 
 def plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 def result(signature, inputs):
     try:
-        found = signature(**{name: tensor(value) for name, value in inputs.items()})
+        _, specs = signature.structured_input_signature
+        found = signature(**{name: tensor(value, specs[name]) for name, value in inputs.items()})
     except tf.errors.InvalidArgumentError as error:
         return str(error)
     arrays = {name: value.numpy() for name, value in found.items()}
@@ -62,7 +64,7 @@ def called(path, calls, text=False):
 
     Args:
       path: of the SavedModel.
-      calls: list of (signature, dict of inputs as lists).
+      calls: list of (signature, dict of inputs as lists, or {"shape": ...} of zeros).
     """
     return alone.call(_CALL, path, text, calls, TF_CPP_MIN_LOG_LEVEL="3")
 
@@ -199,6 +201,58 @@ class SavedModelsTest(tf.test.TestCase):
                 self.assertAllClose(
                     found["probabilities"][index], expected["probabilities"], msg=texts
                 )
+
+    def test_numbers_out_of_range_and_other_shapes_fail(self):
+        words, types = len(tiny.VOCABULARY), tiny.config().type_vocab_size
+        inputs, wrong = self.rows([2, 7, 9, 11, 3], [2, 8, 3]), []
+        for name, values in (
+            ("input_ids", (-1, words)),
+            ("segment_ids", (-1, types)),
+            ("input_mask", (-1, 2)),
+        ):
+            for value in values:
+                changed = [list(row) for row in inputs[name]]
+                changed[1][1] = value
+                wrong.append((name, changed))
+            if name != "input_ids":
+                wrong += [(name, inputs[name][:1]), (name, [row[:1] for row in inputs[name]])]
+        for adapters in (self.adapters({}), self.adapters({"kind": "span", "labels": ()}, {})):
+            several = {"task": ["task1", "task0"]} if len(adapters) > 1 else {}
+            calls = [{**inputs, **several, name: value} for name, value in wrong]
+            results = called(self.write(adapters), [("serving_default", call) for call in calls])
+            for (name, value), result in zip(wrong, results):
+                self.assertRegex(str(result), f"{name}: expected numbers from 0 to", msg=value)
+
+    def test_zero_rows_get_zero_rows(self):
+        def encode(texts, *_):
+            ids = tf.tile([[2, 7, 3]], [tf.size(texts), 1])
+            return ids, tf.ones_like(ids), tf.zeros_like(ids)
+
+        for adapters in (
+            self.adapters({}),
+            self.adapters({"kind": "regression", "labels": ()}, {"kind": "span", "labels": ()}),
+        ):
+            rows = {"shape": [0]}
+            several = {"task": rows} if len(adapters) > 1 else {}
+            calls = [("text", {"text": rows, **several})]
+            for shape in ([0, 4], [0, 0], [0, tiny.config().max_position_embeddings]):
+                ids = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), {"shape": shape})
+                calls.append(("serving_default", {**ids, **several}))
+            for result in called(self.write(adapters, encode), calls):
+                self.assertEqual(set(map(len, result.values())), {0}, result)
+
+    def test_bert_of_a_single_segment_id_has_no_signature_of_pairs(self):
+        bert = tiny.write_bert(os.path.join(self.root, "one_type"), type_vocab_size=1)
+        adapters = {"task": own_models.build_task_adapter(bert)}
+        path = saved_model.write(
+            os.path.join(self.root, "one"),
+            tiny.config(type_vocab_size=1),
+            os.path.join(bert, "bert_model.ckpt"),
+            adapters,
+            lambda texts, _: [tf.ones([tf.size(texts), 3], tf.int32) * v for v in (2, 1, 0)],
+        )
+        names = tf.saved_model.load_v2(path).signatures
+        self.assertCountEqual(names, ["serving_default", "text"])
 
     def test_text_signatures_refuse_other_kinds_of_tasks(self):
         def encode(texts, *_):
