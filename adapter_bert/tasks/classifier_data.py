@@ -165,7 +165,8 @@ def _custom_layout(config):
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
         flags = config.text_column, config.label_column, config.text_b_column
-        columns = [name and table_readers.normalize(name) for name in flags]
+        text, label, text_b = (name and table_readers.normalize(name) for name in flags)
+        columns = text, label, text_b
         if len(set(columns)) < len(columns):
             raise UserError(
                 "--text_column, --text_b_column and --label_column must name different columns; got"

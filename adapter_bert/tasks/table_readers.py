@@ -19,8 +19,6 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
 _CSV_FIELD_LIMIT = 2**31 - 1  # The csv module's default of 131,072 characters is too small.
-
-
 DEV_NAMES = ("dev", "val", "valid", "validation")  # Of a dev set's file, without an extension.
 # First bytes → format, of files that may be named like a table.
 _BINARY_FORMATS = {
@@ -312,9 +310,11 @@ def _parse_csv(lines: Iterable[str], path: str, **dialect: Any) -> Iterator[Row]
                 yield Row(start_line, fields)
                 start_line = reader.line_num + 1
     except csv.Error as error:
+        is_cr = "new-line" in str(error)  # Python's advice is for programmers.
+        reason = "a carriage return alone ends only some lines" if is_cr else error
         separators = "tabs" if reader.dialect.delimiter == "\t" else "commas"
         raise UserError(
-            f"{path}, line {start_line}: found a row that is not valid CSV ({error}), expected"
+            f"{path}, line {start_line}: found a row that is not valid CSV ({reason}), expected"
             f" {separators} between fields, and {reader.dialect.quotechar} around any with"
             f" {separators}, quotes or newlines."
         ) from error

@@ -224,6 +224,8 @@ class ReadTableTest(FileTestCase):
             ("a.csv", "text,label\na,1\nb,2,3\n", ["line 3", "3 columns", "expected 2"]),
             ("a.csv", 'text,label\na,1\n"b,2\nc,3\n', ["line 3", "not valid CSV"]),
             ("a.csv", 'text,label\n"a" b,1\n', ["line 2", "not valid CSV"]),
+            ("a.csv", "text,label\ra,1\rb,2\n", ["line 1", "carriage return"]),
+            ("a.csv", 'text,label\r"a\nb",1\r', ["line 1", "carriage return"]),
             ("a.csv", "text,label\na\0,1\n", ["line 2", "NUL"]),
             ("a.tsv", "text\tlabel\na\0\t1\n", ["line 2", "NUL"]),
             ("a.tsv", b"text\tlabel\nb\t1\nc\xe9t\t1\n", ["line 3", "not UTF-8"]),
