@@ -41,7 +41,7 @@ def sentences(count, seed, longest=8):
 def columns(count, seed, scheme="IOB1", separator=" ", **options):
     lines = ["-DOCSTART- -X- O", ""]
     for words, chunks in sentences(count, seed, **options):
-        tags = tag_schemes.tags_of(chunks, len(words), scheme)
+        tags = tag_schemes.Notation(scheme).tags_of(chunks, len(words))
         lines += [separator.join((word, word[-1].upper(), tag)) for word, tag in zip(words, tags)]
         lines.append("")
     return "\n".join(lines)
@@ -49,7 +49,9 @@ def columns(count, seed, scheme="IOB1", separator=" ", **options):
 
 def json_lines(count, seed, scheme="IOB2"):
     return "".join(
-        json.dumps({"tokens": words, "tags": tag_schemes.tags_of(chunks, len(words), scheme)})
+        json.dumps(
+            {"tokens": words, "tags": tag_schemes.Notation(scheme).tags_of(chunks, len(words))}
+        )
         + "\n"
         for words, chunks in sentences(count, seed)
     )

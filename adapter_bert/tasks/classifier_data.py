@@ -138,12 +138,17 @@ def find_task(config: TaskConfig, trained_adapter, output_dir: Optional[str] = N
 
 def _label_hints(config, output_dir):
     """Returns the labels of an earlier run in output_dir, and those in --label_descriptions."""
-    earlier, path = [], getattr(config, "label_descriptions", None)
-    if output_dir and not config.overwrite_output_dir:
-        earlier = OutputDir(output_dir).recorded("model").get("labels")
-        is_list = isinstance(earlier, list) and all(isinstance(label, str) for label in earlier)
-        earlier = earlier if is_list else []
+    earlier, path = earlier_labels(config, output_dir), getattr(config, "label_descriptions", None)
     return earlier, files.read_object(path, f"--label_descriptions={path}") if path else ()
+
+
+def earlier_labels(config: Any, output_dir: Optional[str]) -> List[str]:
+    """Returns the labels of an earlier run in output_dir, in the order of their ids; [] if none."""
+    if not output_dir or config.overwrite_output_dir:
+        return []
+    labels = OutputDir(output_dir).recorded("model").get("labels")
+    is_list = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    return labels if is_list else []
 
 
 def _custom_layout(config):

@@ -460,7 +460,7 @@ class TableProcessor(SplitProcessor):
                 f"{table.path}: found only the label {labels.pop()!r} in {len(rows)} rows,"
                 " expected at least two labels."
             )
-        return earlier if labels == set(earlier) else _in_order(labels)
+        return earlier if labels == set(earlier) else in_order(labels)
 
     def _canonical_label(
         self, table: table_readers.Table, row: table_readers.Row, column: int
@@ -509,7 +509,7 @@ def _marks_among(labels: Collection[str]) -> Set[str]:
     return marks
 
 
-def _in_order(labels: Collection[str]) -> List[str]:
+def in_order(labels: Collection[str]) -> List[str]:
     """Returns labels in the order of their ids: numeric if all are numbers."""
     if all(map(_NUMBER.fullmatch, labels)):
         return sorted(labels, key=lambda label: (float(label), label))

@@ -89,7 +89,7 @@ class WordsTest(tf.test.TestCase):
     def test_tags_are_joined_into_entities(self):
         words = tagging.join_words(["New", "York", "saw", "Ann"])
         answer = tagging.tagged(
-            "New York saw Ann", words, ["I-PER", "I-PER", "O", "B-ANIMAL"], LABELS
+            "New York saw Ann", words, ["I-PER", "I-PER", "O", "B-ANIMAL"], True
         )
         self.assertEqual(
             answer,
@@ -102,7 +102,7 @@ class WordsTest(tf.test.TestCase):
                 ],
             },
         )
-        answer = tagging.tagged("a b", tagging.join_words(["a", "b"]), ["X", "Y"], ("X", "Y"))
+        answer = tagging.tagged("a b", tagging.join_words(["a", "b"]), ["X", "Y"], False)
         self.assertEqual(answer, {"tokens": ["a", "b"], "tags": ["X", "Y"]})
 
 
