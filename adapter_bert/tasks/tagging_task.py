@@ -174,6 +174,8 @@ def load(
         why = ", or --adapter, for the task's labels"
         train = tagged_files.get("train") or _read(config, paths, "train", earlier, why)
         notation = tag_schemes.notation_of(_tags_of(train), config.tag_scheme)
+        if config.tag_scheme == "auto" and _are_plain(earlier, train):
+            notation = None  # As in that run, perhaps of an older version.
         where, is_chunks = train.path, notation is not None
         labels = _labels_of(train, notation, config.tag_scheme)
         if set(labels) == set(earlier):
@@ -207,6 +209,11 @@ def load(
         _seqeval()  # Fails before the training if it is missing.
     score = "f1" if is_chunks else "accuracy"
     return finetuning.Task(config.name, tagging.KIND.name, labels, score), splits
+
+
+def _are_plain(labels: Sequence[str], train: tagging_data.TaggedFile) -> bool:
+    """Returns whether a run learned the tags of a training file as they are."""
+    return list(labels) == sorted({tag for _, tag in tagging_data.tags_at(train.sentences)})
 
 
 def _shown(labels: Iterable[str]) -> str:
