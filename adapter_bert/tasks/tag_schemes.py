@@ -55,7 +55,7 @@ class Notation(NamedTuple):
 
     def tags_of(self, sentence_chunks: Iterable[Chunk], length: int) -> List[str]:
         """Returns the tags of a sentence's chunks, in order, and its number of words."""
-        first, inner, last, single = SCHEMES[self.scheme]
+        first, inner, last, single = list(SCHEMES[self.scheme])
         tags = [OUTSIDE] * length
         previous = None
         for chunk in sentence_chunks:
