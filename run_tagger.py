@@ -24,8 +24,8 @@ def run(values):
     name = (values.task_name or tagging_task.NAME).lower()
     start = starting_point.find(values, name, tagging_task.trained_settings, "run_tagger.py")
     config = TaggerConfig.from_flags(values, start.supplied)
-    task, splits = tagging_task.load(config, start.adapter)
     folder = config.folder_of(config.name.lower())
+    task, splits = tagging_task.load(config, start.adapter, folder)
     setup = finetuning.set_up(config, start, folder)
     finetuning.check(setup, task)
     splits = {name: splits[name] for name in (SPLITS[stage] for stage in setup.stages)}
@@ -34,7 +34,7 @@ def run(values):
         name: tagging_task.encode(split, task.labels, config, setup.tokenizer)
         for name, split in splits.items()
     }
-    data = finetuning.Data(answers=config.columns)
+    data = finetuning.Data(answers=config.answers)
     if "train" in splits:
         settings = {"data": splits["train"].digest()}
         data = data._replace(num_examples=len(rows["train"]), settings=settings)

@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from seqeval import metrics as seqeval_metrics
 
 import run_tagger
 import tokenization
@@ -41,7 +42,7 @@ def sentences(count, seed, longest=8):
 def columns(count, seed, scheme="IOB1", separator=" ", **options):
     lines = ["-DOCSTART- -X- O", ""]
     for words, chunks in sentences(count, seed, **options):
-        tags = tag_schemes.tags_of(chunks, len(words), scheme)
+        tags = tag_schemes.Notation(scheme).tags_of(chunks, len(words))
         lines += [separator.join((word, word[-1].upper(), tag)) for word, tag in zip(words, tags)]
         lines.append("")
     return "\n".join(lines)
@@ -49,7 +50,9 @@ def columns(count, seed, scheme="IOB1", separator=" ", **options):
 
 def json_lines(count, seed, scheme="IOB2"):
     return "".join(
-        json.dumps({"tokens": words, "tags": tag_schemes.tags_of(chunks, len(words), scheme)})
+        json.dumps(
+            {"tokens": words, "tags": tag_schemes.Notation(scheme).tags_of(chunks, len(words))}
+        )
         + "\n"
         for words, chunks in sentences(count, seed)
     )
@@ -435,6 +438,120 @@ class TaskTest(tf.test.TestCase):
         none = tagging_task.scores([["O"]], [["O"]], True)
         self.assertEqual((none["f1"], none["accuracy"]), (0.0, 1.0))
         self.assertEqual(tagging_task.scores([["X", "Y"]], [["X", "X"]], False), {"accuracy": 0.5})
+
+    def load(self, *flags, train=None, dev=None, given=None, output_dir=None, name="txt"):
+        """Returns (task, splits, log) for files with the contents `train` and `dev`."""
+        contents = {"train": train, "dev": dev}
+        flags += ("--do_train",) if train else ("--do_eval",)
+        for split, content in contents.items():
+            if content:
+                path = os.path.join(self.get_temp_dir(), f"{split}.{name}")
+                flags += (f"--{split}_file={write(path, content)}",)
+        flags += ("--do_eval",) if dev and train else ()
+        values = command_lines.parsed(run_tagger.define_flags, *flags)
+        with self.assertLogs("absl", "INFO") as log:
+            config = tagging_task.TaggerConfig.from_flags(values)
+            task, splits = tagging_task.load(config, given, output_dir)
+        return task, splits, "\n".join(log.output)
+
+    def test_spans_of_every_notation_are_scored_like_seqeval(self):
+        random = np.random.RandomState(0)
+        as_iobes = str.maketrans("LUMW", "ESIS")
+        for scheme in tag_schemes.SCHEMES:
+            for separator, types in (("-", ["X", "Y"]), ("_", ["X", "Y"]), ("", [""])):
+                notation = tag_schemes.Notation(scheme, separator)
+                gold, predicted = [], []
+                for side in (gold, predicted):
+                    for _ in range(30):
+                        ends = random.permutation(9)[:4]
+                        pairs = zip(sorted(ends), sorted(ends)[1:])
+                        chunks = [tag_schemes.Chunk(random.choice(types), a, b) for a, b in pairs]
+                        side.append(notation.tags_of(chunks[:: random.randint(1, 3)], 9))
+                content = "\n".join("".join(f"w{t}\t{t}\n" for t in tags) for tags in gold)
+                task, splits, log = self.load(train=content, dev=content)
+                labels = {
+                    f"{letter}-{name}" if name else letter for name in types for letter in "BI"
+                }
+                self.assertEqual((set(task.labels), task.score), ({"O", *labels}, "f1"))
+                self.assertIn(f"tags mark spans, which are scored by F1; scheme: {scheme}.", log)
+                iob2 = [tag_schemes.to_iob2(tags) for tags in predicted]
+                found = tagging_task.scores(splits["dev"].tags, iob2, True)
+                # seqeval knows B, I, E, S and the hyphen.
+                expected = [
+                    [
+                        [tag[:1].translate(as_iobes) + tag[1:].replace("_", "-") for tag in tags]
+                        for tags in side
+                    ]
+                    for side in (gold, predicted)
+                ]
+                self.assertAllClose(found["f1"], seqeval_metrics.f1_score(*expected))
+                self.assertBetween(found["f1"], 0.01, 0.9)
+
+    def test_spans_without_types_are_scored_by_f1(self):
+        content = "Aspirin\tB\nreduces\tO\nhigh\tB\nfever\tI\n"
+        task, splits, _ = self.load(train=content, dev=content)
+        self.assertEqual((task.labels, task.score), (("O", "B", "I"), "f1"))
+        found = tagging_task.scores(splits["dev"].tags, [["B", "O", "O", "B"]], True)
+        # One of two spans is right in each: [Aspirin] is, [fever] is not [high fever].
+        self.assertEqual((found["f1"], found["accuracy"]), (0.5, 0.5))
+        # An older version learned the tags as they are; its runs continue so.
+        folder = os.path.join(self.get_temp_dir(), "older")
+        record = {"model": {"labels": ["B", "I", "O"]}}
+        write(os.path.join(folder, "settings.json"), json.dumps(record))
+        for flags, score in (((), "accuracy"), (("--tag_scheme=IOB2",), "f1")):
+            task, _, _ = self.load(*flags, train=content, output_dir=folder)
+            self.assertEqual((task.labels, task.score), (("B", "I", "O"), score))
+
+    def test_tag_scheme_is_chosen_by_flag(self):
+        content = "a\tB-X\nb\tI-X\nc\tO\nd\tB-X\n"
+        task, splits, log = self.load("--tag_scheme=none", train=content)
+        self.assertEqual((task.labels, task.score), (("B-X", "I-X", "O"), "accuracy"))
+        self.assertIn(
+            "the 3 tags are learned as they are and scored by accuracy: 'B-X', 'I-X'", log
+        )
+        task, splits, _ = self.load("--tag_scheme=IOBES", train=content)
+        self.assertEqual((task.score, splits["train"].notation.scheme), ("f1", "IOBES"))
+        content = "a\tB\nb\tE\nc\tO\nd\tN\n"
+        self.assertEqual(self.load(train=content)[0].score, "accuracy")
+        for scheme, tags in (
+            ("IOB2", "'E', expected O, or B or I"),
+            ("BMES", "'N', expected O, or B, E, S or M"),
+        ):
+            with self.assertRaisesRegex(UserError, f"found the tag {tags} .--tag_scheme={scheme}"):
+                self.load("--tag_scheme=" + scheme, train=content)
+
+    def test_tag_columns_as_words_are_refused(self):
+        for content in ("B-X\ta\nO\tb\n", "O\tI\nB\tsaw\nI\tit\n", "B_X\ta\nO\tb\n"):
+            with self.assertRaisesRegex(UserError, "all words are tags, such as .*--token_column"):
+                self.load(train=content)
+        self.load(train="O\tX\nMy\tX\nI\tY\n")
+
+    def test_numbers_are_ordered_by_value(self):
+        numbers = [10, 2, -1, 1, 0]
+        content = "".join(f"w\t{number}\n" for number in numbers)
+        self.assertEqual(self.load(train=content)[0].labels, ("-1", "0", "1", "2", "10"))
+        older = os.path.join(self.get_temp_dir(), "older_numbers")
+        labels = ["-1", "0", "1", "10", "2"]
+        write(os.path.join(older, "settings.json"), json.dumps({"model": {"labels": labels}}))
+        self.assertEqual(self.load(train=content, output_dir=older)[0].labels, tuple(labels))
+        self.assertEqual(self.load(train="a\tb\na\t10\na\t2\n")[0].labels, ("10", "2", "b"))
+
+    def test_spellings_of_a_tag_in_unicode_are_one(self):
+        nfc, nfd = "Caf\u00e9", "Cafe\u0301"
+        for name, content in (
+            ("txt", f"a\tB-{nfc}\nb\tI-{nfd}\nc\tO\n"),
+            (
+                "jsonl",
+                json.dumps({"tokens": ["a", "b", "c"], "tags": ["B-" + nfd, "I-" + nfd, "O"]}),
+            ),
+        ):
+            task, splits, _ = self.load(train=content, name=name)
+            self.assertEqual(task.labels, ("O", "B-" + nfc, "I-" + nfc))
+            self.assertEqual(splits["train"].tags, [[*task.labels[1:], "O"]])
+        older = os.path.join(self.get_temp_dir(), "older_nfd")
+        write(os.path.join(older, "settings.json"), json.dumps({"model": {"labels": ["X", nfd]}}))
+        task, _, _ = self.load(train=f"a\tX\nb\t{nfd}\n", output_dir=older)
+        self.assertEqual(task.labels, ("X", nfd))
 
     def test_header_line_of_a_training_file_is_warned_of(self):
         for header, count in (("token tag\n", 1), ("", 0)):

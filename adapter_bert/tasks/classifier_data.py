@@ -143,12 +143,17 @@ def find_task(config: TaskConfig, trained_adapter, run_folder: Optional[str] = N
 
 def _label_hints(config, run_folder):
     """Returns the labels of an earlier run in the folder, and those in --label_descriptions."""
-    earlier, path = [], getattr(config, "label_descriptions", None)
-    if run_folder and not config.overwrite_output_dir:
-        earlier = output_dir.OutputDir(run_folder).recorded("model").get("labels")
-        is_list = isinstance(earlier, list) and all(isinstance(label, str) for label in earlier)
-        earlier = earlier if is_list else []
+    earlier, path = earlier_labels(config, run_folder), getattr(config, "label_descriptions", None)
     return earlier, files.read_object(path, f"--label_descriptions={path}") if path else ()
+
+
+def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
+    """Returns the labels of an earlier run in a folder, in the order of their ids; [] if none."""
+    if not run_folder or config.overwrite_output_dir:
+        return []
+    labels = output_dir.OutputDir(run_folder).recorded("model").get("labels")
+    is_list = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    return labels if is_list else []
 
 
 def _custom_layout(config):

@@ -459,7 +459,7 @@ class TableProcessor(SplitProcessor):
                 f"{table.path}: found only the label {labels.pop()!r} in {len(rows)} rows,"
                 " expected at least two labels."
             )
-        ordered = _in_order(labels)
+        ordered = in_order(labels)
         for first, second in zip(ordered, ordered[1:]):
             if _number(first) == _number(second):
                 raise UserError(
@@ -514,7 +514,7 @@ def _marks_among(labels: Collection[str]) -> Set[str]:
     return marks
 
 
-def _in_order(labels: Collection[str]) -> List[str]:
+def in_order(labels: Collection[str]) -> List[str]:
     """Returns labels in the order of their ids: numeric if all are numbers."""
     are_numbers = all(isinstance(_number(label), float) for label in labels)
     return sorted(labels, key=_number if are_numbers else None)

@@ -114,7 +114,7 @@ def _answer(starts, words, windows, outputs, settings):
     odds = {entry["text"]: entry["probability"] for entry in best.nbest}
     probability = task_kinds.round_float(odds.get(best.text, 0.0))
     start, end = 0, 0
-    if best.text:
+    if best.words and best.characters:
         start, end = (starts[word] + at for word, at in zip(best.words, best.characters))
     return {"answer": best.text, "probability": probability, "start": start, "end": end}
 

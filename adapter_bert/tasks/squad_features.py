@@ -211,12 +211,13 @@ def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]
         if place is None:
             return whole
         first_word, last_word, start, end = first_word + place[0], first_word + place[1], *place[2:]
-    words = paragraph.words[first_word], paragraph.words[last_word]
+    outer = paragraph.words[first_word], paragraph.words[last_word]
     first, last = (paragraph.first_of[index] for index in (first_word, last_word))
-    first += bisect.bisect_right(paragraph.spans_of(words[0]).ends, start)
-    last += bisect.bisect_left(paragraph.spans_of(words[1]).starts, end) - 1
+    first += bisect.bisect_right(paragraph.spans_of(outer[0]).ends, start)
+    last += bisect.bisect_left(paragraph.spans_of(outer[1]).starts, end) - 1
+    # A tokenizer of the user may lack the attribute.
     is_wordpiece = getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is not None
-    if is_wordpiece and all(map(is_ordinary, words)):
+    if is_wordpiece and all(map(is_ordinary, outer)):
         answer = list(tokenizer.tokenize(example.orig_answer_text))
         return (first, last) if paragraph.tokens[first : last + 1] == answer else whole
     return (first, last) if first <= last else whole

@@ -1,4 +1,4 @@
-"""Converts chunk tags of the schemes IOB1, IOB2, IOBES and BILOU to chunks, and back.
+"""Converts chunk tags of several schemes to chunks, and back.
 
 Chunks are decoded as in conlleval, for any scheme: B and S begin a chunk. So do I and E after O,
 after the end of a chunk, or after a chunk of another type.
@@ -6,35 +6,82 @@ after the end of a chunk, or after a chunk of another type.
     Peter  Blackburn  BRUSSELS  saw  EU
     I-PER  I-PER      I-LOC     O    I-ORG    IOB1: B only between adjacent chunks of one type
     B-PER  I-PER      B-LOC     O    B-ORG    IOB2: B begins every chunk
-    B-PER  E-PER      S-LOC     O    S-ORG    IOBES: E ends a chunk, S is a single word; BILOU: L, U
+    B-PER  E-PER      S-LOC     O    S-ORG    IOBES: E ends a chunk, S is a single word
+
+BILOU has L and U for E and S, BMES has M for I, and BMEWO has M for I and W for S. The type may
+follow an underscore, as in B_PER, or be missing: B, I and O mark chunks of a single, unnamed type.
 """
 
 import re
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 OUTSIDE = "O"
-_TAG = re.compile("([BIESLU])-(.+)", re.DOTALL)
-_ENDS = {"IOBES": ("E", "S"), "BILOU": ("L", "U")}  # The letters of a last word and a single word.
+# Scheme → the letters of a chunk's first word, inner words and last word, and of a single word.
+SCHEMES = {
+    "IOB1": "IIII",
+    "IOB2": "BIIB",
+    "IOBES": "BIES",
+    "BILOU": "BILU",
+    "BMES": "BMES",
+    "BMEWO": "BMEW",
+}
+_TAG = re.compile("([BIESLUMW])(?:([-_])(.+))?", re.DOTALL)
+_AS_IOBES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 
 
 class Chunk(NamedTuple):
-    """A labelled chunk: the words [start, end)."""
+    """A labelled chunk: the words [start, end). The label is "" in tags without types."""
 
     label: str
     start: int
     end: int
 
 
-def is_chunk_tag(tag: str) -> bool:
-    """Returns whether a tag is O, or a letter and a type as in B-PER."""
-    return tag == OUTSIDE or _TAG.fullmatch(tag) is not None
+class Notation(NamedTuple):
+    """How tags mark chunks.
+
+    Attributes:
+      scheme: one of `SCHEMES`.
+      separator: between letter and type, "-" or "_"; "" for tags without types.
+    """
+
+    scheme: str = "IOB2"
+    separator: str = "-"
+
+    def is_tag(self, tag: str) -> bool:
+        """Returns whether a tag is O, or a letter of any scheme with a type, or without one."""
+        match = _TAG.fullmatch(tag)
+        return tag == OUTSIDE or match is not None and (match.group(2) or "") == self.separator
+
+    def tags_of(self, sentence_chunks: Iterable[Chunk], length: int) -> List[str]:
+        """Returns the tags of a sentence's chunks, in order, and its number of words."""
+        first, inner, last, single = list(SCHEMES[self.scheme])
+        tags = [OUTSIDE] * length
+        previous = None
+        for chunk in sentence_chunks:
+            label, start, end = chunk
+            letters = [first, *[inner] * (end - start - 2), last] if end - start > 1 else [single]
+            follows = previous is not None and (previous.label, previous.end) == (label, start)
+            if self.scheme == "IOB1" and follows:
+                letters[0] = "B"
+            separator = self.separator if label else ""
+            tags[start:end] = [f"{letter}{separator}{label}" for letter in letters]
+            previous = chunk
+        return tags
 
 
-def are_chunk_tags(tags: Iterable[str]) -> bool:
-    """Returns whether tags are those of chunks: O, and at least half of the others as B-PER."""
-    tags = set(tags)
-    others = tags - {OUTSIDE}
-    return OUTSIDE in tags and 0 < len(others) <= 2 * sum(map(is_chunk_tag, others))
+IOB2 = Notation()  # Of the labels that models learn.
+
+
+def mark_chunks(labels: Collection[str]) -> bool:
+    """Returns whether a task's labels are chunk tags: O, and others of which half are as B-PER.
+
+    Labels of a single, unnamed type are O, B and I.
+    """
+    others = set(labels) - {OUTSIDE}
+    if OUTSIDE not in labels or not others:
+        return False
+    return others == {"B", "I"} or len(others) <= 2 * sum(map(IOB2.is_tag, others))
 
 
 def chunks(tags: Sequence[str]) -> List[Chunk]:
@@ -48,67 +95,75 @@ def chunks(tags: Sequence[str]) -> List[Chunk]:
     start = 0
     for index, tag in enumerate([*tags, OUTSIDE]):
         letter, tag_label = _split(tag)
-        continues = label is not None and tag_label == label and letter in "IEL"
+        continues = label is not None and tag_label == label and letter in "IE"
         if label is not None and not continues:
             result.append(Chunk(label, start, index))
             label = None
         if tag_label is not None and label is None:
             label, start = tag_label, index
-        if label is not None and letter in "ESLU":
+        if label is not None and letter in "ES":
             result.append(Chunk(label, start, index + 1))
             label = None
     return result
 
 
 def _split(tag: str) -> Tuple[str, Optional[str]]:
+    """Returns a tag's letter in IOBES and its type, "" without one; None for O."""
     match = _TAG.fullmatch(tag)
-    return (match.group(1), match.group(2)) if match else (OUTSIDE, None)
-
-
-def tags_of(sentence_chunks: Iterable[Chunk], length: int, scheme: str = "IOB2") -> List[str]:
-    """Returns the tags of a sentence's chunks.
-
-    Args:
-      sentence_chunks: in order.
-      length: number of words in the sentence.
-      scheme: one of IOB1, IOB2, IOBES and BILOU.
-    """
-    tags = [OUTSIDE] * length
-    previous = None
-    for chunk in sentence_chunks:
-        label, start, end = chunk
-        tags[start:end] = [f"I-{label}"] * (end - start)
-        follows = previous is not None and (previous.label, previous.end) == (label, start)
-        if scheme != "IOB1" or follows:
-            tags[start] = f"B-{label}"
-        if scheme in _ENDS:
-            last, alone = _ENDS[scheme]
-            tags[end - 1] = f"{last if end - start > 1 else alone}-{label}"
-        previous = chunk
-    return tags
+    if match is None:
+        return OUTSIDE, None
+    letter = match.group(1)
+    return _AS_IOBES.get(letter, letter), match.group(3) or ""
 
 
 def to_iob2(tags: Sequence[str]) -> List[str]:
     """Returns a sentence's tags, given in any scheme, in IOB2."""
-    return tags_of(chunks(tags), len(tags))
+    return IOB2.tags_of(chunks(tags), len(tags))
 
 
-def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
-    """Returns the scheme of a file's tags: IOB1, IOB2, IOBES or BILOU; IOB2 if several fit.
+def notation_of(sentences: Sequence[Sequence[str]], scheme: str = "auto") -> Optional[Notation]:
+    """Returns the notation of a file's tags; None if they do not mark chunks.
 
-    IOB1 and IOB2 are decided by majority: CoNLL-2003's eng.train is IOB1 except for two tags.
+    Tags mark chunks if they are O and others of which at least half are as B-PER or as B_PER; or O
+    and others that are all letters, among them B or I. In files without O, as of segmented words,
+    all tags have letters, among them B and E.
+
+    IOB1 and IOB2 are decided by majority: CoNLL-2003's eng.train is IOB1 except for two tags. If
+    several schemes fit, it is IOB2.
 
     Args:
       sentences: the tags of each sentence.
+      scheme: one of `SCHEMES`, "auto", or "none" for tags that do not mark chunks.
     """
-    letters: Set[str] = set()
+    if scheme == "none":
+        return None
+    tags = {tag for each in sentences for tag in each}
+    others = tags - {OUTSIDE}
+    by_separator = {
+        separator: {tag for tag in others if Notation(separator=separator).is_tag(tag)}
+        for separator in ("-", "_", "")
+    }
+    separator = max(by_separator, key=lambda each: len(by_separator[each]))
+    chunk_tags = by_separator[separator]
+    letters = {tag[0] for tag in chunk_tags}
+    if scheme != "auto":
+        return Notation(scheme, separator)
+    if OUTSIDE not in tags:
+        is_notation = chunk_tags == others and {"B", "E"} <= letters
+    elif separator:
+        is_notation = 0 < len(others) <= 2 * len(chunk_tags)
+    else:
+        is_notation = chunk_tags == others and bool(letters & {"B", "I"})
+    return Notation(_scheme_of(sentences, letters), separator) if is_notation else None
+
+
+def _scheme_of(sentences: Iterable[Sequence[str]], letters: Collection[str]) -> str:
+    for scheme, others in (("BMEWO", "W"), ("BMES", "M"), ("IOBES", "ES"), ("BILOU", "LU")):
+        if set(others) & set(letters):
+            return scheme
     errors = {"IOB1": 0, "IOB2": 0}
     for tags in sentences:
-        letters.update(_split(tag)[0] for tag in tags)
         for scheme in errors:
-            expected = tags_of(chunks(tags), len(tags), scheme)
-            errors[scheme] += sum(a != b for a, b in zip(expected, tags))
-    for scheme, ends in _ENDS.items():
-        if letters & set(ends):
-            return scheme
+            expected = Notation(scheme).tags_of(chunks(tags), len(tags))
+            errors[scheme] += sum(a[0] != b[0] for a, b in zip(expected, tags))
     return "IOB1" if errors["IOB1"] < errors["IOB2"] else "IOB2"

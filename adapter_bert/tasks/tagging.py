@@ -54,6 +54,8 @@ class Tagging(task_kinds.TaskKind):
         """Returns a function that encodes a text, or a list of words, as windows."""
         pieces = tagging_features.WordPieces(tokenizer, description.max_seq_length)
         cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+        scheme = task_kinds.recorded_answer(description.training, "tag_scheme", "auto")
+        has_spans = scheme != "none" and tag_schemes.mark_chunks(description.labels)
 
         def read(text):
             words = split_text(text) if isinstance(text, str) else join_words(text)
@@ -69,7 +71,7 @@ class Tagging(task_kinds.TaskKind):
                 for row, output in zip(rows, outputs):
                     positions = 1 + np.flatnonzero(row.labels)
                     tags += [description.labels[i] for i in output["tag_ids"][positions]]
-                return tagged(text, words, tags, description.labels)
+                return tagged(text, words, tags, has_spans)
 
             return [(row, [0] * len(row)) for row in ids], answer
 
@@ -142,7 +144,7 @@ def join_words(words: Sequence[str]) -> List[Word]:
 
 
 def tagged(
-    text: str, words: Sequence[Word], tags: Sequence[str], labels: Sequence[str]
+    text: str, words: Sequence[Word], tags: Sequence[str], has_spans: bool
 ) -> Dict[str, Any]:
     """Returns the JSON answer to a text.
 
@@ -150,16 +152,16 @@ def tagged(
       text: str.
       words: `Word`s of the text.
       tags: a label for each word.
-      labels: the task's labels.
+      has_spans: bool; whether tags mark chunks.
 
     Returns:
       A dict with "tokens" and "tags". For chunk tags also "entities", each with text, label, and
-      start and end in characters.
+      start and end in characters. The label is "" if tags have no types.
     """
     answer: Dict[str, Any] = {"tokens": [word.text for word in words], "tags": list(tags)}
-    if tag_schemes.are_chunk_tags(labels):
+    if has_spans:
         chunks = tag_schemes.chunks(tags)
-        answer["tags"] = tag_schemes.tags_of(chunks, len(words))
+        answer["tags"] = tag_schemes.IOB2.tags_of(chunks, len(words))
         answer["entities"] = [_entity(text, words, chunk) for chunk in chunks]
     return answer
 

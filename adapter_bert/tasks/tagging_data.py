@@ -10,7 +10,8 @@ a word (comments, -DOCSTART-, blank lines) are kept.
 
 import json
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+import unicodedata
+from typing import Any, Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from absl import logging
 
@@ -75,6 +76,7 @@ def read(
     word_column: Optional[str] = None,
     tag_column: Optional[str] = None,
     requires_tags: bool = True,
+    known: Collection[str] = (),
 ) -> TaggedFile:
     """Returns the sentences of a tagged file.
 
@@ -83,18 +85,30 @@ def read(
       word_column, tag_column: number of a column as a str, from 1, or from -1 for the last; by
         default the first and the last. For .jsonl the key, by default "tokens" and "tags".
       requires_tags: bool; if False, a file may have only words, in one column or without the key.
+      known: tags that stay as they are. Others are in Unicode's form NFC, so that a tag is one.
 
     Raises:
       UserError: the file is missing, not UTF-8, without a word, or malformed; names the file and
         line.
     """
     if path.endswith(".jsonl"):
-        return _read_json(path, word_column or "tokens", tag_column or "tags", requires_tags)
+        file = _read_json(path, word_column or "tokens", tag_column or "tags", requires_tags)
+        return _normalize_tags(file, known)
     columns = (
         _column_number(word_column or "1", "--token_column"),
         _column_number(tag_column or "-1", "--tag_column"),
     )
-    return _read_columns(path, columns, requires_tags)
+    return _normalize_tags(_read_columns(path, columns, requires_tags), known)
+
+
+def _normalize_tags(file: TaggedFile, known: Collection[str]) -> TaggedFile:
+    for sentence in file.sentences:
+        if sentence.tags is not None:
+            sentence.tags[:] = [
+                tag if tag.isascii() or tag in known else unicodedata.normalize("NFC", tag)
+                for tag in sentence.tags
+            ]
+    return file
 
 
 def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
@@ -152,7 +166,11 @@ class _Columns(NamedTuple):
     tags: Optional[int]
 
     def fields(self, line: str) -> List[str]:
-        return _fields(line, self.has_tabs)
+        """Returns a line's fields; blank ones after the last column do not count."""
+        fields = _fields(line, self.has_tabs)
+        while len(fields) > self.width and not fields[-1].strip(" "):
+            fields.pop()
+        return fields
 
 
 class _ColumnFile(TaggedFile):
@@ -182,7 +200,7 @@ class _ColumnFile(TaggedFile):
         column, has_tabs = self._columns.tags, self._columns.has_tabs
         end = line[len(text) :]
         if column is None:
-            return f"{text} {tag}{end}"
+            return (text.rstrip("\t") + f"\t{tag}{end}") if has_tabs else f"{text} {tag}{end}"
         if has_tabs:
             fields = text.split("\t")
             fields[column] = tag
@@ -202,7 +220,8 @@ def _read_columns(path: str, numbers: Tuple[int, int], requires_tags: bool) -> T
     first = next((i for i, line in enumerate(lines) if is_word[i] and line[0] != "#"), None)
     if first is None:
         return _ColumnFile(path, [], raw, _Columns(False, 0, 0, None))
-    columns = _find_columns(lines[first], numbers, requires_tags, f"{path}, line {first + 1}")
+    words = [line for line, each in zip(lines, is_word) if each and line[0] != "#"]
+    columns = _find_columns(words, numbers, requires_tags, f"{path}, line {first + 1}")
     _leave_out_comments(lines, is_word, columns, path)
     sentences, begun = [], None
     for index, line in enumerate(lines):
@@ -227,9 +246,19 @@ def _may_be_word(line: str, path: str) -> bool:
     return not (path.endswith(".conllu") and _CONLLU_RANGE.match(line))
 
 
-def _find_columns(line: str, numbers: Tuple[int, int], requires_tags: bool, where: str) -> _Columns:
-    has_tabs = "\t" in line
-    width = len(_fields(line, has_tabs))
+def _find_columns(
+    lines: List[str], numbers: Tuple[int, int], requires_tags: bool, where: str
+) -> _Columns:
+    """Returns the columns of the first of the words' lines, without last ones that all leave blank.
+
+    `where` names that line.
+    """
+    has_tabs = "\t" in lines[0]
+    width = len(_fields(lines[0], has_tabs))
+    if has_tabs:
+        rows = [line.split("\t") for line in lines]
+        while width > 1 and not any("".join(row[width - 1 :]).strip(" ") for row in rows):
+            width -= 1
     if width == 1:
         if requires_tags:
             raise UserError(f"{where}: found one column, expected a word and its tag.")

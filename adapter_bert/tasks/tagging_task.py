@@ -16,7 +16,9 @@ from adapter_bert.common.paths import is_same_path
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import (
+    classifier_data,
     classifier_results,
+    custom_tasks,
     tag_schemes,
     tagging,
     tagging_data,
@@ -30,6 +32,7 @@ _EXTENSIONS = ("txt", "jsonl")
 _PREDICTIONS = {"dev": "dev_predictions", "test": "predictions"}  # Their files, by split.
 _DATA_FLAGS = ("data_dir", "train_file", "dev_file", "test_file")
 _COLUMN_FLAGS = ("token_column", "tag_column")
+_NO_SPANS = "none"  # Of --tag_scheme.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,13 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
         " Default: -1, tags.",
         "Task and data",
     )
+    tag_scheme: str = flag(
+        "auto",
+        "How tags mark spans of words, as B-PER and I-PER, or B and I without a type; auto detects"
+        f" it. {_NO_SPANS}: tags are learned as they are, and not scored by F1.",
+        "Task and data",
+        choices=("auto", _NO_SPANS, *tag_schemes.SCHEMES),
+    )
     max_seq_length: int = flag(
         128, "Tokens of a row; longer sentences are read in windows.", "Task and data"
     )
@@ -86,19 +96,22 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
         return self.task_name or NAME
 
     @property
-    def columns(self) -> Dict[str, str]:
-        """The column flags that are set, which a task adapter records; see `trained_settings`."""
+    def answers(self) -> Dict[str, str]:
+        """The flags that a task adapter records; see `trained_settings`."""
         values = {name: getattr(self, name) for name in _COLUMN_FLAGS}
+        # Of other schemes, the adapter's labels tell that there is one.
+        values["tag_scheme"] = _NO_SPANS if self.tag_scheme == _NO_SPANS else None
         return {name: value for name, value in values.items() if value}
 
 
 def trained_settings(training: Dict[str, Any]) -> Dict[str, str]:
-    """Returns the column flags that a task adapter supplies, from its `training`.
+    """Returns the flags that a task adapter supplies, from its `training`.
 
     Raises:
       UserError: a value is not a str.
     """
-    values = {name: task_kinds.recorded_answer(training, name, "") for name in _COLUMN_FLAGS}
+    names = (*_COLUMN_FLAGS, "tag_scheme")
+    values = {name: task_kinds.recorded_answer(training, name, "") for name in names}
     return {name: value for name, value in values.items() if name in training.get("answers", {})}
 
 
@@ -109,12 +122,12 @@ class Split(NamedTuple):
       file: `tagging_data.TaggedFile`.
       tags: the tags of each sentence, chunk tags in IOB2; None for a test file without tags or
         with placeholders.
-      scheme: the scheme of the file's chunk tags; None for other tags.
+      notation: that of the file's chunk tags; None for other tags.
     """
 
     file: tagging_data.TaggedFile
     tags: Optional[List[List[str]]]
-    scheme: Optional[str]
+    notation: Optional[tag_schemes.Notation]
 
     @property
     def words(self) -> List[List[str]]:
@@ -128,7 +141,9 @@ class Split(NamedTuple):
 
 
 def load(
-    config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]
+    config: TaggerConfig,
+    given: Optional[task_adapter.TaskAdapter],
+    output_dir: Optional[str] = None,
 ) -> Tuple["finetuning.Task", Dict[str, Split]]:  # A string, as --help must not import TensorFlow.
     """Returns the task, and the splits that a run needs of train, dev and test.
 
@@ -137,29 +152,77 @@ def load(
     Args:
       config: `TaggerConfig`.
       given: `task_adapter.TaskAdapter` of --adapter, or None.
+      output_dir: folder of the run; an earlier run's labels keep their order.
 
     Raises:
       UserError: a file is missing or malformed.
     """
     paths = tagging_data.find_files({name: getattr(config, name) for name in _DATA_FLAGS})
     needed = [SPLITS[stage] for stage in config.stages]
-    tagged_files = {split: _read(config, paths, split) for split in needed}
+    labels = tuple(given.description.labels) if given else ()
+    earlier = labels or classifier_data.earlier_labels(config, output_dir)
+    tagged_files = {split: _read(config, paths, split, earlier) for split in needed}
     if given:
-        labels = given.description.labels
+        where, is_chunks = "--adapter", tag_schemes.mark_chunks(labels)
+        if config.tag_scheme in tag_schemes.SCHEMES and not is_chunks:
+            raise UserError(
+                f"--tag_scheme={config.tag_scheme}: the adapter's labels do not mark spans:"
+                f" {_shown(labels)}."
+            )
+        is_chunks = is_chunks and config.tag_scheme != _NO_SPANS
     else:
         why = ", or --adapter, for the task's labels"
-        train = tagged_files.get("train") or _read(config, paths, "train", why)
-        labels = _labels_of(train)
-    is_chunks = tag_schemes.are_chunk_tags(labels)
-    splits = {name: _as_split(name, file, labels, is_chunks) for name, file in tagged_files.items()}
+        train = tagged_files.get("train") or _read(config, paths, "train", earlier, why)
+        notation = tag_schemes.notation_of(_tags_of(train), config.tag_scheme)
+        if config.tag_scheme == "auto" and _are_plain(earlier, train):
+            notation = None  # As in that run, perhaps of an older version.
+        where, is_chunks = train.path, notation is not None
+        labels = _labels_of(train, notation, config.tag_scheme)
+        if set(labels) == set(earlier):
+            labels = tuple(earlier)
+    scheme = config.tag_scheme
+    splits = {
+        name: _as_split(name, file, labels, is_chunks, scheme)
+        for name, file in tagged_files.items()
+    }
     for name, split in splits.items():
         _check_tags(name, split, labels)
         if name != "train":  # Predictions have the format of their file.
             split.file.check_tags(labels)
+    if is_chunks:
+        schemes = {split.notation.scheme for split in splits.values() if split.notation}
+        logging.info(
+            "%s: tags mark spans, which are scored by F1; scheme: %s. To choose another, or none,"
+            " set --tag_scheme.",
+            where,
+            " and ".join(sorted(schemes)),
+        )
+    else:
+        logging.info(
+            "%s: the %d tags are learned as they are and scored by accuracy: %s. If they mark"
+            " spans, set --tag_scheme.",
+            where,
+            len(labels),
+            _shown(labels),
+        )
     if is_chunks and any(splits[name].tags for name in splits if name != "train"):
         _seqeval()  # Fails before the training if it is missing.
     score = "f1" if is_chunks else "accuracy"
     return finetuning.Task(config.name, tagging.KIND.name, labels, score), splits
+
+
+def _are_plain(labels: Sequence[str], train: tagging_data.TaggedFile) -> bool:
+    """Returns whether a run learned the tags of a training file as they are."""
+    return list(labels) == sorted({tag for _, tag in tagging_data.tags_at(train.sentences)})
+
+
+def _shown(labels: Iterable[str]) -> str:
+    labels = list(labels)
+    return ", ".join(map(tagging_data.shown, labels[:10])) + ", ..." * (len(labels) > 10)
+
+
+def _tags_of(file: tagging_data.TaggedFile) -> List[List[str]]:
+    return [sentence.tags or [] for sentence in file.sentences]
 
 
 def check_outputs(splits: Dict[str, Split], output_dir: str) -> None:
@@ -173,7 +236,7 @@ def check_outputs(splits: Dict[str, Split], output_dir: str) -> None:
                 )
 
 
-def _read(config, paths, split, why=""):
+def _read(config, paths, split, known, why=""):
     if not paths[split]:
         folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
         raise UserError(
@@ -185,7 +248,15 @@ def _read(config, paths, split, why=""):
         raise UserError(f"--data_dir={config.data_dir} has {names}; choose one by --{split}_file.")
     (path,) = paths[split]
     word_column, tag_column = (_column(config, name, path) for name in _COLUMN_FLAGS)
-    return tagging_data.read(path, word_column, tag_column, split != "test")
+    file = tagging_data.read(path, word_column, tag_column, split != "test", known)
+    words = [sentence.words for sentence in file.sentences]
+    notation = tag_schemes.notation_of(words)
+    if notation and all(map(notation.is_tag, itertools.chain.from_iterable(words))):
+        raise UserError(
+            f"{path}: all words are tags, such as {tagging_data.shown(words[0][0])}; check"
+            " --token_column and --tag_column."
+        )
+    return file
 
 
 def _column(config, name, path):
@@ -197,47 +268,62 @@ def _column(config, name, path):
     return value
 
 
-def _labels_of(train: tagging_data.TaggedFile):
+def _labels_of(
+    train: tagging_data.TaggedFile, notation: Optional[tag_schemes.Notation], scheme: str
+) -> Tuple[str, ...]:
     """Returns the labels of a training file: its tags; for chunks B and I of each type."""
     all_tags = [tag for _, tag in tagging_data.tags_at(train.sentences)]
-    tags = sorted(set(all_tags))
-    if tag_schemes.are_chunk_tags(tags):
-        _check_notation(train)
-        types = sorted({tag[2:] for tag in tags if tag != tag_schemes.OUTSIDE})
-        return ("O", *(f"{letter}-{name}" for name in types for letter in "BI"))
+    tags = set(all_tags)
     if len(tags) < 2:
         raise UserError(
-            f"{train.path}: all tags are {tagging_data.shown(tags[0])}; expected at least two tags."
+            f"{train.path}: all tags are {tagging_data.shown(all_tags[0])}; expected at least two"
+            " tags."
         )
+    if notation:
+        _check_notation(train, notation, scheme)
+        types = {chunk.label for each in _tags_of(train) for chunk in tag_schemes.chunks(each)}
+        chunks = (tag_schemes.Chunk(name, 0, 2) for name in sorted(types))  # Tagged as B, I.
+        pairs = (tag_schemes.IOB2.tags_of([chunk], 2) for chunk in chunks)
+        return (tag_schemes.OUTSIDE, *itertools.chain.from_iterable(pairs))
     if all_tags.count(all_tags[0]) == 1:
         logging.warning(
             "%s: only the first line has the tag %s; remove the line if it is a header.",
             train.path,
             tagging_data.shown(all_tags[0]),
         )
-    return tuple(tags)
+    return tuple(custom_tasks.in_order(tags))
 
 
-def _check_notation(file):
+def _check_notation(file, notation: tag_schemes.Notation, scheme: str) -> None:
+    """Raises UserError for a tag that is not of the notation or, unless it is auto, the scheme."""
+    letters = ["B", "I", "E", "S", "L", "U", "M", "W"]
+    if scheme != "auto":
+        letters = [letter for letter in letters if letter in "B" + tag_schemes.SCHEMES[scheme]]
     for line, tag in tagging_data.tags_at(file.sentences):
-        if not tag_schemes.is_chunk_tag(tag):
+        if not notation.is_tag(tag) or tag[0] not in ("O", *letters):
+            separator = notation.separator
+            types = f" with a type, as in B{separator}PER" if separator else ""
             raise UserError(
-                f"{file.path}, line {line}: found the tag {tagging_data.shown(tag)}, expected O,"
-                " or B, I, E, S, L or U with a type, as in B-PER."
+                f"{file.path}, line {line}: found the tag {tagging_data.shown(tag)}, expected O, or"
+                f" {', '.join(letters[:-1])} or {letters[-1]}{types} (--tag_scheme={scheme})."
             )
 
 
-def _as_split(name, file, labels, is_chunks):
-    is_tag = tag_schemes.is_chunk_tag if is_chunks else set(labels).__contains__
+def _as_split(name, file, labels, is_chunks, scheme):
+    tags = _tags_of(file)
+    separator = "" if "B" in labels else "-"
+    default = tag_schemes.Notation("IOB2" if scheme == "auto" else scheme, separator)
+    notation = is_chunks and tag_schemes.notation_of(tags, scheme) or default
+    if bool(notation.separator) != bool(separator):  # Only one of them has types.
+        notation = default
+    is_tag = notation.is_tag if is_chunks else set(labels).__contains__
     if name == "test" and not any(is_tag(tag) for _, tag in tagging_data.tags_at(file.sentences)):
         logging.info("%s: no word has a tag of the task: predictions are not scored.", file.path)
-        return Split(file, None, "IOB2" if is_chunks else None)
-    tags = [sentence.tags for sentence in file.sentences]
+        return Split(file, None, default if is_chunks else None)
     if not is_chunks:
         return Split(file, tags, None)
-    _check_notation(file)
-    scheme = tag_schemes.scheme_of(tags)
-    return Split(file, [tag_schemes.to_iob2(each) for each in tags], scheme)
+    _check_notation(file, notation, scheme)
+    return Split(file, [tag_schemes.to_iob2(each) for each in tags], notation)
 
 
 def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
@@ -314,13 +400,13 @@ class Evaluator:
         labels = self._task.labels
         flat = iter(np.concatenate(tag_ids))  # One per word, in the order of the file.
         tags = [[labels[next(flat)] for _ in words] for words in self._split.words]
-        if self._split.scheme:
+        if self._split.notation:
             tags = [tag_schemes.to_iob2(each) for each in tags]
         return Predicted(tags, loss / max(1, self._rows.num_learned))
 
     def scores(self, predicted: Predicted) -> Dict[str, float]:
         """Returns the scores, named eval_..."""
-        result = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
+        result = scores(self._split.tags, predicted.tags, bool(self._split.notation))
         return {**classifier_results.add_prefix("eval", result), "eval_loss": predicted.loss}
 
     def write(self, folder: str, split: str, predicted: Predicted) -> List[str]:
@@ -335,11 +421,9 @@ class Evaluator:
           The paths.
         """
         tags = predicted.tags
-        if self._split.scheme:
-            tags = [
-                tag_schemes.tags_of(tag_schemes.chunks(each), len(each), self._split.scheme)
-                for each in tags
-            ]
+        if self._split.notation:
+            as_tags = self._split.notation.tags_of
+            tags = [as_tags(tag_schemes.chunks(each), len(each)) for each in tags]
         name, extension = _PREDICTIONS[split], self._split.file.extension
         for other in _EXTENSIONS:
             if other != extension:
@@ -354,7 +438,8 @@ class Evaluator:
         for words, tags in zip(self._split.words, predicted.tags):
             text = " ".join(words)
             offsets = tagging.join_words(words)
-            answers.append({"text": text, **tagging.tagged(text, offsets, tags, self._task.labels)})
+            answer = tagging.tagged(text, offsets, tags, bool(self._split.notation))
+            answers.append({"text": text, **answer})
         return answers
 
     def write_test(self, folder: str, predicted: Predicted) -> List[str]:
@@ -369,7 +454,7 @@ class Evaluator:
         report = [f"Predictions: {', '.join(written)} ({len(predicted.tags)} sentences)"]
         if self._split.tags is None:
             return report
-        result = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
+        result = scores(self._split.tags, predicted.tags, bool(self._split.notation))
         result = classifier_results.add_prefix("test", result)
         files.write_object(path, {**classifier_results.metadata(self._task, "test"), **result})
         return [*report, f"{summary(self._task, 'test', result)} ({path})"]

@@ -2,7 +2,7 @@
 
 import functools
 import unicodedata
-from typing import Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 # Control characters, format characters and lone surrogates: SentencePiece's normalizers drop them,
 # replace them by spaces or keep them.
@@ -28,6 +28,7 @@ def token_to_chars(word: str, tokens: Sequence[str], tokenizer) -> TokenSpans:
         consist of the word's letters.
     """
     basic = getattr(tokenizer, "basic_tokenizer", None)
+    ranges: Iterable[Tuple[int, int]]
     if basic is None:
         letters: Sequence[str] = [_visible_letters(char) for char in word]
         ranges = _find_in_order(map(_letters_of_token, tokens), "".join(letters))
@@ -54,7 +55,7 @@ def token_to_chars(word: str, tokens: Sequence[str], tokenizer) -> TokenSpans:
 
 def _wordpiece_ranges(
     tokens: Sequence[str], word_lengths: Sequence[int], unknown: str
-) -> Iterable[Tuple[int, int]]:
+) -> Iterator[Tuple[int, int]]:
     """Yields each WordPiece's letters [start, end); `unknown` covers the rest of its basic word."""
     lengths = iter(word_lengths)
     start = word_end = 0

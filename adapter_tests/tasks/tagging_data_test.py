@@ -75,6 +75,21 @@ class ColumnsTest(TaggingFileTestCase):
         middle = self.read("X\t\ta\nY\t\tb", word_column="3", tag_column="1")
         self.assertEqual(middle.with_tags([["P", "Q"]]), b"P\t\ta\nQ\t\tb")
 
+    def test_blank_last_columns_do_not_count(self):
+        for content, words, tags in (
+            ("EU\tB-ORG\t\nis\tO\t\n", ["EU", "is"], ["B-ORG", "O"]),
+            ("EU\tB-ORG\nis\tO\t\t \r\n", ["EU", "is"], ["B-ORG", "O"]),
+            ("# a\tb\tc\nEU\tB-ORG\t\nis\tO\n", ["EU", "is"], ["B-ORG", "O"]),
+        ):
+            file = self.read(content)
+            self.assertEqual([(s.words, s.tags) for s in file.sentences], [(words, tags)])
+            expected = content.replace("B-ORG", "X").replace("\tO", "\tY")
+            self.assertEqual(file.with_tags([["X", "Y"]]).decode(), expected)
+        file = self.read("a\t\nb\t\t\n", requires_tags=False)
+        self.assertEqual(file.with_tags([["X", "Y"]]), b"a\tX\nb\tY\n")
+        file = self.read("a\tX\t\nb\tY\tmore\n", tag_column="2")
+        self.assertEqual(file.sentences[0].tags, ["X", "Y"])
+
     def test_comment_lines_are_skipped(self):
         for comment in ("# sent_id = 1", "#", "# nothing O that fits", "# x = O-"):
             content = f"{comment}\na b c D\n{comment}\nb b c D\n"

@@ -1,5 +1,6 @@
 """Tests of tagging.py: the head against NumPy, words in texts, and requests and answers."""
 
+import dataclasses
 import os
 import tempfile
 
@@ -89,7 +90,7 @@ class WordsTest(tf.test.TestCase):
     def test_tags_are_joined_into_entities(self):
         words = tagging.join_words(["New", "York", "saw", "Ann"])
         answer = tagging.tagged(
-            "New York saw Ann", words, ["I-PER", "I-PER", "O", "B-ANIMAL"], LABELS
+            "New York saw Ann", words, ["I-PER", "I-PER", "O", "B-ANIMAL"], True
         )
         self.assertEqual(
             answer,
@@ -102,7 +103,7 @@ class WordsTest(tf.test.TestCase):
                 ],
             },
         )
-        answer = tagging.tagged("a b", tagging.join_words(["a", "b"]), ["X", "Y"], ("X", "Y"))
+        answer = tagging.tagged("a b", tagging.join_words(["a", "b"]), ["X", "Y"], False)
         self.assertEqual(answer, {"tokens": ["a", "b"], "tags": ["X", "Y"]})
 
 
@@ -118,6 +119,7 @@ class ServedTest(tf.test.TestCase):
         vocab_file = os.path.join(bert, "vocab.txt")
         tokenizers = request_texts.Tokenizers(vocab_file)
         encoding = request_texts.TextEncoding(tiny.config(), tokenizers, 200)
+        cls.description, cls.encoding = adapter.description, encoding
         cls.texts = request_texts.TaskTexts(adapter.description, encoding, "Task mine")
         cls.tokenizer = tokenization.FullTokenizer(vocab_file)
 
@@ -152,6 +154,26 @@ class ServedTest(tf.test.TestCase):
                 self.texts.encode(instance)
         with self.assertRaisesRegex(UserError, "expected text or tokens"):
             self.texts.encode({"text": "a", "tokens": ["a"]})
+
+    def test_entities_depend_on_labels_and_recorded_scheme(self):
+        none = {"answers": {"tag_scheme": "none"}}
+        for labels, training, expected in (
+            (("O", "B", "I"), {}, ["", ""]),
+            (("B", "I", "O"), {}, ["", ""]),
+            (("O", "B-X", "I-X"), {}, ["X", "X"]),
+            (("O", "B-X", "I-X"), none, None),
+            (("O", "B_X", "I_X"), {}, None),
+        ):
+            about = dataclasses.replace(self.description, labels=labels, training=training)
+            request = request_texts.TaskTexts(about, self.encoding, "Task mine").encode("a dog cat")
+            begin, inside = ([label[0] for label in labels].index(letter) for letter in "BI")
+            tag_ids = np.array([0, begin, inside, begin, 0])
+            answer = request.decode([{"tag_ids": tag_ids}])
+            entities = [entity["label"] for entity in answer.get("entities", [])]
+            self.assertEqual(entities if "entities" in answer else None, expected)
+        about = dataclasses.replace(self.description, training={"answers": {"tag_scheme": 3}})
+        with self.assertRaisesRegex(UserError, "training.answers.tag_scheme is 3"):
+            request_texts.TaskTexts(about, self.encoding, "Task mine")
 
     def test_windows_of_long_text_are_merged(self):
         words = ["dog", "cat", "bird", "man"] * 8
