@@ -280,6 +280,7 @@ class TableProcessor(SplitProcessor):
         self._kind = text_kind.get(layout.kind)
         self._data_dir = data_dir
         self._tables = {}
+        self._canonical: Dict[str, str] = {}  # A label's text → its canonical spelling.
         self._known = frozenset(labels or layout.labels or described)
         if labels is None:
             labels = layout.labels or self._read_labels(earlier)
@@ -472,10 +473,13 @@ class TableProcessor(SplitProcessor):
         self, table: table_readers.Table, row: table_readers.Row, column: int
     ) -> str:
         """Returns a row's label on one line, in the task's spelling."""
-        label = " ".join(table.text(row, column, self._kind.accepts_lists).split())
-        if not label.isascii() and label not in self._known:  # An older model's may differ.
-            label = table_readers.normalize(label)
-        return self._layout.aliases.get(label, label)
+        text = table.text(row, column, self._kind.accepts_lists)
+        if text not in self._canonical:
+            label = " ".join(text.split())
+            if not label.isascii() and label not in self._known:  # An older model's may differ.
+                label = table_readers.normalize(label)
+            self._canonical[text] = self._layout.aliases.get(label, label)
+        return self._canonical[text]
 
     def _parse_label(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
         """Returns a row's label, a str or a tuple of str; raises UserError if it is not Unicode."""

@@ -230,7 +230,7 @@ def _check_lines(lines: Iterable[str], path: str) -> Iterator[str]:
 
 def check_label(label: str, where: str) -> None:
     """Raises UserError, prefixed by `where`, if a label from JSON cannot be written as UTF-8."""
-    if any("\ud800" <= character <= "\udfff" for character in label):
+    if not label.isascii() and re.search("[\ud800-\udfff]", label):
         raise UserError(
             f"{where}: found half a surrogate pair in the label {label!r}, expected text."
         )
@@ -268,11 +268,11 @@ def _is_quoted(lines: List[str]) -> bool:
     a doubled quote, tab or newline, or all fields of a column are quoted.
     """
     text = "".join(lines)
-    if '"' not in text:
+    if '"' not in text or '"' in _QUOTED.sub("", text):
         return False
     rows = [row.fields for row in _split_tabs(lines) if row.fields]
     if len(set(map(len, rows))) > 1:  # Quoted fields with tabs or newlines, or no table.
-        return '"' not in _QUOTED.sub("", text)
+        return True
     header, *others = ([_QUOTED_IN_LINE.fullmatch(field) for field in row] for row in rows)
     has_quotes_inside = any('""' in match.group()[1:-1] for match in _QUOTED_IN_LINE.finditer(text))
     is_evident = has_quotes_inside or all(header) or any(map(all, zip(*others)))
