@@ -14,10 +14,16 @@ from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
-from adapter_bert.training import feature_cache, finetuning
+from adapter_bert.tasks import (
+    classifier_features,
+    custom_tasks,
+    glue,
+    table_readers,
+    text_kind,
+    text_windows,
+)
+from adapter_bert.training import feature_cache, finetuning, output_dir
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
-from adapter_bert.training.output_dir import OutputDir
 from adapter_bert.training.rows import TextRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
@@ -104,13 +110,13 @@ class WindowRows(TextRows):
         super().__init__(columns, *args)
 
 
-def find_task(config: TaskConfig, trained_adapter, output_dir: Optional[str] = None):
+def find_task(config: TaskConfig, trained_adapter, run_folder: Optional[str] = None):
     """Returns the task that the settings select, and the folder of its data.
 
     Args:
       config: `TaskConfig`.
       trained_adapter: `task_adapter.TaskAdapter` of --adapter, or None.
-      output_dir: folder of the run; an earlier run's labels keep their order.
+      run_folder: output_dir of the run; an earlier run's labels keep their order.
 
     Returns:
       (`glue.SplitProcessor`, the folder of its data).
@@ -131,22 +137,21 @@ def find_task(config: TaskConfig, trained_adapter, output_dir: Optional[str] = N
     if isinstance(task, glue.TaskProcessor):
         return task, data_dir
     labels = trained and trained.labels
-    return custom_tasks.TableProcessor(
-        task, data_dir, labels, *_label_hints(config, output_dir)
-    ), data_dir
+    hints = _label_hints(config, run_folder)
+    return custom_tasks.TableProcessor(task, data_dir, labels, *hints), data_dir
 
 
-def _label_hints(config, output_dir):
-    """Returns the labels of an earlier run in output_dir, and those in --label_descriptions."""
-    earlier, path = earlier_labels(config, output_dir), getattr(config, "label_descriptions", None)
+def _label_hints(config, run_folder):
+    """Returns the labels of an earlier run in the folder, and those in --label_descriptions."""
+    earlier, path = earlier_labels(config, run_folder), getattr(config, "label_descriptions", None)
     return earlier, files.read_object(path, f"--label_descriptions={path}") if path else ()
 
 
-def earlier_labels(config: Any, output_dir: Optional[str]) -> List[str]:
-    """Returns the labels of an earlier run in output_dir, in the order of their ids; [] if none."""
-    if not output_dir or config.overwrite_output_dir:
+def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
+    """Returns the labels of an earlier run in the folder, in the order of their ids; [] if none."""
+    if not run_folder or config.overwrite_output_dir:
         return []
-    labels = OutputDir(output_dir).recorded("model").get("labels")
+    labels = output_dir.OutputDir(run_folder).recorded("model").get("labels")
     is_list = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     return labels if is_list else []
 
@@ -164,7 +169,9 @@ def _custom_layout(config):
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
-        columns = config.text_column, config.label_column, config.text_b_column
+        flags = config.text_column, config.label_column, config.text_b_column
+        text, label, text_b = (name and table_readers.normalize(name) for name in flags)
+        columns = text, label, text_b
         if len(set(columns)) < len(columns):
             raise UserError(
                 "--text_column, --text_b_column and --label_column must name different columns; got"

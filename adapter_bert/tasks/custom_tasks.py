@@ -8,7 +8,6 @@ import collections
 import itertools
 import os
 import re
-import unicodedata
 from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
@@ -31,8 +30,8 @@ _SPLIT_SEED = 0
 # Marks of rows without a label, in lower case; rows with SNLI's are skipped.
 _NO_MAJORITY = "-"
 _MARKS = {
-    *("", "-1", "-1.0", "?", "_", _NO_MAJORITY, "nan", "na", "n/a", "<na>", "#n/a", "null"),
-    *("unlabeled", "unlabelled"),
+    *("", "-1", "-1.0", "?", "_", _NO_MAJORITY, "--", "\u2013", "\u2014", "nan", "na", "n/a"),
+    *("<na>", "#n/a", "null", "unlabeled", "unlabelled"),
 }
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
@@ -460,7 +459,14 @@ class TableProcessor(SplitProcessor):
                 f"{table.path}: found only the label {labels.pop()!r} in {len(rows)} rows,"
                 " expected at least two labels."
             )
-        return earlier if labels == set(earlier) else in_order(labels)
+        ordered = in_order(labels)
+        for first, second in zip(ordered, ordered[1:]):
+            if _number(first) == _number(second):
+                raise UserError(
+                    f"{table.path}: the labels {first} and {second} are the same number; write it"
+                    " alike in all rows."
+                )
+        return earlier if labels == set(earlier) else ordered
 
     def _canonical_label(
         self, table: table_readers.Table, row: table_readers.Row, column: int
@@ -468,7 +474,7 @@ class TableProcessor(SplitProcessor):
         """Returns a row's label on one line, in the task's spelling."""
         label = " ".join(table.text(row, column, self._kind.accepts_lists).split())
         if not label.isascii() and label not in self._known:  # An older model's may differ.
-            label = unicodedata.normalize("NFC", label.replace("\ufeff", ""))
+            label = table_readers.normalize(label)
         return self._layout.aliases.get(label, label)
 
     def _parse_label(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
@@ -502,18 +508,21 @@ def _marks_among(labels: Collection[str]) -> Set[str]:
     marks = set(filter(_is_mark, labels))
     if "+" in labels:
         marks.discard(_NO_MAJORITY)
-    if all(map(_NUMBER.fullmatch, labels)):
-        numbers = set(map(float, labels))
-        if numbers == {-1, 1} or min(numbers) < -1:
-            return set()
+    numbers = set(map(_number, labels))
+    if numbers == {-1, 1} or any(isinstance(n, float) and n < -1 for n in numbers):
+        return set()
     return marks
 
 
 def in_order(labels: Collection[str]) -> List[str]:
     """Returns labels in the order of their ids: numeric if all are numbers."""
-    if all(map(_NUMBER.fullmatch, labels)):
-        return sorted(labels, key=lambda label: (float(label), label))
-    return sorted(labels)
+    are_numbers = all(isinstance(_number(label), float) for label in labels)
+    return sorted(labels, key=_number if are_numbers else None)
+
+
+def _number(label: str) -> Union[str, float]:
+    """Returns a label as a number if it is one."""
+    return float(label) if _NUMBER.fullmatch(label) else label
 
 
 def names_in(label: Any) -> Tuple[str, ...]:

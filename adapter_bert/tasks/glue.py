@@ -40,7 +40,7 @@ class Split(NamedTuple):
     label: Optional[str] = None  # None: the split has no labels.
     language: Optional[str] = None  # Rows in other languages than the task's are skipped.
     columns: Tuple[str, ...] = ()  # Of a file that GLUE ships without a header.
-    index: str = "index"  # The row's number, a column that may be missing.
+    number: str = "index"  # The row's number from 0, a column that may be missing.
     skip_short: bool = False  # Rows with too few columns are skipped; the log gives their number.
 
     def path(self, data_dir: str, language: Optional[str]) -> str:
@@ -61,7 +61,7 @@ class Task(NamedTuple):
     score: str = "accuracy"  # GLUE's main score, one of the metrics of the task's kind.
     folder: Optional[str] = None  # In $GLUE_DIR; by default the task's name.
     submission: Dict[str, str] = {}  # Test split → name of its file for GLUE's server.
-    has_index_guid: bool = False  # The guid's second part is the index, not the row's number.
+    has_number_guid: bool = False  # The guid's second part is from the column `number`.
     bounds: Optional[Tuple[float, float]] = None  # Of labels that are numbers.
     aliases: Dict[str, str] = {}  # Other spellings of labels in the files.
     language: Optional[str] = None
@@ -113,7 +113,7 @@ TASKS = {
             _BINARY,
             {
                 **_uniform_splits("question1", "question2", "is_duplicate", skip_short=True),
-                "test": Split("test.tsv", "test", "question1", "question2", index="id"),
+                "test": Split("test.tsv", "test", "question1", "question2", number="id"),
             },
             score="f1",
         ),
@@ -130,7 +130,7 @@ TASKS = {
                 "test_mismatched": Split("test_mismatched.tsv", "test_mismatched", *_PAIR),
             },
             submission={"test": "MNLI-m", "test_mismatched": "MNLI-mm"},
-            has_index_guid=True,
+            has_number_guid=True,
         ),
         _glue("QNLI", _ENTAILMENT, _uniform_splits("question", "sentence")),
         _glue("RTE", _ENTAILMENT, _uniform_splits(*_PAIR)),
@@ -351,61 +351,49 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
         ]
     while rows and not rows[-1]:
         rows.pop()
-    columns = _find_columns(rows, split, path)
-    short = _check_layout(rows, columns, split, path)
-    numbers = [i for i in range(columns.num_headers, len(rows)) if i not in short]
-    if split.language is not None:
-        languages = {rows[i][columns.language] for i in numbers}
+    columns, num_headers = _find_columns(rows, split, path)
+    short = _check_layout(rows, columns, num_headers, split, path)
+    indices = [i for i in range(num_headers, len(rows)) if i not in short]
+    if "language" in columns:
+        languages = {rows[i][columns["language"]] for i in indices}
         if task.language not in languages:
             raise UserError(
                 f"{path}: found the languages {', '.join(sorted(languages))}, expected"
                 f" {task.language} among them."
             )
-        numbers = [i for i in numbers if rows[i][columns.language] == task.language]
-    if split_name in task.submission and columns.index is not None:
-        _check_index(rows, columns, path)
-    return [_example(rows[i], i, task, split, columns, path) for i in numbers]
+        indices = [i for i in indices if rows[i][columns["language"]] == task.language]
+    if split_name in task.submission and "number" in columns:
+        _check_numbers([row[columns["number"]] for row in rows[num_headers:]], path)
+    return [_example(rows[i], i, task, split, columns, path) for i in indices]
 
 
-class _Columns(NamedTuple):
-    """The indices of a file's columns, None for those it lacks, and its number of header lines."""
+def _find_columns(rows: List[List[str]], split: Split, path: str) -> Tuple[Dict[str, int], int]:
+    """Returns the columns that the header names, or those of GLUE's file without a header.
 
-    num_headers: int
-    text_a: int
-    text_b: Optional[int]
-    label: Optional[int]
-    language: Optional[int]
-    index: Optional[int]
-
-    @property
-    def width(self) -> int:
-        """The fewest columns of a valid row."""
-        return max(column for column in self[1:] if column is not None) + 1
-
-
-def _find_columns(rows: List[List[str]], split: Split, path: str) -> _Columns:
-    """Returns the columns that the header names, or those of GLUE's file without a header."""
+    Returns:
+      (field of `Split` → index of the column that it names, number of header lines).
+    """
     if not rows:
         raise UserError(f"{path}: found an empty file, expected rows of data.")
     header: Sequence[str] = [name.strip() for name in rows[0]]
-    names = (split.text_a, split.text_b, split.label, split.language)
-    needed = [name for name in names if name is not None]
-    has_header = not split.columns or all(_indices(header, name) for name in needed)
+    roles = ("text_a", "text_b", "label", "language")
+    names = {role: getattr(split, role) for role in roles if getattr(split, role) is not None}
+    has_header = not split.columns or all(_indices(header, name) for name in names.values())
     if not has_header:
         header = split.columns
-    found = {name: _indices(header, name) for name in needed}
+    found = {role: _indices(header, name) for role, name in names.items()}
     if any(len(indices) != 1 for indices in found.values()):
         shown = ", ".join(repr(name[:40]) for name in header[:20])
         expected = [
-            f"{name} (or {_HUB_NAMES[name]})" if name in _HUB_NAMES else name for name in needed
+            f"{name} (or {_HUB_NAMES[name]})" if name in _HUB_NAMES else name
+            for name in names.values()
         ]
         raise UserError(
             f"{path}, line 1: found the columns {shown}, expected a header with each of these once:"
             f" {', '.join(expected)}."
         )
-    index = _indices(header, split.index)
-    columns = (None if name is None else found[name][0] for name in names)
-    return _Columns(int(has_header), *columns, index[0] if index else None)
+    found["number"] = _indices(header, split.number)
+    return {role: indices[0] for role, indices in found.items() if indices}, int(has_header)
 
 
 def _indices(header: Sequence[str], name: str) -> List[int]:
@@ -413,54 +401,57 @@ def _indices(header: Sequence[str], name: str) -> List[int]:
     return [i for i, column in enumerate(header) if column in (name, _HUB_NAMES.get(name))]
 
 
-def _check_layout(rows: List[List[str]], columns: _Columns, split: Split, path: str) -> Set[int]:
+def _check_layout(
+    rows: List[List[str]], columns: Dict[str, int], num_headers: int, split: Split, path: str
+) -> Set[int]:
     """Raises `UserError` unless all rows have enough columns and only the first is a header.
 
     Returns:
       The set of the indices of short rows, if the split skips them.
     """
-    short = {index for index, row in enumerate(rows) if len(row) < columns.width}
+    width = max(columns.values()) + 1
+    short = {index for index, row in enumerate(rows) if len(row) < width}
     if short and (min(short) == 0 or not split.skip_short):
         row = rows[min(short)]
         content = f"{len(row)} columns" if row else "a blank line"
         raise UserError(
-            f"{path}, line {min(short) + 1}: found {content}, expected at least {columns.width}"
+            f"{path}, line {min(short) + 1}: found {content}, expected at least {width}"
             " columns between tabs."
         )
     if short:
         logging.info("%s: skipped %d rows with too few columns.", path, len(short))
-    if len(rows) - len(short) <= columns.num_headers:
+    if len(rows) - len(short) <= num_headers:
         raise UserError(f"{path}: found only a header, expected rows of data.")
-    if columns.num_headers and len(rows[1]) > len(rows[0]):
+    if num_headers and len(rows[1]) > len(rows[0]):
         raise UserError(
             f"{path}, line 2: found {len(rows[1])} columns, expected {len(rows[0])}, as in the"
             " header."
         )
-    if columns.num_headers and rows[0] in rows[1:]:
+    if num_headers and rows[0] in rows[1:]:
         line = rows.index(rows[0], 1) + 1
         raise UserError(f"{path}, line {line}: found the header again.")
     return short
 
 
-def _check_index(rows: List[List[str]], columns: _Columns, path: str) -> None:
-    """Warns if a test file's index does not number the rows from 0, as submissions do."""
-    for number, row in enumerate(rows[columns.num_headers :]):
-        if row[columns.index] != str(number):
+def _check_numbers(numbers: List[str], path: str) -> None:
+    """Warns if a test file does not number its rows from 0, as submissions do."""
+    for expected, number in enumerate(numbers):
+        if number != str(expected):
             logging.warning(
-                "%s, line %d: the index is %r, not %d; the file in submission/ numbers the rows"
-                " from 0, in this order.",
-                *(path, number + columns.num_headers + 1, row[columns.index], number),
+                "%s: row %d has the index %r; the file in submission/ numbers the rows from 0, in"
+                " this order.",
+                *(path, expected, number),
             )
             return
 
 
 def _example(
-    row: List[str], number: int, task: Task, split: Split, columns: _Columns, path: str
+    row: List[str], number: int, task: Task, split: Split, columns: Dict[str, int], path: str
 ) -> InputExample:
     kind = text_kind.get(task.kind)
     label = kind.placeholder(task.labels)
-    if columns.label is not None:
-        label = task.aliases.get(row[columns.label], row[columns.label])
+    if "label" in columns:
+        label = task.aliases.get(row[columns["label"]], row[columns["label"]])
     is_valid = kind.is_label(label, task.labels)
     if not is_valid or (task.bounds and not task.bounds[0] <= float(label) <= task.bounds[1]):
         expected = kind.describe_labels(task.labels)
@@ -469,10 +460,10 @@ def _example(
         raise UserError(
             f"{path}, line {number + 1}: found the label {label!r}, expected {expected}{hint}."
         )
-    has_index = task.has_index_guid and columns.index is not None
+    has_number = task.has_number_guid and "number" in columns
     return InputExample(
-        guid=f"{split.set_type}-{row[columns.index] if has_index else number}",
-        text_a=row[columns.text_a],
-        text_b=None if columns.text_b is None else row[columns.text_b],
+        guid=f"{split.set_type}-{row[columns['number']] if has_number else number}",
+        text_a=row[columns["text_a"]],
+        text_b=row[columns["text_b"]] if "text_b" in columns else None,
         label=label,
     )

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import unicodedata
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from absl import logging
@@ -18,8 +19,6 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
 _CSV_FIELD_LIMIT = 2**31 - 1  # The csv module's default of 131,072 characters is too small.
-
-
 DEV_NAMES = ("dev", "val", "valid", "validation")  # Of a dev set's file, without an extension.
 # First bytes → format, of files that may be named like a table.
 _BINARY_FORMATS = {
@@ -144,11 +143,10 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
     elif has_header:
         parsed = _parse_commas(lines, path) if path.endswith(".csv") else parse_tabs(lines, path)
         table = _without_blank_lines(parsed, path)
-        columns = [name.strip() for name in next(table, Row(1, [])).fields]
+        columns = [normalize(name.strip()) for name in next(table, Row(1, [])).fields]
         rows = list(table)
-        again = [row.line for row in rows if [f.strip() for f in row.fields] == columns]
-        if again and len(columns) > 1:  # In one column, it may be a text.
-            raise UserError(f"{path}, line {again[0]}: found the header again.")
+        if len(columns) > 1:  # In one column, it may be a text.
+            _check_header_occurs_once(rows, columns, path)
     else:
         rows = list(_without_blank_lines(_split_tabs(lines), path))
     for row in rows:
@@ -162,6 +160,21 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
         content = "only a header" if columns and has_header else "an empty file"
         raise UserError(f"{path}: found {content}, expected rows of data.")
     return Table(path, tuple(columns), rows)
+
+
+def _check_header_occurs_once(rows: List[Row], columns: Sequence[str], path: str) -> None:
+    """Raises UserError if a row has the names of all columns, as joined files have."""
+    header = sorted(name.lower() for name in columns)
+    for row in rows:
+        if row.fields[0].strip().lower() in header and header == sorted(
+            field.strip().lower() for field in row.fields
+        ):
+            raise UserError(f"{path}, line {row.line}: found the header again.")
+
+
+def normalize(name: str) -> str:
+    """Returns a column's or label's name in one form of Unicode, without invisible marks."""
+    return unicodedata.normalize("NFC", name.strip("\ufeff\u200b"))
 
 
 def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
@@ -297,9 +310,11 @@ def _parse_csv(lines: Iterable[str], path: str, **dialect: Any) -> Iterator[Row]
                 yield Row(start_line, fields)
                 start_line = reader.line_num + 1
     except csv.Error as error:
+        is_cr = "new-line" in str(error)  # Python's advice is for programmers.
+        reason = "a carriage return alone ends only some lines" if is_cr else error
         separators = "tabs" if reader.dialect.delimiter == "\t" else "commas"
         raise UserError(
-            f"{path}, line {start_line}: found a row that is not valid CSV ({error}), expected"
+            f"{path}, line {start_line}: found a row that is not valid CSV ({reason}), expected"
             f" {separators} between fields, and {reader.dialect.quotechar} around any with"
             f" {separators}, quotes or newlines."
         ) from error
@@ -327,9 +342,9 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
             continue
         records.append((number, parse_object(line, f"{path}, line {number}")))
     keys = itertools.chain.from_iterable(record for _, record in records)
-    columns = {name: index for index, name in enumerate(dict.fromkeys(keys))}
+    columns = {name: index for index, name in enumerate(dict.fromkeys(map(normalize, keys)))}
     return tuple(columns), [
-        Row(number, {columns[name]: value for name, value in record.items()})
+        Row(number, {columns[normalize(name)]: value for name, value in record.items()})
         for number, record in records
     ]
 

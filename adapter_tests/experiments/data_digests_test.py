@@ -12,7 +12,7 @@ from adapter_bert.experiments import data_digests, grids
 from adapter_bert.tasks import custom_tasks, glue
 from adapter_tests.support.toy_kinds import Marks, registered
 
-_NLI = "index\ta\tb\tlabel\n"
+_NLI = "index\tsentence1\tsentence2\tlabel\n"
 
 
 class SweepDataTest(tf.test.TestCase):

@@ -118,7 +118,7 @@ class CompareTest(tf.test.TestCase):
     def test_missing_and_malformed_files_are_refused(self):
         self.assert_refused(r"--compare: \S*missing.tsv does not exist", first="missing.tsv")
         self.assert_refused(r"--labels: \S*missing.tsv does not exist", labels="missing.tsv")
-        other = self.write("test_results.tsv", "0.5\t0.5\n0.5\t0.5\n")
+        other = self.write("test_results.tsv", "0.5\t0.5\n0.25\t0.75\n")
         self.assert_refused(r"line 1: found the columns 0.5, 0.5; expected index", first=other)
 
 

@@ -49,7 +49,7 @@ class FindTaskTest(tf.test.TestCase):
     def test_labels_are_ordered_logged_and_as_an_earlier_run_recorded(self):
         folder, output = (os.path.join(self.get_temp_dir(), name) for name in ("data", "run"))
         files.makedirs(folder)
-        for name in ("train", "dev"):
+        for name in ("train", "dev", "test"):
             with open(os.path.join(folder, name + ".csv"), "w") as writer:
                 writer.write("text,label\na,10\nb,2\nc,-1\nd,10\n")
         flags = ["--task_name=custom", "--text_column=text", "--label_column=label"]
@@ -80,6 +80,21 @@ class FindTaskTest(tf.test.TestCase):
         with self.assertLogs("absl", "INFO") as log:
             classifier_data.read_examples(processor, ["train", "eval"], data_dir)
         self.assertIn("3 labels in order (training rows): -1 (1), 2 (1), 10 (2).", log.output[-1])
+
+    def test_columns_in_another_form_of_unicode_are_found(self):
+        folder = os.path.join(self.get_temp_dir(), "data")
+        files.makedirs(folder)
+        content = {"train.csv": "cafe\u0301,label\na,x\nb,y\n"}
+        content["dev.jsonl"] = '{"cafe\\u0301": "c", "label": "x"}\n'
+        for name, text in content.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as writer:
+                writer.write(text)
+        for name in ("caf\u00e9", "cafe\u0301"):
+            flags = ["--task_name=custom", "--text_column=" + name, "--label_column=label"]
+            config = classifier_config("--data_dir=" + folder, *flags)
+            processor, _ = classifier_data.find_task(config, None)
+            self.assertEqual(processor.get_examples("dev", folder)[0].text_a, "c")
+            self.assertEqual(processor.get_labels(), ["x", "y"])
 
     def test_invalid_task_flags_are_refused(self):
         for arguments, expected in (

@@ -170,6 +170,7 @@ class TableProcessorTest(FileTestCase):
             (("pos", "neg", "N/A"), "N/A"),
             (("pos", "neg", "null"), "null"),
             (("pos", "neg", "None"), "None"),
+            (("pos", "neg", "\u2014"), "\u2014"),
         ):
             path = self.write_labels(*labels)
             line, count = labels.index(mark) + 2, labels.count(mark)
@@ -221,6 +222,10 @@ class TableProcessorTest(FileTestCase):
         ):
             self.write_labels(*labels[::-1])
             self.assertEqual(self.processor(layout).get_labels(), list(labels))
+        for labels in (("1", "0", "1.0"), ("-2", "3", "+3")):
+            path = self.write_labels(*labels)
+            parts = [f"{path}: the labels ", "are the same number"]
+            self.assert_refused(parts, self.processor, layout)
         self.write_labels("2", "10", "1")
         for earlier, expected in (
             (["1", "10", "2"], ["1", "10", "2"]),

@@ -523,7 +523,7 @@ class RefusedRowsTest(FileTestCase):
             path = self.write("test.tsv", content)
             with self.assertLogs("absl", "WARNING") as log:
                 glue.ColaProcessor().get_test_examples(self.folder)
-            self.assertIn(f"{path}, line 3: the index is '2', not 1", log.output[0])
+            self.assertIn(f"{path}: row 1 has the index '2'", log.output[0])
 
 
 @needs_shared

@@ -155,6 +155,7 @@ class ReadTableTest(FileTestCase):
             ("a.csv", "\ufefftext,label\na,x\n\ufefftext,label\nb,y\n"),
             ("a.csv", '\ufeff"text","label"\na,x\n\ufeff"text","label"\nb,y\n'),
             ("a.csv", "text, label\na,x\ntext, label\nb,y\n"),
+            ("a.csv", "\ufefftext,label\na,x\n\ufeffLabel,Text\ny,b\n"),
             ("a.tsv", "text\tlabel\na\tx\n\ufefftext\tlabel\nb\ty\n"),
         ):
             path = self.write(name, content)
@@ -223,6 +224,8 @@ class ReadTableTest(FileTestCase):
             ("a.csv", "text,label\na,1\nb,2,3\n", ["line 3", "3 columns", "expected 2"]),
             ("a.csv", 'text,label\na,1\n"b,2\nc,3\n', ["line 3", "not valid CSV"]),
             ("a.csv", 'text,label\n"a" b,1\n', ["line 2", "not valid CSV"]),
+            ("a.csv", "text,label\ra,1\rb,2\n", ["line 1", "carriage return"]),
+            ("a.csv", 'text,label\r"a\nb",1\r', ["line 1", "carriage return"]),
             ("a.csv", "text,label\na\0,1\n", ["line 2", "NUL"]),
             ("a.tsv", "text\tlabel\na\0\t1\n", ["line 2", "NUL"]),
             ("a.tsv", b"text\tlabel\nb\t1\nc\xe9t\t1\n", ["line 3", "not UTF-8"]),

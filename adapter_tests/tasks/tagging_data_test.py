@@ -224,6 +224,8 @@ class FindFilesTest(FileTestCase):
             ("train.txt", "valid.txt", "test.txt"),
             ("train.conll", "dev.conll", "test.conll"),
             ("de.train.tsv", "de.dev.tsv", "de.test.tsv"),
+            ("train.conllu", "val.conllu", "test.conllu"),
+            ("train.iob", "validation.iob", "test.iob"),
             ("train.jsonl", "dev.jsonl", "test.jsonl"),
         ):
             self.folder = os.path.join(root, names[0])
