@@ -148,7 +148,7 @@ def _label_hints(config, run_folder):
 
 
 def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
-    """Returns the labels of an earlier run in a folder, in the order of their ids; [] if none."""
+    """Returns the labels of an earlier run in the folder, in the order of their ids; [] if none."""
     if not run_folder or config.overwrite_output_dir:
         return []
     labels = output_dir.OutputDir(run_folder).recorded("model").get("labels")

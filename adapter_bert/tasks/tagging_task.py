@@ -291,7 +291,7 @@ def _labels_of(
             train.path,
             tagging_data.shown(all_tags[0]),
         )
-    return tuple(custom_tasks.in_order(tags))
+    return tuple(custom_tasks.in_order(sorted(tags)))
 
 
 def _check_notation(file, notation: tag_schemes.Notation, scheme: str) -> None:
