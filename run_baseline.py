@@ -297,6 +297,8 @@ def _search_settings(setup, narrowed):
     """Returns the `search.SearchSettings` for the space that the flags leave."""
     config = setup.config
     database = os.path.abspath(os.path.join(setup.output.path, _DATABASE))
+    if files.is_link(database):
+        raise UserError(f"{database} is a link, which a search does not write to; remove it.")
     return search.SearchSettings(
         name=setup.data.task.name,
         storage=config.storage or f"sqlite:///{database}",

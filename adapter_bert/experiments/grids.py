@@ -321,10 +321,11 @@ def read_value(name, value, where):
             raise UserError(f"{where}: expected a number; found {value}.") from error
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{where}: expected texts, numbers, true or false; found {value!r}.")
+    if isinstance(value, (int, float)) and not abs(value) < records.MAX_NUMBER:
+        found = str(value)  # A whole number may have thousands of digits.
+        raise UserError(f"{where}: expected numbers of up to 18 digits; found {found[:20]}.")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise UserError(f"{where}: expected numbers of up to 18 digits; found {value}.")
     if name in ("output_dir", "overwrite_output_dir"):
         raise UserError(f"{where}: the sweep sets each trial's output_dir.")
     if name in ("do_train", "do_eval") and value is not True:

@@ -35,6 +35,7 @@ NUMBERS = (
     "random_seed",
     "trials",
 )
+MAX_NUMBER = 2**63  # Of flags and scores.
 _MAY_BE_ZERO = ("adapter_init_scale", "random_seed")
 _COLUMNS = ("label_column", "tag_column")  # They select a task's labels from its data.
 
@@ -163,20 +164,21 @@ def check_scores(record, where):
     if record["status"] != DONE:
         return
     for name, value in record["scores"].items():
-        if name == record.get("score") and not math.isfinite(value):
-            raise UserError(f"{where}: {name} is {value}; expected a finite number.")
-        if name.endswith("_parameters") and not 0 <= value < math.inf:
-            raise UserError(f"{where}: {name} is {value}; expected a finite number of 0 or more.")
+        if name == record.get("score") and not abs(value) < MAX_NUMBER:
+            raise UserError(f"{where}: {name} is {value}; expected a finite number below 2^63.")
+        if name.endswith("_parameters") and not 0 <= value < MAX_NUMBER:
+            raise UserError(f"{where}: {name} is {value}; expected 0 to 2^63.")
 
 
 def _check_flags(record, where):
     """Raises UserError if a flag of a finished trial has a number that no training accepts."""
     if record["status"] != DONE:
         return
-    for name in set(NUMBERS) & set(record["flags"]):
-        value = record["flags"][name]
-        if not (0 < value < math.inf or value == 0 and name in _MAY_BE_ZERO):
+    for name, value in record["flags"].items():
+        if name in NUMBERS and not (0 < value < math.inf or value == 0 and name in _MAY_BE_ZERO):
             raise UserError(f"{where}: --{name} is {value}; expected a finite number above 0.")
+        if isinstance(value, (int, float)) and not abs(value) < MAX_NUMBER:
+            raise UserError(f"{where}: --{name} is {value}; expected a number below 2^63.")
 
 
 def missing_digests_note(records):

@@ -236,7 +236,7 @@ def format_error(sem):
 
 def to_markdown(table):
     """Returns a `Table` as Markdown."""
-    header, *rows = [map(printing.markdown, row) for row in [table.columns, *table.rows]]
+    header, *rows = [list(map(printing.markdown, row)) for row in [table.columns, *table.rows]]
     rows = [header, ["---"] * len(table.columns), *rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"## {printing.markdown(table.heading)}\n\n{lines}" if table.heading else lines

@@ -64,7 +64,12 @@ class AblationResultsTest(tf.test.TestCase):
         changes += [{"spans": others}, {"spans": 5}]
         changes += [{"all": "x"}, {"all": []}, {"none": None}, {"majority": "x"}, {"task": ["a"]}]
         changes += [{"num_layers": 10**9}, {"num_layers": None}, {"score": 1}]
-        changes += [{"num_layers": 0, "spans": []}, {"all": math.nan}, {"none": math.inf}]
+        changes += [
+            {"num_layers": 0, "spans": []},
+            {"all": math.nan},
+            {"none": math.inf},
+            {"all": 1e308},
+        ]
         for broken in ({"task": "CoLA"}, *({**ABLATION_FILE, **change} for change in changes)):
             with self.assertRaisesRegex(UserError, "is no ablation.json"):
                 ablation_results.read([self.write(broken)])

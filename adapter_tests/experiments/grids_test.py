@@ -1,6 +1,7 @@
 """Tests of grids.py against trials listed by hand."""
 
 import json
+import math
 import os
 
 import tensorflow.compat.v1 as tf
@@ -96,6 +97,9 @@ class TrialsTest(tf.test.TestCase):
             ({"random_seed": [2**63]}, "random_seed: expected numbers of up to 18 digits"),
             ({"learning_rate": [-(2.0**63)]}, "learning_rate: expected numbers of up to 18 digits"),
             ({"learning_rate": "1e19"}, "learning_rate: expected numbers of up to 18 digits"),
+            ({"adapter_size": 1e308}, "expected numbers of up to 18 digits; found 1e.308.$"),
+            ({"adapter_size": 10**300}, "expected numbers of up to 18 digits; found 1(0{19}).$"),
+            ({"adapter_size": math.nan}, "expected numbers of up to 18 digits; found nan.$"),
             ({"output_dir": "here"}, "the sweep sets each trial"),
             ({"overwrite_output_dir": True}, "the sweep sets"),
             ({"do_eval": False}, "do_eval: every trial trains and evaluates; found False"),

@@ -91,6 +91,7 @@ class SearchResultsTest(tf.test.TestCase):
             {"score": 10**400},
             {"score": math.nan},
             {"seconds": math.inf},
+            {"seconds": 1e308},
             {"settings": {**TRIALS[0]["settings"], "conv_dropout": math.nan}},
             {"number": "0"},
             {"seconds": None},
