@@ -64,7 +64,7 @@ class ExportModelTest(tf.test.TestCase):
         self.assertTrue(signatures)
 
     def test_name_of_the_berts_folder_is_no_pattern(self):
-        folder, bert = self.save("mrpc"), os.path.join(self.root, "b[e]\\rt")
+        folder, bert = self.save("mrpc"), os.path.join(self.root, "x[e]\\rt")
         shutil.copytree(self.bert, bert)
         prefix = os.path.join(bert, "bert_model.ckpt")
         self.run_it("--adapters=" + folder, "--init_checkpoint=" + prefix)

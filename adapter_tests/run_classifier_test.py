@@ -97,18 +97,14 @@ class ScriptTest(ScriptTestCase):
         self.assertAllClose(float(first["eval_loss"]), losses.mean(), rtol=1e-4)
 
     def test_name_of_the_berts_folder_is_no_pattern(self):
-        results = []
-        for name in ("bert", "b[e]\\rt"):  # As a pattern, the second is the first.
-            bert = tiny.write_bert(os.path.join(self.folder, name))
-            if not results:  # Other weights, which must not be read for the second folder.
-                tiny.write_bert(bert, initializer_range=0.4)
-            flags = ["--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt")]
-            output_dir = os.path.join(self.folder, str(len(results)))
-            self.succeed(*flags, "--tuning=head", output_dir=output_dir)
-            results.append(read(os.path.join(output_dir, "eval_results.txt")))
-        self.succeed("--tuning=head")
-        self.assertEqual(results[1], read(self.path("eval_results.txt")))
-        self.assertNotEqual(*results)
+        bert = tiny.write_bert(os.path.join(self.folder, "b[e]\\rt"))
+        flag = "--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt")
+        plain = os.path.join(self.folder, "plain")
+        self.succeed("--tuning=head", output_dir=plain)
+        self.succeed("--tuning=head", flag)
+        self.assertEqual(
+            read(os.path.join(plain, "eval_results.txt")), read(self.path("eval_results.txt"))
+        )
 
     def test_custom_task_trains_evaluates_and_predicts(self):
         folder = os.path.join(self.folder, "mails")

@@ -62,9 +62,8 @@ def prepare(packages=None):
     packages = TRAINING if packages is None else packages
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
-        command = getattr(
-            sys, "orig_argv", [sys.executable, *sys.argv]
-        )  # Python 3.10 has the first.
+        # From Python 3.10 with the interpreter's options.
+        command = getattr(sys, "orig_argv", [sys.executable, *sys.argv])
         os.execv(sys.executable, command)
     missing = missing_packages(packages)
     if not missing:
