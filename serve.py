@@ -36,7 +36,7 @@ from adapter_bert.training.config import PretrainedConfig
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # To close connections after the last answer.
 _MIN_REQUESTS_BYTES = 64 << 20  # Memory for requests and their answers.
-_MAX_UNSENT_BYTES = 512 << 20  # Answers that wait for slow clients.
+_MAX_UNSENT_BYTES = 256 << 20  # Answers that wait for slow clients.
 # Memory of a waiting row: its ids, or its part of a body, whose parsed JSON takes most.
 _ROW_BYTES = 160 << 10
 

@@ -11,7 +11,7 @@ import json
 import math
 import socket
 import urllib.parse
-from typing import Callable
+from typing import Any, Callable
 
 import uvicorn
 from uvicorn.protocols.http import httptools_impl
@@ -248,9 +248,8 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
 
     def _limit_unsent_bytes(self):
         """Disconnects clients, the slowest first, while too many bytes wait for all of them."""
-        slow = sorted(
-            (c for c in self.connections if c.flow.write_paused), key=lambda c: c._read_by
-        )
+        connections: Any = self.connections  # All are of this class.
+        slow = sorted((c for c in connections if c.flow.write_paused), key=lambda c: c._read_by)
         sizes = [c.transport.get_write_buffer_size() for c in slow]
         for index, other in enumerate(slow):
             if sum(sizes[index:]) > self.max_unsent_bytes and other is not self:

@@ -44,10 +44,10 @@ def _paths(max_instances: int) -> Dict[str, Any]:
             "put": _operation(
                 "Adds or replaces a task",
                 {200: _SUMMARY, 201: _SUMMARY},
-                (408, 413, 507),
+                (408, 413, 504, 507),
                 _CHANGE,
             ),
-            "delete": _operation("Removes a task", {200: _VERSION}, (404,)),
+            "delete": _operation("Removes a task", {200: _VERSION}, (404, 504)),
         },
         "/v1/models/{task}/metadata": {
             "parameters": [_TASK],
@@ -135,7 +135,7 @@ _CHANGE = {
     _JSON: {"schema": _object({"adapter": {"type": "string"}})},
     "multipart/form-data": {"schema": _object(dict.fromkeys(task_adapter.FILES, _FILE))},
 }
-_COMMON_ERRORS = (400, 401, 403, 405, 431, 500, 503)
+_COMMON_ERRORS = (400, 401, 403, 405, 415, 431, 500, 503)
 _PREDICTION_ERRORS = (404, 408, 413, 504)
 _ERROR = _object({"error": {"type": "string"}})
 _STATE = _object({"status": {"enum": ["alive", "ready"]}})

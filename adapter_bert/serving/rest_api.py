@@ -72,6 +72,7 @@ _OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")
 _UNEXPECTED = "internal error; see the server's log"
 _MAX_CHANGE_BYTES = 64 << 10  # For a change without an upload.
 _MAX_CHANGES = 32  # Further ones at the same time get status 503.
+_MAX_SHARED = 16  # Answers that are kept for all clients.
 _MIN_UPLOAD_RATE = 125_000  # Bytes per second: 1 Mbit/s.
 _MAX_LABELS = 100_000  # Of all instances of a request together: an answer of about 3 MB.
 
@@ -155,7 +156,7 @@ class RestApi:
         with open(_PAGE, encoding="utf-8") as reader:
             self._page_text = reader.read()
         self._queue = admission.Queue(limits.max_queue_rows, limits.answer_seconds)
-        self._listed: Tuple[List[registry.ServedTask], bytes] = [], _dump_json({"models": []})
+        self._shared: Dict[str, Tuple[Any, bytes]] = {}
         self._changes = threading.Semaphore(_MAX_CHANGES)
         self._readers = admission.Readers(self._queue.count_work)
         self._metrics = prometheus.Metrics(
@@ -293,11 +294,25 @@ class RestApi:
 
     async def models(self, request: Request) -> Response:
         """Lists all tasks."""
-        tasks = self._tasks.current()
-        if self._listed[0] != tasks:  # Thousands of tasks have megabytes: kept for all clients.
-            models = [{"name": task.name, **_summary(task)} for task in tasks]
-            self._listed = tasks, _dump_json({"models": models})
-        return Response(self._listed[1], media_type="application/json")
+
+        def build(tasks):
+            return {"models": [{"name": task.name, **_summary(task)} for task in tasks]}
+
+        return self._shared_response("", self._tasks.current(), build)
+
+    def _shared_response(self, name: str, tasks: Any, build: Callable) -> Response:
+        """Returns an answer, of megabytes perhaps, built once for all clients until tasks change.
+
+        Args:
+          name: under which it is kept.
+          tasks: `registry.ServedTask`, or several.
+          build: function of the tasks that returns a JSON value.
+        """
+        if self._shared.get(name, (None,))[0] != tasks:
+            if len(self._shared) >= _MAX_SHARED:
+                self._shared.clear()
+            self._shared[name] = tasks, _dump_json(build(tasks))
+        return Response(self._shared[name][1], media_type="application/json")
 
     async def model(self, request: Request) -> Response:
         """Calls `status`, `put` or `delete`, by the request's method."""
@@ -314,14 +329,18 @@ class RestApi:
 
     async def metadata(self, request: Request) -> Response:
         """Returns a task's metadata."""
+
+        def build(task):
+            spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
+            metadata = {
+                **_summary(task),
+                "precision": self._precision,
+                "signature_def": _signature(task),
+            }
+            return {"model_spec": spec, "metadata": metadata}
+
         task = self._tasks.get(request.path_params["task"])
-        spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
-        metadata = {
-            **_summary(task),
-            "precision": self._precision,
-            "signature_def": _signature(task),
-        }
-        return _json_response({"model_spec": spec, "metadata": metadata})
+        return self._shared_response(task.name, task, build)
 
     async def predict(self, request: Request) -> Response:
         """Predicts instances of one task."""

@@ -482,16 +482,24 @@ class DescriptionsTest(RestApiTestCase):
         self.assertEqual(sms["labels"], ["ham", "spam"])
         self.assertEqual(sms["kind"], "classification")
 
-    def test_list_of_models_is_built_once_for_each_change(self):
+    def test_descriptions_are_built_once_for_each_change(self):
         client = self.client()
-        with mock.patch.object(rest_api, "_summary", wraps=rest_api._summary) as summaries:
-            texts = {client.get("/v1/models").text for _ in range(3)}
-            self.assertEqual((len(texts), summaries.call_count), (1, len(served.TASKS)))
+        for path, count in (("", len(served.TASKS)), ("/sms/metadata", 1), ("/squad/metadata", 1)):
+            with mock.patch.object(rest_api, "_summary", wraps=rest_api._summary) as summaries:
+                texts = {client.get("/v1/models" + path).text for _ in range(3)}
+                self.assertEqual((len(texts), summaries.call_count), (1, count))
         client.put("/v1/models/sms", json={"adapter": "sms/adapter"})
         client.delete("/v1/models/topics")
         found = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
         self.assertEqual(set(found), set(served.TASKS) - {"topics"})
         self.assertEqual(found["sms"]["version"], "2")
+        spec = client.get("/v1/models/sms/metadata").json()["model_spec"]
+        self.assertEqual(spec["version"], "2")
+        self.assert_error(client.get("/v1/models/topics/metadata"), 404)
+        with mock.patch.object(rest_api, "_MAX_SHARED", 2):
+            for name in ("stars", "sets", "squad", "stars"):
+                spec = client.get(f"/v1/models/{name}/metadata").json()["model_spec"]
+                self.assertEqual(spec["name"], name)
 
     def test_non_finite_scores_become_null(self):
         made = served.other("sms")
