@@ -8,12 +8,12 @@ import ctypes
 import logging
 import math
 import os
-import posixpath
 import sys
 import threading
 from typing import Iterator, Tuple
 
 from adapter_bert.common.errors import UserError
+from adapter_bert.serving import control_groups
 
 try:
     import resource
@@ -22,6 +22,7 @@ except ImportError:  # Windows has no such limit.
 
 _IMPORTS = 220 << 20  # Address space of NumPy, ONNX Runtime and the other packages.
 _STACK_BYTES = 8 << 20  # Address space of a thread.
+_OLD_LIMIT = ("memory.limit_in_bytes",)
 _MAX_ARENAS_OPTION = -8  # M_ARENA_MAX of mallopt.
 
 
@@ -51,9 +52,10 @@ def free() -> Tuple[float, str]:
     if not status:
         return math.inf, "unknown"
     stacks = _STACK_BYTES * (12 + (os.cpu_count() or 1))  # Of the threads that will start.
+    group = min((most for [most] in control_groups.limits("memory", _OLD_LIMIT)), default=math.inf)
     return min(
         (_address_space() - status["VmSize"] - stacks, "ulimit -v"),
-        (min(_cgroup_limits(), default=math.inf) - status["VmRSS"], "the container's limit"),
+        (group - status["VmRSS"], "the container's limit"),
         (_sizes("/proc/meminfo").get("MemAvailable", math.inf), "the machine's memory"),
     )
 
@@ -102,31 +104,5 @@ def _address_space() -> float:
 
 def _sizes(path: str) -> "dict[str, int]":
     """Returns a dict from names to bytes of a file of Linux with lines such as `VmRSS: 12 kB`."""
-    lines = (line.split() for line in _lines(path))
+    lines = map(str.split, control_groups.read(path).splitlines())
     return {words[0][:-1]: int(words[1]) << 10 for words in lines if words[2:] == ["kB"]}
-
-
-def _cgroup_limits() -> Iterator[int]:
-    """Yields the limits in bytes of the process's control groups, of both versions of Linux."""
-    for line in _lines("/proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        root, name = "/sys/fs/cgroup", "memory.max"
-        if controllers:
-            root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        if not controllers or "memory" in controllers.split(","):
-            while True:  # Also without the path, which a container may not see.
-                for text in _lines(posixpath.join(root, path.strip("/"), name)):
-                    if text.isdecimal():  # Not "max".
-                        yield int(text)
-                if path in ("/", ""):
-                    break
-                path = posixpath.dirname(path)
-
-
-def _lines(path: str) -> "list[str]":
-    """Returns the lines of a file, or [] if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as reader:
-            return reader.read().splitlines()
-    except OSError:
-        return []

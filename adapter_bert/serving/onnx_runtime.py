@@ -5,13 +5,16 @@ Since 1.29 its import starts a thread that sends usage data to Microsoft, writes
 """
 
 import os
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # Read by the import.
 import onnxruntime
 
+from adapter_bert.serving import control_groups
+
+_QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
@@ -53,31 +56,6 @@ def cpu_limit(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -
     limits = [count]
     if hasattr(os, "sched_getaffinity"):  # Linux has it.
         limits.append(len(os.sched_getaffinity(0)))
-    limits += [max(1, int(quota)) for quota in _quotas(groups, root)]
+    for quota, period in control_groups.limits("cpu", _QUOTA, groups, root):
+        limits.append(max(1, quota // period))
     return min(limits) if min(limits) < count else None
-
-
-def _quotas(groups: str, root: str) -> Iterator[float]:
-    """Yields the processors that a process's groups and the groups above them may use."""
-    for line in _read(groups).splitlines():
-        _, controllers, group = line.split(":", 2)
-        if not controllers:  # Version 2.
-            top, names = root, ["cpu.max"]
-        elif "cpu" in controllers.split(","):
-            top, names = f"{root}/cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-        else:
-            continue
-        parts = group.rstrip("/").split("/")  # Of the host's path, in some containers.
-        for end in range(len(parts)):
-            folder = "/".join([top, *parts[1 : end + 1]])
-            numbers = " ".join(_read(f"{folder}/{name}") for name in names).split()
-            if len(numbers) == 2 and numbers[0] not in ("max", "-1"):
-                yield int(numbers[0]) / int(numbers[1])
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as reader:
-            return reader.read()
-    except OSError:
-        return ""

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.serving import memory
+from adapter_bert.serving import control_groups, memory
 
 pytest.importorskip("resource", reason="Windows has no limits of a process")
 import resource
@@ -22,7 +22,9 @@ class MemoryTest(tf.test.TestCase):
         """Returns `memory.free()` on a machine with these files and 2 processors."""
         defaults = {"/proc/self/status": STATUS, "/proc/meminfo": MACHINE}
         contents = {**defaults, **files}
-        with mock.patch.object(memory, "_lines", lambda path: contents.get(path, [])):
+        with mock.patch.object(
+            control_groups, "read", lambda path: "\n".join(contents.get(path, []))
+        ):
             limits = mock.patch.object(resource, "getrlimit", return_value=(address_space, -1))
             with limits, mock.patch("os.cpu_count", return_value=2):
                 return memory.free()

@@ -1,0 +1,41 @@
+"""Limits of this process's control groups on Linux, such as those of its container."""
+
+from typing import Iterator, List, Sequence
+
+
+def limits(
+    controller: str,
+    old_names: Sequence[str],
+    groups: str = "/proc/self/cgroup",
+    root: str = "/sys/fs/cgroup",
+) -> Iterator[List[int]]:
+    """Yields the numbers of each limit on the process's groups and the groups above them.
+
+    Args:
+      controller: such as "memory".
+      old_names: the files of the limit in version 1; version 2 has `controller`.max.
+      groups, root: the list of the process's groups, and the folder of all groups.
+    """
+    for line in read(groups).splitlines():
+        _, controllers, group = line.split(":", 2)
+        if not controllers:  # Version 2.
+            top, names = root, [f"{controller}.max"]
+        elif controller in controllers.split(","):
+            top, names = f"{root}/{controller}", list(old_names)
+        else:
+            continue
+        parts = group.rstrip("/").split("/")  # Of the host's path, in some containers.
+        for end in range(len(parts)):
+            folder = "/".join([top, *parts[1 : end + 1]])
+            words = " ".join(read(f"{folder}/{name}") for name in names).split()
+            if words and all(word.isdecimal() for word in words):  # Not "max" or -1.
+                yield list(map(int, words))
+
+
+def read(path: str) -> str:
+    """Returns the text of a file, "" if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as reader:
+            return reader.read()
+    except OSError:
+        return ""
