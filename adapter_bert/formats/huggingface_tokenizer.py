@@ -1,6 +1,7 @@
 """The tokenizer of a HuggingFace BERT: vocab.txt or tokenizer.json, and the files beside them."""
 
 import os
+import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import tokenization
@@ -9,7 +10,16 @@ from adapter_bert.common.errors import UserError
 
 VOCABULARY, CONFIG, _TOKENIZER = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
 _ADDED, _SPECIAL = "added_tokens.json", "special_tokens_map.json"
-_STANDARD_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# Fields of tokenizer_config.json and special_tokens_map.json, and BERT's tokens.
+_SPECIAL_TOKENS = {
+    f"{token[1:-1].lower()}_token": token
+    for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+}
+# Tokenizers like BERT's; the last two are those of any tokenizer.json.
+_CLASSES = re.compile(
+    "((Distil|Mobile|Squeeze|Conv)?Bert|Electra)Tokenizer(Fast)?|PreTrainedTokenizerFast"
+    "|TokenizersBackend"
+)
 _MAX_BYTES = tokenization.MAX_VOCAB_BYTES
 
 # What tokenizer.json says for BERT's tokenizer. Old files lack the type of the model.
@@ -96,9 +106,14 @@ def _parse(folder: str, contents: Dict[str, Any], vocab_size: int) -> Tokenizer:
     else:
         path, vocab = paths[_TOKENIZER], fast_vocab
     tokenization.check_vocab_size(vocab, vocab_size, path)
+    for name in (CONFIG, _SPECIAL):
+        for field, expected in _SPECIAL_TOKENS.items():
+            token = _content(contents[name].get(field) or expected)
+            if token != expected:
+                raise UserError(f"{paths[name]}: {field} is {token!r}; expected {expected!r}.")
     basic = tokenization.BasicTokenizer(lower_case is not False)
     for name, token, added_index in _added_tokens(contents):
-        is_whole = token in _STANDARD_TOKENS or basic.tokenize(token) == [token]
+        is_whole = token in _SPECIAL_TOKENS.values() or basic.tokenize(token) == [token]
         if not is_whole or token not in vocab or added_index not in (None, vocab[token]):
             raise UserError(
                 f"{paths[name]}: BERT's tokenizer takes the added token {token!r} apart; remove it"
@@ -136,13 +151,22 @@ def _added_tokens(contents: Dict[str, Any]) -> Iterator[Tuple[str, str, Optional
         for field in ("additional_special_tokens", "extra_special_tokens"):
             extra = contents[name].get(field) or []
             for entry in extra.values() if isinstance(extra, dict) else extra:
-                yield name, entry["content"] if isinstance(entry, dict) else entry, None
+                yield name, _content(entry), None
+        for field in ("bos_token", "eos_token"):
+            if contents[name].get(field):
+                yield name, _content(contents[name][field]), None
+
+
+def _content(token: Any) -> Any:
+    """Returns the text of a token, which may be an object."""
+    return token["content"] if isinstance(token, dict) else token
 
 
 def _lower_case_of(path: str, fields: Dict[str, Any]) -> Optional[bool]:
     """Returns whether the tokenizer lower-cases, or None; raises UserError if it is not BERT's."""
-    if fields.get("tokenizer_class") == "BertJapaneseTokenizer":
-        raise UserError(f"{path}: BertJapaneseTokenizer is not supported, only BERT's tokenizer.")
+    name = fields.get("tokenizer_class") or "BertTokenizer"
+    if not _CLASSES.fullmatch(name):
+        raise UserError(f"{path}: {name} is not supported, only BERT's tokenizer.")
     lower_case, strip_accents = fields.get("do_lower_case", True), fields.get("strip_accents")
     if strip_accents is not None and strip_accents is not lower_case:
         raise UserError(

@@ -8,6 +8,7 @@ import collections
 import itertools
 import os
 import re
+from decimal import Decimal
 from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
@@ -30,10 +31,10 @@ _SPLIT_SEED = 0
 # Marks of rows without a label, in lower case; rows with SNLI's are skipped.
 _NO_MAJORITY = "-"
 _MARKS = {
-    *("", "-1", "-1.0", "?", "_", _NO_MAJORITY, "--", "\u2013", "\u2014", "nan", "na", "n/a"),
-    *("<na>", "#n/a", "null", "unlabeled", "unlabelled"),
+    *("", "?", "_", _NO_MAJORITY, "--", "\u2013", "\u2014", "\u22121", "[]", "\\n"),
+    *("nan", "na", "n/a", "n.a.", "<na>", "#n/a", "null", "unlabeled", "unlabelled"),
 }
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,3})?", re.IGNORECASE)
 
 
 class Layout(NamedTuple):
@@ -504,7 +505,8 @@ class TableProcessor(SplitProcessor):
 
 
 def _is_mark(label: str) -> bool:
-    return label.lower() in _MARKS or label == "None"  # "none" may be a class.
+    # "none" may be a class.
+    return label.lower() in _MARKS or label == "None" or _number(label) == -1
 
 
 def _marks_among(labels: Collection[str]) -> Set[str]:
@@ -512,21 +514,21 @@ def _marks_among(labels: Collection[str]) -> Set[str]:
     marks = set(filter(_is_mark, labels))
     if "+" in labels:
         marks.discard(_NO_MAJORITY)
-    numbers = set(map(_number, labels))
-    if numbers == {-1, 1} or any(isinstance(n, float) and n < -1 for n in numbers):
-        return set()
+    numbers = {n for n in map(_number, labels) if isinstance(n, Decimal)}
+    if numbers == {-1, 1} or min(numbers, default=0) < -1:
+        marks = {mark for mark in marks if _number(mark) != -1}
     return marks
 
 
 def in_order(labels: Collection[str]) -> List[str]:
     """Returns labels in the order of their ids: numeric if all are numbers."""
-    are_numbers = all(isinstance(_number(label), float) for label in labels)
+    are_numbers = all(isinstance(_number(label), Decimal) for label in labels)
     return sorted(labels, key=_number if are_numbers else None)
 
 
-def _number(label: str) -> Union[str, float]:
+def _number(label: str) -> Union[str, Decimal]:
     """Returns a label as a number if it is one."""
-    return float(label) if _NUMBER.fullmatch(label) else label
+    return Decimal(label) if _NUMBER.fullmatch(label) else label
 
 
 def names_in(label: Any) -> Tuple[str, ...]:

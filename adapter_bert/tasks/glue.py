@@ -28,6 +28,7 @@ _HUB_NAMES = {
     "id": "idx",
     **dict.fromkeys(("Quality", "is_duplicate", "score", "gold_label"), "label"),
 }
+_GLUE_ONLY = set(_HUB_NAMES) - set(_HUB_NAMES.values())
 
 
 class Split(NamedTuple):
@@ -343,9 +344,10 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
     if not data_dir:
         raise UserError(f"--data_dir is required: the folder with {split.file}.")
     path = split.path(data_dir, task.language)
-    rows = table_readers.read_rows(path)
-    if rows and rows[0] and ("idx" in rows[0] or rows[0][0].startswith('"')):
-        # The Hub's table, as pandas writes it; GLUE's quotes are ordinary characters.
+    rows = table_readers.read_rows(path, has_header=not split.columns)
+    header = [name.strip(' "') for name in rows[0]] if rows else []
+    if _indices(header, split.text_a) and not _GLUE_ONLY & set(header):
+        # The Hub's table, as pandas may write it; in GLUE's, quotes are ordinary characters.
         rows = [
             row.fields for row in table_readers.parse_tabs(table_readers.read_lines(path), path)
         ]
@@ -422,10 +424,11 @@ def _check_layout(
         logging.info("%s: skipped %d rows with too few columns.", path, len(short))
     if len(rows) - len(short) <= num_headers:
         raise UserError(f"{path}: found only a header, expected rows of data.")
-    if num_headers and len(rows[1]) > len(rows[0]):
+    wide = [index for index, row in enumerate(rows) if num_headers and len(row) > len(rows[0])]
+    if wide:
         raise UserError(
-            f"{path}, line 2: found {len(rows[1])} columns, expected {len(rows[0])}, as in the"
-            " header."
+            f"{path}, line {wide[0] + 1}: found {len(rows[wide[0]])} columns, expected"
+            f" {len(rows[0])}, as in the header."
         )
     if num_headers and rows[0] in rows[1:]:
         line = rows.index(rows[0], 1) + 1

@@ -137,8 +137,9 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
         data = text.encode("utf-8")
         if encoding != "UTF-8":
             logging.info("%s is not UTF-8: reading it as %s.", path, encoding)
-    lines = _check_lines(_decode_lines(data, path), path)
-    if path.endswith(".jsonl") and has_header:
+    is_json = path.endswith(".jsonl") and has_header
+    lines = _check_lines(_decode_lines(data, path, has_header and not is_json), path)
+    if is_json:
         columns, rows = _parse_objects(lines, path)
     elif has_header:
         parsed = _parse_commas(lines, path) if path.endswith(".csv") else parse_tabs(lines, path)
@@ -349,7 +350,9 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
     ]
 
 
-def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
+def read_rows(
+    path: str, quotechar: Optional[str] = None, has_header: bool = False
+) -> List[List[str]]:
     r"""Returns the rows of a tab-separated UTF-8 file, local or remote.
 
     Only \n and \r\n end a line, as U+2028 and the like occur within texts. Byte order marks at the
@@ -359,6 +362,7 @@ def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
       path: of the file.
       quotechar: None, as in GLUE: quotes are ordinary characters. Otherwise a character that
         encloses fields, by the rules of Python's csv module.
+      has_header: whether the first line names the columns. Then a later mark is refused.
 
     Returns:
       A list of rows, each a list of str; a blank line is an empty list.
@@ -366,7 +370,7 @@ def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
     Raises:
       UserError: the file is missing, unreadable, not UTF-8 or (with a quotechar) not CSV.
     """
-    lines = _decode_lines(_read_bytes(path), path)
+    lines = _decode_lines(_read_bytes(path), path, has_header)
     if quotechar is None:
         return [row.fields for row in _split_tabs(lines)]
     return [row.fields for row in _parse_csv(lines, path, delimiter="\t", quotechar=quotechar)]
@@ -393,8 +397,12 @@ def _read_bytes(path: str) -> bytes:
     return data
 
 
-def _decode_lines(data: bytes, path: str) -> Iterator[str]:
-    """Yields the lines of UTF-8 bytes with their line ends, without byte order marks."""
+def _decode_lines(data: bytes, path: str, has_header: bool = False) -> Iterator[str]:
+    """Yields the lines of UTF-8 bytes with their line ends, without byte order marks.
+
+    Raises:
+      UserError: the bytes are not UTF-8; or with a header, a later line begins with a mark.
+    """
     # UTF-16 without a byte order mark: ASCII text in it is valid UTF-8, but has a NUL in its first
     # two bytes.
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]:
@@ -402,6 +410,11 @@ def _decode_lines(data: bytes, path: str) -> Iterator[str]:
     if b"\n" not in data:  # Lines may end in \r, as on old Macs.
         data = data.replace(b"\r", b"\n")
     for number, line in enumerate(io.BytesIO(data), start=1):
+        if has_header and number > 1 and line.startswith(codecs.BOM_UTF8):
+            raise UserError(
+                f"{path}, line {number}: found a byte order mark, as at the start of another file;"
+                " join files without their headers and marks."
+            )
         try:
             yield line.decode("utf-8").lstrip("\ufeff")  # Joined files have several marks.
         except UnicodeDecodeError as error:

@@ -117,6 +117,19 @@ class ReadTest(TokenizerTestCase):
             ["tokenizer.json", "normalizer.type"], TEXT, tokenizer={**FAST, "normalizer": None}
         )
         self.refuse(["files are damaged"], tokenizer={"model": 3})
+        for name, fields in (
+            ("tokenizer_config", {"cls_token": "<s>"}),
+            ("tokenizer_config", {"unk_token": {"content": "<unk>", **SPECIAL}}),
+            ("tokenizer_config", {"tokenizer_class": "XLMRobertaTokenizer"}),
+            ("tokenizer_config", {"tokenizer_class": "BertweetTokenizer"}),
+            ("special_tokens_map", {"sep_token": "</s>"}),
+            ("special_tokens_map", {"bos_token": "[BOS]"}),
+        ):
+            self.refuse(
+                [f"{name}.json: ", *fields.get("tokenizer_class", "").split()],
+                TEXT,
+                **{name: fields},
+            )
 
     def test_contradictions_are_refused(self):
         vocab = {token: index for index, token in enumerate(reversed(TOKENS))}

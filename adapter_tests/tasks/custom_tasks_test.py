@@ -171,10 +171,14 @@ class TableProcessorTest(FileTestCase):
             (("pos", "neg", "null"), "null"),
             (("pos", "neg", "None"), "None"),
             (("pos", "neg", "\u2014"), "\u2014"),
+            (("pos", "neg", "-1.00"), "-1.00"),
+            (("pos", "neg", "\\N"), "\\N"),
+            (("-2", "-1", "0", "1", "2", "?"), "?"),
+            (("-1", "1", "nan"), "nan"),
         ):
             path = self.write_labels(*labels)
             line, count = labels.index(mark) + 2, labels.count(mark)
-            parts = [f"{path}, line {line}: the label '{mark}', of {count} rows", "without a label"]
+            parts = [f"{path}, line {line}: the label {mark!r}, of {count} rows", "without a label"]
             self.assert_refused(parts, self.processor, layout)
             processor = custom_tasks.TableProcessor(layout, self.folder, described=[mark])
             self.assertIn(mark, processor.get_labels())
@@ -218,7 +222,8 @@ class TableProcessorTest(FileTestCase):
             ("0", "1", "2", "10", "11"),
             ("-2", "-1", "0.5", "3"),
             ("1", "10", "2", "n2"),
-            ("1e1", "2"),
+            (".5", "2", "1e1"),
+            ("5", "98765432109876543210", "98765432109876543211"),
         ):
             self.write_labels(*labels[::-1])
             self.assertEqual(self.processor(layout).get_labels(), list(labels))

@@ -433,6 +433,14 @@ class RefusedRowsTest(FileTestCase):
                 *(glue.MrpcProcessor, "test", "test.tsv", "index\tone\ttwo\n0\ta\tb\n"),
             ),
             (
+                [", line 3: found 3 columns, expected 2"],
+                *(sst2, "train", "train.tsv", "sentence\tlabel\na\t1\n1\ta\tfine\n"),
+            ),
+            (
+                [", line 3: found a byte order mark"],
+                *(sst2, "test", "test.tsv", "index\tsentence\n0\ta\n\ufeffsentence\tidx\nb\t0\n"),
+            ),
+            (
                 [", line 1: found the columns 'sentence', 'sentence'"],
                 *(sst2, "test", "test.tsv", "sentence\tsentence\na\tb\n"),
             ),
@@ -474,6 +482,13 @@ class RefusedRowsTest(FileTestCase):
             ("sst-2", "test", "test", "sentence\tlabel\tidx\na fine day\t-1\t0\n", "a fine day"),
             ("sst-2", "dev", "dev", "idx\tsentence\tlabel\n0\ta fine day\t1\n", "a fine day||1"),
             ("cola", "train", "train", "sentence\tlabel\tidx\nA b.\t1\t0\nB a.\t0\t1\n", "A b.||1"),
+            # As pandas writes it, without the Hub's index and with one of its own.
+            ("sst-2", "train", "train", 'sentence\tlabel\n"a ""b"""\t1\n', 'a "b"||1'),
+            (
+                *("rte", "dev", "dev"),
+                '\tsentence1\tsentence2\tlabel\n0\t"a ""b"""\tc\tentailment\n',
+                'a "b"|c|entailment',
+            ),
             ("cola", "dev", "dev", "source\tlabel\tmark\tsentence\ngj04\t1\t\tA\n", "A||1"),
             ("cola", "test", "test", "sentence\tlabel\tidx\nA b.\t-1\t0\n", "A b."),
             ("mrpc", "train", "train", "sentence1\tsentence2\tlabel\tidx\na\tb\t1\t0\n", "a|b|1"),
