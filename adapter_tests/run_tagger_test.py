@@ -502,6 +502,45 @@ class TaskTest(tf.test.TestCase):
             task, _, _ = self.load(*flags, train=content, output_dir=folder)
             self.assertEqual((task.labels, task.score), (("B", "I", "O"), score))
 
+    def test_spans_of_files_without_o_are_scored_like_seqeval(self):
+        for gold, predicted in (
+            ("B-NP I-NP B-VP B-NP", "B-NP B-NP B-VP B-NP"),
+            ("B_NP I_NP I_NP B_PP", "B_NP I_NP B_VP B_PP"),
+            ("B I B I I B", "B I B I B B"),
+            ("B E S B M E", "S S S B M E"),
+        ):
+            gold, predicted = gold.split(), predicted.split()
+            content = "".join(f"w{tag}\t{tag}\n" for tag in gold)
+            task, splits, _ = self.load(train=content, dev=content)
+            self.assertEqual((task.labels[0], task.score), ("O", "f1"))
+            self.assertTrue(tag_schemes.mark_chunks(task.labels))  # So a server answers entities.
+            iob2 = [tag_schemes.to_iob2(predicted)]
+            found = tagging_task.scores(splits["dev"].tags, iob2, True)["f1"]
+            expected = [
+                [[tag.replace("_", "-").replace("M", "I") for tag in tags]]
+                for tags in (gold, predicted)
+            ]
+            self.assertAllClose(found, seqeval_metrics.f1_score(*expected))
+            self.assertBetween(found, 0.2, 0.8)
+        task, _, _ = self.load(train="a\tN\nb\tV\nc\tB\n")
+        self.assertEqual(task.score, "accuracy")
+
+    def test_dev_is_written_in_the_scheme_of_train(self):
+        long = [tag_schemes.Chunk("X", 0, 3)]
+        for train, dev, given, expected in (
+            ("B-X M-X E-X O S-X", "B-X E-X O S-X", (), "B-X M-X E-X"),
+            ("B_X M_X E_X O W_X", "O O O O", (), "B_X M_X E_X"),
+            ("B_X I_X L_X O", "O O O", ("--tag_scheme=BILOU",), "B_X I_X L_X"),
+            ("B-X I-X E-X O", "B-X I-X I-X O", (), "B-X I-X I-X"),
+            ("B-X M-X E-X O", "B-X I-X E-X O", (), "B-X I-X E-X"),
+        ):
+            files = {
+                name: "".join(f"w\t{tag}\n" for tag in tags.split())
+                for name, tags in (("train", train), ("dev", dev))
+            }
+            _, splits, _ = self.load(*given, **files)
+            self.assertEqual(splits["dev"].notation.tags_of(long, 3), expected.split(), dev)
+
     def test_tag_scheme_is_chosen_by_flag(self):
         content = "a\tB-X\nb\tI-X\nc\tO\nd\tB-X\n"
         task, splits, log = self.load("--tag_scheme=none", train=content)
@@ -521,10 +560,26 @@ class TaskTest(tf.test.TestCase):
                 self.load("--tag_scheme=" + scheme, train=content)
 
     def test_tag_columns_as_words_are_refused(self):
-        for content in ("B-X\ta\nO\tb\n", "O\tI\nB\tsaw\nI\tit\n", "B_X\ta\nO\tb\n"):
+        for content in (
+            "B-X\ta\nO\tb\n",
+            "O\tI\nB\tsaw\nI\tit\n",
+            "B_X\ta\nO\tb\n",
+            "B-PER\tPeter\nI-PER\tBlackburn\n",  # No O.
+            "B\tin\nE\tto\nS\ta\nB\tun\nE\tit\n",
+            "B-PER\tB-NP\nO\tB-VP\n",  # Two columns of tags.
+        ):
             with self.assertRaisesRegex(UserError, "all words are tags, such as .*--token_column"):
                 self.load(train=content)
-        self.load(train="O\tX\nMy\tX\nI\tY\n")
+        for content in (
+            "O\tX\nMy\tX\nI\tY\n",
+            "B\tB-ORG\nL\tI-ORG\nU\tI-ORG\nE\tI-ORG\n",
+            "B\tNOUN\nL\tNOUN\nU\tNOUN\nE\tX\n",
+            "B-52\tB-VEH\nB-1\tO\n",
+            "O\tO\nB\tB\nI\tI\n",
+        ):
+            self.load(train=content)
+        tokens = json.dumps({"tokens": [*"BLUE"], "tags": ["B-X", "I-X", "I-X", "O"]})
+        self.load(train=tokens, name="jsonl")
 
     def test_numbers_are_ordered_by_value(self):
         numbers = [10, 2, -1, 1, 0]

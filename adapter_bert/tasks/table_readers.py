@@ -407,8 +407,8 @@ def _decode_lines(data: bytes, path: str, has_header: bool = False) -> Iterator[
     # two bytes.
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]:
         raise UserError(f"{path}, line 1: the file looks like UTF-16; expected UTF-8.")
-    if b"\n" not in data:  # Lines may end in \r, as on old Macs.
-        data = data.replace(b"\r", b"\n")
+    if b"\n" not in data.rstrip(b"\r\n"):  # Lines may end in \r, as on old Macs; but for the last.
+        data = re.sub(b"\r(?!\n)", b"\n", data)
     for number, line in enumerate(io.BytesIO(data), start=1):
         if has_header and number > 1 and line.startswith(codecs.BOM_UTF8):
             raise UserError(

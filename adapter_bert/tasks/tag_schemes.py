@@ -121,19 +121,22 @@ def to_iob2(tags: Sequence[str]) -> List[str]:
     return IOB2.tags_of(chunks(tags), len(tags))
 
 
-def notation_of(sentences: Sequence[Sequence[str]], scheme: str = "auto") -> Optional[Notation]:
+def notation_of(
+    sentences: Sequence[Sequence[str]], scheme: str = "auto", like: Optional[Notation] = None
+) -> Optional[Notation]:
     """Returns the notation of a file's tags; None if they do not mark chunks.
 
     Tags mark chunks if they are O and others of which at least half are as B-PER or as B_PER; or O
     and others that are all letters, among them B or I. In files without O, as of segmented words,
-    all tags have letters, among them B and E.
+    all tags are as B-NP, some with B; or are B and I; or are letters, among them B, E or B, L, U.
 
     IOB1 and IOB2 are decided by majority: CoNLL-2003's eng.train is IOB1 except for two tags. If
-    several schemes fit, it is IOB2.
+    several schemes fit, it is that of `like`, or else IOB2.
 
     Args:
       sentences: the tags of each sentence.
       scheme: one of `SCHEMES`, "auto", or "none" for tags that do not mark chunks.
+      like: the notation of the training file, if it is known.
     """
     if scheme == "none":
         return None
@@ -141,7 +144,7 @@ def notation_of(sentences: Sequence[Sequence[str]], scheme: str = "auto") -> Opt
     others = tags - {OUTSIDE}
     by_separator = {
         separator: {tag for tag in others if Notation(separator=separator).is_tag(tag)}
-        for separator in ("-", "_", "")
+        for separator in ((like or IOB2).separator, "-", "_", "")
     }
     separator = max(by_separator, key=lambda each: len(by_separator[each]))
     chunk_tags = by_separator[separator]
@@ -149,21 +152,26 @@ def notation_of(sentences: Sequence[Sequence[str]], scheme: str = "auto") -> Opt
     if scheme != "auto":
         return Notation(scheme, separator)
     if OUTSIDE not in tags:
-        is_notation = chunk_tags == others and {"B", "E"} <= letters
+        is_typed = bool(separator) and "B" in letters
+        is_untyped = letters == {"B", "I"} or any(set(each) <= letters for each in ("BE", "BLU"))
+        is_notation = chunk_tags == others and (is_typed or is_untyped)
     elif separator:
         is_notation = 0 < len(others) <= 2 * len(chunk_tags)
     else:
         is_notation = chunk_tags == others and bool(letters & {"B", "I"})
-    return Notation(_scheme_of(sentences, letters), separator) if is_notation else None
+    if not is_notation:
+        return None
+    by_letter = (("BMEWO", "W"), ("BMES", "M"), ("IOBES", "ES"), ("BILOU", "LU"))
+    schemes = [name for name, others in by_letter if set(others) & letters][:1] or ["IOB2", "IOB1"]
+    if like:
+        schemes.insert(0, like.scheme)
+    return Notation(min(schemes, key=lambda each: _errors(sentences, each)), separator)
 
 
-def _scheme_of(sentences: Iterable[Sequence[str]], letters: Collection[str]) -> str:
-    for scheme, others in (("BMEWO", "W"), ("BMES", "M"), ("IOBES", "ES"), ("BILOU", "LU")):
-        if set(others) & set(letters):
-            return scheme
-    errors = {"IOB1": 0, "IOB2": 0}
-    for tags in sentences:
-        for scheme in errors:
-            expected = Notation(scheme).tags_of(chunks(tags), len(tags))
-            errors[scheme] += sum(a[0] != b[0] for a, b in zip(expected, tags))
-    return "IOB1" if errors["IOB1"] < errors["IOB2"] else "IOB2"
+def _errors(sentences: Iterable[Sequence[str]], scheme: str) -> int:
+    """Returns how many tags have another letter in a scheme."""
+    return sum(
+        a[0] != b[0]
+        for tags in sentences
+        for a, b in zip(Notation(scheme).tags_of(chunks(tags), len(tags)), tags)
+    )

@@ -216,6 +216,12 @@ def _fields(line: str, has_tabs: bool) -> List[str]:
 def _read_columns(path: str, numbers: Tuple[int, int], requires_tags: bool) -> TaggedFile:
     raw = list(table_readers.read_lines(path))
     lines = [line.rstrip("\r\n") for line in raw]
+    for number, line in enumerate(lines, start=1):
+        if "\r" in line:
+            raise UserError(
+                f"{path}, line {number}: found a carriage return inside the line; expected lines"
+                " that all end alike."
+            )
     is_word = [_may_be_word(line, path) for line in lines]
     first = next((i for i, line in enumerate(lines) if is_word[i] and line[0] != "#"), None)
     if first is None:

@@ -170,6 +170,7 @@ def load(
                 f" {_shown(labels)}."
             )
         is_chunks = is_chunks and config.tag_scheme != _NO_SPANS
+        train = tagged_files.get("train")
     else:
         why = ", or --adapter, for the task's labels"
         train = tagged_files.get("train") or _read(config, paths, "train", earlier, why)
@@ -181,8 +182,9 @@ def load(
         if set(labels) == set(earlier):
             labels = tuple(earlier)
     scheme = config.tag_scheme
+    like = train and _as_split("train", train, labels, is_chunks, scheme).notation
     splits = {
-        name: _as_split(name, file, labels, is_chunks, scheme)
+        name: _as_split(name, file, labels, is_chunks, scheme, like)
         for name, file in tagged_files.items()
     }
     for name, split in splits.items():
@@ -249,14 +251,34 @@ def _read(config, paths, split, known, why=""):
     (path,) = paths[split]
     word_column, tag_column = (_column(config, name, path) for name in _COLUMN_FLAGS)
     file = tagging_data.read(path, word_column, tag_column, split != "test", known)
+    _check_words(file)
+    return file
+
+
+def _check_words(file: tagging_data.TaggedFile) -> None:
+    """Raises UserError if the words are all chunk tags, and two more signs say that they are tags.
+
+    Alone, a sentence such as B, L, U, E or B-52 is no reason.
+    """
     words = [sentence.words for sentence in file.sentences]
+    word_set = set(itertools.chain.from_iterable(words))
     notation = tag_schemes.notation_of(words)
-    if notation and all(map(notation.is_tag, itertools.chain.from_iterable(words))):
+    if not notation or not all(map(notation.is_tag, word_set)):
+        return
+    of_tags = tag_schemes.notation_of(_tags_of(file))
+    tag_set = {tag for _, tag in tagging_data.tags_at(file.sentences)}
+    tags_are_chunks = of_tags is not None and all(map(of_tags.is_tag, tag_set))
+    signs = (
+        bool(notation.separator),
+        tag_schemes.OUTSIDE in word_set,
+        not tags_are_chunks,
+        not tags_are_chunks and len(tag_set) > len(word_set),
+    )
+    if sum(signs) >= 2:
         raise UserError(
-            f"{path}: all words are tags, such as {tagging_data.shown(words[0][0])}; check"
+            f"{file.path}: all words are tags, such as {tagging_data.shown(min(word_set))}; check"
             " --token_column and --tag_column."
         )
-    return file
 
 
 def _column(config, name, path):
@@ -309,11 +331,11 @@ def _check_notation(file, notation: tag_schemes.Notation, scheme: str) -> None:
             )
 
 
-def _as_split(name, file, labels, is_chunks, scheme):
+def _as_split(name, file, labels, is_chunks, scheme, like=None):
     tags = _tags_of(file)
     separator = "" if "B" in labels else "-"
-    default = tag_schemes.Notation("IOB2" if scheme == "auto" else scheme, separator)
-    notation = is_chunks and tag_schemes.notation_of(tags, scheme) or default
+    default = like or tag_schemes.Notation("IOB2" if scheme == "auto" else scheme, separator)
+    notation = is_chunks and tag_schemes.notation_of(tags, scheme, like) or default
     if bool(notation.separator) != bool(separator):  # Only one of them has types.
         notation = default
     is_tag = notation.is_tag if is_chunks else set(labels).__contains__

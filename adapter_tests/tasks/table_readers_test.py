@@ -44,7 +44,7 @@ class ReadTsvTest(FileTestCase):
         self.assertEqual(self.read(content), [["a"], ["b", "c\ufeffd"]])
 
     def test_carriage_returns_alone_end_lines(self):
-        for content in ("a\tb\rc\td\r", "a\tb\rc\td"):
+        for content in ("a\tb\rc\td\r", "a\tb\rc\td", "a\tb\rc\td\n", "a\tb\rc\td\r\n"):
             self.assertEqual(self.read(content), [["a", "b"], ["c", "d"]])
 
     def test_packed_and_binary_files_are_refused(self):
@@ -225,7 +225,7 @@ class ReadTableTest(FileTestCase):
             ("a.csv", "text,label\na,1\nb,2,3\n", ["line 3", "3 columns", "expected 2"]),
             ("a.csv", 'text,label\na,1\n"b,2\nc,3\n', ["line 3", "not valid CSV"]),
             ("a.csv", 'text,label\n"a" b,1\n', ["line 2", "not valid CSV"]),
-            ("a.csv", "text,label\ra,1\rb,2\n", ["line 1", "carriage return"]),
+            ("a.csv", "text,label\ra,1\nb,2\n", ["line 1", "carriage return"]),
             ("a.csv", 'text,label\r"a\nb",1\r', ["line 1", "carriage return"]),
             ("a.csv", "text,label\na\0,1\n", ["line 2", "NUL"]),
             ("a.tsv", "text\tlabel\na\0\t1\n", ["line 2", "NUL"]),

@@ -100,10 +100,19 @@ class TagSchemesTest(tf.test.TestCase):
             (["B O"], "IOB2"),
             (["B E S", "B M M E"], "BMES"),  # Segmented words.
             (["B-NN E-NN S-VB"], "IOBES-"),
+            (["B I", "B"], "IOB2"),
+            (["B L U", "B I L"], "BILOU"),
+            (["B-NP I-NP B-VP"], "IOB2-"),  # Chunks without gaps.
+            (["I_NP B_NP I_VP"], "IOB1_"),
+            (["B-X"], "IOB2-"),
             (["O I-NP broken"], "IOB1-"),
             # Other tags.
             (["O O"], None),
-            (["B-X"], None),
+            (["I-X S-Y"], None),
+            (["B-X NN I-X"], None),
+            (["B", "I N"], None),
+            (["B L"], None),
+            (["N V B"], None),
             (["O E-MAIL PHONE URL"], None),
             (["NN VB O"], None),
             (["O B I N"], None),
@@ -115,6 +124,22 @@ class TagSchemesTest(tf.test.TestCase):
             self.assertEqual(found and "".join(found), expected, sentences)
         self.assertIsNone(tag_schemes.notation_of([["O", "B", "I"]], "none"))
         self.assertEqual(tag_schemes.notation_of([["O", "B_X"]], "BMES"), ("BMES", "_"))
+
+    def test_scheme_of_the_training_file_is_taken_if_it_fits_as_well(self):
+        for text, like, expected in (
+            ("B E S", "BMES", "BMES"),
+            ("B E O", "BMEWO", "BMEWO"),
+            ("O I", "BILOU", "IOB1"),
+            ("B I E S", "BMES", "IOBES"),
+            ("B I O", "IOBES", "IOB2"),
+            ("B I O", "IOB1", "IOB2"),
+            ("O I", "IOB2", "IOB1"),
+            ("S O", "BMES", "BMES"),
+            ("U B I L", "IOB2", "BILOU"),
+        ):
+            tags = [letter + "_X" * (letter != "O") for letter in text.split()]
+            found = tag_schemes.notation_of([["O"], tags], "auto", Notation(like, "-"))
+            self.assertEqual(found, (expected, "_"), (tags, like))
 
     def test_labels_of_chunks_are_recognized(self):
         for labels, expected in (

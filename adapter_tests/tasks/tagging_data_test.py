@@ -75,6 +75,20 @@ class ColumnsTest(TaggingFileTestCase):
         middle = self.read("X\t\ta\nY\t\tb", word_column="3", tag_column="1")
         self.assertEqual(middle.with_tags([["P", "Q"]]), b"P\t\ta\nQ\t\tb")
 
+    def test_carriage_returns_end_all_lines_or_are_refused(self):
+        for end in ("", "\r", "\n", "\r\n", "\r\r\n"):
+            found = self.sentences("EU B-ORG\rrejects O\r\rcall O" + end)
+            self.assertEqual(found, [(["EU", "rejects"], ["B-ORG", "O"]), (["call"], ["O"])])
+        self.assertEqual(self.read("a\tX\r\n").with_tags([["Y"]]), b"a\tY\r\n")
+        for content, line in (
+            ("EU B-ORG\rrejects O\ncall O\n", 1),
+            ("EU\tB-ORG\ncall\tO\ra\tO\r\n", 2),
+            ("EU O\n# one\rcall O\n", 2),
+        ):
+            path = self.write("train.txt", content)
+            parts = [f"{path}, line {line}", "carriage return"]
+            self.assert_refused(parts, tagging_data.read, path)
+
     def test_blank_last_columns_do_not_count(self):
         for content, words, tags in (
             ("EU\tB-ORG\t\nis\tO\t\n", ["EU", "is"], ["B-ORG", "O"]),
