@@ -114,11 +114,11 @@ def words_of(context: str) -> Tuple[List[int], List[str]]:
 
 
 def is_ordinary(word: str) -> bool:
-    """Returns whether a word has spaces around it in any text, as in English.
+    """Returns whether a word is short, without letters of a script that has no case.
 
-    Words of letters without case, as in Chinese, Thai or Korean, are not ordinary, and long words
-    are not. BERT's rules for answers that are not at their offset or cut tokens hold for ordinary
-    words, for equal labels and predictions.
+    Scripts without case are Chinese, Thai and Korean, among others: their "words" may be sentences
+    or end in particles. BERT's rules for an answer that is not at its offset, or not the text of
+    its tokens, use whole words. For ordinary words, so do we, for equal labels and predictions.
     """
     if len(word) > _MAX_ORDINARY_LENGTH:
         return False
