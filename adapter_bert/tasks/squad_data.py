@@ -321,7 +321,7 @@ def _locate(
         no_position = {"orig_answer_text": "", "start_position": -1, "end_position": -1}
         return {**no_position, "is_impossible": True}
     text, offset = answer
-    if offset < 0 or not text.strip():
+    if not 0 <= offset < len(context) or not text.strip():
         return None
     characters = _characters_at(offset, text, context)
     start, end = characters or (offset, offset + len(text))

@@ -215,10 +215,10 @@ def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]
     first, last = (paragraph.first_of[index] for index in (first_word, last_word))
     first += bisect.bisect_right(paragraph.spans_of(outer[0]).ends, start)
     last += bisect.bisect_left(paragraph.spans_of(outer[1]).starts, end) - 1
-    # A tokenizer of the user may lack the attribute.
-    is_wordpiece = getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is not None
     if first > last:
         return whole
+    # A tokenizer of the user may lack the attribute.
+    is_wordpiece = getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is not None
     if is_wordpiece and all(map(squad_data.is_ordinary, outer)):
         answer = list(tokenizer.tokenize(example.orig_answer_text))
         return (first, last) if paragraph.tokens[first : last + 1] == answer else whole

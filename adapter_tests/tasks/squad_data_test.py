@@ -40,7 +40,7 @@ class ReadTest(FileTestCase):
             self.assertEqual((example.orig_answer_text, example.start_position), (None, None))
 
     def test_questions_with_misplaced_answers_are_skipped(self):
-        wrong = [("dog", 4), ("cat", 12), ("cat", 999), ("cat", -1), ("", 0)]
+        wrong = [("dog", 4), ("cat", 12), ("slept.", 999), ("cat", -1), ("", 0)]
         questions = [question(f"q{i}", answers=[answer]) for i, answer in enumerate(wrong)]
         with self.assertLogs("absl", "WARNING") as log:
             found = self.read(squad(*questions, question("last")))
