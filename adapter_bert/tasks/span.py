@@ -75,7 +75,7 @@ class Span(task_kinds.TaskKind):
                 raise UserError("context has no words")
 
             def answer(outputs):
-                return _answer(starts, words, windows, outputs, settings)
+                return _answer(context, starts, words, windows, outputs, settings)
 
             return list(map(task_kinds.strip_padding, windows)), answer
 
@@ -105,7 +105,7 @@ class Span(task_kinds.TaskKind):
 KIND = Span()
 
 
-def _answer(starts, words, windows, outputs, settings):
+def _answer(context, starts, words, windows, outputs, settings):
     """Returns the best answer in a context's windows, its probability and its characters."""
     results = map(squad_answers.raw_result, windows, outputs)
     best = squad_answers.choose_answer(words, list(zip(windows, results)), settings)
@@ -116,7 +116,8 @@ def _answer(starts, words, windows, outputs, settings):
     start, end = 0, 0
     if best.words and best.characters:
         start, end = (starts[word] + at for word, at in zip(best.words, best.characters))
-    return {"answer": best.text, "probability": probability, "start": start, "end": end}
+    text = context[start:end]
+    return {"answer": text, "probability": probability, "start": start, "end": end}
 
 
 def _trained_settings(description, where):

@@ -14,7 +14,8 @@ from absl import logging
 
 import tokenization
 from adapter_bert.common import files, task_kinds
-from adapter_bert.tasks.squad_features import InputFeatures, is_ordinary
+from adapter_bert.tasks.squad_data import is_ordinary
+from adapter_bert.tasks.squad_features import InputFeatures
 
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
 
@@ -25,8 +26,8 @@ _NO_CANDIDATE_ODDS = 1e6
 class AnswerSettings(NamedTuple):
     """How answers are chosen: BERT's flags.
 
-    If `exact`, an answer's text has the characters of its tokens. Otherwise this holds for texts
-    without blanks, and `get_final_text` locates answers of ordinary words, as in BERT.
+    If `exact`, an answer's text has the characters of its tokens. Otherwise `get_final_text`
+    locates answers of ordinary words, as in BERT.
     """
 
     n_best_size: int = 20

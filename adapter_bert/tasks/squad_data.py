@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import re
+import unicodedata
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import ijson
@@ -22,6 +23,7 @@ _HINT = "for SQuAD 2.0, set --version_2_with_negative"
 _MAX_DEPTH = 50  # SQuAD's nesting is 9 levels deep.
 _PART_LENGTH = 1 << 16  # Bytes, as in ijson.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
+_MAX_ORDINARY_LENGTH = 30  # As "leftist/communist/nationalist" in SQuAD.
 
 
 @dataclasses.dataclass(eq=False)
@@ -87,7 +89,7 @@ def squad_examples(
             located: Optional[Dict[str, Any]] = {}
             if is_training:
                 answer = _answer(qa, input_file, where, version_2_with_negative)
-                located = _locate(answer, starts, doc_tokens)
+                located = _locate(answer, context, starts, doc_tokens)
             number += 1
             if located is None:
                 left_out.append(qas_id)
@@ -109,6 +111,18 @@ def words_of(context: str) -> Tuple[List[int], List[str]]:
     """Returns a paragraph's words, split as in BERT: (list of their offsets, list of str)."""
     words = list(_WORD.finditer(context))
     return [match.start() for match in words], [match.group() for match in words]
+
+
+def is_ordinary(word: str) -> bool:
+    """Returns whether a word is short, without letters of a script that has no case.
+
+    Scripts without case are Chinese, Thai and Korean, among others: their "words" may be sentences
+    or end in particles. BERT's rules for an answer that is not at its offset, or not the text of
+    its tokens, use whole words. For ordinary words, so do we, for equal labels and predictions.
+    """
+    if len(word) > _MAX_ORDINARY_LENGTH:
+        return False
+    return word.isascii() or all(unicodedata.category(char) != "Lo" for char in word)
 
 
 def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict[str, List[str]]:
@@ -291,12 +305,15 @@ def _answer(
 
 
 def _locate(
-    answer: Optional[Tuple[str, int]], starts: List[int], doc_tokens: List[str]
+    answer: Optional[Tuple[str, int]], context: str, starts: List[int], doc_tokens: List[str]
 ) -> Optional[Dict[str, Any]]:
     """Returns the fields of a `SquadExample` for an answer; None if it is not at its offset.
 
+    As in BERT, it may be elsewhere in the words at its offset if they are ordinary.
+
     Args:
       answer: (text, offset of its first character in the paragraph), or None for no answer.
+      context: str, the paragraph.
       starts: list of the offsets of the paragraph's words.
       doc_tokens: list of these words.
     """
@@ -304,17 +321,39 @@ def _locate(
         no_position = {"orig_answer_text": "", "start_position": -1, "end_position": -1}
         return {**no_position, "is_impossible": True}
     text, offset = answer
-    first, last = (
-        bisect.bisect_right(starts, where) - 1 for where in (offset, offset + len(text) - 1)
-    )
-    if first < 0:
+    if not 0 <= offset < len(context) or not text.strip():
         return None
-    place = find_in_words(text, doc_tokens[first : last + 1], offset - starts[first])
+    characters = _characters_at(offset, text, context)
+    start, end = characters or (offset, offset + len(text))
+    first, last = (bisect.bisect_right(starts, where) - 1 for where in (start, end - 1))
+    words = doc_tokens[first : last + 1]
+    place: Optional[Tuple[int, int, int, int]] = None
+    if characters:
+        place = 0, last - first, start - starts[first], end - starts[last]
+    elif first >= 0 and all(map(is_ordinary, words)):
+        place = find_in_words(text, words, offset - starts[first])
     if place is None:
         return None
     names = ("start_position", "end_position", "start_offset", "end_offset")
     values = (first + place[0], first + place[1], *place[2:])
     return {"orig_answer_text": text, **dict(zip(names, values))}
+
+
+def _characters_at(offset: int, text: str, context: str) -> Optional[Tuple[int, int]]:
+    """Returns the characters of an answer without its outer spaces; None if it is not at `offset`.
+
+    Its spaces may differ in kind and number from those of the context.
+    """
+    end = offset + len(text)
+    if not context.startswith(text, offset):
+        spaces = r"\s*" if text[0].isspace() else ""
+        pattern = spaces + r"\s+".join(map(re.escape, text.split()))
+        match = re.compile(pattern).match(context, offset)
+        if not match:
+            return None
+        end = match.end()
+    found = context[offset:end]
+    return end - len(found.lstrip()), offset + len(found.rstrip())
 
 
 def find_in_words(

@@ -7,7 +7,6 @@ long for a row is read in overlapping windows, each together with the question.
 import bisect
 import dataclasses
 import functools
-import unicodedata
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -19,8 +18,6 @@ from adapter_bert.tasks import squad_data, token_spans
 FIRST_UNIQUE_ID = 1000000000
 _PROGRESS_EVERY = 10000
 _MAX_CACHED_WORDS = 100000  # Words whose pieces are cached.
-# Of SQuAD's words: "leftist/communist/nationalist" has 30 characters, Chinese names have fewer.
-_MAX_ORDINARY_LENGTH, _MAX_LETTERS_WITHOUT_CASE = 30, 10
 _TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
@@ -195,16 +192,19 @@ def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int
 
 
 def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]:
-    """Returns the paragraph's tokens (first, last) of the answer; () if there is no answer.
+    """Returns the paragraph's tokens (first, last) of the answer; () if there are none.
 
     They are those of its characters. If they are not the tokens of the answer alone, ordinary
-    words are labelled as in BERT, as a whole: for "8" in "20-18", the tokens "20 - 18".
+    words are labelled as in BERT, as a whole: for "8" in "20-18", the tokens "20 - 18". Characters
+    without tokens, such as U+00AD, are labelled with their word, too.
     """
     if example.is_impossible:
         return ()
     first_word, last_word = example.start_position, example.end_position
     start, end = example.start_offset, example.end_offset
     whole = paragraph.first_of[first_word], paragraph.first_of[last_word + 1] - 1
+    if whole[0] > whole[1]:
+        return ()
     if start is None:  # An example of the user.
         words = paragraph.words[first_word : last_word + 1]
         place = squad_data.find_in_words(example.orig_answer_text, words, 0)
@@ -215,26 +215,14 @@ def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]
     first, last = (paragraph.first_of[index] for index in (first_word, last_word))
     first += bisect.bisect_right(paragraph.spans_of(outer[0]).ends, start)
     last += bisect.bisect_left(paragraph.spans_of(outer[1]).starts, end) - 1
+    if first > last:
+        return whole
     # A tokenizer of the user may lack the attribute.
     is_wordpiece = getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is not None
-    if is_wordpiece and all(map(is_ordinary, outer)):
+    if is_wordpiece and all(map(squad_data.is_ordinary, outer)):
         answer = list(tokenizer.tokenize(example.orig_answer_text))
         return (first, last) if paragraph.tokens[first : last + 1] == answer else whole
-    return (first, last) if first <= last else whole
-
-
-def is_ordinary(word: str) -> bool:
-    """Returns whether a word is not a long text without blanks, as in Chinese or Thai.
-
-    Where an answer's tokens are not those of its text, BERT uses whole words. For ordinary words,
-    so do we, for equal labels and predictions. SQuAD has no others.
-    """
-    if len(word) > _MAX_ORDINARY_LENGTH:
-        return False
-    if word.isascii():
-        return True
-    num_without_case = sum(unicodedata.category(char) == "Lo" for char in word)
-    return num_without_case <= _MAX_LETTERS_WITHOUT_CASE
+    return first, last
 
 
 def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: int) -> Window:

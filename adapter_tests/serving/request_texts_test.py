@@ -113,20 +113,21 @@ class TaskTextsTest(tf.test.TestCase):
             [ids + [0] * (12 - len(ids)) for ids, _ in found], [f.input_ids for f in features]
         )
 
-    def test_answer_offsets_refer_to_the_original_context(self):
-        context = " the cat,\U0001f600 the\ndog  sees . the cat."
-        asked = self.span(24).encode({"question": "who", "context": context})
-        ((row, _),) = asked.rows
-        tokens = [tiny.VOCABULARY[token] for token in row]
-        logits = np.zeros([2, len(row)], np.float32)
-        the, cat = (max(i for i, t in enumerate(tokens) if t == word) for word in ("the", "cat"))
-        for first, expected in ((the, "the cat"), (the - 4, "the\ndog  sees . the cat")):
-            logits[:] = 0
-            logits[0, first] = logits[1, cat] = 9
-            answer = asked.decode([{"start_logits": logits[0], "end_logits": logits[1]}])
-            self.assertEqual(answer["answer"], " ".join(expected.split()))
-            self.assertEqual(context[answer["start"] : answer["end"]], expected)
-            self.assertEqual(answer["start"], context.rindex(expected))
+    def test_answer_is_the_original_context_from_start_to_end(self):
+        for part in ("the\ndog  sees . the cat", "the\u202fdog\tsees . the cat", "the\r\n\r\ncat"):
+            context = f" the cat,\U0001f600 {part}."
+            asked = self.span(24).encode({"question": "who", "context": context})
+            ((row, _),) = asked.rows
+            tokens = [tiny.VOCABULARY[token] for token in row]
+            *_, the, cat = (i for i, token in enumerate(tokens) if token in ("the", "cat"))
+            first = max(i for i, token in enumerate(tokens[:the]) if token == "[UNK]") + 1
+            for start, expected in ((the, part[part.rindex("the") :]), (first, part)):
+                logits = np.zeros([2, len(row)], np.float32)
+                logits[0, start] = logits[1, cat] = 9
+                answer = asked.decode([{"start_logits": logits[0], "end_logits": logits[1]}])
+                self.assertEqual(answer["answer"], expected)
+                self.assertEqual(context[answer["start"] : answer["end"]], expected)
+                self.assertEqual(answer["start"], context.rindex(expected))
 
     def test_repeated_answer_has_the_offsets_of_its_tokens(self):
         for context, starts in (

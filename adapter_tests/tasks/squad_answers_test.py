@@ -6,10 +6,12 @@ Where ADAPTER_BERT_DATA names the shared folder, answers are compared with the o
 import json
 import os
 import tempfile
+import unicodedata
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import tokenization
 from adapter_bert.tasks import squad_answers, squad_data, squad_features
 from adapter_tests.support.shared import needs_shared
 from adapter_tests.support.squad import minilm_tokenizer, squad_golden
@@ -143,6 +145,30 @@ class ChooseAnswerTest(tf.test.TestCase):
             settings = squad_answers.AnswerSettings(exact=exact)
             answer = squad_answers.choose_answer(words, [(window, result)], settings)
             self.assertEqual((answer.words, (*answer.characters, answer.text)), ((0, 0), expected))
+
+    def test_answers_in_words_without_case_have_the_characters_of_their_tokens(self):
+        path = os.path.join(self.get_temp_dir(), "vocab.txt")
+        letters = unicodedata.normalize("NFD", "서울에서한글")
+        tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"?他叫王。在東京都千代田区,", *letters]
+        with open(path, "w", encoding="utf-8") as writer:
+            writer.write("\n".join(dict.fromkeys([*tokens, *(f"##{a}" for a in letters)])) + "\n")
+        tokenizer, limits = tokenization.FullTokenizer(path), squad_features.Limits(60, 9, 9)
+        for context, text in (
+            ("他叫王喆。", "王喆"),  # Not in the vocabulary.
+            ("在東京都\u3000千代田区。", "東京都\u3000千代田区"),
+            ("서울에서", "서울"),  # Letters are taken apart.
+            ("他在한글,", "한글"),
+            ("在東京\u00ad都。", "東京\u00ad都"),  # Invisible.
+        ):
+            place = context.index(text), context.index(text) + len(text)
+            example = squad_data.SquadExample("q", "?", [context], text, 0, 0, False, *place)
+            (found,) = squad_features.tokenize_questions([example], tokenizer, limits, True)
+            (window,) = squad_features.window_features(found, 0, 0, tokenizer, 60)
+            start, end = window.start_position, window.end_position
+            result = logits(start=[(start, 5.0)], end=[(end, 5.0)], length=60)
+            settings = squad_answers.AnswerSettings()
+            answer = squad_answers.choose_answer([context], [(window, result)], settings)
+            self.assertEqual(answer.text, text)
 
     def test_best_positions_are_sorted_and_ties_keep_order(self):
         self.assertEqual(squad_answers.best_positions([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])

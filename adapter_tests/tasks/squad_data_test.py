@@ -40,7 +40,7 @@ class ReadTest(FileTestCase):
             self.assertEqual((example.orig_answer_text, example.start_position), (None, None))
 
     def test_questions_with_misplaced_answers_are_skipped(self):
-        wrong = [("dog", 4), ("cat", 12), ("cat", 999), ("cat", -1), ("", 0)]
+        wrong = [("dog", 4), ("cat", 12), ("slept.", 999), ("cat", -1), ("", 0)]
         questions = [question(f"q{i}", answers=[answer]) for i, answer in enumerate(wrong)]
         with self.assertLogs("absl", "WARNING") as log:
             found = self.read(squad(*questions, question("last")))
@@ -49,6 +49,36 @@ class ReadTest(FileTestCase):
         self.assertIn("squad.json: skipped 5 of 6 questions", message)
         self.assertIn("(such as q0, q1, q2).", message)
         self.assert_file_refused(["skipped 5 of 5 questions", "none remains"], squad(*questions))
+
+    def test_answer_at_its_offset_is_located_whatever_its_spaces(self):
+        for context, text, start, expected in (
+            ("1 1", " 1", 1, (1, 1, 0, 1)),
+            ("a \na a", " \na", 1, (1, 1, 0, 1)),
+            ("北 北", "\u3000 北 ", 1, (1, 1, 0, 1)),
+            (" The", " The", 0, (0, 0, 0, 3)),
+            ("10\u00a0000", "10\u00a0000", 0, (0, 0, 0, 6)),
+            ("in (10\u2009000 m)", "10\u2009000 m", 4, (1, 2, 1, 1)),
+            ("在東京都\u3000千代田区", "東京都\u3000千代田区", 1, (0, 0, 1, 9)),
+            # Only spaces differ.
+            ("10\u00a0\u00a0000,", "10 000", 0, (0, 0, 0, 7)),
+            ("北京 \n大学在", "北京\u3000大学", 0, (0, 1, 0, 2)),
+        ):
+            (example,) = self.read(squad(question(answers=[(text, start)]), context=context))
+            positions = example.start_position, example.end_position
+            found = *positions, example.start_offset, example.end_offset
+            self.assertEqual(found, expected, context)
+
+    def test_misplaced_answer_in_words_without_case_is_skipped(self):
+        chinese = "王小明在北京出生。他的母亲也在北京工作，后来他去上海，最后回到北京。"
+        for context, text, wrong, right in (
+            (chinese, "北京", (0, 3, 14, 22, 32), 15),
+            ("北京和北京", "北京", (1, 2), 3),
+            ("서울과 서울에서", "서울", (1, 3, 5), 4),
+            ("ไปกรุงเทพ", "กรุงเทพ", (0, 1, 3), 2),
+        ):
+            questions = [question(f"q{at}", answers=[(text, at)]) for at in (*wrong, right)]
+            found = self.read(squad(*questions, context=context))
+            self.assertEqual([example.qas_id for example in found], [f"q{right}"])
 
     def test_answer_before_the_first_word_is_skipped(self):
         questions = [question("q0", answers=[("The", 0)]), question("q1", answers=[("The", 1)])]

@@ -241,6 +241,11 @@ class LabelTest(FileTestCase):
             (without_blanks + "cats在cats", "cat", 55, "cat"),
             (without_blanks + "魚魚在", "魚在", 51, "[UNK] 在"),
             ("cat-" * 20 + "Japanese", "Japan", 80, "japanese"),
+            ("在20-18", "8", 5, "18"),
+            # Characters without tokens, and a word of such characters.
+            ("cat\u00ad", "\u00ad", 3, "cat"),
+            ("cat\u200b-cat", "\u200b", 3, "cat - cat"),
+            ("cat \u0301\u200b", "\u0301\u200b", 4, "[CLS]"),
         ):
             self.assertEqual(self.labels(context, text, [start])[0], [expected], context)
 
