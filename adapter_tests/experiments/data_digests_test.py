@@ -235,11 +235,17 @@ class SweepDataTest(tf.test.TestCase):
 @contextlib.contextmanager
 def opened():
     """Yields the set of paths that are opened within the context."""
-    names, real = set(), files.open_file
+    names = set()
 
-    def open_file(name, *arguments):
-        names.add(name)
-        return real(name, *arguments)
+    def recorded(real):
+        def open_file(name, *arguments):
+            names.add(name)
+            return real(name, *arguments)
 
-    with mock.patch.object(files, "open_file", open_file):
+        return open_file
+
+    with contextlib.ExitStack() as stack:
+        for name in ("open_file", "open_regular"):
+            real = getattr(files, name)
+            stack.enter_context(mock.patch.object(files, name, recorded(real)))
         yield names

@@ -67,7 +67,9 @@ def main(kind, devices, folder, *cases):
         for case in cases:
             method, head = case.split("/")
             output_dir = os.path.join(folder, f"{method}_{head}")
-            train(distributed, os.path.join(folder, "..", "bert"), method, head, output_dir)
+            train(
+                distributed, os.path.join(os.path.dirname(folder), "bert"), method, head, output_dir
+            )
 
 
 if __name__ == "__main__":
