@@ -399,6 +399,16 @@ class SweepsTest(SweepsTestCase):
         runner.run()
         self.assertTrue(os.path.exists(private))
         self.assertNoCommonElements(os.listdir(folder), ["adapter", ".unkept-scores"])
+        for name in ("submission", "eval", "workers"):  # Of a trial whose record is lost.
+            os.symlink(home, os.path.join(folder, name))
+        for name in ("data.tsv", "test_results.tsv", "0.json"):
+            files.write_atomically(os.path.join(home, name), "")
+        os.mkdir(os.path.join(folder, "adapter"))
+        os.remove(os.path.join(self.folder, "results.jsonl"))
+        runner.run()
+        kept = ["0.json", "checkpoint", "data.tsv", "test_results.tsv"]
+        self.assertEqual(sorted(os.listdir(home)), kept)
+        self.assertNoCommonElements(os.listdir(folder), ["submission", "eval", "workers"])
         files.write_atomically(os.path.join(home, ".unkept-all"), "")
         for path in (folder, os.path.dirname(folder)):
             files.rmtree(path)
