@@ -189,6 +189,9 @@ def makedirs(folder: str, mode: int = 0o777) -> None:
 def make_private(folder: str, where: str) -> None:
     """Creates a local folder for a cache that only this user reads and writes.
 
+    If it is this user's and other users may write to it, as earlier versions allowed, it becomes
+    private; except a shared folder such as /tmp.
+
     Args:
       folder: path.
       where: what errors call the folder.
@@ -198,16 +201,25 @@ def make_private(folder: str, where: str) -> None:
       OSError: the folder cannot be created.
     """
     makedirs(folder, 0o700)
-    if fcntl is None:  # Windows has other permissions.
-        return
-    status = os.stat(folder)
-    if status.st_uid != os.geteuid():
-        raise UserError(f"{where} belongs to another user, who could forge what it caches.")
-    if status.st_mode & 0o022:
+    if not is_own(folder):
+        raise UserError(
+            f"{where} belongs to another user, who could forge what it caches; give a folder of"
+            " your own."
+        )
+    mode = os.stat(folder).st_mode
+    if mode & 0o022 and fcntl is not None and not mode & stat.S_ISVTX:
+        with contextlib.suppress(OSError):  # Some file systems have no permissions.
+            os.chmod(folder, 0o700)
+    if os.stat(folder).st_mode & 0o022 and fcntl is not None:
         raise UserError(
             f"{where} is writable by other users, who could forge what it caches; run"
             f" `chmod go-w {shlex.quote(folder)}`."
         )
+
+
+def is_own(path: str) -> bool:
+    """Returns whether a local file or folder is this user's; Windows does not tell."""
+    return fcntl is None or os.stat(path).st_uid == os.geteuid()
 
 
 def remove(path: str) -> None:
