@@ -497,7 +497,9 @@ def _create(held: str, shared: bool) -> bool:
             writer.write(f"{os.getpid()} {socket.gethostname()}")
     except FileExistsError:
         process, host = _read_holder(held)
-        if host == socket.gethostname() and not _is_alive(process):
+        is_local = host == socket.gethostname()
+        # This process would hold it by `_HELD`; a restarted container has the same ids again.
+        if is_local and (process == str(os.getpid()) or not _is_alive(process)):
             raise UserError(
                 f"{held} is left of process {process}, which has ended; remove it."
             ) from None
@@ -515,6 +517,11 @@ def unlock(held: str) -> None:
             os.remove(held)
 
 
+def is_held_elsewhere(held: str) -> bool:
+    """Returns whether a process of another machine, perhaps killed, created the file of a lock."""
+    return _read_holder(held)[1] not in ("", socket.gethostname())
+
+
 def holder(held: str) -> str:
     """Returns a clause on who created the file of a lock, " (process 7 on ...)"; "" without one."""
     process, host = _read_holder(held)
@@ -524,8 +531,8 @@ def holder(held: str) -> str:
 def _read_holder(held: str) -> Tuple[str, str]:
     """Returns the process and the host that created the file of a lock; "" without one."""
     try:
-        with open(held, errors="replace") as reader:
-            process, _, host = reader.read(1000).partition(" ")
+        with open_regular(held) as reader:
+            process, _, host = reader.read(1000).decode(errors="replace").partition(" ")
     except OSError:
         return "", ""
     return process, host

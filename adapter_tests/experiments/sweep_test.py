@@ -330,16 +330,27 @@ class SweepsTest(SweepsTestCase):
             files.write_atomically(held, "12 elsewhere")  # As on another machine.
             (key,) = runner.running()
             self.assertEqual(runner.name(key), os.path.basename(os.path.dirname(held)))
+            holder = f"{runner.name(key)} runs .*12 on elsewhere; if it was killed, remove {held}"
+            refused = self.assertRaisesRegex(UserError, holder)
+            with self.assertLogs("absl", "INFO") as logs, refused:
+                runner.run()
+            self.assertLen(re.findall(holder, "\n".join(logs.output)), 1)
+            self.assertEqual(self.starts(), [16])  # The others are not held.
+            files.write_atomically(held, f"{os.getppid()} {socket.gethostname()}")
             waits = mock.patch.object(time, "sleep", side_effect=[None] * 9 + [KeyboardInterrupt])
             with waits, self.assertRaises(KeyboardInterrupt):
-                runner.run([key])
-            self.assertEqual(self.starts(), [])
-            files.write_atomically(held, f"{2**30} {socket.gethostname()}")
-            with self.assertRaisesRegex(UserError, f"{held} is left of process {2**30}"):
-                runner.run([key])
+                runner.run()
+            for process in (2**30, os.getpid()):
+                files.write_atomically(held, f"{process} {socket.gethostname()}")
+                with self.assertRaisesRegex(UserError, f"{held} is left of process {process}"):
+                    runner.run([key])
+            os.remove(held)
+            os.mkfifo(held)
+            with waits, self.assertRaises(KeyboardInterrupt):
+                runner.run()
             os.remove(held)
             runner.run()
-            self.assertEqual(sorted(self.starts()), [8, 16])
+            self.assertEqual(self.starts(), [16, 8])
             self.assertFalse(os.path.exists(held))
 
     def test_keep_decides_which_files_remain(self):
@@ -424,7 +435,8 @@ class SweepsTest(SweepsTestCase):
         os.makedirs(os.path.dirname(log))
         private = os.path.join(self.get_temp_dir(), "private")
         files.write_atomically(private, "")
-        for path in (os.path.join(self.folder, "results.jsonl"), log):
+        names = ("results.jsonl", "precision.json.lock")
+        for path in (*(os.path.join(self.folder, name) for name in names), log):
             os.symlink(private, path)
             with self.assertRaisesRegex(UserError, f"^{path} .*is a link, "):
                 runner.run()
