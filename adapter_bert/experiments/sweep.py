@@ -332,11 +332,8 @@ class Sweep:
         }
         if record["status"] == FAILED:
             record["reason"] = self._hide(record["reason"])
-        run.log.seek(0)
-        log = run.log.read().decode(errors="replace")
-        if self._hide(log) != log:
-            run.log.truncate(0)
-            run.log.write(self._hide(log).encode())
+        with files.convert_write_errors(run.log.name):
+            grids.hide_values_in_file(run.log, self._variables)
         if record["status"] == DONE and self._has_changed_data(run.key):
             reason = f"{_DATA_CHANGED} with --retry_failed"
             record = {**record, "status": FAILED, "reason": reason}
@@ -582,7 +579,7 @@ class TrialFolder:
 
     def last_line(self):
         """Returns the trial's last line of output."""
-        return _nonempty_lines(self._read_log()[-2000:])[-1]
+        return _nonempty_lines(self._log_end(2000))[-1]
 
     def outcome(self, return_code, trial):
         """Returns the part of the record that describes how the trial ended; see `records`.
@@ -594,7 +591,7 @@ class TrialFolder:
         if return_code < 0:
             return {"status": FAILED, "reason": f"killed by signal {-return_code}"}
         if return_code:
-            _, _, output = self._read_log().rpartition(_COMMAND_PREFIX)
+            _, _, output = self._log_end(1 << 16).rpartition(_COMMAND_PREFIX)
             return {"status": FAILED, "reason": failure_reason(output)}
         try:
             return self._result(trial)
@@ -638,9 +635,10 @@ class TrialFolder:
                             files.rmtree(path)
                     files.rmtree(mark)
 
-    def _read_log(self):
+    def _log_end(self, num_bytes):
         with open(self._log, "rb") as log:
-            return log.read().decode(errors="replace")
+            log.seek(max(0, os.path.getsize(self._log) - num_bytes))
+            return log.read(num_bytes).decode(errors="replace")
 
 
 def _close(log):

@@ -435,8 +435,10 @@ class SweepsTest(SweepsTestCase):
         os.makedirs(os.path.dirname(log))
         private = os.path.join(self.get_temp_dir(), "private")
         files.write_atomically(private, "")
-        names = ("results.jsonl", "precision.json.lock")
-        for path in (*(os.path.join(self.folder, name) for name in names), log):
+        records_file, precision_lock = (
+            os.path.join(self.folder, name) for name in ("results.jsonl", "precision.json.lock")
+        )
+        for path in (records_file, log, precision_lock):
             os.symlink(private, path)
             with self.assertRaisesRegex(UserError, f"^{path} .*is a link, "):
                 runner.run()
@@ -805,6 +807,16 @@ class TrialFolderTest(tf.test.TestCase):
             UserError, r"^run.py cannot be started \(No such file"
         ):
             trial.start(["no/such/python", "run.py"], log)
+
+    def test_large_logs_are_read_from_their_end(self):
+        """A stranger's sparse log of 20 GB, or a trial's very long line."""
+        trial = sweep.TrialFolder(os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial"))
+        with trial.lock_log() as log:
+            log.truncate(20 << 30)
+            log.write(b"\n$ run.py\nError: a.\n" + b"x" * 10_000 + b"\nlast\n")
+            log.flush()
+            self.assertEqual(trial.last_line(), "last")
+            self.assertEqual(trial.outcome(1, None)["reason"], "a.")
 
     def test_failure_reason_is_the_last_error_or_last_line(self):
         for said, reason in (
