@@ -151,22 +151,23 @@ def _hidden_values(names):
 def hide_values_in_file(file, names):
     """Applies `hide_values` to a binary file that is open to read and append, in bounded memory."""
     values = [(os.fsencode(value), name) for value, name in _hidden_values(names)]
+    longest = max((len(value) for value, _ in values), default=0)
     begin, position, rest, file_end = None, 0, b"", not values
     with tempfile.TemporaryFile() as changed:  # The content from the first value on.
         file.seek(0)
         while not file_end:
             content = file.read(_CHUNK_BYTES)
             rest, file_end = rest + content, not content
-            cut = len(rest) if file_end else max(0, len(rest) - len(values[0][0]))
+            cut = len(rest) if file_end else max(0, len(rest) - longest)
             for value, _ in values:
                 start = rest.find(value, max(0, cut - len(value) + 1), cut + len(value) - 1)
                 cut = start if start >= 0 else cut  # Nothing is cut in two.
-            hidden = os.fsencode(hide_values(os.fsdecode(rest[:cut]), names))
-            if begin is None and hidden != rest[:cut]:
+            part, rest = rest[:cut], rest[cut:]
+            if begin is None and any(value in part for value, _ in values):
                 begin = position
             if begin is not None:
-                changed.write(hidden)
-            position, rest = position + cut, rest[cut:]
+                changed.write(os.fsencode(hide_values(os.fsdecode(part), names)))
+            position += cut
         if begin is not None:
             changed.seek(0)
             file.truncate(begin)
@@ -186,7 +187,8 @@ def hide_values_in_errors(names):
     except UserError as error:
         raise UserError(hide_values(str(error), names)) from None
     except Exception as error:
-        if isinstance(getattr(error, "filename", None), str):  # `errors.exit_code` may show it.
+        if isinstance(error, OSError) and isinstance(error.filename, str):
+            # `errors.exit_code` may show it.
             error.filename = hide_values(error.filename, names)
         sys.excepthook = show  # Any other error ends the script.
         raise
