@@ -189,6 +189,9 @@ def makedirs(folder: str, mode: int = 0o777) -> None:
 def make_private(folder: str, where: str) -> None:
     """Creates a local folder for a cache that only this user reads and writes.
 
+    If it is this user's and other users may write to it, as earlier versions allowed, it becomes
+    private; except a shared folder such as /tmp.
+
     Args:
       folder: path.
       where: what errors call the folder.
@@ -198,16 +201,25 @@ def make_private(folder: str, where: str) -> None:
       OSError: the folder cannot be created.
     """
     makedirs(folder, 0o700)
-    if fcntl is None:  # Windows has other permissions.
-        return
-    status = os.stat(folder)
-    if status.st_uid != os.geteuid():
-        raise UserError(f"{where} belongs to another user, who could forge what it caches.")
-    if status.st_mode & 0o022:
+    if not is_own(folder):
+        raise UserError(
+            f"{where} belongs to another user, who could forge what it caches; give a folder of"
+            " your own."
+        )
+    mode = os.stat(folder).st_mode
+    if mode & 0o022 and fcntl is not None and not mode & stat.S_ISVTX:
+        with contextlib.suppress(OSError):  # Some file systems have no permissions.
+            os.chmod(folder, 0o700)
+    if os.stat(folder).st_mode & 0o022 and fcntl is not None:
         raise UserError(
             f"{where} is writable by other users, who could forge what it caches; run"
             f" `chmod go-w {shlex.quote(folder)}`."
         )
+
+
+def is_own(path: str) -> bool:
+    """Returns whether a local file or folder is this user's; Windows does not tell."""
+    return fcntl is None or os.stat(path).st_uid == os.geteuid()
 
 
 def remove(path: str) -> None:
@@ -485,7 +497,9 @@ def _create(held: str, shared: bool) -> bool:
             writer.write(f"{os.getpid()} {socket.gethostname()}")
     except FileExistsError:
         process, host = _read_holder(held)
-        if host == socket.gethostname() and not _is_alive(process):
+        is_local = host == socket.gethostname()
+        # This process would hold it by `_HELD`; a restarted container has the same ids again.
+        if is_local and (process == str(os.getpid()) or not _is_alive(process)):
             raise UserError(
                 f"{held} is left of process {process}, which has ended; remove it."
             ) from None
@@ -503,6 +517,11 @@ def unlock(held: str) -> None:
             os.remove(held)
 
 
+def is_held_elsewhere(held: str) -> bool:
+    """Returns whether a process of another machine, perhaps killed, created the file of a lock."""
+    return _read_holder(held)[1] not in ("", socket.gethostname())
+
+
 def holder(held: str) -> str:
     """Returns a clause on who created the file of a lock, " (process 7 on ...)"; "" without one."""
     process, host = _read_holder(held)
@@ -512,8 +531,8 @@ def holder(held: str) -> str:
 def _read_holder(held: str) -> Tuple[str, str]:
     """Returns the process and the host that created the file of a lock; "" without one."""
     try:
-        with open(held, errors="replace") as reader:
-            process, _, host = reader.read(1000).partition(" ")
+        with open_regular(held) as reader:
+            process, _, host = reader.read(1000).decode(errors="replace").partition(" ")
     except OSError:
         return "", ""
     return process, host

@@ -22,6 +22,10 @@ import operator
 import os
 import posixpath
 import re
+import shutil
+import sys
+import tempfile
+import traceback
 from typing import NamedTuple, Tuple
 
 from absl import flags
@@ -33,6 +37,7 @@ from adapter_bert.experiments import records
 # The flags that locate data.
 DATA_FLAGS = ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
 _VARIABLE = re.compile(r"\$(\w+)")
+_CHUNK_BYTES = 1 << 20
 _MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
 
 
@@ -129,20 +134,64 @@ def hide_values(text, names):
 
     The values may be secret. Numbers and texts of less than four characters stay.
     """
-    for name in names:
-        value = os.environ.get(name, "")
-        if len(value) >= 4 and isinstance(_parse_value(value), str):
-            text = text.replace(value, f"${name}")
+    for value, name in _hidden_values(names):
+        text = text.replace(value, f"${name}")
     return text
+
+
+def _hidden_values(names):
+    """Returns (value, name) of the variables to hide, the longest first: one may contain others."""
+    values = [(os.environ.get(name, ""), name) for name in names]
+    hidden = [
+        pair for pair in values if len(pair[0]) >= 4 and isinstance(_parse_value(pair[0]), str)
+    ]
+    return sorted(hidden, key=lambda pair: (-len(pair[0]), pair))
+
+
+def hide_values_in_file(file, names):
+    """Applies `hide_values` to a binary file that is open to read and append, in bounded memory."""
+    values = [(os.fsencode(value), name) for value, name in _hidden_values(names)]
+    longest = max((len(value) for value, _ in values), default=0)
+    begin, position, rest, file_end = None, 0, b"", not values
+    with tempfile.TemporaryFile() as changed:  # The content from the first value on.
+        file.seek(0)
+        while not file_end:
+            content = file.read(_CHUNK_BYTES)
+            rest, file_end = rest + content, not content
+            cut = len(rest) if file_end else max(0, len(rest) - longest)
+            for value, _ in values:
+                start = rest.find(value, max(0, cut - len(value) + 1), cut + len(value) - 1)
+                cut = start if start >= 0 else cut  # Nothing is cut in two.
+            part, rest = rest[:cut], rest[cut:]
+            if begin is None and any(value in part for value, _ in values):
+                begin = position
+            if begin is not None:
+                changed.write(os.fsencode(hide_values(os.fsdecode(part), names)))
+            position += cut
+        if begin is not None:
+            changed.seek(0)
+            file.truncate(begin)
+            shutil.copyfileobj(changed, file)
+            file.flush()
 
 
 @contextlib.contextmanager
 def hide_values_in_errors(names):
-    """Converts the messages of `UserError`s by `hide_values`, while entered."""
+    """Applies `hide_values` to the messages of `UserError`s and other tracebacks, while entered."""
+
+    def show(*error):
+        sys.stderr.write(hide_values("".join(traceback.format_exception(*error)), names))
+
     try:
         yield
     except UserError as error:
         raise UserError(hide_values(str(error), names)) from None
+    except Exception as error:
+        if isinstance(error, OSError) and isinstance(error.filename, str):
+            # `errors.exit_code` may show it.
+            error.filename = hide_values(error.filename, names)
+        sys.excepthook = show  # Any other error ends the script.
+        raise
 
 
 @functools.lru_cache(maxsize=None)

@@ -125,7 +125,7 @@ class Sweep:
         self._shown_commands = {key: self._command(key, is_expanded=False) for key in self.trials}
         self._records = records.Reader(folder)
         self._precisions = os.path.join(folder, "precision.json")
-        self._durations = []
+        self._durations, self._awaited = [], set()
 
     def name(self, key):
         """Returns a trial's name, which is also its folder's."""
@@ -189,7 +189,7 @@ class Sweep:
           keys: the keys of the trials to run; None for all.
 
         Raises:
-          UserError: a record cannot be written.
+          UserError: a record cannot be written, or other machines hold all remaining trials.
           KeyboardInterrupt: Ctrl-C; the trials have saved their last step.
         """
         self._check_links()
@@ -198,9 +198,12 @@ class Sweep:
             if record["status"] == DONE:  # A killed sweeper may not have cleaned up.
                 self._trial_folder(key).clean_up()
         queue, running = collections.deque(self._remaining_keys(self._initial_records, keys)), {}
+        self._awaited.clear()
         try:
             while queue or running:
                 self._poll(queue, running)
+                if queue and not running:
+                    self._check_holders(queue)
                 time.sleep(_POLL_SECONDS)
         finally:
             interrupt([trial.process for trial in running.values()])
@@ -279,6 +282,7 @@ class Sweep:
             log = self._trial_folder(key).lock_log()
             if log is None:
                 queue.append(key)
+                self._log_wait(key)
             elif self.records().get(key) != self._initial_records.get(key):
                 _close(log)  # Another sweeper has finished it.
             elif self._has_changed_data(key):
@@ -294,6 +298,22 @@ class Sweep:
                     process = self._trial_folder(key).start(command, log, line, cores)
                     running[slot] = _Running(key, process, log, time.monotonic())
                 return
+
+    def _log_wait(self, key):
+        """Logs once why a trial has to wait."""
+        if key not in self._awaited:
+            self._awaited.add(key)
+            logging.info(
+                "%s runs elsewhere%s.", self.name(key), files.holder(self._trial_folder(key).held)
+            )
+
+    def _check_holders(self, queue):
+        """Raises UserError if other machines hold all trials, as they may be killed ones."""
+        held = [self._trial_folder(key).held for key in queue]
+        if all(map(files.is_held_elsewhere, held)):
+            raise UserError(
+                f"{self.name(queue[0])} runs on another machine{files.holder(held[0])}."
+            )
 
     def _finish(self, run, num_remaining):
         """Records a trial whose process has ended."""
@@ -312,11 +332,8 @@ class Sweep:
         }
         if record["status"] == FAILED:
             record["reason"] = self._hide(record["reason"])
-        run.log.seek(0)
-        log = run.log.read().decode(errors="replace")
-        if self._hide(log) != log:
-            run.log.truncate(0)
-            run.log.write(self._hide(log).encode())
+        with files.convert_write_errors(run.log.name):
+            grids.hide_values_in_file(run.log, self._variables)
         if record["status"] == DONE and self._has_changed_data(run.key):
             reason = f"{_DATA_CHANGED} with --retry_failed"
             record = {**record, "status": FAILED, "reason": reason}
@@ -358,14 +375,22 @@ class Sweep:
             return []
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
         width, path = (config.hidden_size, config.intermediate_size), self._precisions
-        with files.open_to_append(path + ".lock") as lock:
-            while not files.lock(lock.fileno(), lock.name + files.HELD):
-                time.sleep(_POLL_SECONDS)  # Another sweeper measures it.
+        is_waiting, held = False, path + ".lock" + files.HELD
+        with contextlib.ExitStack() as stack:
+            with files.convert_write_errors(path + ".lock"):
+                lock = stack.enter_context(files.open_to_append(path + ".lock"))
+                while not files.lock(lock.fileno(), held):
+                    if not is_waiting:
+                        logging.info(
+                            "Another sweeper measures the precision%s.", files.holder(held)
+                        )
+                    is_waiting = True
+                    time.sleep(_POLL_SECONDS)
             precisions = files.read_object(path) if os.path.exists(path) else {}
             if str(width) not in precisions:
                 precisions[str(width)] = devices.choose_precision("auto", False, width)
                 files.write_object(path, precisions)
-            files.unlock(lock.name + files.HELD)
+            files.unlock(held)
         return [f"--precision={precisions[str(width)]}"]
 
     def _check_links(self):
@@ -490,11 +515,15 @@ class TrialFolder:
 
     Args:
       path: local path; the folder need not exist.
+
+    Attributes:
+      held: the file that stands for the log's lock on a file system without locks.
     """
 
     def __init__(self, path):
         self._path = path
         self._log = os.path.join(path, "log.txt")
+        self.held = self._log + files.HELD
         # Their names say what to keep: what a file contains must not decide what is removed.
         self._cleanup_marks = {keep: os.path.join(path, f".unkept-{keep}") for keep in KEEP}
 
@@ -507,7 +536,7 @@ class TrialFolder:
         with files.convert_write_errors(self._log):
             os.makedirs(self._path, exist_ok=True)
             log = files.open_to_append(self._log)
-            is_locked = files.lock(log.fileno(), self._log + files.HELD)
+            is_locked = files.lock(log.fileno(), self.held)
         if is_locked:
             return log
         log.close()
@@ -518,7 +547,7 @@ class TrialFolder:
         if not os.path.exists(self._log):
             return False
         with open(self._log, "rb") as log:
-            return not files.lock(log.fileno(), self._log + files.HELD, shared=True)
+            return not files.lock(log.fileno(), self.held, shared=True)
 
     def start(self, command, log, line=None, cores=None):
         """Starts a trial's process.
@@ -550,7 +579,7 @@ class TrialFolder:
 
     def last_line(self):
         """Returns the trial's last line of output."""
-        return _nonempty_lines(self._read_log()[-2000:])[-1]
+        return _nonempty_lines(self._log_end(2000))[-1]
 
     def outcome(self, return_code, trial):
         """Returns the part of the record that describes how the trial ended; see `records`.
@@ -562,7 +591,7 @@ class TrialFolder:
         if return_code < 0:
             return {"status": FAILED, "reason": f"killed by signal {-return_code}"}
         if return_code:
-            _, _, output = self._read_log().rpartition(_COMMAND_PREFIX)
+            _, _, output = self._log_end(1 << 16).rpartition(_COMMAND_PREFIX)
             return {"status": FAILED, "reason": failure_reason(output)}
         try:
             return self._result(trial)
@@ -606,9 +635,10 @@ class TrialFolder:
                             files.rmtree(path)
                     files.rmtree(mark)
 
-    def _read_log(self):
+    def _log_end(self, num_bytes):
         with open(self._log, "rb") as log:
-            return log.read().decode(errors="replace")
+            log.seek(max(0, os.path.getsize(self._log) - num_bytes))
+            return log.read(num_bytes).decode(errors="replace")
 
 
 def _close(log):

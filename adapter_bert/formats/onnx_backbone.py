@@ -15,6 +15,7 @@ import time
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 import numpy as np
+from absl import logging
 
 from adapter_bert.common import configs, errors, files, model_variables, paths
 from adapter_bert.common.errors import UserError
@@ -117,9 +118,18 @@ def _paths(init_checkpoint: str, digest: Optional[str]) -> Iterator[str]:
         yield posixpath.join(posixpath.dirname(init_checkpoint), FILE)
     if digest:
         folder = paths.cache_folder(digest[:16])
-        if os.path.isdir(folder):
-            files.make_private(folder, f"The cache folder {folder}")
-        yield os.path.join(folder, FILE)
+        path = os.path.join(folder, FILE)
+        try:
+            if os.path.isdir(folder):
+                files.make_private(folder, f"The cache folder {folder}")
+        except UserError as error:
+            if files.is_remote(init_checkpoint):  # There is no other place.
+                raise
+            logging.warning("%s is not used: %s", path, error)
+            return
+        if os.path.isfile(path) and not files.is_own(path):
+            files.remove(path)  # It may be forged.
+        yield path
 
 
 def _checkpoint_digest(init_checkpoint: str) -> Optional[str]:

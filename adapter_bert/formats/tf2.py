@@ -406,7 +406,8 @@ def checkpoint_of(encoder: Bert) -> str:
     folder = os.path.join(paths.cache_folder("bert"), fingerprint)
     prefix = os.path.join(folder, _CHECKPOINT)
     with files.convert_write_errors(folder):
-        files.make_private(os.path.dirname(folder), f"The cache folder {os.path.dirname(folder)}")
+        for cache in (os.path.dirname(folder), *filter(os.path.isdir, [folder])):
+            files.make_private(cache, f"The cache folder {cache}")
     if files.exists(prefix + ".index"):
         return prefix
     partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Other processes may write, too.

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Sequence
 import numpy as np
 from absl import logging
 
-from adapter_bert.common import files
+from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 
 _INDEX = "index.json"
@@ -49,8 +49,9 @@ def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
 def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str, np.ndarray]:
     """Returns the arrays of a key, from the cache or else built and written atomically.
 
-    An entry with another key, or with content that does not match its SHA-256, is rebuilt. If the
-    folder cannot be written, the arrays are not cached. Both are logged.
+    An entry with another key, of another user, or with content that does not match its SHA-256, is
+    rebuilt. If the folder cannot be written, or is the default one and cannot be private, the
+    arrays are not cached. Both are logged.
 
     Args:
       folder: local folder; None disables the cache.
@@ -62,16 +63,16 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
       A dict of read-only arrays.
 
     Raises:
-      UserError: the folder is remote, other users may write to it, or temporary files cannot be
-        written.
+      UserError: the folder is remote, or not the default one and other users may write to it; or
+        temporary files cannot be written.
     """
     if folder and files.is_remote(folder):
         raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
-    path = folder and os.path.join(folder, key)
-    if folder and os.path.isdir(folder):
-        files.make_private(folder, f"--feature_cache_dir={folder}")
+    path = folder and _make_private(folder) and os.path.join(folder, key)
     if path and os.path.exists(path):
         try:
+            if not files.is_own(path):
+                raise ValueError("they belong to another user")
             return _load(path)
         except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
             logging.warning("Rebuilding the features in %s (%s).", path, str(error).rstrip("."))
@@ -94,10 +95,24 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
         raise UserError(f"The folder for temporary files cannot be written ({error}).") from error
 
 
+def _make_private(folder: str) -> bool:
+    """Returns whether the folder can be used; raises UserError if one that a flag names is not."""
+    try:
+        files.make_private(folder, f"--feature_cache_dir={folder}")
+        return True
+    except UserError as error:
+        if folder != paths.cache_folder("features"):
+            raise
+        reason = str(error)
+    except OSError as error:
+        reason = f"{folder} cannot be written ({error})."
+    logging.warning("Features are not cached: %s", reason)
+    return False
+
+
 def _write(path: str, build: Callable) -> None:
     """Writes an entry atomically; if another process writes the same one, the first counts."""
     folder, key = os.path.split(path)
-    files.make_private(folder, f"--feature_cache_dir={folder}")
     _remove_abandoned(folder)
     partial = tempfile.mkdtemp(prefix=f"{key}.", dir=folder)
     try:

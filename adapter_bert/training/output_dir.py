@@ -610,8 +610,12 @@ def _check_inputs(run_files, inputs, cause):
 
 
 def _matching(folder, patterns):
+    """Returns the paths in a folder that match patterns, none of them through a link in it."""
     matches = []
     for pattern in patterns:
+        subfolder = posixpath.dirname(pattern)
+        if subfolder and files.is_link(posixpath.join(folder, subfolder)):
+            continue  # What it leads to is not the run's.
         # TensorFlow 1 raises it if the folder of a remote pattern does not exist.
         with contextlib.suppress(FileNotFoundError):
             matches += files.glob(pattern, folder)

@@ -506,7 +506,10 @@ class LockTest(FilesTestCase):
             self.assertTrue(lock())
             self.assertTrue(lock())  # Converted.
             with mock.patch.dict(files._HELD, clear=True):  # As in another process.
-                self.assertFalse(lock())
+                with mock.patch.object(os, "getpid", return_value=os.getppid()):
+                    self.assertFalse(lock())
+                with self.assertRaisesRegex(UserError, "left of process .* ended; remove it"):
+                    lock()  # The process of the same id in a restarted container.
                 self.assertFalse(lock(shared=True))
                 files.unlock(self.held)
                 self.assertTrue(os.path.exists(self.held))

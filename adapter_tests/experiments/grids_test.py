@@ -1,12 +1,18 @@
 """Tests of grids.py against trials listed by hand."""
 
+import errno
+import itertools
 import json
 import math
 import os
+import subprocess
+import sys
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
 import run_sweep
+from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import grids
 from adapter_tests.support import command_lines, mutations
@@ -167,6 +173,61 @@ class TrialsTest(tf.test.TestCase):
         self.assertEqual(command[0], "run_classifier.py")
         self.assertIn("--train_file=/data/train.json", command)
         self.assertIn("--output_dir=out$HERE_DIR", command)  # The sweep creates and reads it as is.
+
+
+class HiddenValuesTest(tf.test.TestCase):
+    VALUES = {"AA": "/home/u", "BB": "/home/u/tokenXYZ", "CC": "tokenXYZ/\u00fc", "DD": "1234"}
+
+    def setUp(self):
+        super().setUp()
+        values = mock.patch.dict(os.environ, self.VALUES)
+        values.start()
+        self.addCleanup(values.stop)
+
+    def test_longest_values_are_hidden_first(self):
+        for text, hidden in (
+            ("/home/u/tokenXYZ", "$BB"),
+            ("/home/u/token, /home/u/tokenXYZ/z", "$AA/token, $BB/z"),
+            ("/x/tokenXYZ/\u00fc 1234", "/x/$CC 1234"),
+        ):
+            for names in itertools.permutations(self.VALUES):
+                self.assertEqual(grids.hide_values(text, names), hidden)
+
+    def test_values_in_files_are_hidden_wherever_parts_end(self):
+        text = (
+            "a\u00fc/home/u/tokenXYZ\nb/home/u/c/tokenXYZ/\u00fc /home/u\n\xa0".encode() + b"\xff"
+        )
+        expected = "a\u00fc$BB\nb$AA/c/$CC $AA\n\xa0".encode() + b"\xff"
+        for content, hidden in ((text, expected), (b"\xffa\n", b"\xffa\n"), (b"", b"")):
+            for size in range(1, 60):
+                path = os.path.join(self.get_temp_dir(), "log.txt")
+                with open(path, "wb") as writer:
+                    writer.write(content)
+                with mock.patch.object(grids, "_CHUNK_BYTES", size), open(path, "ab+") as file:
+                    grids.hide_values_in_file(file, self.VALUES)
+                with open(path, "rb") as reader:
+                    self.assertEqual(reader.read(), hidden)
+
+    def test_values_in_tracebacks_are_hidden(self):
+        program = f"""if True:
+            import sys
+            sys.path.insert(0, {paths.PROJECT!r})
+            from adapter_bert.experiments import grids
+            with grids.hide_values_in_errors(["AA", "BB"]):
+                try:
+                    open("/home/u/tokenXYZ/file")
+                except OSError as error:
+                    raise RuntimeError("https://me:/home/u/tokenXYZ@host")
+            """
+        process = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(process.stderr, r"(?s)'\$BB/file'.*RuntimeError: https://me:\$BB@host\n\Z")
+        self.assertNotIn("tokenXYZ", process.stderr)
+        self.addCleanup(setattr, sys, "excepthook", sys.excepthook)
+        denied = PermissionError(errno.EACCES, "Permission denied", "/home/u/tokenXYZ/file")
+        shown = self.assertRaisesRegex(PermissionError, r"denied: '\$BB/file'")
+        with shown, grids.hide_values_in_errors(["BB"]):
+            raise denied
 
 
 class FileTest(tf.test.TestCase):

@@ -330,16 +330,27 @@ class SweepsTest(SweepsTestCase):
             files.write_atomically(held, "12 elsewhere")  # As on another machine.
             (key,) = runner.running()
             self.assertEqual(runner.name(key), os.path.basename(os.path.dirname(held)))
+            holder = f"{runner.name(key)} runs .*12 on elsewhere; if it was killed, remove {held}"
+            refused = self.assertRaisesRegex(UserError, holder)
+            with self.assertLogs("absl", "INFO") as logs, refused:
+                runner.run()
+            self.assertLen(re.findall(holder, "\n".join(logs.output)), 1)
+            self.assertEqual(self.starts(), [16])  # The others are not held.
+            files.write_atomically(held, f"{os.getppid()} {socket.gethostname()}")
             waits = mock.patch.object(time, "sleep", side_effect=[None] * 9 + [KeyboardInterrupt])
             with waits, self.assertRaises(KeyboardInterrupt):
-                runner.run([key])
-            self.assertEqual(self.starts(), [])
-            files.write_atomically(held, f"{2**30} {socket.gethostname()}")
-            with self.assertRaisesRegex(UserError, f"{held} is left of process {2**30}"):
-                runner.run([key])
+                runner.run()
+            for process in (2**30, os.getpid()):
+                files.write_atomically(held, f"{process} {socket.gethostname()}")
+                with self.assertRaisesRegex(UserError, f"{held} is left of process {process}"):
+                    runner.run([key])
+            os.remove(held)
+            os.mkfifo(held)
+            with waits, self.assertRaises(KeyboardInterrupt):
+                runner.run()
             os.remove(held)
             runner.run()
-            self.assertEqual(sorted(self.starts()), [8, 16])
+            self.assertEqual(self.starts(), [16, 8])
             self.assertFalse(os.path.exists(held))
 
     def test_keep_decides_which_files_remain(self):
@@ -399,6 +410,16 @@ class SweepsTest(SweepsTestCase):
         runner.run()
         self.assertTrue(os.path.exists(private))
         self.assertNoCommonElements(os.listdir(folder), ["adapter", ".unkept-scores"])
+        for name in ("submission", "eval", "workers"):  # Of a trial whose record is lost.
+            os.symlink(home, os.path.join(folder, name))
+        for name in ("data.tsv", "test_results.tsv", "0.json"):
+            files.write_atomically(os.path.join(home, name), "")
+        os.mkdir(os.path.join(folder, "adapter"))
+        os.remove(os.path.join(self.folder, "results.jsonl"))
+        runner.run()
+        kept = ["0.json", "checkpoint", "data.tsv", "test_results.tsv"]
+        self.assertEqual(sorted(os.listdir(home)), kept)
+        self.assertNoCommonElements(os.listdir(folder), ["submission", "eval", "workers"])
         files.write_atomically(os.path.join(home, ".unkept-all"), "")
         for path in (folder, os.path.dirname(folder)):
             files.rmtree(path)
@@ -414,7 +435,10 @@ class SweepsTest(SweepsTestCase):
         os.makedirs(os.path.dirname(log))
         private = os.path.join(self.get_temp_dir(), "private")
         files.write_atomically(private, "")
-        for path in (os.path.join(self.folder, "results.jsonl"), log):
+        records_file, precision_lock = (
+            os.path.join(self.folder, name) for name in ("results.jsonl", "precision.json.lock")
+        )
+        for path in (records_file, log, precision_lock):
             os.symlink(private, path)
             with self.assertRaisesRegex(UserError, f"^{path} .*is a link, "):
                 runner.run()
@@ -783,6 +807,16 @@ class TrialFolderTest(tf.test.TestCase):
             UserError, r"^run.py cannot be started \(No such file"
         ):
             trial.start(["no/such/python", "run.py"], log)
+
+    def test_large_logs_are_read_from_their_end(self):
+        """A stranger's sparse log of 20 GB, or a trial's very long line."""
+        trial = sweep.TrialFolder(os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial"))
+        with trial.lock_log() as log:
+            log.truncate(20 << 30)
+            log.write(b"\n$ run.py\nError: a.\n" + b"x" * 10_000 + b"\nlast\n")
+            log.flush()
+            self.assertEqual(trial.last_line(), "last")
+            self.assertEqual(trial.outcome(1, None)["reason"], "a.")
 
     def test_failure_reason_is_the_last_error_or_last_line(self):
         for said, reason in (

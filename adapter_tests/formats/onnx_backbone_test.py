@@ -123,8 +123,13 @@ class OnnxBackboneTest(tf.test.TestCase):
             (folder,) = glob.glob(os.path.join(cache, "adapter-bert", "*"))
             self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700)
             os.chmod(folder, 0o777)
-            with self.assertRaisesRegex(UserError, f"cache folder {folder} is writable by other"):
+            self.assertEqual(self.load()[1], "")
+            self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700)
+            stranger = mock.patch.object(os, "geteuid", return_value=os.geteuid() + 1)
+            refused = self.assertRaisesRegex(UserError, "onnx cannot be written")
+            with stranger, self.assertLogs("absl", "WARNING") as logs, refused:
                 self.load()
+            self.assertIn(f"{folder} belongs to another user", logs.output[0])
         self.assertEqual((again.fingerprint, printed), (backbone.fingerprint, ""))
         neither = {"XDG_CACHE_HOME": os.path.join(self.bert, "vocab.txt")}
         refused = self.assertRaisesRegex(UserError, "vocab.txt/adapter-bert/.* cannot be written")

@@ -272,8 +272,12 @@ class CheckpointTest(EncoderTestCase):
             self.assertNotEqual(other, first)
             self.assertLen(os.listdir(paths.cache_folder("bert")), 2)
             self.assertEqual(os.stat(paths.cache_folder("bert")).st_mode & 0o777, 0o700)
-            os.chmod(paths.cache_folder("bert"), 0o770)
-            self.assert_refused(["writable by other"], tf2_bert.checkpoint_of, self.encoder(0))
+            for folder in (paths.cache_folder("bert"), os.path.dirname(first)):
+                os.chmod(folder, 0o775)  # As earlier versions made it under umask 002.
+                self.assertEqual(tf2_bert.checkpoint_of(self.encoder(0)), first)
+                self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700)
+            with mock.patch.object(os, "geteuid", return_value=os.geteuid() + 1):
+                self.assert_refused(["another user"], tf2_bert.checkpoint_of, self.encoder(0))
         reader = checkpoints.open_checkpoint(other)
         for name, value in self.encoder(1).tensors.items():
             self.assertAllEqual(reader.get_tensor(name), value)

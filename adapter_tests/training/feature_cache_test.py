@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_bert.training import feature_cache
@@ -187,19 +188,40 @@ class CacheTest(tf.test.TestCase):
     def test_folder_is_private(self):
         self.cached()
         self.assertEqual(stat.S_IMODE(os.stat(self.folder).st_mode), 0o700)
-        for mode, is_refused in ((0o755, False), (0o775, True), (0o702, True), (0o1777, True)):
-            os.chmod(self.folder, mode)
-            if is_refused:
-                with self.assertRaisesRegex(
-                    UserError, f"^--feature_cache_dir={self.folder} is writable .*chmod go-w"
-                ):
-                    self.cached()
-            else:
-                self.assertEqual(self.cached(), 1)
-        os.chmod(self.folder, 0o700)
+        for mode, private in ((0o755, 0o755), (0o775, 0o700), (0o702, 0o700), (0o2777, 0o700)):
+            os.chmod(self.folder, mode)  # 0o775 as earlier versions made it under umask 002.
+            self.assertEqual(self.cached(), 1)
+            self.assertEqual(stat.S_IMODE(os.stat(self.folder).st_mode) & 0o777, private)
+
+    def test_folder_that_others_may_write_is_refused_or_not_used(self):
+        self.cached()
         stranger = mock.patch.object(os, "geteuid", return_value=os.geteuid() + 1)
-        with stranger, self.assertRaisesRegex(UserError, "belongs to another user"):
+        failing = mock.patch.object(os, "chmod", side_effect=PermissionError("read-only"))
+        for mode, patch, reason in (
+            (0o700, stranger, "belongs to another user"),
+            (0o775, failing, "is writable .*chmod go-w"),
+            (0o1777, failing, "is writable .*chmod go-w"),
+        ):
+            os.chmod(self.folder, mode)
+            with patch:
+                with self.assertRaisesRegex(UserError, f"dir={self.folder} {reason}"):
+                    self.cached()
+                made, default = self.made, mock.Mock(return_value=self.folder)
+                unnamed = mock.patch.object(paths, "cache_folder", default)
+                with unnamed, self.assertLogs("absl", "WARNING") as logs:
+                    self.assertEqual(self.cached(), made + 1)
+                (line,) = logs.output
+                self.assertRegex(line, f"not cached: .*{reason}")
+        os.chmod(self.folder, 0o1777)  # A place like /tmp stays as it is.
+        with self.assertRaisesRegex(UserError, "is writable"):
             self.cached()
+
+    def test_entry_of_another_user_is_rebuilt(self):
+        self.cached()
+        is_own = mock.patch.object(files, "is_own", lambda path: path == self.folder)
+        with is_own, self.assertLogs("absl", "WARNING") as logs:
+            self.assertEqual(self.cached(), 2)
+        self.assertRegex(logs.output[0], "Rebuilding .*another user")
 
     def test_remote_folder_is_refused(self):
         with self.assertRaisesRegex(UserError, "--feature_cache_dir=gs://a: .* local"):
