@@ -13,6 +13,7 @@ Each process of a sweep writes its shard's file and reads all files. A record:
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
 """
 
+import io
 import json
 import math
 import os
@@ -212,10 +213,10 @@ def _ends_with_newline(writer):
 
 def _read_lines(path):
     try:
-        with open(path, encoding="utf-8") as reader:
-            return reader.read().split("\n")
+        with files.open_regular(path) as reader, io.TextIOWrapper(reader, "utf-8") as text:
+            return text.read().split("\n")
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}).") from error
+        raise UserError(f"{path} cannot be read ({files.reason(error)}).") from error
 
 
 def _parse_record(line, where):

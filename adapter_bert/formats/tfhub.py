@@ -126,7 +126,7 @@ def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
     path = os.path.join(folder, tf2.SAVED_MODEL)
     tf2.check_inside(folder, [path], where)
     try:
-        with files.open_file(path, "rb") as reader:
+        with files.open_regular(path) as reader:
             return tf2.parse_message(saved_model_pb2.SavedModel, reader.read())
     except (*tf2.PARSE_ERRORS, OSError) as error:
         raise UserError(f"{where} {path} cannot be read ({files.reason(error)}).") from error

@@ -1,5 +1,6 @@
 """Tests of records.py: lines truncated by kills, several files, broken files."""
 
+import functools
 import json
 import math
 import os
@@ -124,6 +125,14 @@ class SweepRecordsTest(tf.test.TestCase):
             writer.write(b"\xff\xfe")
         with self.assertRaisesRegex(UserError, "cannot be read"):
             records.read(self.folder)
+
+    def test_pipes_and_devices_are_refused_at_once(self):
+        path = os.path.join(self.folder, "results.jsonl")
+        for make in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
+            make(path)
+            with self.assertRaisesRegex(UserError, r"results.jsonl cannot be read \(it is not a"):
+                records.read(self.folder)
+            os.remove(path)
 
     def test_invalid_scores_are_refused_by_name(self):
         for name, values in (
