@@ -744,7 +744,7 @@ def read_bytes(path: str, where: str, max_bytes: Optional[int] = None) -> bytes:
     Raises:
       UserError: the file cannot be read, or is larger.
     """
-    with convert_read_errors(where), open_file(path, "rb") as reader:
+    with convert_read_errors(where), open_regular(path) as reader:
         content = reader.read() if max_bytes is None else reader.read(max_bytes + 1)
     if max_bytes is not None and len(content) > max_bytes:
         raise UserError(f"{where} has more than {max_bytes:,} bytes.")

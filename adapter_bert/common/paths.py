@@ -70,6 +70,16 @@ def is_inside(path, folder):
     return os.path.commonpath([real_folder, os.path.realpath(path)]) == real_folder
 
 
+def check_inside(folder, file_paths, where):
+    """Raises UserError if a symbolic link leads a path out of the folder."""
+    for path in file_paths:
+        if not is_inside(path, folder):
+            raise UserError(
+                f"{where} {path} leads out of the folder, to {os.path.realpath(path)}; copy the"
+                " file."
+            )
+
+
 def is_removed_with(path, other):
     """Returns whether removing `path` would also remove the file, folder or checkpoint `other`.
 

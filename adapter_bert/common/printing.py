@@ -1,4 +1,4 @@
-"""Cleans texts that come from files before they are shown in a terminal, a log or a page."""
+"""Cleans what comes from files before it is shown in a terminal, a log or a page."""
 
 import re
 
@@ -16,6 +16,11 @@ def one_line(text):
     if not line.isprintable():
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line
+
+
+def score(value):
+    """Returns a score with four decimals; one that is huge, of a damaged file, with four digits."""
+    return f"{value:.4f}" if abs(value) < 1e15 else f"{value:.4g}"
 
 
 def markdown(text):

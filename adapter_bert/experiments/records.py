@@ -13,6 +13,7 @@ Each process of a sweep writes its shard's file and reads all files. A record:
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
 """
 
+import io
 import json
 import math
 import os
@@ -25,6 +26,8 @@ from adapter_bert.common.errors import UserError
 
 DONE, FAILED = "done", "failed"
 _FILES = "results*.jsonl"
+_MAX_LINE = files.MAX_JSON_BYTES
+_MAX_NAME = 300  # A file's name has at most 255 characters.
 # Flags whose values are compared as numbers.
 NUMBERS = (
     "adapter_size",
@@ -154,6 +157,21 @@ def check_same_data(trainings, flag):
                 )
 
 
+def _check_names(record, where):
+    """Raises UserError if a record has a name that is too long for a table."""
+    names = [record[name] for name in ("key", "script", "finished", "task") if name in record]
+    parts = [record.get(name) for name in ("flags", "scores", "data", "backbone")]
+    # Those of a failed trial may have any type.
+    flags, scores, data, backbone = [part if isinstance(part, dict) else {} for part in parts]
+    names += [*flags, *scores, *data, *data.values(), *backbone.values()]
+    for name in map(str, names):
+        if len(name) > _MAX_NAME:
+            raise UserError(
+                f"{where}: {name[:50]}... has {len(name):,} characters; expected a name of at most"
+                f" {_MAX_NAME}."
+            )
+
+
 def check_scores(record, where):
     """Raises UserError if a finished trial's score or number of parameters is out of range.
 
@@ -212,10 +230,17 @@ def _ends_with_newline(writer):
 
 def _read_lines(path):
     try:
-        with open(path, encoding="utf-8") as reader:
-            return reader.read().split("\n")
+        with files.open_regular(path) as reader, io.TextIOWrapper(reader, "utf-8") as text:
+            lines = list(iter(lambda: text.readline(_MAX_LINE + 1), ""))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}).") from error
+        raise UserError(f"{path} cannot be read ({files.reason(error)}).") from error
+    for number, line in enumerate(lines, 1):
+        if len(line) > _MAX_LINE:
+            raise UserError(
+                f"{path}, line {number}: it has more than {_MAX_LINE:,} characters; expected the"
+                " record of a trial."
+            )
+    return [line.rstrip("\n") for line in lines]
 
 
 def _parse_record(line, where):
@@ -227,6 +252,7 @@ def _parse_record(line, where):
     except ValueError:
         record = None
     if _is_record(record):
+        _check_names(record, where)
         check_scores(record, where)
         _check_flags(record, where)
         return record

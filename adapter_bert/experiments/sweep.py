@@ -546,7 +546,7 @@ class TrialFolder:
         """Returns whether a process has locked the log."""
         if not os.path.exists(self._log):
             return False
-        with open(self._log, "rb") as log:
+        with files.convert_read_errors(self._log), files.open_regular(self._log) as log:
             return not files.lock(log.fileno(), self.held, shared=True)
 
     def start(self, command, log, line=None, cores=None):

@@ -25,7 +25,7 @@ def matches(path: str) -> bool:
         return False
     if re.search(r"\.(index|meta|data-\d+-of-\d+)$", path):
         return True
-    with files.open_file(path, "rb") as reader:
+    with files.convert_read_errors(path), files.open_regular(path) as reader:
         reader.seek(max(0, files.size(path) - len(_TABLE_MAGIC)))
         return reader.read() == _TABLE_MAGIC
 

@@ -7,7 +7,7 @@ from typing import Dict, Iterable, List, Optional
 
 from absl import logging
 
-from adapter_bert.common import files, paths
+from adapter_bert.common import files, paths, printing
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import hub, task_adapter
 from adapter_bert.formats.bert import count_text
@@ -68,8 +68,8 @@ def describe(path: str, argument: str) -> List[str]:
         f"Holds: {count_text(parameters)}, {size}",
         f"Backbone: {description.backbone.name}, fingerprint {description.backbone.fingerprint}",
     ]
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(description.scores.items()))
-    return lines + ([f"Dev scores: {scores}"] if scores else [])
+    scores = [f"{n} {printing.score(value)}" for n, value in sorted(description.scores.items())]
+    return lines + ([f"Dev scores: {', '.join(scores)}"] if scores else [])
 
 
 def is_task_name(text: str) -> bool:

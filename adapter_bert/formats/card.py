@@ -84,7 +84,8 @@ def _scores(description: Any) -> str:
         return "It has not been evaluated.\n"
     seed = description.training.get("random_seed")
     where = "On the dev set" + (f", random seed {seed}" if seed is not None else "")
-    rows = [(_score_name(n), f"{value:.4f}") for n, value in sorted(description.scores.items())]
+    scores = sorted(description.scores.items())
+    rows = [(_score_name(name), printing.score(value)) for name, value in scores]
     return f"## Scores\n\n{where}:\n\n" + _table(rows)
 
 

@@ -58,6 +58,7 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     where = f"{flag} {prefix}"
     try:
         _check_prefix(prefix, where)
+        _check_regular(prefix, prefix + ".index")
         reader = _new_reader(prefix, where)
         if files.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
@@ -66,6 +67,14 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
             f"{where} cannot be read as a TensorFlow checkpoint ({files.reason(error)})."
         ) from error
     return reader
+
+
+def _check_regular(*file_paths: str) -> None:
+    """Raises UserError if a local path is a pipe or a device, for which TensorFlow would wait."""
+    for path in file_paths:
+        is_special = files.exists(path) and not files.isdir(path) and not os.path.isfile(path)
+        if is_special and not files.is_remote(path):
+            raise UserError(f"{path} cannot be read (it is not a regular file).")
 
 
 def _new_reader(prefix: str, where: str):
@@ -230,8 +239,9 @@ def resolve_prefix(path: str) -> str:
     Args:
       path: a folder, or the prefix of a checkpoint.
     """
-    with contextlib.suppress(ValueError):  # The checkpoint record is damaged.
-        if files.isdir(path):
+    if files.isdir(path):
+        _check_regular(os.path.join(path, "checkpoint"))
+        with contextlib.suppress(ValueError):  # The checkpoint record is damaged.
             return tf.train.latest_checkpoint(path) or path
     return path
 
@@ -428,12 +438,14 @@ def latest(output_dir: str, run_identity: Optional[str] = None) -> Optional[str]
       UserError: the folder's record lists anything but the run's checkpoints in this folder, which
         a training would delete; or another run saved the last checkpoint.
     """
+    record = posixpath.join(output_dir, "checkpoint")
+    _check_regular(record)
     state = tf.train.get_checkpoint_state(output_dir)
     for path in [state.model_checkpoint_path, *state.all_model_checkpoint_paths] if state else ():
         folder, name = posixpath.split(path)
         if not _RUN_CHECKPOINT.fullmatch(name) or not paths.is_same_path(folder, output_dir):
             raise UserError(
-                f"{posixpath.join(output_dir, 'checkpoint')} lists {path}, which is of another run;"
+                f"{record} lists {path}, which is of another run;"
                 " expected checkpoints in its own folder. Give another --output_dir."
             )
     checkpoint = tf.train.latest_checkpoint(output_dir)
@@ -498,6 +510,7 @@ def _check_data(prefix: str, reader, where: str) -> None:
     missing = [shard for shard in shards if not files.exists(shard)]
     if missing:
         raise UserError(f"{where} is incomplete: there is no file {missing[0]}.")
+    _check_regular(*shards)
     num_bytes = sum(files.size(shard) for shard in shards)
     dtypes = reader.get_variable_to_dtype_map()
     required_bytes = sum(

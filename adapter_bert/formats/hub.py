@@ -11,7 +11,7 @@ from typing import Any, Iterator, Optional, Tuple
 
 from absl import logging
 
-from adapter_bert.common import files
+from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import card, task_adapter
 
@@ -62,7 +62,8 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
       The address with the new revision.
 
     Raises:
-      UserError: the adapter is damaged, the repository's name is invalid, or the Hub rejects it.
+      UserError: the adapter is damaged, or has a link that leads out of its folder; the name of the
+        repository is invalid; or the Hub rejects it.
     """
     if not repository.startswith(_SCHEME):
         repository = _SCHEME + repository
@@ -75,6 +76,7 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
     for name in _FILES:
         path = os.path.join(folder, name)
         if files.exists(path):
+            paths.check_inside(folder, [path], "ADAPTER_DIR")  # Else a link publishes any file.
             contents[name] = files.read_bytes(path, f"ADAPTER_DIR {path}")
     if card.FILE not in contents:
         contents[card.FILE] = task_adapter.card_of(adapter).encode()

@@ -248,7 +248,7 @@ def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
     Raises:
       UserError: the file is missing or damaged, or a tensor has another dtype.
     """
-    with files.convert_read_errors(f"{path}:"), files.open_file(path, "rb") as reader:
+    with files.convert_read_errors(f"{path}:"), files.open_regular(path) as reader:
         header_size = int.from_bytes(reader.read(8), "little")  # Of the JSON that follows.
         if header_size > files.MAX_JSON_BYTES:  # It would take 30 times its memory.
             raise UserError(

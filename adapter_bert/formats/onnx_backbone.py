@@ -167,7 +167,7 @@ def _read(path: str, digest: Optional[str], config: configs.BertConfig) -> Optio
     from google.protobuf import message
 
     try:
-        with files.open_file(path, "rb") as reader:
+        with files.open_regular(path) as reader:
             model = onnx.ModelProto.FromString(reader.read())
         tensors = {tensor.name: _to_array(tensor) for tensor in model.graph.initializer}
     except (OSError, ValueError, message.DecodeError):

@@ -46,7 +46,7 @@ def _content(folder: str) -> str:
 def kind(path: str) -> str:
     """Returns what a file is, such as "a text file", by its first bytes."""
     try:
-        with files.open_file(path, "rb") as reader:
+        with files.open_regular(path) as reader:
             start = reader.read(1024)
     except OSError as error:
         return f"unreadable ({files.reason(error)})"

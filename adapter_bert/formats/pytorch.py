@@ -97,7 +97,7 @@ def matches(path: str) -> bool:
     """Returns whether a path is a file written by `torch.save`."""
     if files.isdir(path) or not files.exists(path):
         return False
-    with files.open_file(path, "rb") as reader:
+    with files.convert_read_errors(path), files.open_regular(path) as reader:
         start = reader.read(len(_LEGACY_MAGIC))
     if start == _LEGACY_MAGIC:
         return True

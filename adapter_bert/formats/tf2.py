@@ -167,19 +167,9 @@ def open_checkpoint(folder: str, prefix: str, where: str):
     """Opens a checkpoint like `checkpoints.open_checkpoint`; its files must be in the folder."""
     parent, basename = os.path.split(prefix)
     names = files.listdir(parent) if files.isdir(parent) else []
-    paths = [os.path.join(parent, name) for name in names if name.startswith(basename + ".")]
-    check_inside(folder, paths, where)
+    found = [os.path.join(parent, name) for name in names if name.startswith(basename + ".")]
+    paths.check_inside(folder, found, where)
     return checkpoints.open_checkpoint(prefix, where)
-
-
-def check_inside(folder: str, file_paths: Sequence[str], where: str) -> None:
-    """Raises UserError if a symbolic link leads a path out of the folder."""
-    for path in file_paths:
-        if not paths.is_inside(path, folder):
-            raise UserError(
-                f"{where} {path} leads out of the folder, to {os.path.realpath(path)}; copy the"
-                " file."
-            )
 
 
 def _variables(reader, where: str) -> List[Tuple[str, str]]:
@@ -304,7 +294,7 @@ def _activation_of(folder: str, where: str) -> Optional[str]:
     path = os.path.join(folder, "keras_metadata.pb")
     if not files.exists(path):
         return None
-    check_inside(folder, [path], where)
+    paths.check_inside(folder, [path], where)
     metadata = files.read_bytes(path, f"{where} {path}").decode("utf-8", "replace")
     if re.search(r'"norm_first": true', metadata):
         raise UserError(f"{where} normalizes before each layer (norm_first), unlike BERT.")
@@ -333,7 +323,7 @@ def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
     for path in (folder, os.path.join(folder, "assets")):
         config_file = os.path.join(path, _CONFIG)
         if files.exists(config_file):
-            check_inside(folder, [config_file], where)
+            paths.check_inside(folder, [config_file], where)
             return configs.BertConfig.from_json_file(config_file)
     return None
 
@@ -380,16 +370,16 @@ def find_vocabulary(folder: str, where: str) -> str:
     text_files = [name for name in names if name.endswith(".txt")]
     if _VOCABULARY in text_files:
         text_files = [_VOCABULARY]
-    paths = [os.path.join(assets, name) for name in text_files]
-    if not paths and files.exists(os.path.join(folder, _VOCABULARY)):
-        paths = [os.path.join(folder, _VOCABULARY)]
-    if len(paths) != 1:
+    found = [os.path.join(assets, name) for name in text_files]
+    if not found and files.exists(os.path.join(folder, _VOCABULARY)):
+        found = [os.path.join(folder, _VOCABULARY)]
+    if len(found) != 1:
         raise UserError(
             f"{where} expected one WordPiece vocabulary (.txt) among its assets, but found"
             f" {', '.join(names) or 'none'}."
         )
-    check_inside(folder, paths, where)
-    return paths[0]
+    paths.check_inside(folder, found, where)
+    return found[0]
 
 
 def checkpoint_of(encoder: Bert) -> str:

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from adapter_bert.common import configs, files
+from adapter_bert.common import configs, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, tf2
 from adapter_bert.formats.bert import describe_encoder
@@ -124,9 +124,9 @@ def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
       UserError: the file is missing or damaged.
     """
     path = os.path.join(folder, tf2.SAVED_MODEL)
-    tf2.check_inside(folder, [path], where)
+    paths.check_inside(folder, [path], where)
     try:
-        with files.open_file(path, "rb") as reader:
+        with files.open_regular(path) as reader:
             return tf2.parse_message(saved_model_pb2.SavedModel, reader.read())
     except (*tf2.PARSE_ERRORS, OSError) as error:
         raise UserError(f"{where} {path} cannot be read ({files.reason(error)}).") from error

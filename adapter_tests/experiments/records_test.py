@@ -1,5 +1,7 @@
 """Tests of records.py: lines truncated by kills, several files, broken files."""
 
+import functools
+import itertools
 import json
 import math
 import os
@@ -125,6 +127,14 @@ class SweepRecordsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "cannot be read"):
             records.read(self.folder)
 
+    def test_pipes_and_devices_are_refused_at_once(self):
+        path = os.path.join(self.folder, "results.jsonl")
+        for make in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
+            make(path)
+            with self.assertRaisesRegex(UserError, r"results.jsonl cannot be read \(it is not a"):
+                records.read(self.folder)
+            os.remove(path)
+
     def test_invalid_scores_are_refused_by_name(self):
         for name, values in (
             ("eval_accuracy", (math.nan, math.inf, 1e308, -1e20)),
@@ -137,6 +147,36 @@ class SweepRecordsTest(tf.test.TestCase):
                 shown = re.escape(f"line 2: {name} is {value}; expected ")
                 with self.assertRaisesRegex(UserError, shown + ".{,40}$"):
                     records.read(self.folder)
+
+    def test_huge_lines_are_refused_before_they_are_parsed(self):
+        good = json.dumps(record("a"))
+        for huge in ('{"key":[' + "[]," * 2_000_000, "\0" * 5_000_000, json.dumps("é" * 5_000_000)):
+            self.write(f"{good}\n\n{huge}\n{good}\n")
+            parse = mock.patch.object(json, "loads", side_effect=json.loads)
+            with parse as loads, self.assertRaisesRegex(UserError, "line 3: it has more than 4,1"):
+                records.read(self.folder)
+            loads.assert_not_called()
+        self.write(f"{good}\r\n\r\n")  # As an editor on Windows saves it.
+        self.assertEqual(self.keys(), ["a"])
+
+    def test_long_names_are_refused_and_shown_in_short(self):
+        for name, status in itertools.product(("x" * 200_000, "é" * 301), ("done", "failed")):
+            for changes in (
+                {"task": name},
+                {"key": name},
+                {"flags": {name: 1}},
+                {"data": {"dev": name}},
+                {"backbone": {"name": name, "fingerprint": "f"}},
+                {"scores": {"eval_accuracy": 0.5, name: 0.5}},
+            ):
+                self.write(json.dumps(record("b")) + "\n")
+                self.write(json.dumps({**record("a", status=status), **changes}), mode="a")
+                shown = f"line 2: {name[0]}{{50}}\\.\\.\\. has {len(name):,} characters"
+                with self.assertRaisesRegex(UserError, shown) as caught:
+                    records.read(self.folder)
+                self.assertLess(len(str(caught.exception)), 300)
+        self.write(json.dumps(record("a", task="x" * 300, flags={"data_dir": "/x" * 2000})))
+        self.assertEqual(self.keys(), ["a"])
 
     def test_invalid_flag_values_are_refused_by_name(self):
         zeros = {"adapter_init_scale": 0, "random_seed": 0}

@@ -775,18 +775,24 @@ class TrialFolderTest(tf.test.TestCase):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
         trial = sweep.TrialFolder(folder)
 
-        def read_only(path, mode):
+        def read_only(path, mode, **options):
             if mode != "rb":
                 raise OSError(errno.EROFS, "Read-only file system")
-            return open(path, mode)
+            return open(path, mode, **options)
 
         self.assertFalse(trial.is_running())
         self.assertFalse(os.path.exists(folder))
         log = trial.lock_log()
-        with mock.patch.object(sweep, "open", read_only, create=True):
+        with mock.patch.object(files, "open", read_only, create=True):
             self.assertTrue(trial.is_running())
             log.close()
             self.assertFalse(trial.is_running())
+
+    def test_log_that_is_a_pipe_is_refused_at_once(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        os.mkfifo(os.path.join(folder, "log.txt"))
+        with self.assertRaisesRegex(UserError, r"log.txt cannot be read \(it is not a regular"):
+            sweep.TrialFolder(folder).is_running()
 
     def test_trial_handles_sigint_if_its_sweep_ignores_it(self):
         """Shell scripts start background commands ("&") with SIGINT ignored."""

@@ -14,7 +14,7 @@ import convert_checkpoint
 import modeling
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_tests.support import task_adapters
 
 
@@ -102,6 +102,23 @@ class CardTest(tf.test.TestCase):
         (model,) = self.front_matter(card)["model-index"]
         self.assertEqual(model["results"][0]["metrics"], [{"type": "f1", "value": 0.5}])
         self.assertIn("| loss | nan |", card)
+
+    def test_huge_scores_are_short(self):
+        for value, shown in (
+            (1e308, "1e+308"),
+            (-1.7976931348623157e308, "-1.798e+308"),
+            (2.5e15, "2.5e+15"),
+            (float("inf"), "inf"),
+            (123456789.125, "123456789.1250"),
+            (-0.00004, "-0.0000"),
+            (1, "1.0000"),
+        ):
+            card = self.save(scores={"eval_accuracy": value})
+            self.assertIn(f"| accuracy | {shown} |", card)
+            self.assertLess(max(map(len, card.split("\n"))), 400)
+            self.assertIn(
+                f"Dev scores: eval_accuracy {shown}", adapter_folders.describe(self.folder, "PATH")
+            )
 
     def test_names_are_escaped(self):
         task = "a | b\x1b[2J\n\n<script>---\nlicense: mit\n# [x](y) `z` é"

@@ -1,5 +1,6 @@
 """Tests of checkpoints.py: damaged checkpoints, and the checkpoints of a run."""
 
+import functools
 import os
 import re
 import tempfile
@@ -151,6 +152,22 @@ class OpenCheckpointTest(CheckpointTestCase):
             checkpoints.open_checkpoint,
             self.prefix,
         )
+
+    def test_pipes_are_refused_at_once(self):
+        for make in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
+            for suffix in (".data-00000-of-00001", ".index", ""):
+                path = self.save({"a": np.float32([])}) + suffix  # No bytes of data, as of a pipe.
+                files.remove_if_exists(path)
+                make(path)
+                self.assert_refused(
+                    [path, "not a regular file"], checkpoints.open_checkpoint, self.prefix
+                )
+                os.remove(path)
+            path = os.path.join(self.folder, "checkpoint")
+            make(path)
+            for function in (checkpoints.latest, checkpoints.resolve_prefix):
+                self.assert_refused([path, "not a regular file"], function, self.folder)
+            os.remove(path)
 
     def test_files_of_other_formats_are_refused(self):
         config_file = os.path.join(self.folder, "bert_config.json")

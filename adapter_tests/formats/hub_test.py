@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -16,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import paths
 from adapter_bert.formats import hub, task_adapter
-from adapter_tests.support import mutations, own_models, tiny
+from adapter_tests.support import mutations, own_models, task_adapters, tiny
 from adapter_tests.support.hub_server import HubServer
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -59,6 +60,49 @@ class AddressTest(RefusalTestCase):
     def test_missing_package_error_names_requirements_file(self):
         with mock.patch.dict(sys.modules, {"huggingface_hub": None}):
             self.assert_refused(["requirements-hub.txt"], hub.local_folder, "hf://a/b", "--adapter")
+
+
+class PushedFilesTest(RefusalTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.adapter = os.path.join(self.folder, "v3")
+        task_adapter.save(self.adapter, task_adapters.random_adapter())
+        patch = mock.patch.object(hub, "_library")
+        library = patch.start()
+        self.addCleanup(patch.stop)
+        library.return_value.CommitOperationAdd = lambda name, content: (name, content)
+        self.commit = library.return_value.HfApi.return_value.create_commit
+
+    def test_links_out_of_the_folder_and_pipes_are_not_pushed(self):
+        for name in ("README.md", "adapter.safetensors"):
+            path, other = os.path.join(self.adapter, name), os.path.join(self.folder, "secret")
+            shutil.move(path, other)
+            for target in (other, os.path.join("..", "secret")):
+                os.symlink(target, path)
+                self.assert_refused(
+                    [f"ADAPTER_DIR {path} leads out of the folder, to {os.path.realpath(other)};"],
+                    *(hub.push, self.adapter, "me/mrpc"),
+                )
+                os.remove(path)
+            os.mkfifo(path)
+            self.assert_refused(["not a regular file"], hub.push, self.adapter, "me/mrpc")
+            os.remove(path)
+            shutil.move(other, path)
+        self.commit.assert_not_called()
+
+    def test_links_to_and_within_the_folder_are_pushed(self):
+        expected = mutations.files_in(self.adapter)
+        data = os.path.join(self.adapter, "..2026")
+        os.mkdir(data)
+        os.symlink("..2026", os.path.join(self.adapter, "..data"))  # As Kubernetes mounts volumes.
+        for name in expected:
+            os.rename(os.path.join(self.adapter, name), os.path.join(data, name))
+            os.symlink(os.path.join("..data", name), os.path.join(self.adapter, name))
+        os.symlink("v3", os.path.join(self.folder, "current"))
+        for folder in (self.adapter, os.path.join(self.folder, "current") + "/", data):
+            hub.push(folder, "me/mrpc")
+            self.assertEqual(dict(self.commit.call_args[0][1]), expected)
 
 
 @unittest.skipUnless(HAS_PACKAGE, "needs the package huggingface_hub")

@@ -5,6 +5,7 @@ hand-written pickle instructions.
 """
 
 import collections
+import functools
 import io
 import os
 import pickle
@@ -16,7 +17,7 @@ import numpy as np
 import safetensors.numpy
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import pytorch
+from adapter_bert.formats import adapter_checkpoints, huggingface, other_files, pytorch
 from adapter_tests.support import mutations
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -368,6 +369,19 @@ class WithoutFilesTest(PyTorchTestCase):
         for path in (self.path, self.folder):
             with self.assertRaisesRegex(UserError, f"{path}: cannot be read"):
                 pytorch.read(path)
+
+    def test_pipes_and_devices_are_refused_at_once(self):
+        for name, reads in (
+            ("a.bin", (pytorch.read, pytorch.matches, huggingface.read_tensors)),
+            ("a.safetensors", (huggingface.read_tensors, adapter_checkpoints.matches)),
+        ):
+            path = os.path.join(self.folder, name)
+            for make in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
+                make(path)
+                for read in reads:
+                    self.assert_refused([path, "not a regular file"], read, path)
+                self.assertIn("not a regular file", other_files.kind(path))
+                os.remove(path)
 
     def test_safetensors_are_rejected(self):
         self.assertIn("does not begin like one", self.refuse(safetensors.numpy.save({"a": VALUES})))
