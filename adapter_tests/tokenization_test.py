@@ -124,7 +124,7 @@ class VocabSizeTest(TokenizationTestCase):
             vocab = _vocab(f"t{i}" for i in range(tokens))
             with mock.patch.object(tokenization.logging, "warning") as warning:
                 tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
-            lines = [call.args[0] % call.args[1:] for call in warning.mock_calls]
+            lines = [template % tuple(values) for _, (template, *values), _ in warning.mock_calls]
             self.assertLen(lines, int(tokens < vocab_size))
             for part in ("vocab.txt", str(tokens), str(vocab_size)):
                 self.assertIn(part, "".join(lines) or part)

@@ -21,7 +21,7 @@ from absl.testing import parameterized
 from adapter_bert.baseline import search as baseline_search
 from adapter_bert.baseline.search import Search, SearchLock, SearchSettings
 from adapter_bert.baseline.search_space import SPACE, Choice, Diverged, Settings
-from adapter_bert.common import files, paths
+from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 
 FOLDER = paths.PROJECT
@@ -413,7 +413,7 @@ class SharedTest(SearchTestCase):
         error = OSError(38, "not implemented")
         with mock.patch.object(fcntl, "flock", side_effect=error), SearchLock(self.folder) as lock:
             self.assertTrue(lock.alone)
-            other = mock.patch.dict(files._HELD, clear=True)  # As in another process.
+            other = mock.patch.object(os, "getpid", return_value=os.getpid() + 1)
             with other, self.assertRaisesRegex(UserError, "another process is there .process "):
                 SearchLock(self.folder).__enter__()
             self.assertTrue(lock.end())

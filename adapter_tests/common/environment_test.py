@@ -17,7 +17,7 @@ from absl import logging
 
 from adapter_bert.common import environment, paths
 from adapter_tests.support import tiny
-from adapter_tests.support.tensorflows import HAS_ESTIMATOR, SERVES
+from adapter_tests.support.tensorflows import HAS_ESTIMATOR, IS_TF2, SERVES
 
 SCRIPTS = (
     "run_classifier",
@@ -194,15 +194,17 @@ class ScriptTest(tf.test.TestCase):
         bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "bért"))
         script = os.path.join(paths.PROJECT, "convert_checkpoint.py")
         locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-        for options, environ, command in (
-            ([], locale, ["to_huggingface", bert, bert + ".ä"]),
-            (["-OO"], {}, ["to_huggingface", bert, bert + ".ö"]),
-        ):
+        cases = [([], locale, ["to_huggingface", bert, bert + ".ä"])]
+        if IS_TF2:  # TensorFlow 1.15 itself needs docstrings.
+            cases.append((["-OO"], {}, ["to_huggingface", bert, bert + ".ö"]))
+        for options, environ, command in cases:
             command = [sys.executable, *options, script, *command]
             done = subprocess.run(command, env={**os.environ, **environ}, capture_output=True)
             self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(sorted(os.listdir(os.path.dirname(bert))), ["bért", "bért.ä", "bért.ö"])
+        written = [os.path.basename(command[-1]) for _, _, command in cases]
+        self.assertEqual(sorted(os.listdir(os.path.dirname(bert))), ["bért", *written])
 
+    @unittest.skipUnless(IS_TF2, "TensorFlow 1.15 itself needs docstrings")
     def test_packages_that_edit_docstrings_are_imported_without_them(self):
         code = "from adapter_bert.common import tf_estimator\nprint(tf_estimator.tpu.TPUEstimator)"
         if SERVES:

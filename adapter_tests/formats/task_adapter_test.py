@@ -326,7 +326,7 @@ class RefusedTest(TaskAdaptersTestCase):
     def test_deep_json_is_refused(self):
         self.save()
         record = self.record()
-        for depth, is_refused in ((90, False), (120, True), (2000, True)):
+        for depth, is_refused in ((90, False), (120, True), (300, True)):
             nested = json.loads('{"a":' * depth + "0" + "}" * depth)
             self.write(self.config_file, json.dumps({**record, "training": nested}).encode())
             if is_refused:
