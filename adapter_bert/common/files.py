@@ -31,6 +31,7 @@ except ImportError:  # Windows has no fcntl, so there nothing is locked.
 _PARTIAL, _REPLACED = ".partial", ".replaced"
 HELD = ".held"  # Ends the names of files that stand for locks; see `lock`.
 _HELD: Dict[str, int] = {}  # Such files of this process → its id.
+MAX_NUMBER = 2**63  # Of settings and scores in JSON.
 MAX_JSON_BYTES = 4 << 20  # Parsed JSON can take 30 times its memory.
 _MAX_DEPTH = 100  # Python's parser, and all code that walks through values, recurse per level.
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems cannot sync folders.
@@ -728,7 +729,7 @@ def require_type(value: Any, kind: type) -> Any:
 def require_finite(value: Any, kind: type) -> Any:
     """Returns a JSON value after `require_type`; raises ValueError for NaN, Inf and 1e308, too."""
     value = require_type(value, kind)
-    if kind is float and not abs(value) < 1 << 63:
+    if kind is float and not abs(value) < MAX_NUMBER:
         raise ValueError(f"expected a finite number below 2^63, found {value}")
     return value
 

@@ -370,7 +370,7 @@ def read_value(name, value, where):
             raise UserError(f"{where}: expected a number; found {value}.") from error
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{where}: expected texts, numbers, true or false; found {value!r}.")
-    if isinstance(value, (int, float)) and not abs(value) < records.MAX_NUMBER:
+    if isinstance(value, (int, float)) and not abs(value) < files.MAX_NUMBER:
         found = str(value)  # A whole number may have thousands of digits.
         raise UserError(f"{where}: expected numbers of up to 18 digits; found {found[:20]}.")
     if isinstance(value, float) and value.is_integer():

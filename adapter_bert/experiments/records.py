@@ -38,7 +38,6 @@ NUMBERS = (
     "random_seed",
     "trials",
 )
-MAX_NUMBER = 2**63  # Of flags and scores.
 _MAY_BE_ZERO = ("adapter_init_scale", "random_seed")
 _COLUMNS = ("label_column", "tag_column")  # They select a task's labels from its data.
 
@@ -182,9 +181,9 @@ def check_scores(record, where):
     if record["status"] != DONE:
         return
     for name, value in record["scores"].items():
-        if name == record.get("score") and not abs(value) < MAX_NUMBER:
+        if name == record.get("score") and not abs(value) < files.MAX_NUMBER:
             raise UserError(f"{where}: {name} is {value}; expected a finite number below 2^63.")
-        if name.endswith("_parameters") and not 0 <= value < MAX_NUMBER:
+        if name.endswith("_parameters") and not 0 <= value < files.MAX_NUMBER:
             raise UserError(f"{where}: {name} is {value}; expected 0 to 2^63.")
 
 
@@ -195,7 +194,7 @@ def _check_flags(record, where):
     for name, value in record["flags"].items():
         if name in NUMBERS and not (0 < value < math.inf or value == 0 and name in _MAY_BE_ZERO):
             raise UserError(f"{where}: --{name} is {value}; expected a finite number above 0.")
-        if isinstance(value, (int, float)) and not abs(value) < MAX_NUMBER:
+        if isinstance(value, (int, float)) and not abs(value) < files.MAX_NUMBER:
             raise UserError(f"{where}: --{name} is {value}; expected a number below 2^63.")
 
 

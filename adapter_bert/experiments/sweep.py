@@ -122,7 +122,6 @@ class Sweep:
         self._digests = data_digests.DataDigests()
         self._add_trials(trials)
         self._commands = {key: self._command(key) for key in self.trials}
-        self._shown_commands = {key: self._command(key, is_expanded=False) for key in self.trials}
         self._records = records.Reader(folder)
         self._precisions = os.path.join(folder, "precision.json")
         self._durations, self._awaited = [], set()
@@ -161,7 +160,8 @@ class Sweep:
         Args:
           keys: the keys of the trials to run; None for all.
         """
-        return [self._shown_commands[key] for key in self._remaining_keys(self.records(), keys)]
+        remaining = self._remaining_keys(self.records(), keys)
+        return [self._command(key, is_expanded=False) for key in remaining]
 
     def check_flags(self):
         """Raises UserError if a script does not accept a flag of its trials; takes seconds."""
@@ -293,7 +293,7 @@ class Sweep:
                 cores = _assigned_cores(slot, self._jobs)
                 precision = self._precision_flags(key)
                 command = [*self._commands[key], *precision]
-                line = shell_line([*self._shown_commands[key], *precision])
+                line = shell_line([*self._command(key, is_expanded=False), *precision])
                 with interrupts.postpone_signals():  # Else Ctrl-C would leave it running.
                     process = self._trial_folder(key).start(command, log, line, cores)
                     running[slot] = _Running(key, process, log, time.monotonic())

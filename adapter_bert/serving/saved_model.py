@@ -243,10 +243,8 @@ def _initialize(
     session, tables: encoder.Tables, values: Dict[str, np.ndarray], init_checkpoint: str
 ) -> None:
     """Initializes every variable of the graph."""
-    variables, init_checkpoint = (
-        tf.trainable_variables(),
-        checkpoints.literal_prefix(init_checkpoint),
-    )
+    variables = tf.trainable_variables()
+    init_checkpoint = checkpoints.literal_prefix(init_checkpoint)
     assignment, _ = modeling.get_assignment_map_from_checkpoint(variables, init_checkpoint)
     tf.train.init_from_checkpoint(init_checkpoint, assignment)
     session.run(tf.variables_initializer(variables))

@@ -181,36 +181,39 @@ def load(
         labels = _labels_of(train, notation, config.tag_scheme)
         if set(labels) == set(earlier):
             labels = tuple(earlier)
-    scheme = config.tag_scheme
-    like = train and _as_split("train", train, labels, is_chunks, scheme).notation
+    arguments = labels, is_chunks, config.tag_scheme
+    trained = train and _as_split("train", train, *arguments)
+    like = trained and trained.notation
     splits = {
-        name: _as_split(name, file, labels, is_chunks, scheme, like)
+        name: trained if trained and file is train else _as_split(name, file, *arguments, like)
         for name, file in tagged_files.items()
     }
     for name, split in splits.items():
         _check_tags(name, split, labels)
         if name != "train":  # Predictions have the format of their file.
             split.file.check_tags(labels)
+    _log_tags(where, splits, labels, is_chunks)
+    if is_chunks and any(splits[name].tags for name in splits if name != "train"):
+        _seqeval()  # Fails before the training if it is missing.
+    score = "f1" if is_chunks else "accuracy"
+    return finetuning.Task(config.name, tagging.KIND.name, labels, score), splits
+
+
+def _log_tags(where, splits, labels, is_chunks):
+    """Logs how tags were taken, and the flag that changes it."""
     if is_chunks:
         schemes = {split.notation.scheme for split in splits.values() if split.notation}
         logging.info(
             "%s: tags mark spans, which are scored by F1; scheme: %s. To choose another, or none,"
             " set --tag_scheme.",
-            where,
-            " and ".join(sorted(schemes)),
+            *(where, " and ".join(sorted(schemes))),
         )
     else:
         logging.info(
             "%s: the %d tags are learned as they are and scored by accuracy: %s. If they mark"
             " spans, set --tag_scheme.",
-            where,
-            len(labels),
-            _shown(labels),
+            *(where, len(labels), _shown(labels)),
         )
-    if is_chunks and any(splits[name].tags for name in splits if name != "train"):
-        _seqeval()  # Fails before the training if it is missing.
-    score = "f1" if is_chunks else "accuracy"
-    return finetuning.Task(config.name, tagging.KIND.name, labels, score), splits
 
 
 def _are_plain(labels: Sequence[str], train: tagging_data.TaggedFile) -> bool:
