@@ -19,7 +19,6 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.configs import (
-    FEEDFORWARD_ADAPTER,
     SITES,
     AdapterConfig,
     BertConfig,
@@ -664,9 +663,6 @@ def feedforward_adapter(
     return (skip, update) if return_terms else skip + update
 
 
-_ADAPTER_FUNCTIONS = {FEEDFORWARD_ADAPTER: feedforward_adapter}
-
-
 def get_adapter(function_string):
     """Returns the adapter function of a name, or None.
 
@@ -679,16 +675,8 @@ def get_adapter(function_string):
     """
     if not isinstance(function_string, str):
         return function_string
-    name = function_string.lower()
-    if name in ("", "none"):
-        return None
-    if name not in _ADAPTER_FUNCTIONS:
-        raise UserError(
-            "--adapter_fn={}: unknown adapter; expected {} or none.".format(
-                function_string, ", ".join(_ADAPTER_FUNCTIONS)
-            )
-        )
-    return _ADAPTER_FUNCTIONS[name]
+    config = AdapterConfig(fn=function_string)
+    return None if config.is_none else globals()[config.fn.lower()]
 
 
 def build_adapter(config: AdapterConfig) -> Optional[adapters.Adapter]:
@@ -715,27 +703,6 @@ def build_adapter(config: AdapterConfig) -> Optional[adapters.Adapter]:
 
 # Assigned here, because `configs` must not import TensorFlow.
 AdapterConfig.build = build_adapter  # type: ignore[attr-defined]
-
-
-def adapter_shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ...]]:
-    """Returns the shapes of one adapter's variables, read from a graph that it builds.
-
-    For `feedforward_adapter`, `model_variables.adapter_shapes` needs no TensorFlow.
-
-    Args:
-      config: `AdapterConfig`.
-      width: D, the width of the sub-layer's output.
-
-    Returns:
-      A dict from variable names, relative to the scope of the projection before the adapter, to
-      tuples of int; includes moving statistics.
-    """
-    # Nothing may run or compile here: the machines of a cluster start TensorFlow together.
-    with tf.Graph().as_default(), xla.portable():
-        adapter, x = build_adapter(config), tf.zeros([1, width])
-        if adapter:
-            adapter._replace(is_normalized=False).adapt(x, x)  # Has the same variables.
-        return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
 
 
 class ForwardPass(NamedTuple):

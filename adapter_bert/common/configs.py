@@ -253,6 +253,20 @@ VARIANTS: Dict[str, Any] = {
 _MAX_SCALING = 1e6  # Keeps activations within float32's range.
 
 
+class AdapterVariable(NamedTuple):
+    """A variable of an adapter.
+
+    Attributes:
+      axes: of its shape: "D" is the width of the sub-layer's output, "m" the adapter's size.
+      trains: whether it gets a gradient; moving statistics do not.
+      adapterhub: its name in AdapterHub's adapters; None if these have no such variable.
+    """
+
+    axes: Tuple[str, ...]
+    trains: bool = True
+    adapterhub: Optional[str] = None
+
+
 def parse_layers(text: str) -> Tuple[int, ...]:
     """Returns the layers that --adapter_layers names, ascending.
 
@@ -376,6 +390,10 @@ class AdapterConfig(Settings):
     )
 
     def __post_init__(self):
+        if not self.is_none and self.fn.lower() not in FUNCTIONS:
+            raise UserError(
+                f"--adapter_fn={self.fn}: unknown adapter; expected {', '.join(FUNCTIONS)} or none."
+            )
         if self.size < 1:
             raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
         if self.size >= SIZE_LIMIT:
@@ -418,6 +436,10 @@ class AdapterConfig(Settings):
                 f" layers; expected layers from 0 to {num_layers - 1}, as in 0,2-4."
             )
 
+    def variables(self) -> Dict[str, AdapterVariable]:
+        """Returns the variables of one adapter by name; see `FUNCTIONS`."""
+        return {} if self.is_none else FUNCTIONS[self.fn.lower()](self)
+
     def variant(self) -> Dict[str, Any]:
         """Returns the fields of `VARIANTS` that differ from their defaults, by name."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
@@ -428,6 +450,32 @@ class AdapterConfig(Settings):
     def is_none(self) -> bool:
         """Returns whether `fn` names no adapter function."""
         return self.fn.lower() in ("", "none")
+
+
+def _feedforward_variables(adapter: AdapterConfig) -> Dict[str, AdapterVariable]:
+    """Returns the variables of `modeling.feedforward_adapter`."""
+    variables = {
+        "weights1": AdapterVariable(("D", "m"), adapterhub="adapter_down.0.weight"),
+        "biases1": AdapterVariable(("1", "m"), adapterhub="adapter_down.0.bias"),
+    }
+    if adapter.normalization != "none":
+        scope = {"layer": "LayerNorm", "batch": "BatchNorm"}[adapter.normalization]
+        variables[f"{scope}/beta"] = variables[f"{scope}/gamma"] = AdapterVariable(("m",))
+    if adapter.normalization == "batch":
+        for name in ("moving_mean", "moving_variance"):
+            variables[f"BatchNorm/{name}"] = AdapterVariable(("m",), trains=False)
+    for index in range(2, adapter.depth + 1):
+        variables[f"weights_hidden{index}"] = AdapterVariable(("m", "m"))
+        variables[f"biases_hidden{index}"] = AdapterVariable(("1", "m"))
+    variables["weights2"] = AdapterVariable(("m", "D"), adapterhub="adapter_up.weight")
+    variables["biases2"] = AdapterVariable(("1", "D"), adapterhub="adapter_up.bias")
+    return variables
+
+
+# The adapter functions of `modeling` → functions of an `AdapterConfig` that return the variables of
+# one adapter, by their names in the scope "adapters", in the order in which it creates them.
+# Training, adapter files, AdapterHub's format, SavedModels and ONNX files read this table.
+FUNCTIONS = {FEEDFORWARD_ADAPTER: _feedforward_variables}
 
 
 # ---- Tuning

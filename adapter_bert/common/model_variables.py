@@ -1,7 +1,7 @@
 """The variables of a BERT with adapters: names, shapes, roles and fingerprint; without TensorFlow.
 
-`encoder_shapes` is the only table of a plain BERT encoder's variables, `adapter_shapes` of an
-adapter's. `role_of` gives each variable exactly one role; `is_trained` is the only rule of what
+`encoder_shapes` is the only table of a plain BERT encoder's variables, `AdapterConfig.variables` of
+an adapter's. `role_of` gives each variable exactly one role; `is_trained` is the only rule of what
 trains.
 """
 
@@ -84,7 +84,7 @@ def encoder_shapes(config: "Union[configs.BertConfig, EncoderSizes]") -> Shapes:
 
 
 def adapter_shapes(adapter: configs.AdapterConfig, width: int) -> Shapes:
-    """Returns the shapes of one `feedforward_adapter`, including its moving statistics.
+    """Returns the shapes of one adapter's variables, including its moving statistics.
 
     Args:
       adapter: `configs.AdapterConfig`.
@@ -92,40 +92,13 @@ def adapter_shapes(adapter: configs.AdapterConfig, width: int) -> Shapes:
 
     Returns:
       A dictionary from names, below the scope of the projection that the adapter follows, to
-      shapes (tuples of int), in the order in which `feedforward_adapter` creates them.
-
-    Raises:
-      ValueError: the adapter has another function, whose variables are known only from its graph.
+      shapes (tuples of int), in the order in which the adapter creates them.
     """
-    if adapter.fn.lower() != configs.FEEDFORWARD_ADAPTER:
-        raise ValueError(f"The variables of the adapter {adapter.fn!r} are unknown.")
-    size, scope = adapter.size, "adapters/"
-    shapes: Shapes = {}
-
-    def dense(name, rows, columns):
-        shapes[f"{scope}weights{name}"] = (rows, columns)
-        shapes[f"{scope}biases{name}"] = (1, columns)
-
-    dense("1", width, size)
-    for name in _NORMALIZATION_VARIABLES[adapter.normalization]:
-        shapes[scope + name] = (size,)
-    for index in range(2, adapter.depth + 1):
-        dense(f"_hidden{index}", size, size)
-    dense("2", size, width)
-    return shapes
-
-
-# `AdapterConfig.normalization` → names of its variables.
-_NORMALIZATION_VARIABLES = {
-    "none": (),
-    "layer": ("LayerNorm/beta", "LayerNorm/gamma"),
-    "batch": (
-        "BatchNorm/beta",
-        "BatchNorm/gamma",
-        "BatchNorm/moving_mean",
-        "BatchNorm/moving_variance",
-    ),
-}
+    sizes = {"D": width, "m": adapter.size, "1": 1}
+    return {
+        f"adapters/{name}": tuple(sizes[axis] for axis in variable.axes)
+        for name, variable in adapter.variables().items()
+    }
 
 
 def fingerprint(get_tensor: Callable, config: Union[configs.BertConfig, EncoderSizes]) -> str:

@@ -104,13 +104,8 @@ _OLD_LAYOUTS = {"houlsby": "double_seq_bn", "pfeiffer": "seq_bn", "parallel": "p
 
 _MAX_LABELS = 1 << 20  # A file may claim any number; unnamed labels get numbers as names.
 
-_DOWN_BIAS = "adapter_down.0.bias"
-_TENSOR_NAMES = {
-    "weights1": "adapter_down.0.weight",
-    "biases1": _DOWN_BIAS,
-    "weights2": "adapter_up.weight",
-    "biases2": "adapter_up.bias",
-}
+_ADAPTER_VARIABLES = configs.AdapterConfig().variables()
+_DOWN_BIAS = _ADAPTER_VARIABLES["biases1"].adapterhub
 _HEAD_TENSOR_NAMES = {"output_weights": "weight", "output_bias": "bias"}
 _POOLER_TENSOR_NAMES = {"bert/pooler/dense/kernel": "weight", "bert/pooler/dense/bias": "bias"}
 
@@ -320,7 +315,8 @@ def _file_and_name(name: str, description: task_adapter.Description) -> Tuple[st
     if kind == "layer_norm":
         return _LAYER_NORMS, "bert." + huggingface.parameter_name(name)
     scope, _, part = name.rpartition("/")
-    return _ADAPTER, f"bert.{huggingface.parameter_name(scope)}.{adapter}.{_TENSOR_NAMES[part]}"
+    name_in_adapter = _ADAPTER_VARIABLES[part].adapterhub
+    return _ADAPTER, f"bert.{huggingface.parameter_name(scope)}.{adapter}.{name_in_adapter}"
 
 
 def _transposed(google_name: str, value: np.ndarray) -> np.ndarray:

@@ -280,8 +280,9 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
         )
     }
     sites = configs.SITES[adapter.sites] if adapter else ()
+    of_adapter = model_variables.adapter_shapes(adapter, config.hidden_size) if adapter else {}
     for layer, site in itertools.product(adapted_layers, sites):
-        for name, shape in _adapter_shapes(adapter, config.hidden_size).items():
+        for name, shape in of_adapter.items():
             result[f"bert/encoder/layer_{layer}/{site}/{name}"] = shape
     kind = task_kinds.get(description.kind)
     return {**result, **kind.head_shapes(len(description.labels), config.hidden_size)}
@@ -301,19 +302,6 @@ def _adapted_layers(adapter: Optional[configs.AdapterConfig], num_layers: int) -
     if not adapter.layers or not set(adapter.layers) <= set(range(num_layers)):
         raise UserError(f"adapter.layers must name at least one layer, from 0 to {num_layers - 1}.")
     return adapter.layers
-
-
-@functools.lru_cache(maxsize=128)
-def _adapter_shapes(adapter: configs.AdapterConfig, width: int) -> model_variables.Shapes:
-    if adapter.fn.lower() == configs.FEEDFORWARD_ADAPTER:
-        return model_variables.adapter_shapes(adapter, width)
-    try:
-        import modeling  # Only a graph shows the variables of other adapter functions.
-    except ImportError:
-        raise UserError(
-            f"--adapter_fn={adapter.fn} requires TensorFlow, which is not installed."
-        ) from None
-    return modeling.adapter_shapes(adapter, width)
 
 
 def parameters(tensors: Dict[str, Any]) -> Dict[str, Any]:

@@ -140,29 +140,6 @@ class ShapesTest(TaskAdaptersTestCase):
         with self.assertRaisesRegex(UserError, 'labels has "x" twice; expected distinct ones'):
             description(labels=("x", "y", "x"))
 
-    def test_shapes_of_registered_adapter_come_from_its_graph(self):
-        def my_adapter(input_tensor, statistics=None, **options):
-            collections = [modeling.ADAPTERS, tf.GraphKeys.GLOBAL_VARIABLES]
-            with tf.variable_scope("adapters"):
-                scale = tf.get_variable("scale", [input_tensor.shape[-1]], collections=collections)
-            return input_tensor * scale
-
-        described = description(adapter=modeling.AdapterConfig(fn="my_adapter"))
-        functions = mock.patch.dict(modeling._ADAPTER_FUNCTIONS, my_adapter=my_adapter)
-        with functions:
-            shapes = task_adapter.shapes(described)
-        self.assertEqual(
-            {name for name in shapes if "/adapters/" in name},
-            {
-                f"bert/encoder/layer_{layer}/{site}/adapters/scale"
-                for layer in range(2)
-                for site in ("attention/output", "output")
-            },
-        )
-        task_adapter._adapter_shapes.cache_clear()
-        with self.assertRaisesRegex(UserError, "--adapter_fn=my_adapter: unknown adapter"):
-            task_adapter.shapes(described)
-
     def test_parameters_exclude_moving_statistics(self):
         shapes = task_adapter.shapes(description(adapter=VARIANT, tuning=tuning.Tuning()))
         scope = "bert/encoder/layer_1/attention/output/adapters/BatchNorm/"

