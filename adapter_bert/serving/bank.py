@@ -350,8 +350,8 @@ class AdapterBank:
             for name in evictable[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
                 self._unload(name)
 
-    def _any_architecture(self, entries: Dict[str, _Entry]) -> compatibility.Architecture:
-        """Returns an `Architecture` for tasks without adapters, if possible one of entries."""
+    def _any_architecture(self, entries: Dict[str, _Entry]) -> configs.AdapterConfig:
+        """Returns an architecture for tasks without adapters, if possible one of entries."""
         every = itertools.chain(entries.values(), self._entries.values())
         needed = (entry.architecture for entry in every if entry.architecture)
         return next(needed, None) or self._engine.any_architecture()
