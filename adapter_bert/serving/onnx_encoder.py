@@ -482,6 +482,11 @@ class _Encoder:
     ):
         if callable(config.hidden_act):
             raise UserError("hidden_act must be the activation's name for ONNX, but is a function.")
+        if architecture.fn not in _FUNCTIONS:
+            raise UserError(
+                f"--adapter_fn={architecture.fn} cannot be computed by ONNX Runtime: export a"
+                " SavedModel, or add the function to serving/onnx_encoder.py."
+            )
         self._graph, self._config, self._backbone = graph, config, backbone
         self._architecture, self._parameters, self._batch = architecture, parameters, batch
         self._is_int8, self._broadcasts_layer_norm = is_int8, broadcasts_layer_norm

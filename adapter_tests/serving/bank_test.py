@@ -21,6 +21,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 # isort: split
 import modeling
 import tuning
+from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving import engine, onnx_encoder, onnx_runtime
@@ -170,6 +171,9 @@ class PredictTest(BankTestCase):
         with mock.patch.dict(self.adapters, adapters):
             self.assert_own(rows, results)
         self.assertLess(max(fed), 2 * max(sizes.values()))
+        for size, depth, shares_passes in ((128, 1, True), (129, 1, False), (40, 2, False)):
+            bank.add("deep", self.build(0, adapter=A(size, depth=depth)), replace=True)
+            self.assertEqual(bank._entries["deep"].shares_passes, shares_passes)
 
     def test_int8_changes_results_only_slightly(self):
         names = ["plain", "large", "number", "sets", "parallel"]
@@ -539,6 +543,22 @@ class TasksTest(BankTestCase):
             other = own_models.build_task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):
                 bank.add("other", self.saved("other", other))
+        table = configs.FUNCTIONS[configs.FEEDFORWARD_ADAPTER]
+        with mock.patch.dict(configs.FUNCTIONS, mine=table):
+            other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="Mine"))
+            mine = self.bank()
+            mine.add("other", other)
+            expected = "--adapter_fn=mine cannot be computed by ONNX Runtime: export a SavedModel"
+            with self.assertRaisesRegex(UserError, expected):
+                mine.predict(self.rows(["other"]))
+        gated = {"gate": configs.AdapterVariable(("1", "D"))}
+        function = {configs.FEEDFORWARD_ADAPTER: lambda settings: {**table(settings), **gated}}
+        with mock.patch.dict(configs.FUNCTIONS, function):
+            other = own_models.build_task_adapter(self.bert)
+            mine = self.bank()
+            mine.add("other", other)
+            with self.assertRaisesRegex(NotImplementedError, "does not compute gate"):
+                mine.predict(self.rows(["other"]))
         with self.assertRaisesRegex(UserError, "^Folder missing is not a task adapter"):
             bank.add("other", "missing")
         with self.assertRaisesRegex(UserError, "^--tasks missing is not a task adapter"):

@@ -1,6 +1,8 @@
 """Compares each variant of the adapter in all forms that answer with the graph that trained it."""
 
+import contextlib
 import dataclasses
+import io
 import os
 import tempfile
 
@@ -11,6 +13,7 @@ import tensorflow.compat.v1 as tf
 pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
 
 # isort: split
+import convert_checkpoint
 import modeling
 from adapter_bert.common import configs
 from adapter_bert.formats import onnx_backbone
@@ -46,6 +49,14 @@ SIZED = ("seq_bn", "par_bn", "deep layer", "deep batch", "multiply normalized", 
 ROWS = [[2, 7, 9, 11, 3], [2, 8, 3], [2, 6, 9, 3]]
 
 
+GOLDENS = os.path.join(os.path.dirname(os.path.abspath(own_models.__file__)), "adapterhub")
+
+
+def convert(*arguments):
+    with contextlib.redirect_stdout(io.StringIO()):
+        convert_checkpoint.main(list(arguments))
+
+
 def segments(row):
     return [int(index > 1) for index in range(len(row))]
 
@@ -71,6 +82,30 @@ def run_saved_model(path, inputs):
         signature = model.signature_def["serving_default"]
         feeds = {signature.inputs[name].name: value for name, value in inputs.items()}
         return session.run({k: info.name for k, info in signature.outputs.items()}, feeds)
+
+
+class AdapterHubTest(tf.test.TestCase):
+    def test_banks_give_the_packages_predictions(self):
+        """Compares with AdapterHub's package; see `support/make_adapterhub_goldens.py`."""
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        bert = os.path.join(root, "bert")
+        convert("from_huggingface", os.path.join(GOLDENS, "bert"), bert)
+        config = modeling.BertConfig.from_json_file(os.path.join(bert, "bert_config.json"))
+        bank = AdapterBank(config, os.path.join(bert, "bert_model.ckpt"))
+        self.addCleanup(bank.close)
+        batch = np.load(os.path.join(GOLDENS, "batch.npz"))
+        rows, expected = [], []
+        for name in ("houlsby", "pfeiffer", "parallel", "old"):
+            source, folder = os.path.join(GOLDENS, name), os.path.join(root, name)
+            convert("from_adapterhub", source, bert, folder, "--max_seq_length=16")
+            bank.add(name, folder)
+            odds = np.exp(np.load(os.path.join(source, "logits.npy")))
+            expected += list(odds / odds.sum(-1, keepdims=True))
+            for ids, mask, segments in zip(*(batch[field] for field in batch.files)):
+                length = int(mask.sum())
+                rows.append(Row(name, ids[:length].tolist(), segments[:length].tolist()))
+        for row, value, result in zip(rows, expected, bank.predict(rows)):
+            self.assertAllClose(result["probabilities"], value, atol=1e-5, rtol=0, msg=row.task)
 
 
 class VariantsTest(tf.test.TestCase):
