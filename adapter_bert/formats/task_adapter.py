@@ -266,8 +266,8 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     """
     config = description.backbone.bert_config()
     num_layers, method, adapter = config.num_hidden_layers, description.tuning, description.adapter
-    has_adapters = adapter is not None and not adapter.is_none
-    if has_adapters != (method.method == "adapters"):
+    is_missing = method.method == "adapters" and adapter is None
+    if is_missing or adapter and (adapter.is_none or method.method != "adapters"):
         raise UserError(f"--tuning={method.method} contradicts adapter {adapter}.")
     method.check_num_top_layers(num_layers)
     adapted_layers = _adapted_layers(adapter, num_layers)

@@ -77,11 +77,12 @@ def task_arrays(
         for name in ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
     )
     head, head_bias = (trained[name] for name in HEAD)
+    adapters = None
+    if settings:
+        adapters = adapter_arrays(config, architecture_of(settings), adapter.tensors, dtype)
     return TaskArrays(
         np.stack([*vectors, bias]).astype(dtype),
-        adapter_arrays(config, architecture_of(settings), adapter.tensors, dtype)
-        if settings
-        else None,
+        adapters,
         kernel.astype(dtype, copy=False),
         np.ascontiguousarray(head.T, dtype),
         head_bias[np.newaxis].astype(dtype),
@@ -99,7 +100,7 @@ def adapter_arrays(
     Args:
       config: `configs.BertConfig`.
       architecture: the adapters' architecture.
-      tensors: the task adapter's. Where they have no adapter, it is 0, of size 1.
+      tensors: the task adapter's. Where they have no adapter, the arrays are 0, of size 1.
       dtype: of the arrays.
 
     Returns:
@@ -263,18 +264,15 @@ def _adapters(
     variables, num_positions = architecture.variables(), len(_scopes(config))
     num_vectors = num_positions * sum(map(_is_vector, variables.values()))
     vectors = iter(split(tensor("adapter_vectors", [num_vectors, config.hidden_size]), num_vectors))
-    result = []
-    for index in range(num_positions):
+    result: List[Dict[str, Any]] = [{} for _ in range(num_positions)]
+    for index, tensors in enumerate(result):
         sizes = {"D": config.hidden_size, "m": f"m{index}", "1": 1}
-        shapes = {name: [1, *map(sizes.get, v.axes)][-2:] for name, v in variables.items()}
-        result.append(
-            {
-                name: next(vectors)
-                if _is_vector(variable)
-                else tensor(f"{name}_{index}", shapes[name])
-                for name, variable in variables.items()
-            }
-        )
+        for name, variable in variables.items():
+            if _is_vector(variable):
+                tensors[name] = next(vectors)
+            else:
+                shape = [1, *(sizes[axis] for axis in variable.axes)][-2:]  # As `adapter_arrays`.
+                tensors[name] = tensor(f"{name}_{index}", shape)
     return result
 
 

@@ -523,12 +523,14 @@ class TasksTest(BankTestCase):
             with self.assertRaisesRegex(UserError, f"trained on another BERT, .*{part}"):
                 bank.add("other", self.saved("other", other._replace(description=description)))
         other = own_models.build_task_adapter(self.bert)
-        method = tuning.Tuning("full")
-        description = type(other.description)(**{**vars(other.description), "tuning": method})
-        folder = self.saved("other", other._replace(description=description))
-        for lazy in (False, True):
-            with self.assertRaisesRegex(UserError, f"^Folder {folder}: --tuning=full contradicts"):
-                bank.add("other", folder, lazy=lazy)
+        for method, settings in (("full", A(4)), ("head", A(4, fn="none")), ("adapters", None)):
+            changes = {"tuning": tuning.Tuning(method), "adapter": settings}
+            description = dataclasses.replace(other.description, **changes)
+            folder = self.saved("other", other._replace(description=description))
+            expected = f"^Folder {folder}: --tuning={method} contradicts adapter"
+            for lazy in (False, True):
+                with self.assertRaisesRegex(UserError, expected):
+                    bank.add("other", folder, lazy=lazy)
         top = tuning.Tuning("top_layers", num_top_layers=1)
         for changes, part in (
             (
