@@ -199,7 +199,9 @@ class TakeStepTest(tf.test.TestCase):
         for normalization in ("layer", "batch"):
             with tf.Graph().as_default(), self.session() as session:
                 adapter = modeling.AdapterConfig(3, normalization=normalization, depth=2)
-                adapter.build().function(tf.ones([2, 4]), statistics=[])
+                x = tf.ones([2, 4])
+                place = modeling.Place(adapter, x, statistics=[])
+                modeling.feedforward_adapter(x, 3, place=place)
                 for name in ("output_weights", "output_bias"):
                     tf.get_variable(name, [2])
                 variables = tf.trainable_variables()

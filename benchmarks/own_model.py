@@ -20,7 +20,7 @@ def settings(sizes, precision, **more):
     """Returns `model_fn.ModelSettings` with random weights, updated with `more`."""
     return model_fn.ModelSettings(
         bert_config=modeling.BertConfig(**sizes),
-        adapter_fn=modeling.AdapterConfig(size=workload.ADAPTER_SIZE).build(),
+        adapter_fn=modeling.AdapterConfig(size=workload.ADAPTER_SIZE),
         tuning=tuning.Tuning("adapters"),
         learning_rate=workload.LEARNING_RATE,
         num_train_steps=_STEPS,

@@ -102,7 +102,7 @@ def _model(setting):
     """Returns the `model_fn.ModelSettings` of a run on a TPU."""
     adapter = None
     if setting.tuning == "adapters":
-        adapter = modeling.AdapterConfig(size=setting.adapter_size).build()
+        adapter = modeling.AdapterConfig(size=setting.adapter_size)
     return model_fn.ModelSettings(
         bert_config=modeling.BertConfig(**_SIZES[setting.bert]),
         adapter_fn=adapter,

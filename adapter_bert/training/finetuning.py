@@ -533,7 +533,7 @@ def _model_settings(setup, output, **overrides):
         bert_config=setup.bert.config,
         init_checkpoint=setup.bert.init_checkpoint,
         task_checkpoint=adapter and output.as_checkpoint(adapter),
-        adapter_fn=description.adapter and modeling.build_adapter(description.adapter),
+        adapter_fn=description.adapter,
         tuning=description.tuning,
         use_tpu=setup.use_tpu,
         precision=setup.precision,

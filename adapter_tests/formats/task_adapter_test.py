@@ -128,7 +128,7 @@ class ShapesTest(TaskAdaptersTestCase):
                 tiny.config(),
                 False,
                 tf.zeros([1, 2], tf.int32),
-                adapter_fn=adapter and adapter.build(),
+                adapter_fn=adapter,
             )
             pooled, labels = encoder.get_pooled_output(), tf.zeros([1], tf.int32)
             heads.classification_loss(pooled, labels, len(described.labels), False)

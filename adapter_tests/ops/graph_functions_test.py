@@ -78,10 +78,10 @@ class SharedLayerTest(tf.test.TestCase):
 
     def test_shared_layers_match_with_adapter_variants(self):
         adapter = modeling.AdapterConfig(size=3, normalization="layer", depth=2)
-        self.check(2 * 4, adapter_fn=adapter.build())
+        self.check(2 * 4, adapter_fn=adapter)
 
     def test_unsupported_options_build_layers_separately(self):
-        batch_norm = modeling.AdapterConfig(size=3, normalization="batch").build()
+        batch_norm = modeling.AdapterConfig(size=3, normalization="batch")
         for options in (
             {"adapter_fn": batch_norm},
             {"adapter_fn": lambda output: output},

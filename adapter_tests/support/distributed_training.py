@@ -30,7 +30,7 @@ def make_devices(count):
 
 
 def train(distributed, bert, method, head, output_dir):
-    adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
+    adapter_fn = modeling.AdapterConfig(size=3) if method == "adapters" else None
     model = model_fn.ModelSettings(
         bert_config=tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         init_checkpoint=os.path.join(bert, "bert_model.ckpt"),

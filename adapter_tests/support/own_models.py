@@ -89,7 +89,7 @@ def _build(description):
         tf.ones_like(ids),
         segments,
         scope="bert",
-        adapter_fn=settings and settings.build(),
+        adapter_fn=settings,
     )
     head = task_kinds.get(description.kind).head(len(description.labels))
     labels = tf.zeros_like(ids) if description.kind == "tagging" else _labels(description)

@@ -124,10 +124,10 @@ class TpuTest(tf.test.TestCase):
             ("predict", dict(normalization="batch", sites="feed_forward")),
         ):
             adapter = modeling.AdapterConfig(4, **variant)
-            program = self.lower(work, adapter_fn=adapter.build())
+            program = self.lower(work, adapter_fn=adapter)
             self.assertEqual(hlo_text.dynamic_shapes(program.text), [], variant)
         with self.assertRaisesRegex(ValueError, "one device"):
-            self.lower("train", adapter_fn=adapter.build())
+            self.lower("train", adapter_fn=adapter)
 
     def test_missing_python_and_indivisible_batch_are_refused(self):
         script = os.path.join(FOLDER, "tpu_ahead_of_time.py")

@@ -49,7 +49,7 @@ class TrainingTestCase(tf.test.TestCase):
         head=None,
         **model,
     ):
-        adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
+        adapter_fn = modeling.AdapterConfig(size=3) if method == "adapters" else None
         settings = {
             "bert_config": tiny.config(),
             "init_checkpoint": cls.bert_prefix(),
@@ -465,7 +465,7 @@ class BatchNormTest(TrainingTestCase):
     @classmethod
     def runner(cls, output_dir, **options):
         adapter = modeling.AdapterConfig(size=3, init_scale=0.5, normalization="batch")
-        return super().runner(output_dir, adapter_fn=adapter.build(), **options)
+        return super().runner(output_dir, adapter_fn=adapter, **options)
 
     def moving(self, values):
         return {name: value for name, value in values.items() if "/moving_" in name}
