@@ -33,6 +33,7 @@ Shapes = Dict[str, Tuple[int, ...]]
 ADAPTERS, LAYER_NORM, HEAD = "adapters", "layer_norm", "head"
 # Suffixes of moving statistics: the forward pass reads them, but they get no gradient.
 MOVING = ("/moving_mean", "/moving_variance")
+ADAPTER_TABLE = "`FUNCTIONS` of adapter_bert/common/configs.py"  # For errors.
 
 
 class EncoderSizes(NamedTuple):
@@ -115,7 +116,7 @@ def check_listed(trained: Shapes, listed: Shapes) -> None:
     for name in sorted({*trained, *listed}):
         table = "`head_shapes` of the task's kind"
         if name.startswith("bert/"):
-            table = "`FUNCTIONS` of adapter_bert/common/configs.py"
+            table = ADAPTER_TABLE
         if name not in listed:
             raise UserError(f"Variable {name} trains, but would not be saved: list it in {table}.")
         if name not in trained:
