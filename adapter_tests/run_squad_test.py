@@ -14,10 +14,11 @@ import run_squad
 import tokenization
 from adapter_bert.common import tf_estimator
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import squad_data, squad_scores, squad_task
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, mutations, own_models, tiny
+from adapter_tests.support.checkpoint_cases import trained_tensors
 from adapter_tests.support.script_cases import AnyScriptTestCase
 
 # Without articles, which the scores ignore.
@@ -116,7 +117,7 @@ class Version1Test(SquadTestCase):
         adapter = task_adapter.load(os.path.join(self.trained, "adapter"))
         self.assertEqual((adapter.description.kind, adapter.description.labels), ("span", ()))
         self.assertEqual(adapter.tensors["cls/squad/output_weights"].shape, (2, 8))
-        last = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.trained))
+        last = trained_tensors(tf.train.latest_checkpoint(self.trained))
         self.assertNotAllEqual(last["cls/squad/output_bias"], np.zeros(2))
         self.assertEqual(set(last), set(adapter.tensors))
 

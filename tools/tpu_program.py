@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops
 from tensorflow.python.tpu import tpu_function
 
+import tuning
 from adapter_bert.common import tf_estimator
 
 # The benchmarks have the features.
@@ -59,7 +60,7 @@ def lower(model, build, work, batch_size, length, replicas):
         inputs = {name: tf.placeholder(tf.int32, a.shape) for name, a in features.items()}
         outputs = _step(model, build, work, inputs, batch_size // replicas, replicas)
         variables = tf.global_variables()
-    trained = [v for v in variables if v.op.name.endswith("/adam_m")]
+        trained = tuning.trained_variables(model.tuning) if work == "train" else []
     fed = {name: tensor.name for name, tensor in inputs.items()}
     definition = importable(graph, outputs)
     compiled = _in_a_loop(definition, outputs, fed, tensors_for(variables))

@@ -225,11 +225,18 @@ def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
       stages: of "train", "eval" and "predict".
       data_dir: folder of the task's data.
     """
-    examples = {
-        split: processor.get_examples(split, data_dir)
-        for stage in stages
-        for split in processor.splits_of(SPLITS[stage], data_dir)
+    readers = {
+        "train": processor.get_train_examples,
+        "dev": processor.get_dev_examples,
+        "test": processor.get_test_examples,
     }
+    examples = {}
+    for stage in stages:
+        for split in processor.splits_of(SPLITS[stage], data_dir):
+            if split in readers:
+                examples[split] = readers[split](data_dir)
+            else:  # MNLI's second dev and test sets.
+                examples[split] = processor.get_examples(split, data_dir)
     labels = processor.get_labels()
     if labels and "train" in examples:
         names = itertools.chain.from_iterable(
@@ -282,7 +289,7 @@ def trained_on(processor, examples: Splits, data_dir: str) -> Optional[str]:
     """
     if not any(map(processor.is_held_out, examples)):
         return None
-    return digest(examples.get("train") or processor.get_examples("train", data_dir))
+    return digest(examples.get("train") or processor.get_train_examples(data_dir))
 
 
 def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:

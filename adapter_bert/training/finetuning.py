@@ -457,6 +457,7 @@ def begin(setup: Setup, task: Task, data: Data, model_fn_builder) -> Tuple[Estim
         recompute_activations=config.recompute_activations,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         run_identity=identity(settings),
+        trained_shapes=task_adapter.shapes(output.description),
         **schedule_settings,
     )
     return Estimator(model, run, model_fn_builder), output
@@ -803,9 +804,8 @@ def _check_is_trained(output, init_checkpoint):
 
 def _check_no_other_adapters(init_checkpoint, trained_names):
     """Raises UserError if --init_checkpoint holds adapters that the model does not train."""
-    names = set(checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map())
-    ignored = sorted(name for name in names - trained_names if "/adapters/" in name)
-    ignored = [name for name in ignored if not name.endswith(checkpoints.MOMENTS)]
+    names = checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map()
+    ignored = checkpoints.unlisted_adapter_tensors(names, trained_names)
     if ignored:
         raise UserError(
             f"--init_checkpoint {init_checkpoint} holds {len(ignored)} tensors of adapters that"

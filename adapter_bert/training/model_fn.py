@@ -14,8 +14,9 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 import tuning
-from adapter_bert.common import devices, tf_estimator
+from adapter_bert.common import devices, model_variables, tf_estimator
 from adapter_bert.ops import accumulation, replicas
+from adapter_bert.ops.layers import moving_variables, variable_name
 from adapter_bert.training import config as training_config
 from adapter_bert.training import progress, restore
 from tuning import Tuning
@@ -45,6 +46,8 @@ class ModelSettings:
         before the one step of the optimizer.
       run_identity: digest of everything that determines the weights, including the data; it marks
         the run's checkpoints. None for no mark.
+      trained_shapes: shapes of the variables that train, and of moving statistics, by name; a
+        training with others is refused. None for any.
     """
 
     bert_config: modeling.BertConfig
@@ -62,6 +65,7 @@ class ModelSettings:
     recompute_activations: bool = False
     gradient_accumulation_steps: int = 1
     run_identity: Optional[str] = None
+    trained_shapes: Optional[model_variables.Shapes] = None
 
 
 class ModelOutput(NamedTuple):
@@ -148,6 +152,11 @@ def _training_spec(settings, create_model, features, params, config):
 
     loss = accumulation.mean_loss(loss_of, features, settings.gradient_accumulation_steps)
     trained = tuning.trained_variables(settings.tuning, strict=bool(settings.tuning))
+    if settings.trained_shapes is not None:
+        shapes = {
+            variable_name(v): tuple(v.shape.as_list()) for v in [*trained, *moving_variables()]
+        }
+        model_variables.check_listed(shapes, settings.trained_shapes)
     scaffold_fn = restore.scaffold_fn(settings, trained, config)
     scalars = {}
     train_op = optimization.create_optimizer(

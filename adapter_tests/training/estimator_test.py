@@ -22,7 +22,7 @@ from adapter_bert.formats import checkpoints
 from adapter_bert.tasks import squad_task
 from adapter_bert.training import distribution, estimator, input_pipeline, model_fn, rows
 from adapter_tests.support import own_models, tiny
-from adapter_tests.support.checkpoint_cases import all_tensors
+from adapter_tests.support.checkpoint_cases import all_tensors, trained_tensors
 from adapter_tests.support.command_lines import classifier_config, parsed
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -77,7 +77,7 @@ class TrainingTestCase(tf.test.TestCase):
     def full_checkpoint(self, folder):
         """Writes the pretrained BERT with a run's trained tensors; returns its prefix."""
         prefix = os.path.join(self.new_dir(), "full.ckpt")
-        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(folder))
+        trained = trained_tensors(tf.train.latest_checkpoint(folder))
         checkpoints.write(prefix, {**self.pretrained, **trained})
         return prefix
 
@@ -264,7 +264,7 @@ class PaddingTest(TrainingTestCase):
     def test_streamed_predictions_apply_adapter_gates(self):
         runner = self.runner(self.folder)
         some = {name: values[:13] for name, values in self.rows.items()}
-        tensors = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
+        tensors = trained_tensors(tf.train.latest_checkpoint(self.folder))
         bare = os.path.join(self.new_dir(), "bare.ckpt")
         silent = ("/adapters/weights2", "/adapters/biases2")
         for name in tensors:
@@ -496,7 +496,7 @@ class BatchNormTest(TrainingTestCase):
         runner.run = dataclasses.replace(runner.run, predict_batch_size=3)
         self.assertAllClose(self.probabilities(runner), expected, rtol=1e-5)
         task = os.path.join(self.new_dir(), "task.ckpt")
-        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
+        trained = trained_tensors(tf.train.latest_checkpoint(self.folder))
         checkpoints.write(task, {**trained, "global_step": np.int64(4)})
         other = self.runner(self.new_dir(), task_checkpoint=task, random_seed=8)
         self.assertAllEqual(self.probabilities(other, task), expected)
@@ -505,7 +505,7 @@ class BatchNormTest(TrainingTestCase):
         self.assertAllEqual(self.probabilities(other), expected)
 
     def test_further_training_starts_from_moving_statistics(self):
-        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
+        trained = trained_tensors(tf.train.latest_checkpoint(self.folder))
         found = []
         for more in (0, 7):
             folder = self.new_dir()
