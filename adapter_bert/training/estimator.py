@@ -235,7 +235,7 @@ class Estimator:
         if self.model.use_tpu:
             input_fn = input_pipeline.input_fn_for_tpu(rows, last_step=last_step)
         else:
-            input_fn = input_pipeline.input_fn_of(rows, True, True, fixed_length=False)
+            input_fn = input_pipeline.input_fn_builder(rows, None, True, True)
         try:
             save_hook = hooks.SaveHook(self.run.output_dir, self.run.save_checkpoints_steps)
             save_hooks = [save_hook] if self.run.distribution.workers.is_chief else []
@@ -383,7 +383,7 @@ class Estimator:
             padded = input_pipeline.pad_to_multiple(order, batch_size)
             return input_pipeline.input_fn_for_tpu(rows, order=padded), order
         order = input_pipeline.longest_first(rows.lengths)
-        input_fn = input_pipeline.input_fn_of(rows, False, False, fixed_length=False, order=order)
+        input_fn = input_pipeline.input_fn_builder(rows, None, False, False, order=order)
         return lambda params: input_fn({**params, "batch_size": batch_size}), order
 
     def _predictor(self, batch_size):
