@@ -1,17 +1,17 @@
 """TFRecord files of features, for programs that import run_classifier.
 
 The scripts cache features in another format, in `training/feature_cache.py`. Names, positional
-arguments and files are those of BERT's run_classifier.py.
+arguments and files are those of BERT's run_classifier.py. The functions import TensorFlow, as
+run_classifier.py imports them before its flags are parsed.
 """
 
 from typing import Callable
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks.classifier_features import convert_examples_to_features
-from adapter_bert.training.input_pipeline import disable_autotune, input_fn_builder
+from adapter_bert.training import input_pipeline
 from adapter_bert.training.rows import Arrays
 
 _PER_TOKEN = ("input_ids", "input_mask", "segment_ids")
@@ -28,6 +28,8 @@ def file_based_convert_examples_to_features(
         `classifier_features.convert_examples_to_features`.
       output_file: path.
     """
+    import tensorflow.compat.v1 as tf
+
     features = convert_examples_to_features(examples, label_list, max_seq_length, tokenizer)
     with tf.python_io.TFRecordWriter(output_file) as writer:
         for each in features:
@@ -54,17 +56,19 @@ def file_based_input_fn_builder(
       UserError: the file is missing, is not a TFRecord file of such features, or has no rows.
     """
     arrays = _read(input_file, seq_length)
-    return input_fn_builder(arrays, seq_length, is_training, drop_remainder)
+    return input_pipeline.input_fn_builder(arrays, seq_length, is_training, drop_remainder)
 
 
 def _read(input_file: str, seq_length: int) -> Arrays:
     """Returns a file's rows: int32 arrays [N, seq_length] per token, and [N] per row."""
+    import tensorflow.compat.v1 as tf
+
     features = {
         **dict.fromkeys(_PER_TOKEN, tf.FixedLenFeature([seq_length], tf.int64)),
         **dict.fromkeys(_PER_ROW, tf.FixedLenFeature([], tf.int64)),
     }
     with tf.Graph().as_default(), tf.Session() as session:
-        dataset = disable_autotune(tf.data.TFRecordDataset(input_file).batch(1024))
+        dataset = input_pipeline.disable_autotune(tf.data.TFRecordDataset(input_file).batch(1024))
         batch = tf.parse_example(tf.data.make_one_shot_iterator(dataset).get_next(), features)
         batches = []
         while True:

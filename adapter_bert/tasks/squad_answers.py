@@ -142,14 +142,14 @@ def write_predictions(
             example.qas_id: choose_answer(example.doc_tokens, windows[index], settings)
             for index, example in enumerate(all_examples)
         }
-    contents = [
-        (output_prediction_file, {key: answer.text for key, answer in answers.items()}),
-        (output_nbest_file, {key: answer.nbest for key, answer in answers.items()}),
-    ]
+    contents: Dict[Any, Any] = {
+        output_prediction_file: {key: answer.text for key, answer in answers.items()},
+        output_nbest_file: {key: answer.nbest for key, answer in answers.items()},
+    }
     if version_2_with_negative:
         odds = {key: answer.null_odds for key, answer in answers.items()}
-        contents.append((output_null_log_odds_file, odds))
-    for path, content in contents:
+        contents[output_null_log_odds_file] = odds
+    for path, content in contents.items():
         files.write_atomically(path, json.dumps(content, indent=4) + "\n")
 
 

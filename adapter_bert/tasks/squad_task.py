@@ -247,8 +247,15 @@ class Evaluator:
             for prediction in itertools.islice(predictions, 1):
                 windows.append((feature, squad_answers.raw_result(feature, prediction)))
 
+        limits = self._limits
         squad_features.convert_examples_to_features(
-            examples(), self._tokenizer, *self._limits, is_training=False, output_fn=read
+            examples(),
+            self._tokenizer,
+            limits.max_seq_length,
+            limits.doc_stride,
+            limits.max_query_length,
+            is_training=False,
+            output_fn=read,
         )
         return answers
 

@@ -6,6 +6,9 @@ middle reads exactly the batches of an uninterrupted run. tf.data only transport
 
 On CPU and GPU, where shapes may vary, rows of similar length share a batch, which is truncated to
 the next length in `BUCKETS`.
+
+TensorFlow is imported by the functions, as run_classifier.py imports one of them before its flags
+are parsed.
 """
 
 import bisect
@@ -13,7 +16,6 @@ import itertools
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
@@ -194,6 +196,8 @@ def input_fn_builder(
         raise ValueError(f"seq_length={seq_length}: the features have {rows.max_seq_length}.")
 
     def input_fn(params, config=None, input_context=None):
+        import tensorflow.compat.v1 as tf
+
         num_replicas, replicas = _replicas(params.get("context"), input_context)
         batch_size = params["batch_size"]
 
@@ -245,6 +249,8 @@ def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
     Returns:
       input_fn(params) → Dataset of these dicts.
     """
+    import tensorflow.compat.v1 as tf
+
     types = dict.fromkeys(_TOKEN_FEATURES, tf.int32)
     shapes = dict.fromkeys(_TOKEN_FEATURES, (None, None))
 
@@ -279,6 +285,8 @@ def input_fn_for_tpu(
     rows = as_rows(features)
 
     def input_fn(params, config):
+        import tensorflow.compat.v1 as tf
+
         batch_size, indices, num_hosts = params["batch_size"], order, 1
         if last_step is not None:
             num_replicas, replicas = _replicas(params.get("context"), None)
@@ -311,6 +319,8 @@ def disable_autotune(dataset):
 
     Its thread sleeps up to a minute, and closing a session waits for it.
     """
+    import tensorflow.compat.v1 as tf
+
     options = tf.data.Options()
     if tf.__version__.startswith("1."):
         options.experimental_optimization.autotune = False

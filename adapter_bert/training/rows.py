@@ -121,8 +121,8 @@ def _length_of(mask):
     return len(mask) - mask[::-1].index(1) if 1 in mask else 0
 
 
-def column(values: Sequence[Any]) -> np.ndarray:
-    """Returns values as int32, or as float32 if they are no integers."""
+def column(values: Any) -> np.ndarray:
+    """Returns a list of values as int32, or as float32 if they are no integers."""
     values = np.asarray(values)
     return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
 
