@@ -2,9 +2,9 @@
 
 The encoder follows Devlin et al. 2018 (https://arxiv.org/abs/1810.04805), the adapters follow
 Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751). Read from the top: `BertModel`,
-`build_encoder`, `transformer_model`, `transformer_layer`, `feedforward_adapter`. Variables and
-functions are named as in Google's checkpoints and code. `adapter_bert/ops` implements the
-operations of a layer, `common/configs.py` the configurations.
+`transformer_model`, `transformer_layer`, `feedforward_adapter`. Variables and functions are named
+as in Google's checkpoints and code. `adapter_bert/ops` implements the operations of a layer,
+`common/configs.py` the configurations.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
@@ -18,19 +18,15 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.configs import (
-    SITES,
-    AdapterConfig,
-    BertConfig,
-    check_config,
-)
+from adapter_bert.common.configs import AdapterConfig, BertConfig, check_config
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.model_variables import (  # noqa: F401 (as in adapter-bert's modeling)
     ADAPTERS,
     HEAD,
     LAYER_NORM,
 )
-from adapter_bert.ops import adapters, graph_functions, layers, xla
+from adapter_bert.ops import graph_functions, layers, xla
+from adapter_bert.ops.adapters import Adapter, Place
 from adapter_bert.ops.dropout import DropoutKey, dropout
 from adapter_bert.ops.graph_functions import SharedLayer
 from adapter_bert.ops.layers import (  # noqa: F401 (as in BERT's modeling)
@@ -57,10 +53,10 @@ class BertModel:
       token_type_ids: int32 Tensor [B, S], segment ids; all zeros by default.
       use_one_hot_embeddings: bool; look up embeddings by a matrix product, for TPUs.
       scope: name of the variable scope, "bert" by default.
-      adapter_fn: None for plain BERT; a name that `get_adapter` accepts; the `Adapter` that
-        `AdapterConfig.build` returns; or a function from [rows, D] to [rows, D] that registers its
-        variables in the collection `adapters`; rows is B in the last layer if `pooled_only`, else
-        B * S. Its Tensors have the dtype `dtype`. If it returns several, their sum is the output.
+      adapter_fn: None for plain BERT; an `AdapterConfig`; a name that `get_adapter` accepts; or a
+        function from [rows, D] to [rows, D] that registers its variables in the collection
+        `adapters`; rows is B in the last layer if `pooled_only`, else B * S. Its Tensors have the
+        dtype `dtype`. If it returns several, their sum is the output.
       dropout_key: `DropoutKey` for reproducible masks; None for TensorFlow's own dropout.
       adapter_layers: indices of the layers with adapters; None for those that the `AdapterConfig`
         names, by default all.
@@ -72,6 +68,7 @@ class BertModel:
         Dropout then requires a dropout key.
       adapter_gates: float Tensor [B, L] for L layers: 1 applies both adapters of the layer to the
         example, 0 skips them. None applies all.
+      parameters: the source of the weights, by default variables.
 
     Raises:
       ValueError: the arguments are inconsistent; raised before any variable is created.
@@ -94,8 +91,9 @@ class BertModel:
         pooled_only: bool = False,
         recompute_activations: bool = False,
         adapter_gates=None,
+        parameters: Parameters = VARIABLES,
     ):
-        adapter_fn = get_adapter(adapter_fn)
+        adapter = _as_adapter(adapter_fn, adapter_layers, config.num_hidden_layers)
         input_ids, input_mask, token_type_ids, gates = _check_inputs(
             config, input_ids, input_mask, token_type_ids, adapter_gates
         )
@@ -105,23 +103,50 @@ class BertModel:
             dropout_key,
             # Plain BERT leaves the collection empty. `create_optimizer` then trains all variables,
             # as BERT's does.
-            layer_norm_collections=() if adapter_fn is None else (LAYER_NORM,),
+            layer_norm_collections=() if adapter.function is None else (LAYER_NORM,),
             statistics=[] if is_training else None,
+            parameters=parameters,
+            adapter_gates=gates,
+            first_position_only=pooled_only,
+            recompute_activations=recompute_activations,
         )
+        hidden_dropout = config.hidden_dropout_prob if is_training else 0.0
+        attention_dropout = config.attention_probs_dropout_prob if is_training else 0.0
         with tf.variable_scope(scope, default_name="bert"):
-            self.embedding_table, embeddings, outputs = build_encoder(
-                config,
-                input_ids,
-                input_mask,
-                token_type_ids,
-                forward,
-                use_one_hot_embeddings=use_one_hot_embeddings,
-                adapter_fn=adapter_fn,
-                adapter_layers=adapter_layers,
-                adapter_gates=gates,
-                first_position_only=pooled_only,
-                recompute_activations=recompute_activations,
-            )
+            with tf.variable_scope("embeddings"):
+                embeddings, self.embedding_table = embedding_lookup(
+                    input_ids,
+                    config.vocab_size,
+                    config.hidden_size,
+                    config.initializer_range,
+                    use_one_hot_embeddings=use_one_hot_embeddings,
+                )
+                embeddings = embedding_postprocessor(
+                    embeddings,
+                    use_token_type=True,
+                    token_type_ids=token_type_ids,
+                    token_type_vocab_size=config.type_vocab_size,
+                    initializer_range=config.initializer_range,
+                    max_position_embeddings=config.max_position_embeddings,
+                    dropout_prob=hidden_dropout,
+                    forward=forward,
+                )
+            with tf.variable_scope("encoder"):
+                outputs = transformer_model(
+                    embeddings,
+                    create_attention_mask_from_input_mask(input_ids, input_mask, shared=True),
+                    config.hidden_size,
+                    config.num_hidden_layers,
+                    config.num_attention_heads,
+                    config.intermediate_size,
+                    get_activation(config.hidden_act),
+                    hidden_dropout,
+                    attention_dropout,
+                    config.initializer_range,
+                    do_return_all_layers=True,
+                    adapter_fn=adapter,
+                    forward=forward,
+                )
             with tf.variable_scope("pooler"):
                 first = outputs.pop() if pooled_only else outputs[-1][:, 0, :]
                 self.pooled_output = forward.dense(
@@ -182,68 +207,6 @@ def get_assignment_map_from_checkpoint(
             initialized_variable_names[name] = 1
             initialized_variable_names[name + ":0"] = 1
     return assignment_map, initialized_variable_names
-
-
-def build_encoder(
-    config: BertConfig,
-    input_ids,
-    input_mask,
-    token_type_ids,
-    forward: "ForwardPass",
-    *,
-    use_one_hot_embeddings: bool = False,
-    **layer_options,
-):
-    """Builds the embeddings and the Transformer layers in the current variable scope.
-
-    Args:
-      config: `BertConfig`.
-      input_ids, input_mask, token_type_ids: int32 Tensors [B, S].
-      forward: `ForwardPass`.
-      use_one_hot_embeddings: bool; look up embeddings by a matrix product.
-      **layer_options: adapters and further options of `transformer_model`.
-
-    Returns:
-      (the table of WordPiece embeddings [vocab_size, D], the input of the first layer [B, S, D],
-      the list of all layers' outputs).
-    """
-    hidden_dropout = config.hidden_dropout_prob if forward.is_training else 0.0
-    attention_dropout = config.attention_probs_dropout_prob if forward.is_training else 0.0
-    with tf.variable_scope("embeddings"):
-        embeddings, table = embedding_lookup(
-            input_ids,
-            config.vocab_size,
-            config.hidden_size,
-            config.initializer_range,
-            use_one_hot_embeddings=use_one_hot_embeddings,
-        )
-        embeddings = embedding_postprocessor(
-            embeddings,
-            use_token_type=True,
-            token_type_ids=token_type_ids,
-            token_type_vocab_size=config.type_vocab_size,
-            initializer_range=config.initializer_range,
-            max_position_embeddings=config.max_position_embeddings,
-            dropout_prob=hidden_dropout,
-            forward=forward,
-        )
-    with tf.variable_scope("encoder"):
-        outputs = transformer_model(
-            embeddings,
-            attention_mask=input_mask[:, tf.newaxis, :],
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=config.intermediate_size,
-            intermediate_act_fn=get_activation(config.hidden_act),
-            hidden_dropout_prob=hidden_dropout,
-            attention_probs_dropout_prob=attention_dropout,
-            initializer_range=config.initializer_range,
-            do_return_all_layers=True,
-            forward=forward,
-            **layer_options,
-        )
-    return table, embeddings, outputs
 
 
 def embedding_lookup(
@@ -364,10 +327,6 @@ def transformer_model(
     adapter_fn=None,
     *,
     forward: "Optional[ForwardPass]" = None,
-    adapter_layers: Optional[Sequence[int]] = None,
-    adapter_gates=None,
-    first_position_only: bool = False,
-    recompute_activations: bool = False,
 ):
     """Builds a stack of Transformer layers (Vaswani et al. 2017, arXiv 1706.03762).
 
@@ -384,12 +343,12 @@ def transformer_model(
       attention_probs_dropout_prob: dropout probability of the attention probabilities.
       initializer_range: stddev of the truncated normal that initializes the matrices.
       do_return_all_layers: bool; return the outputs of all layers.
-      adapter_fn, adapter_layers, adapter_gates, recompute_activations: as in `BertModel`.
+      adapter_fn: as in `BertModel`.
       forward: `ForwardPass`.
-      first_position_only: bool; compute the last layer only at the first position, [B, D].
 
     Returns:
-      float Tensor [B, S, D], the last layer's output; or the list of all layers' outputs.
+      float Tensor [B, S, D], the last layer's output; or the list of all layers' outputs. If
+      `forward.first_position_only`, the last layer's is [B, D].
 
     Raises:
       ValueError: the sizes are inconsistent.
@@ -401,9 +360,9 @@ def transformer_model(
             f" {num_attention_heads}, and the width of input_tensor, {shape[-1]}."
         )
     forward = forward or ForwardPass()
-    settings: Dict[str, Any] = dict(
-        batch_size=shape[0],
-        seq_length=shape[1],
+    adapter = _as_adapter(adapter_fn, None, num_hidden_layers)
+    build_layer = functools.partial(
+        transformer_layer,
         attention_mask=attention_mask,
         num_attention_heads=num_attention_heads,
         intermediate_size=intermediate_size,
@@ -411,66 +370,25 @@ def transformer_model(
         hidden_dropout_prob=hidden_dropout_prob,
         attention_probs_dropout_prob=attention_probs_dropout_prob,
         initializer_range=initializer_range,
+        batch_size=shape[0],
+        seq_length=shape[1],
     )
-    if adapter_fn is feedforward_adapter:
-        adapter_fn = adapters.Adapter(feedforward_adapter)
-    adapter = adapters.as_adapter(adapter_fn, adapter_layers, num_hidden_layers)
-    can_share = adapter_gates is None and _can_share_layers(forward, adapter, settings)
+    layer_of = _layer_builder(build_layer, adapter, forward, num_hidden_layers - 1)
     # A matrix in all layers: on TPUs, reshapes between [B, S, D] and [B * S, D] are not free.
     layer_output = reshape_to_matrix(input_tensor)
-    outputs, shared_layers = [], {}
+    all_layer_outputs = []
     for index in range(num_hidden_layers):
-        is_adapted = index in (adapter.layers or ())
-        is_short = first_position_only and index == num_hidden_layers - 1
-        layer: Callable = functools.partial(
-            transformer_layer,
-            forward=forward,
-            adapter=adapter if is_adapted else None,
-            gate=None if adapter_gates is None else adapter_gates[:, index],
-            first_position_only=is_short,
-            **settings,
-        )
-        if recompute_activations:
-            layer = functools.partial(recomputed, layer)
-        elif can_share and not is_short:
-            layer = shared_layers.setdefault(is_adapted, SharedLayer(layer, forward))
-        if is_short:  # XLA would take longer to compile it than it saves on so few rows.
-            without_fusion = xla.portable()
-            layer = without_fusion(layer)
         with tf.variable_scope(f"layer_{index}"):
-            layer_output = layer(layer_output)
-        outputs.append(layer_output if is_short else reshape_from_matrix(layer_output, shape))
+            layer_output = layer_of(index)(layer_output)
+        all_layer_outputs.append(layer_output)
+    final = all_layer_outputs.pop()
+    outputs = [reshape_from_matrix(output, shape) for output in all_layer_outputs]
+    outputs.append(final if forward.first_position_only else reshape_from_matrix(final, shape))
     return outputs if do_return_all_layers else outputs[-1]
-
-
-def _can_share_layers(forward: "ForwardPass", adapter: adapters.Adapter, settings) -> bool:
-    """Returns whether layers can share a graph function: only their parameters may differ."""
-    function: Any = adapter.function
-    # Of the adapters, only `feedforward_adapter` without batch statistics is known to read nothing
-    # but its input and its parameters; another function may capture Tensors of one layer.
-    is_pure = not adapter.layers or (
-        getattr(function, "func", function) is feedforward_adapter
-        and getattr(function, "keywords", {}).get("normalization") != "batch"
-        and not adapter.is_normalized
-    )
-    dropout_probs = settings["hidden_dropout_prob"], settings["attention_probs_dropout_prob"]
-    return (
-        is_pure
-        and forward.is_training
-        and (forward.dropout_key is not None or not any(dropout_probs))
-        and settings["intermediate_act_fn"] in layers.ACTIVATIONS.values()
-        and graph_functions.can_share()
-    )
 
 
 def transformer_layer(
     layer_input,
-    *,
-    forward: "ForwardPass",
-    adapter: Optional[adapters.Adapter],
-    gate=None,
-    batch_size,
-    seq_length,
     attention_mask,
     num_attention_heads: int,
     intermediate_size: int,
@@ -478,64 +396,62 @@ def transformer_layer(
     hidden_dropout_prob: Optional[float],
     attention_probs_dropout_prob: Optional[float],
     initializer_range: float,
-    first_position_only: bool = False,
+    adapter: Adapter,
+    batch_size,
+    seq_length,
+    *,
+    forward: "ForwardPass",
 ):
     """Builds one Transformer layer with its adapters (Houlsby et al. 2019, figure 2, left).
 
     Args:
       layer_input: float Tensor [B * S, D].
-      forward: `ForwardPass`.
-      adapter: `adapters.Adapter`, or None for a layer without adapters.
-      gate: as in `adapters.Adapter.adapt`.
+      adapter: the layer's `Adapter`.
       batch_size, seq_length: B and S.
-      first_position_only: bool; compute only the first position of each sequence.
+      forward: `ForwardPass`; if `first_position_only`, of each sequence's first position.
       The other arguments are those of `transformer_model`.
 
     Returns:
       float Tensor [B * S, D], or [B, D] if `first_position_only`.
     """
-    width = get_shape_list(layer_input, expected_rank=2)[-1]
+    hidden_size = get_shape_list(layer_input, expected_rank=2)[-1]
     dense = functools.partial(forward.dense, initializer_range=initializer_range)
-    attention_adapter, output_adapter = adapters.of_layer(
-        adapter,
-        statistics=forward.statistics,
-        gate=gate,
-        parameters=forward.parameters,
-        layer_norm=forward.layer_norm,
-    )
-    queries = layer_input
-    if first_position_only:
-        queries = tf.reshape(layer_input, [batch_size, seq_length, width])[:, 0, :]
+    dropout, layer_norm = forward.dropout, functools.partial(forward.layer_norm, name="LayerNorm")
+    all_positions = layer_input
+    if forward.first_position_only:
+        layer_input = tf.reshape(layer_input, [batch_size, seq_length, hidden_size])[:, 0, :]
         attention_mask = None if attention_mask is None else attention_mask[:, :1]
 
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
             attention_output = attention_layer(
-                queries,
                 layer_input,
+                all_positions,
                 attention_mask,
                 num_attention_heads,
-                width // num_attention_heads,
+                hidden_size // num_attention_heads,
                 attention_probs_dropout_prob=attention_probs_dropout_prob,
                 initializer_range=initializer_range,
                 do_return_2d_tensor=True,
                 batch_size=batch_size,
-                from_seq_length=1 if first_position_only else seq_length,
+                from_seq_length=1 if forward.first_position_only else seq_length,
                 to_seq_length=seq_length,
                 forward=forward,
             )
         with tf.variable_scope("output"):
-            attention_output = dense(attention_output, width)
-            attention_output = forward.dropout(attention_output, hidden_dropout_prob)
-            attention_output = attention_adapter(attention_output, queries)
-            attention_output = forward.layer_norm(queries, "LayerNorm", plus=attention_output)
+            adapter_fn = adapter.after("attention/output", layer_input, forward)
+            attention_output = dense(attention_output, hidden_size)
+            attention_output = dropout(attention_output, hidden_dropout_prob)
+            attention_output = adapter_fn(attention_output)
+            attention_output = layer_norm(attention_output + layer_input)
     with tf.variable_scope("intermediate"):
         intermediate_output = dense(attention_output, intermediate_size, intermediate_act_fn)
     with tf.variable_scope("output"):
-        layer_output = dense(intermediate_output, width)
-        layer_output = forward.dropout(layer_output, hidden_dropout_prob)
-        layer_output = output_adapter(layer_output, attention_output)
-        return forward.layer_norm(attention_output, "LayerNorm", plus=layer_output)
+        adapter_fn = adapter.after("output", attention_output, forward)
+        layer_output = dense(intermediate_output, hidden_size)
+        layer_output = dropout(layer_output, hidden_dropout_prob)
+        layer_output = adapter_fn(layer_output)
+        return layer_norm(layer_output + attention_output)
 
 
 def attention_layer(
@@ -609,58 +525,38 @@ def attention_layer(
 
 
 def feedforward_adapter(
-    input_tensor,
-    hidden_size: int = 64,
-    init_scale: float = 1e-3,
-    *,
-    activation: str = "gelu",
-    return_terms: bool = False,
-    normalization: str = "none",
-    depth: int = 1,
-    interaction: str = "add",
-    scaling: float = 1.0,
-    residual=None,
-    statistics: Optional[list] = None,
-    parameters: Parameters = VARIABLES,
+    input_tensor, hidden_size: int = 64, init_scale: float = 1e-3, *, place: Optional[Place] = None
 ):
     """Applies a bottleneck with an internal skip connection (Houlsby et al. 2019, section 2.1).
 
         x + f(x), where f(x) = act(x W1 + b1) W2 + b2
 
-    It has 2mD + m + D parameters and is initialized near the identity (figure 2, right). Keyword
-    arguments select the variants of section 3.6.
+    It has 2mD + m + D parameters and is initialized near the identity (figure 2, right).
 
     Args:
       input_tensor: float Tensor [..., D], x; its dtype is that of the matrix products.
       hidden_size: m, the width of the bottleneck.
       init_scale: stddev of the truncated normal that initializes W1 and W2.
-      activation: a name that `get_activation` accepts.
-      return_terms: bool; return the pair (x, f(x)). The caller can then add them in float32, where
-        bfloat16 would round small changes away.
-      normalization: a key of `adapters.NORMALIZATIONS`, applied to x W1 + b1; 2m parameters.
-      depth: k, the number of hidden layers; each after the first is h → act(h W + b), W [m, m].
-      interaction: a key of `adapters.INTERACTIONS`; "multiply" computes x * (1 + f(x)).
-      scaling: constant factor of f (He et al. 2021, arXiv 2110.04366).
-      residual: float Tensor [..., D], y; computes y + f(x) or y * (1 + f(x)).
-      statistics: as in `layers.batch_norm`: a list in training, else None.
-      parameters: the source of the weights.
+      place: `Place`, with the variant and the tensor y to which f(x) is added; None for
+        adapter-bert's adapter and x.
 
     Returns:
-      float Tensor [..., D], or a pair of them if `return_terms`.
+      float Tensor [..., D]; at a `Place` a `layers.Sum`, y + f(x).
     """
-    width = get_shape_list(input_tensor)[-1]
-    act = get_activation(activation) or tf.identity
-    project = functools.partial(adapters.project, init_scale=init_scale, parameters=parameters)
+    at = place or Place(AdapterConfig(), input_tensor)
+    act = get_activation(at.config.activation) or tf.identity
+    weight = functools.partial(at.weight, get_shape_list(input_tensor)[-1], hidden_size)
+    net = reshape_to_matrix(input_tensor)
     with tf.variable_scope("adapters"):
-        hidden = project(reshape_to_matrix(input_tensor), "1", hidden_size)
-        hidden = adapters.NORMALIZATIONS[normalization](hidden, statistics, parameters)
-        hidden = adapters.deepen(act(hidden), depth, act, parameters=parameters)
-        change = project(hidden, "2", width)
-    change = tf.reshape(change, get_shape_list(input_tensor))
-    change = change if scaling == 1.0 else scaling * change
-    skip = input_tensor if residual is None else residual
-    update = adapters.INTERACTIONS[interaction](skip, change)
-    return (skip, update) if return_terms else skip + update
+        net = layers.affine(net, weight("weights1", init_scale), weight("biases1"))
+        net = act(at.normalize(net))
+        for index in range(2, at.config.depth + 1):
+            # m**-0.5 preserves the scale of activations and gradients; init_scale shrinks both.
+            weights = weight(f"weights_hidden{index}", hidden_size**-0.5)
+            net = act(layers.affine(net, weights, weight(f"biases_hidden{index}")))
+        net = layers.affine(net, weight("weights2", init_scale), weight("biases2"))
+    adapted = at.combine(tf.reshape(net, get_shape_list(input_tensor)))
+    return adapted if place else tf.convert_to_tensor(adapted)
 
 
 def get_adapter(function_string):
@@ -679,30 +575,98 @@ def get_adapter(function_string):
     return None if config.is_none else globals()[config.fn.lower()]
 
 
-def build_adapter(config: AdapterConfig) -> Optional[adapters.Adapter]:
-    """Returns the `Adapter` of a config, or None for "none"."""
-    function = get_adapter(config.fn)
-    return function and adapters.Adapter(
-        functools.partial(
-            function,
-            hidden_size=config.size,
-            init_scale=config.init_scale,
-            activation=config.activation,
-            return_terms=True,
-            normalization=config.normalization,
-            depth=config.depth,
-            interaction=config.interaction,
-            scaling=config.scaling,
-        ),
-        SITES[config.sites],
-        config.placement == "parallel",
-        config.layers,
-        config.placement == "normalized",
+def _as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: int) -> Adapter:
+    """Returns the `Adapter` of an encoder of that many layers, and checks its layers.
+
+    Args:
+      adapter_fn: as in `BertModel`, or an `Adapter`, which is returned unchanged.
+      adapter_layers: as in `BertModel`.
+      num_layers: L.
+
+    Raises:
+      ValueError: a layer index is out of range.
+    """
+    if isinstance(adapter_fn, Adapter):
+        return adapter_fn
+    if adapter_fn is feedforward_adapter:
+        adapter_fn = AdapterConfig()
+    elif isinstance(adapter_fn, str):
+        adapter_fn = AdapterConfig(fn=adapter_fn)
+    if isinstance(adapter_fn, AdapterConfig):
+        adapter = Adapter(get_adapter(adapter_fn.fn), adapter_fn, adapter_fn.layers)
+    else:
+        adapter = Adapter(adapter_fn)
+    if adapter.function is None:
+        return Adapter(layers=())
+    adapted_layers = adapter.layers if adapter_layers is None else adapter_layers
+    adapted_layers = range(num_layers) if adapted_layers is None else adapted_layers
+    unknown_layers = sorted(set(adapted_layers) - set(range(num_layers)))
+    if unknown_layers:
+        raise ValueError(
+            f"adapter_layers must be from 0 to {num_layers - 1}, but names"
+            f" {', '.join(map(str, unknown_layers))}."
+        )
+    return adapter._replace(layers=tuple(adapted_layers))
+
+
+def _layer_builder(build: Callable, adapter: Adapter, forward: "ForwardPass", last: int):
+    """Returns a function from the index of a layer to the function that builds it from its input.
+
+    A layer is recomputed in the backward pass or traced once for all layers, where possible.
+
+    Args:
+      build: `transformer_layer` without layer_input, adapter and forward.
+      adapter: the encoder's `Adapter`.
+      forward: the encoder's `ForwardPass`.
+      last: index of the last layer.
+    """
+    can_share = _can_share_layers(adapter, forward, **build.keywords)
+    shared_layers: Dict[bool, SharedLayer] = {}
+
+    def layer_of(index: int) -> Callable:
+        is_short = forward.first_position_only and index == last
+        own_forward = forward._replace(first_position_only=is_short)
+        own_adapter = adapter.in_layer(index, forward.adapter_gates)
+        layer: Callable = functools.partial(build, adapter=own_adapter, forward=own_forward)
+        if forward.recompute_activations:
+            layer = functools.partial(recomputed, layer)
+        elif can_share and not is_short:
+            is_adapted = own_adapter.function is not None
+            layer = shared_layers.setdefault(is_adapted, SharedLayer(layer, own_forward))
+        # XLA would take longer to compile a short layer than it saves on so few rows.
+        return xla.portable()(layer) if is_short else layer
+
+    return layer_of
+
+
+def _can_share_layers(
+    adapter: Adapter,
+    forward: "ForwardPass",
+    *,
+    intermediate_act_fn,
+    hidden_dropout_prob,
+    attention_probs_dropout_prob,
+    **_,
+) -> bool:
+    """Returns whether layers can share a graph function: only their parameters may differ."""
+    config = adapter.config
+    # Of the adapters, only `feedforward_adapter` without batch statistics is known to read nothing
+    # but its input and its parameters; another function may capture Tensors of one layer.
+    is_pure = not adapter.layers or (
+        adapter.function is feedforward_adapter
+        and config is not None
+        and config.normalization != "batch"
+        and config.placement != "normalized"
     )
-
-
-# Assigned here, because `configs` must not import TensorFlow.
-AdapterConfig.build = build_adapter  # type: ignore[attr-defined]
+    has_dropout = hidden_dropout_prob or attention_probs_dropout_prob
+    return (
+        is_pure
+        and forward.adapter_gates is None
+        and forward.is_training
+        and (forward.dropout_key is not None or not has_dropout)
+        and intermediate_act_fn in layers.ACTIVATIONS.values()
+        and graph_functions.can_share()
+    )
 
 
 class ForwardPass(NamedTuple):
@@ -715,6 +679,8 @@ class ForwardPass(NamedTuple):
       layer_norm_collections: graph collections for the LayerNorms' variables.
       statistics: as in `layers.batch_norm`.
       parameters: the source of the weights.
+      adapter_gates, recompute_activations: as in `BertModel`.
+      first_position_only: bool; compute the last layer only at the first position.
     """
 
     dtype: Optional[tf.DType] = None
@@ -723,6 +689,9 @@ class ForwardPass(NamedTuple):
     layer_norm_collections: Sequence[str] = (LAYER_NORM,)
     statistics: Optional[list] = None
     parameters: Parameters = VARIABLES
+    adapter_gates: Any = None
+    recompute_activations: bool = False
+    first_position_only: bool = False
 
     def dense(
         self,
@@ -749,8 +718,8 @@ class ForwardPass(NamedTuple):
         """Applies `dropout` with this pass's key."""
         return dropout(tensor, dropout_prob, key=self.dropout_key)
 
-    def layer_norm(self, tensor, name: Optional[str] = None, *, plus=()):
-        """Applies `layers.layer_norm` to the sum of `tensor` and `plus`.
+    def layer_norm(self, tensor, name: Optional[str] = None):
+        """Applies `layers.layer_norm` to a Tensor or a `layers.Sum`.
 
         Calls with the same name in one scope share beta and gamma.
         """
@@ -760,7 +729,6 @@ class ForwardPass(NamedTuple):
             return layer_norm(
                 tensor,
                 name,
-                plus=plus,
                 dtype=self.dtype,
                 collections=self.layer_norm_collections,
                 training=self.is_training,
@@ -768,19 +736,20 @@ class ForwardPass(NamedTuple):
             )
 
 
-def create_attention_mask_from_input_mask(from_tensor, to_mask):
+def create_attention_mask_from_input_mask(from_tensor, to_mask, *, shared: bool = False):
     """Returns the attention mask that hides padding from all positions.
 
     Args:
       from_tensor: Tensor [B, F, ...].
       to_mask: int32 Tensor [B, T], 1 for a token and 0 for padding.
+      shared: bool; return one row for all F positions.
 
     Returns:
-      float Tensor [B, F, T].
+      float Tensor [B, F, T], or [B, 1, T] if `shared`.
     """
     batch_size, from_seq_length = get_shape_list(from_tensor, expected_rank=[2, 3])[:2]
     to_mask = tf.cast(to_mask, tf.float32)[:, tf.newaxis, :]
-    return tf.ones([batch_size, from_seq_length, 1]) * to_mask
+    return to_mask if shared else tf.ones([batch_size, from_seq_length, 1]) * to_mask
 
 
 def reshape_to_matrix(input_tensor):

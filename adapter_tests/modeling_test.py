@@ -191,7 +191,7 @@ class GatesTest(tf.test.TestCase):
     MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]])
     # Adapters with two terms, one term, and a user's; with and without `pooled_only`.
     CASES = [
-        {"adapter_fn": modeling.AdapterConfig(size=5).build(), "pooled_only": True},
+        {"adapter_fn": modeling.AdapterConfig(size=5), "pooled_only": True},
         {"adapter_fn": modeling.feedforward_adapter},
         {"adapter_fn": sum_adapter, "pooled_only": True},
     ]
@@ -337,7 +337,7 @@ class BertFunctionsTest(tf.test.TestCase):
                 arguments = 8, 2, 2, 16, modeling.gelu, 0.0, 0.0, 0.02, return_all, adapter_fn
                 return modeling.transformer_model(tensor, attention, *arguments)
 
-        for adapter_fn in (None, modeling.feedforward_adapter, modeling.AdapterConfig().build()):
+        for adapter_fn in (None, modeling.feedforward_adapter, modeling.AdapterConfig()):
             outputs, values = self.run_on(lambda fn=adapter_fn: build(True, fn))
             expected = numpy_encoder(values, config, x, mask, adapter_fn is not None)
             self.assertLen(outputs, 2)

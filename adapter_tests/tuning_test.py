@@ -173,7 +173,7 @@ class MethodsTest(TuningTestCase):
                     tiny.config(),
                     True,
                     tf.zeros([1, 2], tf.int32),
-                    adapter_fn=adapter.build(),
+                    adapter_fn=adapter,
                 )
                 self.assert_trains(adapters | LAYER_NORMS, "adapters")
                 self.assert_trains(adapters | upper, "adapters", layer_norms="adapted")

@@ -30,6 +30,43 @@ from adapter_bert.ops.parameters import VARIABLES, Parameters
 _STATISTICS = "batch_statistics"  # Graph collection, see `keep_statistics`.
 
 
+class Sum:
+    """A sum of Tensors of one shape and any float dtypes that `layer_norm` computes with its own.
+
+    The sum of activations is an operation less, and float32: bfloat16 would round an adapter's
+    small changes away. TensorFlow's operations take it as a Tensor.
+
+    Args:
+      *terms: Tensors.
+    """
+
+    def __init__(self, *terms):
+        self.terms = terms
+
+    def __add__(self, other):
+        """Returns the sum with one more Tensor, which comes first."""
+        return Sum(other, *self.terms)
+
+    @property
+    def shape(self):
+        """The shape of each term."""
+        return self.terms[0].shape
+
+    @property
+    def dtype(self):
+        """The dtype of the sum as a Tensor, that of its first term."""
+        return self.terms[0].dtype
+
+
+def _to_tensor(value, dtype=None, name=None, as_ref=False):
+    del name, as_ref
+    total = tf.add_n(_float32(*value.terms))
+    return tf.cast(total, dtype or value.dtype)
+
+
+tf.register_tensor_conversion_function(Sum, _to_tensor)
+
+
 def _float32(*tensors):
     return [tf.cast(tensor, tf.float32) for tensor in tensors]
 
@@ -151,7 +188,6 @@ def layer_norm(
     input_tensor,
     name: Optional[str] = None,
     *,
-    plus=(),
     dtype=None,
     collections: Sequence[str] = (LAYER_NORM,),
     training: bool = True,
@@ -160,10 +196,8 @@ def layer_norm(
     """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450) with epsilon 1e-12.
 
     Args:
-      input_tensor: float Tensor [..., D].
+      input_tensor: float Tensor or `Sum` [..., D].
       name: variable scope; by default "LayerNorm", then "LayerNorm_1" and so on.
-      plus: one or more Tensors of the same shape and any float dtype, added to the input first. The
-        sum is float32, as bfloat16 would round an adapter's small changes away.
       dtype: dtype of the result; by default that of input_tensor.
       collections: graph collections for beta and gamma.
       training: bool; save Tensors for the gradient, which otherwise recomputes them.
@@ -172,12 +206,13 @@ def layer_norm(
     Returns:
       float Tensor [..., D].
     """
+    terms = input_tensor.terms if isinstance(input_tensor, Sum) else [input_tensor]
     with tf.variable_scope(name, default_name="LayerNorm"):
-        get = functools.partial(parameters.get_for_rows, rows=input_tensor, collections=collections)
+        get = functools.partial(parameters.get_for_rows, rows=terms[0], collections=collections)
         beta = tf.convert_to_tensor(get("beta", initializer=tf.zeros_initializer()))
         gamma = tf.convert_to_tensor(get("gamma", initializer=tf.ones_initializer()))
         dtype = tf.as_dtype(dtype or input_tensor.dtype)
-        inputs = [gamma, beta, input_tensor, *tf.nest.flatten(plus)]
+        inputs = [gamma, beta, *terms]
         if training:
             return apply(layer_norm_forward, layer_norm_backward, *inputs, dtype=dtype)
         return apply(layer_norm_inference, layer_norm_inference_backward, *inputs, dtype=dtype)
@@ -276,14 +311,15 @@ def batch_norm(
     Returns:
       float Tensor [rows, in].
     """
-    width = get_shape_list(input_tensor, expected_rank=2)[-1]
+    assert_rank(input_tensor, 2)
     zeros, ones = tf.zeros_initializer(), tf.ones_initializer()
     with tf.variable_scope(name, default_name="BatchNorm"):
-        beta = parameters.get("beta", [width], zeros, collections=collections)
-        gamma = parameters.get("gamma", [width], ones, collections=collections)
+        get = functools.partial(parameters.get_for_rows, rows=input_tensor)
+        beta = get("beta", initializer=zeros, collections=collections)
+        gamma = get("gamma", initializer=ones, collections=collections)
         moving = [
-            parameters.get("moving_mean", [width], zeros, trainable=False),
-            parameters.get("moving_variance", [width], ones, trainable=False),
+            get("moving_mean", initializer=zeros, trainable=False),
+            get("moving_variance", initializer=ones, trainable=False),
         ]
     (rows,) = _float32(input_tensor)
     moments = moving
@@ -438,12 +474,23 @@ def affine(input_tensor, kernel, bias):
 
     Args:
       input_tensor: float Tensor [rows, in].
-      kernel: float Tensor or variable [in, units].
-      bias: float Tensor or variable [units].
+      kernel: float Tensor or variable [in, units]; or [B, in, units], one for the rows of each of B
+        examples, which are equally many and adjacent.
+      bias: float Tensor or variable [units] or [1, units]; for B examples [B, units] or
+        [B, 1, units].
+
+    Returns:
+      float Tensor [rows, units].
     """
     dtype = input_tensor.dtype
     kernel, bias = tf.cast(kernel, dtype), tf.cast(bias, dtype)
-    return apply(affine_forward, affine_backward, input_tensor, kernel, bias)
+    if kernel.shape.ndims == 2:
+        bias = bias[0] if bias.shape.ndims == 2 else bias
+        return apply(affine_forward, affine_backward, input_tensor, kernel, bias)
+    num_examples, width, units = get_shape_list(kernel)
+    rows = tf.reshape(input_tensor, [num_examples, -1, width])
+    output = tf.matmul(rows, kernel) + tf.reshape(bias, [num_examples, 1, units])
+    return tf.reshape(output, [-1, units])
 
 
 def affine_forward(x, kernel, bias):

@@ -17,7 +17,8 @@ class Parameters:
           trainable: bool; whether a new variable can train.
 
         Returns:
-          float Tensor or variable of that shape.
+          float Tensor or variable of that shape; with one more axis [B, ...], which comes first, if
+          each of B examples has its own weight.
         """
         return tf.get_variable(
             name,
@@ -27,17 +28,17 @@ class Parameters:
             collections=[*collections, tf.GraphKeys.GLOBAL_VARIABLES],
         )
 
-    def get_for_rows(self, name: str, rows, initializer, *, collections=()):
+    def get_for_rows(self, name: str, rows, initializer, **options):
         """Returns the weight with a name that scales or shifts rows.
 
         Args:
-          name, initializer, collections: as in `get`.
+          name, initializer, **options: as in `get`.
           rows: float Tensor [..., D].
 
         Returns:
           float Tensor or variable: [D], or [..., D] if each row has its own weight.
         """
-        return self.get(name, rows.shape.as_list()[-1:], initializer, collections=collections)
+        return self.get(name, rows.shape.as_list()[-1:], initializer, **options)
 
 
 VARIABLES = Parameters()

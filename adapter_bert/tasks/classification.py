@@ -25,12 +25,6 @@ class Classification(text_kind.TextKind):
             raise UserError(f"{where}: the label is empty; expected one in each row.")
         return text
 
-    def head(self, num_labels, class_weights=None):
-        """Returns BERT's classification head."""
-        from adapter_bert.tasks import heads
-
-        return heads.classifier_head(num_labels, class_weights)
-
     def predict(self, logits, labels):
         """Returns each row's cross entropy and the probabilities of all labels."""
         import tensorflow.compat.v1 as tf

@@ -13,12 +13,14 @@ Axes: N texts, T tokens, S positions, L requested layers, D hidden size.
 
 import collections
 import contextlib
+import functools
 import itertools
 from typing import Any, Callable, Generator, Iterable, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import modeling
 from adapter_bert.common import tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import feature_files
@@ -56,12 +58,12 @@ def model_fn_builder(
     BERT's function of this name. The model_fn raises ValueError in other modes than PREDICT.
     """
 
-    def head(encoder, features, is_training, dropout_key):
-        del is_training, dropout_key
+    def build(features, is_training, **options):
+        encoder = _encoder(bert_config, use_one_hot_embeddings, features, is_training, options)
         layers = encoder.get_all_encoder_layers()
         outputs = {f"layer_output_{i}": layers[index] for i, index in enumerate(layer_indexes)}
         predictions = {"unique_id": features["unique_ids"], **outputs}
-        return model_fn.HeadOutput(tf.zeros([]), predictions)  # For prediction only.
+        return model_fn.ModelOutput(tf.zeros([]), predictions)  # For prediction only.
 
     settings = model_fn.ModelSettings(
         bert_config=bert_config,
@@ -70,7 +72,7 @@ def model_fn_builder(
         use_tpu=use_tpu,
         use_one_hot_embeddings=use_one_hot_embeddings,
     )
-    inner = model_fn.model_fn_builder(settings, head)
+    inner = model_fn.model_fn_builder(settings, build)
 
     def predict(features, labels, mode, params, config=None):
         if mode != tf_estimator.ModeKeys.PREDICT:
@@ -105,27 +107,41 @@ def build_estimator(config, setup: finetuning.Setup) -> Tuple[Estimator, Any]:
     Raises:
       UserError: the task adapter belongs to another model.
     """
-    head = _head(config.layers, config.pooling)
-    changes = {"pooled_only": False, "use_one_hot_embeddings": config.use_one_hot_embeddings}
+    builder = functools.partial(
+        _model_fn_builder, layer_indexes=config.layers, pooling=config.pooling
+    )
+    one_hot = config.use_one_hot_embeddings
     if setup.start.adapter:
         given = setup.start.adapter.description
         task = finetuning.Task(given.task, given.kind, given.labels, score="")
-        estimator, output = finetuning.begin_evaluation(setup, task, head)
-        return estimator.with_model(**changes), output
+        estimator, output = finetuning.begin_evaluation(setup, task, builder)
+        return estimator.with_model(use_one_hot_embeddings=one_hot), output
     model = model_fn.ModelSettings(
         bert_config=setup.bert.config,
         init_checkpoint=setup.bert.init_checkpoint,
         adapter_fn=None,
         use_tpu=setup.use_tpu,
         precision=setup.precision,
-        **changes,
+        use_one_hot_embeddings=one_hot,
     )
-    return Estimator(model, setup.run, head), None
+    return Estimator(model, setup.run, builder), None
 
 
-def _head(layer_indexes, pooling):
-    def head(encoder, features, is_training, dropout_key):
-        del is_training, dropout_key
+def _encoder(bert_config, use_one_hot_embeddings, features, is_training, options):
+    return modeling.BertModel(
+        bert_config,
+        is_training,
+        features["input_ids"],
+        features["input_mask"],
+        features["segment_ids"],
+        use_one_hot_embeddings,
+        **options,
+    )
+
+
+def _model_fn_builder(bert_config, use_one_hot_embeddings, layer_indexes, pooling, **settings):
+    def build(features, is_training, **options):
+        encoder = _encoder(bert_config, use_one_hot_embeddings, features, is_training, options)
         layers = encoder.get_all_encoder_layers()
         layers = [layers[index] for index in layer_indexes]
         if pooling == "cls":
@@ -134,9 +150,12 @@ def _head(layer_indexes, pooling):
             mask = tf.cast(features["input_mask"], tf.float32)[:, :, None]
             count = tf.maximum(tf.reduce_sum(mask, 1), 1.0)  # Padding rows on a TPU have 0 tokens.
             layers = [tf.reduce_sum(mask * layer, 1) / count for layer in layers]
-        return model_fn.HeadOutput(tf.zeros([]), {"values": tf.stack(layers, -2)})
+        return model_fn.ModelOutput(tf.zeros([]), {"values": tf.stack(layers, -2)})
 
-    return head
+    settings = model_fn.ModelSettings(
+        bert_config=bert_config, use_one_hot_embeddings=use_one_hot_embeddings, **settings
+    )
+    return model_fn.model_fn_builder(settings, build)
 
 
 def extract(

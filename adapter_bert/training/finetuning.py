@@ -2,7 +2,7 @@
 
     setup = set_up(config, start, folder)               loads the BERT, connects to the devices
     check(setup, task)                                  before texts are tokenized
-    estimator, output = begin(setup, task, data, head)  claims --output_dir
+    estimator, output = begin(setup, task, data, model_fn_builder)  claims --output_dir
     train_and_evaluate(config, estimator, train_rows, dev_sets, output, ...)
     predict(config, estimator, rows, output)
 
@@ -396,14 +396,14 @@ def _stopping_settings(config, data, interval):
     }
 
 
-def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, OutputDir]:
+def begin(setup: Setup, task: Task, data: Data, model_fn_builder) -> Tuple[Estimator, OutputDir]:
     """Claims --output_dir and builds the Estimator; all checks come first.
 
     Args:
       setup: `Setup`.
       task: `Task`, for which `check` has passed.
       data: `Data`.
-      head: see `model_fn.model_fn_builder`.
+      model_fn_builder: see `Estimator`.
 
     Raises:
       UserError: the run in the folder has another model, there are too few rows, the task adapter
@@ -459,7 +459,7 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         run_identity=identity(settings),
         **schedule_settings,
     )
-    return Estimator(model, run, head), output
+    return Estimator(model, run, model_fn_builder), output
 
 
 def _warn_of_trained_rows(start, data):
@@ -505,12 +505,12 @@ def _presentation(setup, output, data):
     return dataclasses.replace(earlier, label_descriptions=descriptions, fields=data.fields)
 
 
-def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputDir]:
+def begin_evaluation(setup: Setup, task: Task, model_fn_builder) -> Tuple[Estimator, OutputDir]:
     """Builds the Estimator of the task adapter that `setup` starts from, for evaluation only.
 
     Args:
       setup: the result of `set_up_evaluation`.
-      task, head: as in `begin`.
+      task, model_fn_builder: as in `begin`.
 
     Raises:
       UserError: the adapter belongs to another model, or output_dir to another adapter.
@@ -524,7 +524,7 @@ def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputD
     )
     where = f"--adapter {setup.config.adapter_folder}"
     check_fits(adapter.description, output.description, where)
-    return Estimator(_model_settings(setup, output), setup.run, head), output
+    return Estimator(_model_settings(setup, output), setup.run, model_fn_builder), output
 
 
 def _model_settings(setup, output, **overrides):
@@ -533,11 +533,10 @@ def _model_settings(setup, output, **overrides):
         bert_config=setup.bert.config,
         init_checkpoint=setup.bert.init_checkpoint,
         task_checkpoint=adapter and output.as_checkpoint(adapter),
-        adapter_fn=description.adapter and modeling.build_adapter(description.adapter),
+        adapter_fn=description.adapter,
         tuning=description.tuning,
         use_tpu=setup.use_tpu,
         precision=setup.precision,
-        pooled_only=not task_kinds.get(description.kind).reads_tokens,
         **overrides,
     )
 

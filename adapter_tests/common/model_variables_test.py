@@ -47,7 +47,7 @@ class AdapterShapesTest(tf.test.TestCase):
             adapter = configs.AdapterConfig(size=3, fn="Feedforward_Adapter", **case)
             with self.subTest(adapter=adapter), tf.Graph().as_default():
                 ids = tf.zeros([1, 3], tf.int32)
-                modeling.BertModel(TINY, False, ids, scope="bert", adapter_fn=adapter.build())
+                modeling.BertModel(TINY, False, ids, scope="bert", adapter_fn=adapter)
                 scope = "bert/encoder/layer_0/attention/output/"
                 variables = [
                     (v.op.name[len(scope) :], tuple(v.shape.as_list()))

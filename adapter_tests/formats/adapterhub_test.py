@@ -274,7 +274,7 @@ def logits_of(bert, adapter, input_ids, input_mask, segment_ids):
             False,
             *map(tf.constant, inputs),
             scope="bert",
-            adapter_fn=settings and settings.build(),
+            adapter_fn=settings,
         )
         variables = tf.global_variables()
         names = [modeling.variable_name(variable) for variable in variables]

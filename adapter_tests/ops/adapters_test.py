@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import model_variables
+from adapter_bert.common import configs, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.ops import adapters, layers, xla
 from adapter_tests.support import tiny
@@ -104,11 +104,10 @@ class FeedforwardAdapterTest(tf.test.TestCase):
         config = modeling.AdapterConfig(size=5, **settings)
         with tf.Graph().as_default(), self.session() as session:
             statistics = [] if trains else None
-            terms = config.build().function(
-                tf.constant(self.X),
-                residual=residual if residual is None else tf.constant(residual),
-                statistics=statistics,
-            )
+            x = tf.constant(self.X)
+            y = x if residual is None else tf.constant(residual)
+            place = modeling.Place(config, y, statistics)
+            terms = modeling.feedforward_adapter(x, config.size, place=place).terms
             self.assertLen(terms, 2)
             values = load_random(session)
             values = {name[len("adapters/") :]: value for name, value in values.items()}
@@ -127,21 +126,21 @@ class FeedforwardAdapterTest(tf.test.TestCase):
 
     def test_every_combination_equals_numpy(self):
         for normalization, depth, interaction, residual in itertools.product(
-            adapters.NORMALIZATIONS, (1, 3), adapters.INTERACTIONS, (None, self.Y)
+            configs.VARIANTS["normalization"],
+            (1, 3),
+            configs.VARIANTS["interaction"],
+            (None, self.Y),
         ):
             settings = dict(normalization=normalization, depth=depth, interaction=interaction)
             for trains in (False, True) if normalization == "batch" else (False,):
                 with self.subTest(residual=residual is not None, trains=trains, **settings):
                     self.check(residual, trains, **settings)
 
-    def test_terms_are_summed_by_default(self):
+    def test_adapter_without_place_equals_numpy(self):
         with tf.Graph().as_default(), self.session() as session:
-            whole = modeling.feedforward_adapter(
-                tf.constant(self.X), 5, interaction="multiply", residual=tf.constant(self.Y)
-            )
+            whole = modeling.feedforward_adapter(tf.constant(self.X), 5)
             values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
-            config = modeling.AdapterConfig(size=5, interaction="multiply")
-            expected = numpy_adapter(config, values, self.X, self.Y)
+            expected = numpy_adapter(modeling.AdapterConfig(size=5), values, self.X)
             self.assertAllClose(session.run(whole), expected, rtol=1e-4, atol=1e-4)
 
     def test_default_variables_match_adapter_bert(self):
@@ -161,7 +160,9 @@ class FeedforwardAdapterTest(tf.test.TestCase):
         for given, scale in (((), 1e-3), ((64, 0.05), 0.05)):
             with tf.Graph().as_default(), self.session() as session:
                 tf.set_random_seed(1)
-                modeling.feedforward_adapter(tf.zeros([1, 300]), *given, depth=2)
+                x = tf.zeros([1, 300])
+                place = modeling.Place(modeling.AdapterConfig(depth=2), x)
+                modeling.feedforward_adapter(x, *given, place=place)
                 session.run(tf.global_variables_initializer())
                 values = session.run({v.op.name: v for v in tf.global_variables()})
             weights = values["adapters/weights1"]
@@ -194,7 +195,7 @@ class BertTest(tf.test.TestCase):
             attention_probs_dropout_prob=dropout,
             initializer_range=0.5,
         )
-        adapter_fn = adapter and adapter.build()
+        adapter_fn = adapter
         inputs = [tf.constant(values) for values in self.inputs]
         return modeling.BertModel(
             config, is_training, *inputs, scope="bert", adapter_fn=adapter_fn, **options
@@ -377,7 +378,7 @@ class BertTest(tf.test.TestCase):
         for is_training in (False, True):
             with tf.Graph().as_default(), self.session() as session:
                 model = modeling.BertModel(
-                    config, is_training, *map(tf.constant, self.inputs), adapter_fn=adapter.build()
+                    config, is_training, *map(tf.constant, self.inputs), adapter_fn=adapter
                 )
                 self.assertLen(set(tf.get_collection("layer_norm")), 2 * (1 + 2 * 2))
                 output = model.get_sequence_output()
@@ -476,8 +477,7 @@ class AdapterConfigTest(tf.test.TestCase):
         with self.assertRaises(dataclasses.FrozenInstanceError):
             modeling.AdapterConfig().size = 0
 
-    def test_fn_none_builds_no_adapter(self):
-        self.assertIsNone(modeling.AdapterConfig(fn="none").build())
+    def test_fn_none_has_no_variables(self):
         self.assertEqual(model_variables.adapter_shapes(modeling.AdapterConfig(fn="none"), 8), {})
         for name in ("none", "", "None"):
             self.assertTrue(modeling.AdapterConfig(fn=name).is_none)
@@ -495,31 +495,36 @@ class AdapterConfigTest(tf.test.TestCase):
             get("lora")
 
 
-def adapted_sites(adapter, num_layers):
-    """Returns for each layer the list of sites where the adapter changes the output."""
-    actual, output = [], object()
-    adapter = adapter._replace(function=lambda output, **_: None, is_parallel=False)
-    for index in range(num_layers):
-        functions = adapters.of_layer(adapter if index in adapter.layers else None)
-        sites = zip(("attention/output", "output"), functions)
-        actual.append([site for site, adapt in sites if adapt(output, None) is not output])
-    return actual
-
-
 class LayersTest(tf.test.TestCase):
-    OUTPUT, RESIDUAL = np.random.RandomState(0).normal(size=[2, 6, 4]).astype(np.float32)
-    GATES = np.array([[1.0, 0.0], [0.25, 1.0]], np.float32)  # 2 sequences of 3 tokens.
+    GATES = np.array([[1.0, 0.0, 1.0], [0.25, 1.0, 1.0]], np.float32)
+
+    def build(self, adapter_fn, num_layers=3, **options):
+        """Builds a plain or adapted BERT and returns its `modeling.BertModel`."""
+        config = tiny.config(num_hidden_layers=num_layers, initializer_range=0.5)
+        ids = tf.constant([[1, 2, 3], [4, 5, 6]])
+        return modeling.BertModel(
+            config, False, ids, scope="bert", adapter_fn=adapter_fn, **options
+        )
 
     def test_adapters_are_in_selected_layers_and_sites(self):
         adapter = modeling.AdapterConfig(sites="feed_forward", layers=(0, 2))
         for adapter_fn, adapted, expected in (
-            (None, None, [[], [], []]),
-            (adapter.build(), None, [["output"], [], ["output"]]),
-            (adapter.build(), (1,), [[], ["output"], []]),
-            (modeling.AdapterConfig(sites="feed_forward").build(), None, [["output"]] * 3),
-            (tf.identity, (1,), [[], ["attention/output", "output"], []]),
+            (None, None, []),
+            (adapter, None, ["layer_0/output", "layer_2/output"]),
+            (adapter, (1,), ["layer_1/output"]),
+            (
+                modeling.AdapterConfig(sites="feed_forward"),
+                None,
+                ["layer_0/output", "layer_1/output", "layer_2/output"],
+            ),
+            ("feedforward_adapter", (1,), ["layer_1/attention/output", "layer_1/output"]),
+            (modeling.feedforward_adapter, (1,), ["layer_1/attention/output", "layer_1/output"]),
         ):
-            sites = adapted_sites(adapters.as_adapter(adapter_fn, adapted, 3), 3)
+            with tf.Graph().as_default():
+                self.build(adapter_fn, adapter_layers=adapted)
+                names = [variable.op.name for variable in tf.get_collection("adapters")]
+            suffix, start = "/adapters/weights1", len("bert/encoder/")
+            sites = [name[start : -len(suffix)] for name in names if name.endswith(suffix)]
             self.assertEqual(sites, expected)
 
     def test_layers_out_of_range_are_refused(self):
@@ -528,44 +533,54 @@ class LayersTest(tf.test.TestCase):
                 (modeling.AdapterConfig(layers=adapted), None),
                 (modeling.AdapterConfig(), adapted),
             ):
-                with self.assertRaisesRegex(ValueError, f"from 0 to 2, but names .*{wrong}\\."):
-                    adapters.as_adapter(adapter.build(), given, 3)
+                with tf.Graph().as_default(), self.assertRaisesRegex(
+                    ValueError, f"from 0 to 2, but names .*{wrong}\\."
+                ):
+                    self.build(adapter, adapter_layers=given)
 
     def test_gates_mix_adapted_and_original_output(self):
         """Expects gate * adapted + (1 - gate) * output; all tokens of a sequence share a gate."""
+        output, residual = np.random.RandomState(0).normal(size=[2, 6, 4]).astype(np.float32)
         sequential = modeling.AdapterConfig(size=5, interaction="multiply")
         parallel = modeling.AdapterConfig(size=5, placement="parallel")
-        for adapter_fn, adapt, count in (
-            (sequential.build(), lambda v: numpy_adapter(sequential, v, self.OUTPUT), 2),
+        for adapter, adapt, count in (
             (
-                parallel.build(),
-                lambda v: numpy_adapter(parallel, v, self.RESIDUAL, self.OUTPUT),
+                adapters.Adapter(modeling.feedforward_adapter, sequential),
+                lambda v: numpy_adapter(sequential, v, output),
                 2,
             ),
-            (lambda output: output**2, lambda v: self.OUTPUT**2, 2),
-            (lambda output: (output**2, output**3), lambda v: self.OUTPUT**2 + self.OUTPUT**3, 3),
+            (
+                adapters.Adapter(modeling.feedforward_adapter, parallel),
+                lambda v: numpy_adapter(parallel, v, residual, output),
+                2,
+            ),
+            (adapters.Adapter(lambda x: x**2), lambda v: output**2, 2),
+            (adapters.Adapter(lambda x: (x**2, x**3)), lambda v: output**2 + output**3, 3),
         ):
             with tf.Graph().as_default(), self.session() as session:
-                output, residual = tf.constant(self.OUTPUT), tf.constant(self.RESIDUAL)
-                adapter, gates = adapters.as_adapter(adapter_fn, None, 2), tf.constant(self.GATES)
+                tensors, gates = tf.constant(output), tf.constant(self.GATES)
                 with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-                    terms = []
-                    for index in range(2):
-                        _, adapt_output = adapters.of_layer(adapter, gate=gates[:, index])
-                        terms.append(adapt_output(output, residual))
-                self.assertEqual([len(each) for each in terms], [count] * 2)
+                    sums = [
+                        adapter.in_layer(index, gates).after(
+                            "output", tf.constant(residual), modeling.ForwardPass()
+                        )(tensors)
+                        for index in range(2)
+                    ]
+                self.assertEqual([len(each.terms) for each in sums], [count] * 2)
                 values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
-                actual = session.run([tf.add_n(each) for each in terms])
-            gate = np.repeat(self.GATES.T, 3, axis=1)[:, :, None]
-            expected = gate * adapt(values) + (1 - gate) * self.OUTPUT
+                actual = session.run([tf.convert_to_tensor(each) for each in sums])
+            gate = np.repeat(self.GATES.T[:2], 3, axis=1)[:, :, None]
+            expected = gate * adapt(values) + (1 - gate) * output
             self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5)
 
-    def test_gated_adapter_reuses_output_tensor(self):
-        with tf.Graph().as_default():
-            output = tf.constant(self.OUTPUT)
-            adapter = adapters.as_adapter(modeling.AdapterConfig().build(), None, 2)
-            adapt, _ = adapters.of_layer(adapter, gate=tf.constant(self.GATES)[:, 1])
-            self.assertIs(adapt(output, None)[0], output)
+    def test_closed_gates_give_plain_bert(self):
+        with tf.Graph().as_default(), self.session() as session:
+            gated = self.build(modeling.AdapterConfig(size=5), adapter_gates=tf.zeros([2, 3]))
+            with tf.variable_scope("", reuse=True):
+                plain = self.build(None)
+            load_random(session)
+            outputs = session.run([gated.get_sequence_output(), plain.get_sequence_output()])
+        self.assertAllEqual(*outputs)
 
 
 class OwnFunctionTest(tf.test.TestCase):

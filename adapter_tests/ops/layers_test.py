@@ -31,7 +31,7 @@ class Given(parameters.Parameters):
     def __init__(self, **weights):
         self.weights = weights
 
-    def get_for_rows(self, name, rows, initializer, *, collections=()):
+    def get_for_rows(self, name, rows, initializer, **options):
         return tf.cast(self.weights[name], tf.float32)
 
 
@@ -93,7 +93,7 @@ class BothWaysTest(tf.test.TestCase):
         def function(x, y, training=True):
             with tf.variable_scope("norm", reuse=tf.AUTO_REUSE):
                 weights = Given(gamma=gamma, beta=beta)
-                return layers.layer_norm(x, plus=y, training=training, parameters=weights)
+                return layers.layer_norm(layers.Sum(x) + y, training=training, parameters=weights)
 
         inputs = [self.random.normal(size=[2, 3, 6]) for _ in range(2)]
         self.check(function, reference, inputs)
@@ -125,6 +125,16 @@ class BothWaysTest(tf.test.TestCase):
                 rows = tf.constant(x, tf.float32)
                 output = layers.layer_norm(rows, training=False, parameters=weights)
                 self.assertAllClose(session.run(output), expected, rtol=1e-5, atol=1e-5)
+
+    def test_affine_with_weights_per_example_matches_numpy(self):
+        x, kernel = self.random.normal(size=[6, 4]), self.random.normal(size=[3, 4, 5])
+        for shape in ([3, 5], [3, 1, 5]):
+            bias = self.random.normal(size=shape)
+            expected = x.reshape(3, 2, 4) @ kernel + bias.reshape(3, 1, 5)
+            with tf.Graph().as_default(), self.session() as session:
+                values = [tf.constant(value, tf.float32) for value in (x, kernel, bias)]
+                output = session.run(layers.affine(*values))
+            self.assertAllClose(output, expected.reshape(6, 5), rtol=1e-5, atol=1e-5)
 
     def test_attention_with_masks_matches_numpy(self):
         mask = np.array([[[1, 1, 1, 0]], [[1, 1, 0, 0]]])
@@ -189,7 +199,7 @@ class Bfloat16Test(tf.test.TestCase):
         small = np.array([[0.5, -0.5, 0.0, 0.0]])  # Between 256 and 512, bfloat16 values are even.
         with tf.Graph().as_default(), self.session() as session:
             terms = [tf.constant(term, tf.bfloat16) for term in (x, small)]
-            output = layers.layer_norm(terms[0], plus=terms[1:], dtype=tf.float32)
+            output = layers.layer_norm(layers.Sum(*terms), dtype=tf.float32)
             session.run(tf.global_variables_initializer())
             output = session.run(output)
         total = (x + small) - (x + small).mean()
@@ -206,6 +216,13 @@ class Bfloat16Test(tf.test.TestCase):
             session.run(tf.global_variables_initializer())
             # Every summand is 1; a sum in bfloat16 would stop at 256.
             self.assertAllEqual(session.run(beta), [rows] * 8)
+
+    def test_sum_as_a_tensor_is_computed_in_float32(self):
+        with tf.Graph().as_default(), self.session() as session:
+            small = tf.constant(0.5, tf.bfloat16)
+            total = tf.convert_to_tensor(layers.Sum(tf.constant(256.0, tf.bfloat16), *[small] * 4))
+            self.assertEqual(session.run(total), 258.0)
+            self.assertEqual((total.dtype, total.shape.as_list()), (tf.bfloat16, []))
 
     def test_gradients_of_biases_are_float32_sums(self):
         with tf.Graph().as_default(), self.session() as session:

@@ -15,9 +15,8 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.ops import xla
-from adapter_bert.tasks import heads, tagging
 from adapter_bert.training import cluster, distribution, estimator, model_fn
-from adapter_tests.support import tiny
+from adapter_tests.support import own_models, tiny
 
 assert environment
 
@@ -30,7 +29,7 @@ def make_devices(count):
 
 
 def train(distributed, bert, method, head, output_dir):
-    adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
+    adapter_fn = modeling.AdapterConfig(size=3) if method == "adapters" else None
     model = model_fn.ModelSettings(
         bert_config=tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         init_checkpoint=os.path.join(bert, "bert_model.ckpt"),
@@ -48,12 +47,8 @@ def train(distributed, bert, method, head, output_dir):
         arrays["end_positions"] = arrays["label_ids"] + 1
     if head == "tagging":
         arrays = tiny.tagged(arrays)
-    head_fns = {
-        "classifier": heads.classifier_head(2),
-        "span": heads.squad_head,
-        "tagging": tagging.KIND.head(2),
-    }
-    estimator.Estimator(model, run, head_fns[head]).train(arrays)
+    kind = "classification" if head == "classifier" else head
+    estimator.Estimator(model, run, own_models.builder(kind, 2)).train(arrays)
 
 
 def main(kind, devices, folder, *cases):
