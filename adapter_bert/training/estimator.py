@@ -332,14 +332,15 @@ class Estimator:
         """
         return self._predict_in_batch_order(rows, self.run.eval_batch_size, checkpoint)
 
-    def stream_batches(self, batches, checkpoint=None):
+    def stream_batches(self, batches, input_fn_builder, checkpoint=None):
         """Yields each row's predictions from a stream of batches, in their order.
 
         Not for TPUs, whose batches have a fixed shape.
 
         Args:
-          batches: iterable of dicts of int32 arrays [B, S]: input_ids, input_mask, segment_ids. A
-            thread reads it a few batches ahead; its exceptions are raised here.
+          batches: iterable of batches. A thread reads it a few batches ahead; its exceptions are
+            raised here.
+          input_fn_builder: function of a function that returns the batches → the input_fn.
           checkpoint: as in `predict`.
         """
         failures = []
@@ -351,9 +352,7 @@ class Estimator:
                 failures.append(error)
 
         with self._explain_errors():
-            yield from self._estimator.predict(
-                input_pipeline.input_fn_of_batches(read), checkpoint_path=checkpoint
-            )
+            yield from self._estimator.predict(input_fn_builder(read), checkpoint_path=checkpoint)
         if failures:
             raise failures[0]
 

@@ -19,9 +19,7 @@ import numpy as np
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_bert.training.rows import Arrays, Features, as_rows
-
-_TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+from adapter_bert.training.rows import Features, as_rows
 
 # The lengths that batches are truncated to. Each padding token costs compute in every step; each
 # length costs one compilation of kernels per process. Steps of 1/16 to 1/3 of the length keep both
@@ -237,29 +235,6 @@ def _training_plan(rows, fixed_length, batch_size, config, num_replicas, replica
     else:
         batches = training_batches_by_length(rows.lengths, global_batch_size, seed, start_step)
     return shares(batches, num_replicas, replicas)
-
-
-def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
-    """Returns an Estimator's input_fn over a stream of batches, for prediction.
-
-    Args:
-      read: function that returns an iterable of dicts of int32 arrays [B, S]: input_ids, input_mask
-        and segment_ids.
-
-    Returns:
-      input_fn(params) → Dataset of these dicts.
-    """
-    import tensorflow.compat.v1 as tf
-
-    types = dict.fromkeys(_TOKEN_FEATURES, tf.int32)
-    shapes = dict.fromkeys(_TOKEN_FEATURES, (None, None))
-
-    def input_fn(params):
-        del params  # Its batch_size does not apply.
-        dataset = tf.data.Dataset.from_generator(read, types, shapes)
-        return disable_autotune(dataset.prefetch(2))
-
-    return input_fn
 
 
 def input_fn_for_tpu(
