@@ -93,10 +93,10 @@ class BertModel:
         adapter_gates=None,
         parameters: Parameters = VARIABLES,
     ):
-        adapter = _as_adapter(adapter_fn, adapter_layers, config.num_hidden_layers)
         input_ids, input_mask, token_type_ids, gates = _check_inputs(
             config, input_ids, input_mask, token_type_ids, adapter_gates
         )
+        adapter = _as_adapter(adapter_fn, adapter_layers, config.num_hidden_layers)
         forward = ForwardPass(
             dtype,
             is_training,

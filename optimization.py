@@ -6,17 +6,23 @@ stores their state. `create_optimizer` applies them to the variables that `tunin
 
 import numbers
 import re
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import logging
-from tensorflow.python.tpu import tpu_function
 
-import tuning
 from adapter_bert.common import devices
-from adapter_bert.ops import graph_functions
-from adapter_bert.ops.layers import get_shape_list, keep_statistics, take_statistics, variable_name
+from adapter_bert.ops import accumulation, graph_functions, replicas
+from adapter_bert.ops.layers import take_statistics, variable_name
 from modeling import ADAPTERS
+from tuning import (
+    Tuning,
+    check_gradients,
+    default_tuning,
+    summary,
+    trained_variables,
+    warning_of_untrained,
+)
 
 
 def warmup_then_linear_decay(
@@ -102,86 +108,79 @@ def moving_average(average, value, step):
 
 
 def create_optimizer(
-    loss, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int], use_tpu: bool
+    loss,
+    init_lr: float,
+    num_train_steps: int,
+    num_warmup_steps: Optional[int],
+    use_tpu: bool,
+    *,
+    tuning: Optional[Tuning] = None,
+    scalars: Optional[Dict[str, Any]] = None,
 ):
     """Returns the op of one training step, like BERT's function of this name.
 
     In a model with adapters it trains adapters, LayerNorms and head, otherwise all variables. It
-    logs the number of trained parameters. As in BERT, variables without a gradient do not train;
-    nor do variables of an encoder with adapters that are neither BERT's nor in a collection. A
-    warning lists both.
+    logs the number of trained parameters, and updates the moving statistics of batch normalization.
 
     Args:
-      loss: scalar float Tensor, the mean over this replica's batch.
+      loss: scalar float Tensor, the mean over this replica's batch; or an
+        `accumulation.AccumulatedLoss`.
       init_lr: float, the peak learning rate.
       num_train_steps: int, the step at which the learning rate reaches 0.
       num_warmup_steps: int, the number of steps in which it rises.
       use_tpu: bool; average gradients over the TPU's replicas.
+      tuning: `Tuning`. With one, the loss must depend on all adapters and the head, and a rule must
+        cover each variable. Without, other variables do not train, as in BERT, and a warning lists
+        them.
+      scalars: dict that gets the Tensors "loss", "learning_rate" and "gradient_norm", the norm
+        before clipping.
 
     Returns:
       The train op, which also increments the global step.
 
     Raises:
-      ValueError: no variable to train has a gradient.
+      ValueError: no variable to train has a gradient; the tuning demands more; or there are batch
+        statistics and several replicas.
     """
-    learning_rate = warmup_then_linear_decay(
-        tf.train.get_or_create_global_step(), init_lr, num_train_steps, num_warmup_steps
-    )
-    variables = tuning.trained_variables(strict=False)
-    gradients = tf.gradients(loss, variables)
-    connected = [v for v, gradient in zip(variables, gradients) if gradient is not None]
-    if not connected:
-        raise ValueError(f"The loss depends on none of the {len(variables)} variables that train.")
-    if devices.replica() == 0:
-        if tuning.default_tuning().method == "adapters":
-            warn_of_fine_tuning_rate(init_lr, "BertModel(..., adapter_fn=None)")
-        logging.info(tuning.summary(connected))
-        warning = tuning.warning_of_untrained(variables, connected)
-        if warning:
-            logging.warning("%s", warning)
-    return take_step(gradients, variables, learning_rate, use_tpu)[0]
-
-
-def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = False) -> tuple:
-    """Applies gradients with BERT's optimizer and settings.
-
-    It also updates the moving statistics of batch normalization.
-
-    Args:
-      gradients: list of the gradients of the mean loss over this replica's batch; a variable whose
-        gradient is None does not change.
-      variables: list of the variables to train.
-      learning_rate: scalar float Tensor.
-      use_tpu: bool; average gradients over the TPU's replicas.
-
-    Returns:
-      (train op, which also increments the global step; global norm of the gradients before
-      clipping).
-
-    Raises:
-      ValueError: there are batch statistics and several replicas.
-    """
-    variables = [v for v, gradient in zip(variables, gradients) if gradient is not None]
-    gradients = [gradient for gradient in gradients if gradient is not None]
     global_step = tf.train.get_or_create_global_step()
-    gradients, norm = _average_over_replicas(gradients, use_tpu)
-    gradients, norm = tf.clip_by_global_norm(gradients, clip_norm=1.0, use_norm=norm)
-    if not use_tpu:
-        # Under a distribution strategy `apply_gradients` sums over the replicas, whose gradients
-        # are already averaged and equal.
-        num_replicas = _num_replicas(use_tpu)
-        gradients = [g / num_replicas for g in gradients] if num_replicas > 1 else gradients
+    learning_rate = warmup_then_linear_decay(
+        global_step, init_lr, num_train_steps, num_warmup_steps
+    )
+    tvars = trained_variables(tuning, strict=bool(tuning))  # Adapters, LayerNorms and the head.
+    loss, grads = accumulation.loss_and_gradients(loss, tvars)
+    tvars, grads = _connected(tvars, grads, tuning, init_lr)
+    grads, norm = replicas.mean_gradients(grads, use_tpu)
+    grads, _ = tf.clip_by_global_norm(grads, clip_norm=1.0, use_norm=norm)
     optimizer = AdamWeightDecayOptimizer(
         learning_rate=learning_rate,
         weight_decay_rate=0.01,
         adapter_weight_decay_rate=0.01,
         exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias", "adapters/BatchNorm"],
     )
-    updates = [optimizer.apply_gradients(list(zip(gradients, variables)))]
+    update = optimizer.apply_gradients(list(zip(replicas.summands(grads, use_tpu), tvars)))
+    if scalars is not None:
+        scalars.update(loss=loss, learning_rate=learning_rate, gradient_norm=norm)
     # Last, because the updates read the global step.
-    with tf.control_dependencies(updates + _update_statistics(global_step, use_tpu)):
-        train_op = tf.group(global_step.assign_add(1))
-    return train_op, norm
+    with tf.control_dependencies([update, *_update_statistics(global_step, use_tpu)]):
+        return tf.group(global_step.assign_add(1))
+
+
+def _connected(tvars, grads, tuning, learning_rate):
+    """Returns the variables that have a gradient, and their gradients; logs and checks them."""
+    connected = [v for v, grad in zip(tvars, grads) if grad is not None]
+    if not connected:
+        raise ValueError(f"The loss depends on none of the {len(tvars)} variables that train.")
+    if tuning:
+        check_gradients(tvars, grads)
+    if devices.replica() == 0:
+        if not tuning and default_tuning().method == "adapters":
+            warn_of_fine_tuning_rate(learning_rate, "adapter_fn=None")
+        logging.info(summary(connected))
+        logging.vlog(1, "Trained: %s", ", ".join(map(variable_name, connected)))
+        warning = "" if tuning else warning_of_untrained(tvars, connected)
+        if warning:
+            logging.warning("%s", warning)
+    return connected, [grad for grad in grads if grad is not None]
 
 
 def _update_statistics(global_step, use_tpu):
@@ -193,181 +192,6 @@ def _update_statistics(global_step, use_tpu):
         variable.assign(moving_average(variable, value, global_step)).op
         for variable, value in statistics
     ]
-
-
-def mean_gradients(
-    loss_of: Callable, variables_of: Callable, features: Dict[str, Any], num_parts: int = 1
-) -> Tuple[Any, list, list]:
-    """Returns the loss of a batch and its gradients, accumulated over equal parts of the batch.
-
-    Up to float error they equal those of the whole batch, except that each part has its own
-    dropout masks and batch statistics. They need the memory of one part.
-
-    Args:
-      loss_of: function (features, index of the part) → scalar float Tensor, the mean over the rows
-        of the features. With several parts it is called twice, in one variable scope.
-      variables_of: function () → list of variables, called after they are created.
-      features: dict of Tensors [B, ...].
-      num_parts: int, a divisor of B.
-
-    Returns:
-      (loss, gradients, variables); the latter two as for `take_step`.
-
-    Raises:
-      ValueError: `num_parts` does not divide B.
-    """
-    if num_parts == 1:
-        loss, variables = loss_of(features, 0), variables_of()
-        return loss, tf.gradients(loss, variables), variables
-    parts = {name: _split(tensor, num_parts, name) for name, tensor in features.items()}
-    scope = tf.get_variable_scope()
-
-    def loss_of_part(index, reuse):
-        part = {name: tf.gather(tensor, index) for name, tensor in parts.items()}
-        # Entering the scope again restarts the numbering of default names, such as "LayerNorm_1".
-        with tf.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False):
-            return loss_of(part, index)
-
-    # Before the loop, the first part creates the variables and shows which have gradients.
-    loss, variables = loss_of_part(0, reuse=None), variables_of()
-    statistics = take_statistics()
-    gradients = tf.gradients(loss, variables)
-    connected = [v for v, gradient in zip(variables, gradients) if gradient is not None]
-
-    def compute_part(index):
-        loss = loss_of_part(index, reuse=True)
-        values = [value for _, value in take_statistics()]
-        return [loss, *tf.gradients(loss, connected), *values]
-
-    first = [loss, *(gradient for gradient in gradients if gradient is not None)]
-    first += [value for _, value in statistics]
-    loss, *means = _mean_of_parts(first, compute_part, num_parts)
-    means = iter(means)
-    gradients = [None if g is None else next(means) for g in gradients]
-    keep_statistics(zip([variable for variable, _ in statistics], means))
-    return loss, gradients, variables
-
-
-def _split(tensor, num_parts, name):
-    """Reshapes [B, ...] to [num_parts, B / num_parts, ...]."""
-    rows, *inner = get_shape_list(tensor)
-    if isinstance(rows, int) and rows % num_parts:
-        raise ValueError(f"{name}: a batch of {rows} cannot be split into {num_parts} equal parts.")
-    return tf.reshape(tensor, [num_parts, rows // num_parts, *inner])
-
-
-def _mean_of_parts(first, compute_part, num_parts):
-    """Returns the mean of each value over all parts, which are computed one after the other.
-
-    Args:
-      first: list of Tensors and IndexedSlices, the values of part 0.
-      compute_part: function from a part's index to the list of its values.
-      num_parts: int.
-
-    Returns:
-      List of Tensors and IndexedSlices.
-    """
-
-    def add_part(index, totals):
-        return index + 1, [_add_to_total(*pair) for pair in zip(totals, compute_part(index))]
-
-    totals = [_to_loop_variable(value) for value in first]
-    with tf.control_dependencies(tf.nest.flatten(totals)):  # Run part 0 first.
-        index = tf.constant(1)
-    _, totals = tf.while_loop(
-        lambda index, _: index < num_parts,
-        add_part,
-        (index, totals),
-        (index.shape, [_shape_invariant(total) for total in totals]),
-        parallel_iterations=1,
-        back_prop=False,
-    )
-    return [_divide(total, num_parts, value) for total, value in zip(totals, first)]
-
-
-class _Slices(NamedTuple):
-    """Holds the Tensors of IndexedSlices as loop variables, or the shapes of these."""
-
-    values: Any
-    indices: Any
-
-
-def _to_loop_variable(value):
-    """Returns IndexedSlices as `_Slices`, a Tensor unchanged."""
-    return _Slices(value.values, value.indices) if isinstance(value, tf.IndexedSlices) else value
-
-
-def _add_to_total(total, value):
-    """Returns the total plus a part's value.
-
-    Slices are concatenated, not summed: as in a whole batch, the global norm counts each slice."""
-    if isinstance(total, _Slices):
-        return _Slices(*(tf.concat(pair, axis=0) for pair in zip(total, _to_loop_variable(value))))
-    return total + value
-
-
-def _shape_invariant(total):
-    """Returns the shape of a total; the number of slices varies."""
-    if isinstance(total, _Slices):
-        return _Slices(*(tf.TensorShape([None]).concatenate(t.shape[1:]) for t in total))
-    return total.shape
-
-
-def _divide(total, divisor, original):
-    """Returns total / divisor; `_Slices` become IndexedSlices with the shape of `original`."""
-    if isinstance(total, _Slices):
-        return tf.IndexedSlices(total.values / divisor, total.indices, original.dense_shape)
-    return total / divisor
-
-
-def _average_over_replicas(gradients, use_tpu):
-    """Averages gradients before clipping, so that N replicas of batch B / N match one of batch B.
-
-    Args:
-      gradients, use_tpu: as in `take_step`, without None.
-
-    Returns:
-      (averaged gradients, their global norm).
-    """
-    num_replicas = _num_replicas(use_tpu)
-    if num_replicas == 1:
-        return gradients, tf.global_norm(gradients)
-    averaged = mean_over_replicas([tf.convert_to_tensor(g) for g in gradients], use_tpu)
-    # As on one replica, the norm counts each slice. With 1 / N of the rows, each slice is N times
-    # as large, and so is the mean of the squares.
-    is_sliced = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
-    squares = [
-        tf.reduce_sum(tf.square(g.values)) for g, sliced in zip(gradients, is_sliced) if sliced
-    ]
-    norms = [tf.sqrt(square / num_replicas) for square in mean_over_replicas(squares, use_tpu)]
-    norms += [tf.norm(g) for g, sliced in zip(averaged, is_sliced) if not sliced]
-    return averaged, tf.norm(tf.stack(norms))
-
-
-def mean_over_replicas(tensors: list, use_tpu: bool = False) -> list:
-    """Returns the means of float Tensors over the replicas.
-
-    Args:
-      tensors: list of this replica's Tensors.
-      use_tpu: as in `take_step`.
-    """
-    num_replicas = _num_replicas(use_tpu)
-    if num_replicas == 1 or not tensors:
-        return tensors
-    if use_tpu:
-        return [tf.tpu.cross_replica_sum(tensor) / num_replicas for tensor in tensors]
-
-    def reduce(strategy, tensors):  # `all_reduce` would keep the graph alive; see `gradients`.
-        pairs = list(zip(tensors, tensors))
-        return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs)
-
-    return tf.distribute.get_replica_context().merge_call(reduce, args=(tensors,))
-
-
-def _num_replicas(use_tpu):
-    if use_tpu:
-        return tpu_function.get_tpu_context().number_of_shards or 1  # None outside.
-    return tf.distribute.get_replica_context().num_replicas_in_sync
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):

@@ -26,11 +26,13 @@ if __name__ == "__main__":
     environment.prepare()
 
 import dataclasses
+import functools
 import posixpath
 from typing import Optional
 
 import numpy as np
 
+import run_classifier
 from adapter_bert.common import cli, files, printing
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
@@ -183,7 +185,12 @@ def _evaluate(setup, processor, examples):
     estimator, output = finetuning.begin_evaluation(
         setup,
         task,
-        text_kind.get(task.kind).head(len(labels)),
+        functools.partial(
+            run_classifier.model_fn_builder,
+            num_labels=len(labels),
+            kind=task.kind,
+            predicts_loss=True,
+        ),
     )
     rows = classifier_data.encode_examples(examples, labels, setup.config, setup.tokenizer)
     num_layers = setup.bert.config.num_hidden_layers

@@ -18,7 +18,6 @@ import modeling
 from adapter_bert.common import cli
 from adapter_bert.tasks import (
     classifier_data,
-    classifier_features,
     classifier_results,
     heads,
     text_kind,
@@ -39,7 +38,12 @@ from adapter_bert.tasks.glue import (  # noqa: F401  BERT's users import these h
     MrpcProcessor,
     XnliProcessor,
 )
-from adapter_bert.training import finetuning, input_pipeline, model_fn, starting_point
+from adapter_bert.tasks.record_files import (  # noqa: F401  Likewise.
+    file_based_convert_examples_to_features,
+    file_based_input_fn_builder,
+)
+from adapter_bert.training import finetuning, model_fn, starting_point
+from adapter_bert.training.input_pipeline import input_fn_builder  # noqa: F401  Likewise.
 
 
 def create_model(
@@ -52,24 +56,50 @@ def create_model(
     num_labels,
     use_one_hot_embeddings,
     *,
-    adapter_fn="feedforward_adapter",
+    kind="classification",
+    class_weights=None,
+    **options,
 ):
-    """Builds BERT with adapters and the classification head; BERT's function of this name.
+    """Builds BERT with adapters, the head and its loss; BERT's function of this name.
+
+    Args:
+      kind: name of a kind of task that labels a text.
+      class_weights: list with a factor of the training loss per label, or None.
+      **options: keyword arguments of `modeling.BertModel`.
+      The other arguments are BERT's.
 
     Returns:
-      What `heads.classification_loss` returns.
+      (loss [], per_example_loss [B], logits [B, L], predictions); the predictions are the
+      probabilities [B, L], or for regression the numbers [B].
     """
-    encoder = modeling.BertModel(
+    import tensorflow.compat.v1 as tf
+
+    model = modeling.BertModel(
         bert_config,
         is_training,
         input_ids,
         input_mask,
         segment_ids,
         use_one_hot_embeddings,
-        adapter_fn=adapter_fn,
         pooled_only=True,
+        **options,
     )
-    return heads.classification_loss(encoder.get_pooled_output(), labels, num_labels, is_training)
+    output_layer = model.get_pooled_output()
+    kind = text_kind.get(kind)
+    output_weights, output_bias = heads.linear_variables(
+        kind.head_scope, kind.num_outputs(num_labels), bert_config.hidden_size
+    )
+    with tf.variable_scope("loss"):
+        if is_training:
+            output_layer = modeling.dropout(output_layer, 0.1, key=options.get("dropout_key"))
+        logits = tf.matmul(output_layer, output_weights, transpose_b=True)
+        logits = tf.nn.bias_add(logits, output_bias)
+        predictions = kind.predict(logits, labels)
+        per_example_loss = loss = predictions["loss"]
+        if class_weights is not None:
+            loss = tf.gather(class_weights, labels) * per_example_loss
+        loss = tf.reduce_mean(loss)
+    return loss, per_example_loss, logits, predictions[kind.prediction]
 
 
 def model_fn_builder(
@@ -82,58 +112,72 @@ def model_fn_builder(
     use_tpu,
     use_one_hot_embeddings,
     *,
-    adapter_fn="feedforward_adapter",
+    kind="classification",
+    class_weights=None,
+    predicts_loss=False,
+    **settings,
 ):
     """Returns the model_fn for TPUEstimator; BERT's function of this name.
 
-    It predicts only `probabilities`, also in a SavedModel.
+    Args:
+      kind, class_weights: as in `create_model`.
+      predicts_loss: bool; predict each row's loss, too. A SavedModel, whose rows have no labels,
+        cannot.
+      **settings: other fields of `model_fn.ModelSettings`.
+      The other arguments are BERT's.
     """
-    head = heads.classifier_head(num_labels)
 
-    def probabilities_only(*args):
-        output = head(*args)
-        predictions = {"probabilities": output.predictions["probabilities"]}
-        return output._replace(predictions=predictions)
+    import tensorflow.compat.v1 as tf
+
+    def build(features, is_training, **options):
+        labels = features["label_ids"]
+        loss, per_example_loss, logits, predicted = create_model(
+            bert_config,
+            is_training,
+            features["input_ids"],
+            features["input_mask"],
+            features["segment_ids"],
+            labels,
+            num_labels,
+            use_one_hot_embeddings,
+            kind=kind,
+            class_weights=class_weights,
+            **options,
+        )
+        predictions = {text_kind.get(kind).prediction: predicted}
+        if predicts_loss:
+            predictions["loss"] = per_example_loss
+        if kind != "classification":
+            return model_fn.ModelOutput(loss, predictions)
+        weights = tf.cast(features.get("is_real_example", tf.ones_like(labels)), tf.float32)
+        inputs = [per_example_loss, labels, logits, weights]
+        return model_fn.ModelOutput(loss, predictions, metric_fn, inputs)
 
     settings = model_fn.ModelSettings(
         bert_config=bert_config,
         init_checkpoint=init_checkpoint,
-        adapter_fn=adapter_fn,
         learning_rate=learning_rate,
         num_train_steps=num_train_steps,
         num_warmup_steps=num_warmup_steps,
         use_tpu=use_tpu,
         use_one_hot_embeddings=use_one_hot_embeddings,
-        pooled_only=True,
+        **settings,
     )
-    return model_fn.model_fn_builder(settings, probabilities_only)
+    return model_fn.model_fn_builder(settings, build)
 
 
-def input_fn_builder(features, seq_length, is_training, drop_remainder):
-    """Returns an input_fn over a list of `InputFeatures`; BERT's function of this name.
+def metric_fn(per_example_loss, label_ids, logits, is_real_example):
+    """Returns metrics for the mode EVAL: accuracy and mean loss of the rows that are not padding.
 
-    Its dataset calls Python, which the host of a remote TPU cannot.
+    This script scores predictions instead; see `classifier_results`.
     """
-    del seq_length  # The features have this length.
-    arrays = classifier_features.features_to_arrays(features)
-    return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
+    import tensorflow.compat.v1 as tf
 
-
-def file_based_convert_examples_to_features(
-    examples, label_list, max_seq_length, tokenizer, output_file
-):
-    """Writes the features of a list of `InputExample` to a TFRecord file."""
-    features = convert_examples_to_features(examples, label_list, max_seq_length, tokenizer)
-    input_pipeline.write_tfrecord(classifier_features.features_to_arrays(features), output_file)
-
-
-def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remainder):
-    """Returns an input_fn over a file from `file_based_convert_examples_to_features`.
-
-    Its dataset calls Python, which the host of a remote TPU cannot.
-    """
-    arrays = input_pipeline.read_tfrecord(input_file, seq_length)
-    return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
+    predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return {
+        "eval_accuracy": tf.metrics.accuracy(label_ids, predictions, weights=is_real_example),
+        "eval_loss": tf.metrics.mean(per_example_loss, weights=is_real_example),
+    }
 
 
 def run(values):
@@ -157,8 +201,14 @@ def run(values):
     data = classifier_data.data_of(examples, rows, weights, config)
     data = data._replace(trained_on=classifier_data.trained_on(processor, examples, data_dir))
     labeled = {split for split in rows if processor.has_labels(split)}
-    head = text_kind.get(task.kind).head(len(labels), weights)
-    estimator, output = finetuning.begin(setup, task, data, head)
+    builder = functools.partial(
+        model_fn_builder,
+        num_labels=len(labels),
+        kind=task.kind,
+        class_weights=weights,
+        predicts_loss=True,
+    )
+    estimator, output = finetuning.begin(setup, task, data, builder)
     del examples, processor  # Frees the texts, which training does not need.
     return _run_stages(config, estimator, output, task, rows, labeled)
 

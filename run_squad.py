@@ -12,7 +12,6 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
-
 import modeling
 from adapter_bert.common import cli
 from adapter_bert.tasks import heads, squad_task
@@ -34,24 +33,34 @@ def create_model(
     input_mask,
     segment_ids,
     use_one_hot_embeddings,
-    *,
-    adapter_fn="feedforward_adapter",
+    **options,
 ):
-    """Builds BERT with adapters and the span head; BERT's function of this name.
+    """Builds BERT with adapters and the head (Devlin et al. 2018, 4.2); BERT's function.
+
+    The head is a linear layer on each token, for the answer's start and end.
+
+    Args:
+      **options: keyword arguments of `modeling.BertModel`.
+      The other arguments are BERT's.
 
     Returns:
       (start_logits [B, S], end_logits [B, S]).
     """
-    encoder = modeling.BertModel(
+    import tensorflow.compat.v1 as tf
+
+    model = modeling.BertModel(
         bert_config,
         is_training,
         input_ids,
         input_mask,
         segment_ids,
         use_one_hot_embeddings,
-        adapter_fn=adapter_fn,
+        **options,
     )
-    return heads.span_logits(encoder.get_sequence_output())
+    sequence_output = model.get_sequence_output()
+    output_weights, output_bias = heads.linear_variables("cls/squad/", 2, bert_config.hidden_size)
+    logits = tf.einsum("bsd,kd->kbs", sequence_output, output_weights)
+    return tuple(tf.unstack(logits + output_bias[:, None, None]))
 
 
 def model_fn_builder(
@@ -62,30 +71,51 @@ def model_fn_builder(
     num_warmup_steps,
     use_tpu,
     use_one_hot_embeddings,
-    *,
-    adapter_fn="feedforward_adapter",
+    **settings,
 ):
     """Returns the model_fn for TPUEstimator; BERT's function of this name.
 
-    Predictions include the features' unique_ids.
+    Predictions include the features' unique_ids, if they have any.
+
+    Args:
+      **settings: other fields of `model_fn.ModelSettings`.
+      The other arguments are BERT's.
     """
+
+    import tensorflow.compat.v1 as tf
+
+    def build(features, is_training, **options):
+        input_mask = features["input_mask"]
+        logits = create_model(
+            bert_config,
+            is_training,
+            features["input_ids"],
+            input_mask,
+            features["segment_ids"],
+            use_one_hot_embeddings,
+            **options,
+        )
+        start, end = (heads.masked_logits(each, input_mask) for each in logits)
+        predictions = {"start_logits": start, "end_logits": end}
+        if "unique_ids" in features:
+            predictions["unique_ids"] = features["unique_ids"]
+        loss = tf.zeros([])
+        if "start_positions" in features:
+            positions = features["start_positions"], features["end_positions"]
+            loss = heads.span_loss((start, end), positions)
+        return model_fn.ModelOutput(loss, predictions)
+
     settings = model_fn.ModelSettings(
         bert_config=bert_config,
         init_checkpoint=init_checkpoint,
-        adapter_fn=adapter_fn,
         learning_rate=learning_rate,
         num_train_steps=num_train_steps,
         num_warmup_steps=num_warmup_steps,
         use_tpu=use_tpu,
         use_one_hot_embeddings=use_one_hot_embeddings,
+        **settings,
     )
-
-    def head(encoder, features, is_training, dropout_key):
-        output = heads.squad_head(encoder, features, is_training, dropout_key)
-        unique_ids = {"unique_ids": features["unique_ids"]}
-        return output._replace(predictions={**unique_ids, **output.predictions})
-
-    return model_fn.model_fn_builder(settings, head)
+    return model_fn.model_fn_builder(settings, build)
 
 
 def run(values):
@@ -104,7 +134,7 @@ def run(values):
     if "train" in setup.stages:
         train, num_questions, digest = squad_task.windows(config, setup.tokenizer, True)
         data = data._replace(num_examples=num_questions, settings=config.settings_of(digest))
-    estimator, output = finetuning.begin(setup, task, data, heads.squad_head)
+    estimator, output = finetuning.begin(setup, task, data, model_fn_builder)
     return _run_stages(setup.stages, config, estimator, output, train, predict, evaluator)
 
 

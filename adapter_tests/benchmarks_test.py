@@ -20,11 +20,9 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import modeling
 import run_classifier
 import tokenization
 from adapter_bert.common.paths import PROJECT
-from adapter_bert.tasks import heads
 from adapter_bert.training import finetuning
 from adapter_tests.support import tiny
 
@@ -294,16 +292,16 @@ class PlainBertTest(tf.test.TestCase):
 
     @staticmethod
     def ours(features):
-        encoder = modeling.BertModel(
+        loss, _, _, probabilities = run_classifier.create_model(
             tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
-            True,
+            False,
             features["input_ids"],
             features["input_mask"],
             features["segment_ids"],
+            features["label_ids"],
+            2,
+            False,
             scope="bert",
-        )
-        loss, _, _, probabilities = heads.classification_loss(
-            encoder.get_pooled_output(), features["label_ids"], 2, is_training=False
         )
         return loss, probabilities
 

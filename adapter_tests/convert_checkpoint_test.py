@@ -257,14 +257,37 @@ class AdapterBertTest(AdapterTestCase):
     def test_optimizer_tensors_are_ignored(self):
         full, with_slots = self.path("full.ckpt"), self.path("slots.ckpt")
         self.output("to_full_checkpoint", self.adapter, self.bert, full)
-        slots = {
-            name + slot: np.ones_like(value)
-            for name, value in self.made.tensors.items()
-            for slot in ("/adam_m", "/adam_v")
-        }
-        checkpoints.write(with_slots, {**all_tensors(full), **slots})
-        self.from_adapter_bert(with_slots)
-        self.assert_same_tensors(task_adapter.load(self.path("taken")).tensors)
+        before = self.output("describe", full)
+        for slots, others in (
+            (("/adam_m", "/adam_v"), {}),
+            (("/Momentum",), {}),
+            (("/Adam", "/Adam_1"), {"beta1_power": np.float32(0.9)}),
+        ):
+            tensors = {
+                name + slot: np.ones_like(value)
+                for name, value in self.made.tensors.items()
+                for slot in slots
+            }
+            checkpoints.write(with_slots, {**all_tensors(full), **tensors, **others})
+            self.from_adapter_bert(with_slots)
+            self.assert_same_tensors(task_adapter.load(self.path("taken")).tensors)
+            shutil.rmtree(self.path("taken"))
+            described = self.output("describe", with_slots)
+            self.assertIn(f"Optimizer: {402 * len(slots)} parameters", described)
+            self.assertEqual("Others: 1 parameters" in described, bool(others))
+            for part in ("Adapters: ", "Backbone: ", "Head: "):
+                (line,) = [line for line in before.splitlines() if line.startswith(part)]
+                self.assertIn(line, described)
+
+    def test_adapters_of_another_kind_are_refused(self):
+        full = self.path("full.ckpt")
+        self.output("to_full_checkpoint", self.adapter, self.bert, full)
+        gate = "bert/encoder/layer_0/output/adapters/gate"
+        checkpoints.write(full, {**all_tensors(full), gate: np.ones([8], np.float32)})
+        with self.assertRaisesRegex(
+            UserError, f"holds {gate}, which is not part of .*adapter-bert"
+        ):
+            self.from_adapter_bert(full)
 
     def test_invalid_arguments_are_refused(self):
         full = self.path("full.ckpt")

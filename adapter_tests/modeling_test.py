@@ -434,6 +434,14 @@ class FunctionsTest(tf.test.TestCase):
         )
         self.assertEqual((config.num_hidden_layers, config.initializer_range), (12, 1.5))
 
+    def test_to_json_string_writes_a_config_that_is_read_again(self):
+        config, path = tiny.config(), os.path.join(self.get_temp_dir(), "written.json")
+        self.assertEqual(json.loads(config.to_json_string()), config.to_dict())
+        with open(path, "w") as writer:
+            writer.write(config.to_json_string())
+        found = modeling.BertConfig.from_json_file(path)
+        self.assertEqual(found.to_dict(), config.to_dict())
+
     def test_invalid_configs_are_refused(self):
         path = os.path.join(self.get_temp_dir(), "broken.json")
         texts = ["{", "[]", "{}", '{"vocab_size": "many"}', "[" * 100_000]

@@ -36,6 +36,23 @@ def read_probabilities(path):
     return np.array([line.split("\t") for line in read(path).splitlines()], np.float64)
 
 
+class MetricsTest(tf.test.TestCase):
+    def test_metrics_ignore_padding_rows(self):
+        logits = [[2.0, 1.0], [0.0, 3.0], [1.0, 0.0], [9.0, 0.0], [0.0, 9.0]]
+        with tf.Graph().as_default(), tf.Session() as session:
+            metrics = run_classifier.metric_fn(
+                tf.constant([0.5, 1.0, 3.0, 100.0, 100.0]),
+                tf.constant([0, 1, 1, 0, 0]),
+                tf.constant(logits),
+                tf.constant([1.0, 1.0, 1.0, 0.0, 0.0]),
+            )
+            session.run(tf.local_variables_initializer())
+            session.run([update for _, update in metrics.values()])
+            values = session.run({name: value for name, (value, _) in metrics.items()})
+        # Rows 0 and 1 are correct, row 2 is wrong, rows 3 (correct) and 4 (wrong) do not count.
+        self.assertAllClose(values, {"eval_accuracy": 2 / 3, "eval_loss": 4.5 / 3})
+
+
 class ClassWeightsTest(tf.test.TestCase):
     def weights(self, text, labels, rows):
         label_ids = np.array([labels.index(label) for label in rows])

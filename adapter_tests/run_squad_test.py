@@ -14,10 +14,11 @@ import run_squad
 import tokenization
 from adapter_bert.common import tf_estimator
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import squad_data, squad_scores, squad_task
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, mutations, own_models, tiny
+from adapter_tests.support.checkpoint_cases import trained_tensors
 from adapter_tests.support.script_cases import AnyScriptTestCase
 
 # Without articles, which the scores ignore.
@@ -116,7 +117,7 @@ class Version1Test(SquadTestCase):
         adapter = task_adapter.load(os.path.join(self.trained, "adapter"))
         self.assertEqual((adapter.description.kind, adapter.description.labels), ("span", ()))
         self.assertEqual(adapter.tensors["cls/squad/output_weights"].shape, (2, 8))
-        last = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.trained))
+        last = trained_tensors(tf.train.latest_checkpoint(self.trained))
         self.assertNotAllEqual(last["cls/squad/output_bias"], np.zeros(2))
         self.assertEqual(set(last), set(adapter.tensors))
 
@@ -170,13 +171,13 @@ class Version1Test(SquadTestCase):
         path, folder = (os.path.join(self.folder, name) for name in ("train.json", "features"))
         shutil.copy(self.train_file, path)
         given = self.config_and_tokenizer("--train_file=" + path, "--feature_cache_dir=" + folder)
-        read = squad_data.squad_examples
+        read = squad_data.read_squad_examples
 
-        def replaced(*arguments):
+        def replaced(*args, **kwargs):
             shutil.copy(self.predict_file, path)
-            return read(*arguments)
+            return read(*args, **kwargs)
 
-        replacing = mock.patch.object(squad_data, "squad_examples", replaced)
+        replacing = mock.patch.object(squad_data, "read_squad_examples", replaced)
         with replacing, self.assertRaisesRegex(UserError, f"^{path} has changed while it was read"):
             squad_task.windows(*given, True)
         self.assertEqual(os.listdir(folder), [])
@@ -296,6 +297,32 @@ class Version2Test(SquadTestCase):
         given = self.config_and_tokenizer(*arguments)
         rows, _, digest = squad_task.windows(*given, False)
         return squad_task.Evaluator(*given, digest, True), rows
+
+    def test_answers_are_those_of_berts_functions(self):
+        random = np.random.RandomState(0)
+        evaluator, rows = self.evaluator()
+        logits = random.randn(len(rows), 2, 12).round(2)
+        predictions = [dict(zip(("start_logits", "end_logits"), each)) for each in logits]
+        paths = evaluator.write(self.folder, evaluator.answers(predictions))
+        config, tokenizer = self.config_and_tokenizer()
+        examples, features = run_squad.read_squad_examples(self.predict_file, False), []
+        run_squad.convert_examples_to_features(
+            examples, tokenizer, *config.limits, False, features.append
+        )
+        results = [
+            run_squad.RawResult(feature.unique_id, *each.tolist())
+            for feature, each in zip(features, logits)
+        ]
+        sizes, expected = (config.n_best_size, config.max_answer_length), []
+        for path in paths:
+            expected.append(os.path.join(self.folder, "expected", os.path.basename(path)))
+        os.makedirs(os.path.dirname(expected[0]))
+        run_squad.write_predictions(
+            *(examples, features, results, *sizes, True, *expected), version_2_with_negative=True
+        )
+        self.assertLen(paths, 3)
+        for path, other in zip(paths, expected):
+            self.assertEqual(read_json(path), read_json(other))
 
     def test_scores_respect_the_null_score_threshold(self):
         evaluator, rows = self.evaluator("--null_score_diff_threshold=3")

@@ -3,16 +3,21 @@
 from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
+import functools
+
 import tensorflow.compat.v1 as tf
 
 import modeling
+import run_classifier
 import tuning
 import worker
 import workload
 from adapter_bert.common import tf_estimator
-from adapter_bert.tasks import heads
 from adapter_bert.training import estimator, model_fn
 
+MODEL_FN_BUILDER = functools.partial(
+    run_classifier.model_fn_builder, num_labels=workload.NUM_LABELS
+)
 _STEPS = 1000  # The schedule's length, which has no influence on the time.
 
 
@@ -27,7 +32,6 @@ def settings(sizes, precision, **more):
         num_warmup_steps=_STEPS // 10,
         random_seed=12345,
         precision=precision,
-        pooled_only=True,  # As the classifier's training sets it.
         **more,
     )
 
@@ -49,12 +53,11 @@ def build(model, work, batch_size=workload.BATCH_SIZE):
         for name, values in batch.items()
     }
     run = estimator.RunSettings(output_dir="unused", train_batch_size=batch_size)
-    head = heads.classifier_head(workload.NUM_LABELS)
-    trainer = estimator.build_estimator(model, run, head)
+    trainer = estimator.build_estimator(model, run, MODEL_FN_BUILDER)
     mode = tf_estimator.ModeKeys.TRAIN if work == "step" else tf_estimator.ModeKeys.PREDICT
     params = {"batch_size": batch_size}
     tf.set_random_seed(0)
-    spec = model_fn.model_fn_builder(model, head)(inputs, None, mode, params)
+    spec = MODEL_FN_BUILDER(**vars(model))(inputs, None, mode, params)
     session = tf.Session(config=trainer.config.session_config)
     session.run(tf.global_variables_initializer())
     fetches = (spec.loss, spec.train_op) if work == "step" else spec.predictions["probabilities"]
@@ -68,9 +71,8 @@ def build_for_predicting(model):
         name: tf.constant(values)
         for name, values in workload.features(model.bert_config.vocab_size, 1, 8).items()
     }
-    head = heads.classifier_head(workload.NUM_LABELS)
     mode = tf_estimator.ModeKeys.PREDICT
-    model_fn.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
+    MODEL_FN_BUILDER(**vars(model))(features, None, mode, {"batch_size": 1})
     session = tf.Session()
     session.run(tf.global_variables_initializer())
     return session

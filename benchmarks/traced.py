@@ -21,7 +21,7 @@ environment.import_tensorflow()
 import tensorflow.compat.v1 as tf
 from absl import app
 
-from adapter_bert.training import estimator
+from adapter_bert.training import estimator, model_fn
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -47,20 +47,20 @@ def install():
         setattr(
             estimator.Estimator, name, marked(getattr(estimator.Estimator, name), before="data")
         )
-    build = estimator.model_fn_builder
+    build = model_fn.model_fn_builder
 
     def model_fn_builder(*arguments, **options):
-        model_fn = build(*arguments, **options)
+        inner = build(*arguments, **options)
 
         # Estimator inspects the arguments' names.
         def marked_model_fn(features, labels, mode, params, config=None):
-            spec = model_fn(features, labels, mode, params, config)
+            spec = inner(features, labels, mode, params, config)
             worker.mark("graph")
             return spec
 
         return marked_model_fn
 
-    estimator.model_fn_builder = model_fn_builder
+    model_fn.model_fn_builder = model_fn_builder
     session = tf.train.MonitoredSession
     session.__init__ = marked(session.__init__, after="session")
     session.run = marked(session.run, after="step")

@@ -3,7 +3,7 @@
     python tools/tpu_ahead_of_time.py --bert=base --batch_size=32 --topology=2x2
     python tools/tpu_ahead_of_time.py --table
 
-A step is that of model_fn.model_fn_builder in bfloat16, with random weights: forward, backward, the
+A step is that of run_classifier.py in bfloat16, with random weights: forward, backward, the
 sum of gradients over replicas, clipping, Adam. The lower bounds of time assume 197 TFLOP/s or 819
 GB/s and no other work. "GB moved" is the compiler's count of bytes that operations read and write,
 including those in the core's own memory; "of memory" counts only what the compiled program moves
@@ -12,6 +12,7 @@ does not compile or has a dynamic shape.
 """
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -33,10 +34,10 @@ import tensorflow.compat.v1 as tf
 import harness
 import hlo_text
 import modeling
+import run_classifier
 import tpu_program
 import tuning
 import workload
-from adapter_bert.tasks import heads
 from adapter_bert.training import model_fn
 
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, main memory.
@@ -79,7 +80,7 @@ def compile_step(setting, python):
         raise SystemExit(f"--batch_size={setting.batch_size} is no multiple of {replicas} cores.")
     program = tpu_program.lower(
         _model(setting),
-        heads.classifier_head(workload.NUM_LABELS),
+        functools.partial(run_classifier.model_fn_builder, num_labels=workload.NUM_LABELS),
         setting.work,
         setting.batch_size,
         setting.max_seq_length,
@@ -113,7 +114,6 @@ def _model(setting):
         use_one_hot_embeddings=setting.tuning == "full",  # As in a training of the embeddings.
         random_seed=12345,
         precision="bfloat16",
-        pooled_only=True,  # As in the classifier's training.
         recompute_activations=setting.recompute_activations,
     )
 

@@ -1,6 +1,6 @@
 """Builds the XLA program that TPUEstimator would run on a TPU: the model_fn's step in a loop.
 
-It is built on a CPU from the graph of model_fn.model_fn_builder. As in TPUEstimator, the step is
+It is built on a CPU from the graph of a script's model_fn. As in TPUEstimator, the step is
 replicated, variables stay on the device, and a loop on the device runs many steps per call, so XLA
 can hoist what no step changes. Two things differ. The features of the loop's steps are arguments
 instead of an infeed. And TensorFlow's CPU build cannot lower CrossReplicaSum: it becomes a custom
@@ -17,8 +17,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops
 from tensorflow.python.tpu import tpu_function
 
+import tuning
 from adapter_bert.common import tf_estimator
-from adapter_bert.training import model_fn
 
 # The benchmarks have the features.
 sys.path.append(
@@ -43,12 +43,12 @@ class Program(NamedTuple):
     trained_bytes: int
 
 
-def lower(model, head, work, batch_size, length, replicas):
+def lower(model, build, work, batch_size, length, replicas):
     """Returns the `Program` of one replica.
 
     Args:
       model: `model_fn.ModelSettings`.
-      head: see `model_fn.model_fn_builder`.
+      build: see `estimator.Estimator`.
       work: a key of `WORKS`.
       batch_size: int, of all replicas together; a multiple of their number.
       length: int, tokens.
@@ -58,9 +58,9 @@ def lower(model, head, work, batch_size, length, replicas):
     graph = tf.Graph()
     with graph.as_default():
         inputs = {name: tf.placeholder(tf.int32, a.shape) for name, a in features.items()}
-        outputs = _step(model, head, work, inputs, batch_size // replicas, replicas)
+        outputs = _step(model, build, work, inputs, batch_size // replicas, replicas)
         variables = tf.global_variables()
-    trained = [v for v in variables if v.op.name.endswith("/adam_m")]
+        trained = tuning.trained_variables(model.tuning) if work == "train" else []
     fed = {name: tensor.name for name, tensor in inputs.items()}
     definition = importable(graph, outputs)
     compiled = _in_a_loop(definition, outputs, fed, tensors_for(variables))
@@ -73,13 +73,13 @@ def lower(model, head, work, batch_size, length, replicas):
     )
 
 
-def _step(model, head, work, inputs, batch_size, replicas):
+def _step(model, build, work, inputs, batch_size, replicas):
     """Returns the Tensors that a step returns to the host, built in a TPU's contexts."""
     shards = tpu_function.tpu_shard_context(replicas)
     with whole_program(), shards, tf.variable_scope("", use_resource=True):
         tf.train.get_or_create_global_step()
         params = {"batch_size": batch_size, "use_tpu": True}
-        spec = model_fn.model_fn_builder(model, head)(inputs, None, WORKS[work], params)
+        spec = build(**vars(model))(inputs, None, WORKS[work], params)
         if work == "train":
             with tf.control_dependencies([spec.train_op]):
                 outputs = [tf.identity(spec.loss)]

@@ -24,6 +24,7 @@ from typing import (
 import numpy as np
 
 from adapter_bert.common import configs
+from adapter_bert.common.errors import UserError
 
 Shapes = Dict[str, Tuple[int, ...]]
 
@@ -32,6 +33,7 @@ Shapes = Dict[str, Tuple[int, ...]]
 ADAPTERS, LAYER_NORM, HEAD = "adapters", "layer_norm", "head"
 # Suffixes of moving statistics: the forward pass reads them, but they get no gradient.
 MOVING = ("/moving_mean", "/moving_variance")
+ADAPTER_TABLE = "`FUNCTIONS` of adapter_bert/common/configs.py"  # For errors.
 
 
 class EncoderSizes(NamedTuple):
@@ -99,6 +101,31 @@ def adapter_shapes(adapter: configs.AdapterConfig, width: int) -> Shapes:
         f"adapters/{name}": tuple(sizes[axis] for axis in variable.axes)
         for name, variable in adapter.variables().items()
     }
+
+
+def check_listed(trained: Shapes, listed: Shapes) -> None:
+    """Checks, before a training, that its graph trains what the task adapter will hold.
+
+    Args:
+      trained: the shapes of the variables that train, and of moving statistics, by name.
+      listed: those that the adapter's description lists; see `task_adapter.shapes`.
+
+    Raises:
+      UserError: a variable is in only one of them, or its shapes differ.
+    """
+    for name in sorted({*trained, *listed}):
+        table = "`head_shapes` of the task's kind"
+        if name.startswith("bert/"):
+            table = ADAPTER_TABLE
+        if name not in listed:
+            raise UserError(f"Variable {name} trains, but would not be saved: list it in {table}.")
+        if name not in trained:
+            raise UserError(f"Variable {name} is in {table}, but the model does not train it.")
+        if trained[name] != listed[name]:
+            raise UserError(
+                f"Variable {name} has the shape {list(trained[name])}, but {list(listed[name])} in"
+                f" {table}."
+            )
 
 
 def adapters_shapes(

@@ -78,10 +78,6 @@ class TaskKind:
             self.head_scope + "output_bias": (outputs,),
         }
 
-    def head(self, num_labels: int) -> Callable:
-        """Returns the head for `model_fn.model_fn_builder`: layer, loss and predictions."""
-        raise NotImplementedError
-
     def decode(self, logits) -> Outputs:
         """Returns the predictions of one row, arrays or numbers by name.
 

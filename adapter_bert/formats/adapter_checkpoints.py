@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import Container, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def describe(path: str, argument: str) -> List[str]:
     parameters: Dict[str, int] = collections.Counter()
     for name, shape in shapes.items():
         if name != checkpoints.IDENTITY:
-            parameters[_model_part(name)] += int(np.prod(shape, dtype=np.int64))
+            parameters[_model_part(name, shapes)] += int(np.prod(shape, dtype=np.int64))
     is_one_file = not files.exists(path + ".index")  # V1 format.
     size = files.readable_size(path if is_one_file else path + ".")
     lines = [
@@ -64,21 +64,23 @@ def describe(path: str, argument: str) -> List[str]:
     return lines
 
 
-def _model_part(name: str) -> str:
-    """Returns the part of a model to which a checkpoint's tensor belongs."""
+def _model_part(name: str, names: Container[str]) -> str:
+    """Returns the part of a model to which a tensor among a checkpoint's `names` belongs."""
     if name == checkpoints.GLOBAL_STEP:
         return "Step"
-    if name.endswith(checkpoints.MOMENTS):
+    if checkpoints.is_slot(name, names):
         return "Optimizer"
     if name.endswith(model_variables.MOVING):
         return "Statistics"
+    if task_adapter.has_head([name]):
+        return "Head"
     if name.startswith("cls/"):
         return "Pretraining heads"
     try:
         kind = model_variables.role_of(name, ["bert/"]).kind
     except ValueError:
         return "Others"
-    return {"adapter": "Adapters", "head": "Head"}.get(kind, "Backbone")
+    return {"adapter": "Adapters", "head": "Others"}.get(kind, "Backbone")
 
 
 def read(
@@ -86,7 +88,8 @@ def read(
 ) -> task_adapter.TaskAdapter:
     """Loads the task adapter in a checkpoint of google-research/adapter-bert.
 
-    All tensors that adapter tuning does not train must be bit-identical to the pretrained BERT's.
+    All of BERT's tensors that adapter tuning does not train must be bit-identical to the pretrained
+    ones.
 
     Args:
       checkpoint: prefix of the checkpoint.
@@ -95,42 +98,53 @@ def read(
       init_checkpoint: prefix of the pretrained checkpoint from which it was trained.
 
     Raises:
-      UserError: the checkpoint is damaged, lacks a tensor of BERT, has no adapters, was trained
-        from another BERT, or has another number of labels.
+      UserError: the checkpoint is damaged, lacks a tensor of BERT, has no adapters or others than
+        `modeling.feedforward_adapter`, was trained from another BERT, or has another number of
+        labels.
     """
     where, bert = f"CHECKPOINT {checkpoint}", f"BERT_DIR {os.path.dirname(init_checkpoint)}"
-    trained = checkpoints.trained_tensors(checkpoint, "CHECKPOINT")
-    bias, labels = trained.get("output_bias"), description.labels
-    if bias is not None and bias.size != len(labels):
+    reader = checkpoints.open_checkpoint(checkpoint, "CHECKPOINT")
+    shapes = reader.get_variable_to_shape_map()
+    labels = description.labels
+    num_outputs = int(np.prod(shapes.get("output_bias", [len(labels)])))
+    if num_outputs != len(labels):
         raise UserError(
-            f"--labels={','.join(labels)}: expected {bias.size} labels, because {where} has"
-            f" {bias.size} outputs."
+            f"--labels={','.join(labels)}: expected {num_outputs} labels, because {where} has"
+            f" {num_outputs} outputs."
         )
     description = dataclasses.replace(
         description,
-        adapter=configs.AdapterConfig(_adapter_size(trained, where)),
+        adapter=configs.AdapterConfig(_adapter_size(shapes, where)),
         global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
     )
-    for name in model_variables.encoder_shapes(description.backbone.bert_config()):
-        if name not in trained:
+    encoder = model_variables.encoder_shapes(description.backbone.bert_config())
+    for name in encoder:
+        if name not in shapes:
             raise UserError(
                 f"{where} lacks {name}; expected a whole model of google-research/adapter-bert."
             )
-    expected_shapes = task_adapter.shapes(description)
-    reader = checkpoints.open_checkpoint(init_checkpoint, "BERT_DIR")
-    for name in sorted(set(trained) - set(expected_shapes)):
-        if not reader.has_tensor(name) or not np.array_equal(
-            trained[name], checkpoints.read_tensor(reader, name, bert)
+    listed = task_adapter.shapes(description)
+    unlisted = checkpoints.unlisted_adapter_tensors(shapes, listed)
+    if unlisted:
+        raise UserError(
+            f"{where} holds {unlisted[0]}, which is not part of google-research/adapter-bert's"
+            " adapters."
+        )
+    pretrained = checkpoints.open_checkpoint(init_checkpoint, "BERT_DIR")
+    for name in encoder:
+        if name not in listed and not np.array_equal(
+            checkpoints.read_tensor(reader, name, where),
+            checkpoints.read_tensor(pretrained, name, bert),
         ):
             raise UserError(f"{where} was not trained from {bert}: {name} differs.")
-    tensors = {name: trained[name] for name in expected_shapes if name in trained}
+    tensors = checkpoints.trained_tensors(checkpoint, listed, "CHECKPOINT")
     task_adapter.check_tensors(tensors, description, where)
     return task_adapter.TaskAdapter(description, tensors)
 
 
-def _adapter_size(tensors: Dict[str, np.ndarray], where: str) -> int:
-    weights = [value for name, value in tensors.items() if name.endswith("/weights1")]
-    sizes = {value.shape[1] for value in weights if value.ndim == 2}
+def _adapter_size(shapes: Dict[str, Sequence[int]], where: str) -> int:
+    weights = [shape for name, shape in shapes.items() if name.endswith("/adapters/weights1")]
+    sizes = {shape[1] for shape in weights if len(shape) == 2}
     if len(sizes) != 1:
         raise UserError(f"{where}: expected adapters of one size, found {sorted(sizes) or 'none'}.")
     return sizes.pop()
@@ -181,7 +195,7 @@ def find_run_adapter(path: str) -> Optional[RunAdapter]:
             " training to the end."
         )
     finished = task_adapter.load(folder, flag)
-    tensors = checkpoints.trained_tensors(prefix, flag)
+    tensors = checkpoints.trained_tensors(prefix, task_adapter.shapes(finished.description), flag)
     task_adapter.check_tensors(tensors, finished.description, where)
     step = checkpoints.step_of(prefix, flag)
     description = dataclasses.replace(finished.description, global_step=step, scores={})

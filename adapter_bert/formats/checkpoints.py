@@ -7,23 +7,23 @@ find errors before a graph is built.
 import atexit
 import contextlib
 import functools
+import json
 import os
 import posixpath
 import re
 import shutil
 import tempfile
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import configs, files, model_variables, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import other_files
+from adapter_bert.formats import other_files, task_adapter
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # Written by tf.train.Checkpoint.
 GLOBAL_STEP = "global_step"
-MOMENTS = ("/adam_m", "/adam_v")  # Adam's slots of a trained variable.
 
 # Names of a training's checkpoints: Estimator's name if they contain the whole model. Those without
 # frozen weights have another name, so that they are not mistaken for a BERT.
@@ -226,10 +226,37 @@ def check_encoder_shapes(
 
 
 def is_task_only(names: Iterable[str]) -> bool:
-    """Returns whether tensor names are those of a training checkpoint without frozen weights."""
-    names = list(names)
-    return "bert/embeddings/word_embeddings" not in names and any(
-        name.endswith(MOMENTS) for name in names
+    """Returns whether tensor names are those of a training checkpoint without frozen weights.
+
+    Such a checkpoint has a task's head and a global step, but no word embeddings.
+    """
+    names = set(names)
+    is_partial = GLOBAL_STEP in names and "bert/embeddings/word_embeddings" not in names
+    return is_partial and task_adapter.has_head(names)
+
+
+def is_slot(name: str, names: Container[str]) -> bool:
+    """Returns whether a tensor is an optimizer's slot of another one, as in X/adam_m and X.
+
+    Args:
+      name: the tensor's name.
+      names: those of all tensors in the checkpoint.
+    """
+    return posixpath.dirname(name) in names
+
+
+def unlisted_adapter_tensors(names: Iterable[str], listed: Container[str]) -> List[str]:
+    """Returns the sorted names of a checkpoint's adapter tensors that a description does not list.
+
+    Args:
+      names: those of all tensors in the checkpoint.
+      listed: the names that the description lists.
+    """
+    names = set(names)
+    return sorted(
+        name
+        for name in names
+        if "/adapters/" in name and name not in listed and not is_slot(name, names)
     )
 
 
@@ -279,26 +306,27 @@ def read_tensor(reader, name: str, where: str) -> np.ndarray:
         ) from error
 
 
-def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.ndarray]:
-    """Loads a training checkpoint without Adam's moments, global step and run identity.
+def trained_tensors(
+    prefix: str, names: Iterable[str], flag: str = "--output_dir"
+) -> Dict[str, np.ndarray]:
+    """Loads the tensors of a task adapter from a checkpoint, and no others.
 
     Args:
       prefix: prefix of the checkpoint.
+      names: the names that the adapter's description lists; see `task_adapter.shapes`.
       flag: what errors call the prefix.
 
     Returns:
-      A dict from names to float32 arrays.
+      A dict from these names to arrays.
 
     Raises:
-      UserError: the checkpoint is damaged.
+      UserError: the checkpoint is damaged or lacks a tensor.
     """
-    reader = open_checkpoint(prefix, flag)
-    names = [
-        name
-        for name in sorted(reader.get_variable_to_shape_map())
-        if not name.endswith(MOMENTS) and name not in (GLOBAL_STEP, IDENTITY)
-    ]
-    return {name: read_tensor(reader, name, f"{flag} {prefix}") for name in names}
+    reader, where = open_checkpoint(prefix, flag), f"{flag} {prefix}"
+    for name in names:
+        if not reader.has_tensor(name):
+            raise UserError(f"{where} lacks {json.dumps(name)}, which its description requires.")
+    return {name: read_tensor(reader, name, where) for name in names}
 
 
 def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.configs import SITES, AdapterConfig
-from adapter_bert.common.model_variables import ADAPTERS
+from adapter_bert.common.errors import UserError
+from adapter_bert.common.model_variables import ADAPTER_TABLE, ADAPTERS
 from adapter_bert.ops import layers
 from adapter_bert.ops.layers import Sum, create_initializer, get_shape_list
 from adapter_bert.ops.parameters import VARIABLES, Parameters
@@ -42,9 +43,14 @@ class Place(NamedTuple):
 
         Returns:
           float Tensor or variable; with one more axis [B, ...] if each example has its own.
+
+        Raises:
+          UserError: the adapter has no such variable.
         """
-        sizes = {"D": width, "m": size, "1": 1}
-        shape = [sizes[axis] for axis in self.config.variables()[name].axes]
+        sizes, variables = {"D": width, "m": size, "1": 1}, self.config.variables()
+        if name not in variables:
+            raise UserError(f"{self.config.fn} has no variable {name}: list it in {ADAPTER_TABLE}.")
+        shape = [sizes[axis] for axis in variables[name].axes]
         initializer = create_initializer(stddev) if stddev else tf.zeros_initializer()
         return self.parameters.get(name, shape, initializer, collections=[ADAPTERS])
 

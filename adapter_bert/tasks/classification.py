@@ -25,17 +25,12 @@ class Classification(text_kind.TextKind):
             raise UserError(f"{where}: the label is empty; expected one in each row.")
         return text
 
-    def head(self, num_labels, class_weights=None):
-        """Returns BERT's classification head."""
-        from adapter_bert.tasks import heads
-
-        return heads.classifier_head(num_labels, class_weights)
-
     def predict(self, logits, labels):
         """Returns each row's cross entropy and the probabilities of all labels."""
         import tensorflow.compat.v1 as tf
 
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        one_hot_labels = tf.one_hot(labels, depth=logits.shape[-1])
+        losses = -tf.reduce_sum(one_hot_labels * tf.nn.log_softmax(logits), axis=-1)
         return {"loss": losses, "probabilities": tf.nn.softmax(logits)}
 
     def answers(self, predictions):

@@ -291,6 +291,14 @@ class XnliProcessor(TaskProcessor):
         super().__init__(TASKS["xnli"])
 
 
+_PROCESSORS = {
+    "cola": ColaProcessor,
+    "mnli": MnliProcessor,
+    "mrpc": MrpcProcessor,
+    "xnli": XnliProcessor,
+}
+
+
 def get_processor(task_name: str, other_names: Iterable[str] = ()) -> TaskProcessor:
     """Returns the processor of a task by its name, in any case and with or without hyphens.
 
@@ -302,9 +310,9 @@ def get_processor(task_name: str, other_names: Iterable[str] = ()) -> TaskProces
       UserError: the name is unknown.
     """
     normalized = _normalize(task_name)
-    for task in TASKS.values():
+    for key, task in TASKS.items():
         if _normalize(task.name) == normalized:
-            return TaskProcessor(task)
+            return _PROCESSORS[key]() if key in _PROCESSORS else TaskProcessor(task)
     names = {
         _normalize(name): name for name in (*(task.name for task in TASKS.values()), *other_names)
     }

@@ -37,12 +37,6 @@ class Span(task_kinds.TaskKind):
         """Returns 2, for the start and the end."""
         return 2
 
-    def head(self, num_labels):
-        """Returns BERT's question answering head."""
-        from adapter_bert.tasks import heads
-
-        return heads.squad_head
-
     def decode(self, logits):
         """Returns start_logits and end_logits [S]."""
         start, end = logits.T

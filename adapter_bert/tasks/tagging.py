@@ -9,7 +9,6 @@ from adapter_bert.common import task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import tag_schemes, tagging_data, tagging_features
 
-_SCOPE = "cls/tagging/"
 _BASIC = tokenization.BasicTokenizer(do_lower_case=False)
 
 
@@ -29,7 +28,7 @@ class Tagging(task_kinds.TaskKind):
 
     name = "tagging"
     reads_tokens = True
-    head_scope = _SCOPE
+    head_scope = "cls/tagging/"
     score = "f1"
     example = {"text": "Angela Merkel met the president of France in Berlin on Monday."}
     words_field = "tokens"
@@ -37,10 +36,6 @@ class Tagging(task_kinds.TaskKind):
     script = "run_tagger.py"
     pipeline_tag = "token-classification"
     adapterhub_head = "tagging"
-
-    def head(self, num_labels):
-        """Returns the head: a linear layer on the output of each token."""
-        return _head(num_labels)
 
     def decode(self, logits):
         """Returns tag_ids [S], the most probable tag at each position."""
@@ -169,41 +164,3 @@ def tagged(
 def _entity(text, words, chunk):
     start, end = words[chunk.start].start, words[chunk.end - 1].end
     return {"text": text[start:end], "label": chunk.label, "start": start, "end": end}
-
-
-def _head(num_labels):
-    import tensorflow.compat.v1 as tf
-
-    import modeling
-    from adapter_bert.tasks import heads
-    from adapter_bert.training import model_fn
-
-    def head(encoder, features, is_training, dropout_key):
-        sequence_output = encoder.get_sequence_output()
-        weights, bias = heads.linear_variables(_SCOPE, num_labels, sequence_output.shape[-1])
-        with tf.variable_scope("loss"):
-            if is_training:
-                sequence_output = modeling.dropout(sequence_output, 0.1, key=dropout_key)
-            logits = tf.einsum("bsd,ld->bsl", sequence_output, weights) + bias
-            # Averages over the words with a known tag; see `tagging_features`.
-            tag_ids = features["label_ids"] - tagging_features.FIRST_TAG
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-                labels=tf.maximum(tag_ids, 0), logits=logits
-            )
-            is_known = tf.cast(tag_ids >= 0, tf.float32)
-            row_losses = tf.reduce_sum(losses * is_known, axis=-1)
-            num_words = features.get(model_fn.MEAN_ROW_WEIGHT, is_known)
-            loss = tf.math.divide_no_nan(tf.reduce_sum(row_losses), tf.reduce_sum(num_words))
-        predictions = {
-            "tag_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),
-            "loss": row_losses,
-        }
-        return model_fn.HeadOutput(loss, predictions)
-
-    def num_known(features):
-        """Returns each row's number of words with a known tag, float [B]."""
-        is_known = features["label_ids"] >= tagging_features.FIRST_TAG
-        return tf.reduce_sum(tf.cast(is_known, tf.float32), axis=-1)
-
-    head.row_weights = num_known  # type: ignore[attr-defined]
-    return head

@@ -70,23 +70,6 @@ class TextKind(task_kinds.TaskKind):
 
     # Training.
 
-    def head(self, num_labels: int, class_weights=None) -> Callable:
-        """Returns the head for `model_fn.model_fn_builder`, with the loss of `predict`.
-
-        Args:
-          num_labels: of the task.
-          class_weights: list with a factor of the training loss per label, or None; always None
-            unless `is_single_label`.
-        """
-        from adapter_bert.tasks import heads
-
-        def head(encoder, features, is_training, dropout_key):
-            pooled, num_outputs = encoder.get_pooled_output(), self.num_outputs(num_labels)
-            logits = heads.pooled_logits(pooled, num_outputs, is_training, dropout_key)
-            return heads.head_output(self.predict(logits, features["label_ids"]))
-
-        return head
-
     def predict(self, logits, labels) -> Dict[str, Any]:
         """Returns the predictions and their loss.
 

@@ -1,7 +1,7 @@
 """The devices or machines that train together, and their distribution strategy.
 
 Every strategy computes the same step as one device would for the whole batch: each replica takes an
-equal part, and `optimization.take_step` averages the gradients before it clips them.
+equal part, and `optimization.create_optimizer` averages the gradients before it clips them.
 """
 
 from typing import NamedTuple

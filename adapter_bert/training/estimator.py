@@ -1,6 +1,6 @@
 """The devices that a model runs on, and the Estimator that trains, evaluates and predicts.
 
-    estimator = Estimator(ModelSettings(...), RunSettings(...), head)
+    estimator = Estimator(ModelSettings(...), RunSettings(...), model_fn_builder)
     estimator.train(rows), estimator.evaluate(rows, score_fn), estimator.predict(rows)
 
 In this module, `rows` is an object with the interface of `training.rows`, or a dict of NumPy arrays
@@ -25,7 +25,6 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.training import cluster, distribution, hooks, input_pipeline, progress
 from adapter_bert.training.distribution import Distribution
-from adapter_bert.training.model_fn import model_fn_builder
 from adapter_bert.training.rows import as_rows
 
 
@@ -159,13 +158,13 @@ def _check_batches(config, run, use_tpu, names):
             )
 
 
-def build_estimator(model, run, head):
+def build_estimator(model, run, model_fn_builder):
     """Returns the TPUEstimator for a single process, on TPU, GPU or CPU.
 
     Args:
       model: `model_fn.ModelSettings`.
       run: `RunSettings`.
-      head: see `model_fn.model_fn_builder`.
+      model_fn_builder: see `Estimator`.
     """
     with cluster.hide():
         config = tf_estimator.tpu.RunConfig(
@@ -180,7 +179,7 @@ def build_estimator(model, run, head):
             **_run_config(model, run),
         )
     return tf_estimator.tpu.TPUEstimator(
-        model_fn_builder(model, head),
+        model_fn_builder(**vars(model)),
         config=config,
         params={"train_batch_size": run.train_batch_size},
         use_tpu=model.use_tpu,
@@ -211,16 +210,17 @@ class Estimator:
     Args:
       model: `model_fn.ModelSettings`.
       run: `RunSettings`.
-      head: see `model_fn.model_fn_builder`.
+      model_fn_builder: the script's function of this name, of the fields of `model`.
     """
 
-    def __init__(self, model, run, head):
-        self.model, self.run, self._head = model, run, head
-        self._estimator = build_estimator(model, run, head)
+    def __init__(self, model, run, model_fn_builder):
+        self.model, self.run, self._model_fn_builder = model, run, model_fn_builder
+        self._estimator = build_estimator(model, run, model_fn_builder)
 
     def with_model(self, **changes):
         """Returns a copy of this Estimator in which some fields of `ModelSettings` differ."""
-        return Estimator(dataclasses.replace(self.model, **changes), self.run, self._head)
+        model = dataclasses.replace(self.model, **changes)
+        return Estimator(model, self.run, self._model_fn_builder)
 
     def train(self, rows, stop=None):
         """Trains from the last checkpoint, if there is one, to a step, by default the last one."""
@@ -235,7 +235,7 @@ class Estimator:
         if self.model.use_tpu:
             input_fn = input_pipeline.input_fn_for_tpu(rows, last_step=last_step)
         else:
-            input_fn = input_pipeline.input_fn_of(rows, True, True, fixed_length=False)
+            input_fn = input_pipeline.input_fn_builder(rows, None, True, True)
         try:
             save_hook = hooks.SaveHook(self.run.output_dir, self.run.save_checkpoints_steps)
             save_hooks = [save_hook] if self.run.distribution.workers.is_chief else []
@@ -270,7 +270,7 @@ class Estimator:
 
     def _distributed(self):
         """Returns the Estimator that trains on several replicas."""
-        model_fn = model_fn_builder(self.model, self._head)
+        model_fn = self._model_fn_builder(**vars(self.model))
         config = tf_estimator.RunConfig(
             train_distribute=self.run.distribution.strategy(),
             session_config=devices.session_config(one_device=False),
@@ -332,14 +332,15 @@ class Estimator:
         """
         return self._predict_in_batch_order(rows, self.run.eval_batch_size, checkpoint)
 
-    def stream_batches(self, batches, checkpoint=None):
+    def stream_batches(self, batches, input_fn_builder, checkpoint=None):
         """Yields each row's predictions from a stream of batches, in their order.
 
         Not for TPUs, whose batches have a fixed shape.
 
         Args:
-          batches: iterable of dicts of int32 arrays [B, S]: input_ids, input_mask, segment_ids. A
-            thread reads it a few batches ahead; its exceptions are raised here.
+          batches: iterable of batches. A thread reads it a few batches ahead; its exceptions are
+            raised here.
+          input_fn_builder: function of a function that returns the batches → the input_fn.
           checkpoint: as in `predict`.
         """
         failures = []
@@ -351,9 +352,7 @@ class Estimator:
                 failures.append(error)
 
         with self._explain_errors():
-            yield from self._estimator.predict(
-                input_pipeline.input_fn_of_batches(read), checkpoint_path=checkpoint
-            )
+            yield from self._estimator.predict(input_fn_builder(read), checkpoint_path=checkpoint)
         if failures:
             raise failures[0]
 
@@ -383,7 +382,7 @@ class Estimator:
             padded = input_pipeline.pad_to_multiple(order, batch_size)
             return input_pipeline.input_fn_for_tpu(rows, order=padded), order
         order = input_pipeline.longest_first(rows.lengths)
-        input_fn = input_pipeline.input_fn_of(rows, False, False, fixed_length=False, order=order)
+        input_fn = input_pipeline.input_fn_builder(rows, None, False, False, order=order)
         return lambda params: input_fn({**params, "batch_size": batch_size}), order
 
     def _predictor(self, batch_size):
@@ -391,7 +390,7 @@ class Estimator:
         if not self.model.use_tpu or batch_size == self.run.predict_batch_size:
             return self._estimator
         run = dataclasses.replace(self.run, predict_batch_size=batch_size)
-        return build_estimator(self.model, run, self._head)
+        return build_estimator(self.model, run, self._model_fn_builder)
 
     @contextlib.contextmanager
     def _explain_errors(self):

@@ -2,7 +2,7 @@
 
     setup = set_up(config, start, folder)               loads the BERT, connects to the devices
     check(setup, task)                                  before texts are tokenized
-    estimator, output = begin(setup, task, data, head)  claims --output_dir
+    estimator, output = begin(setup, task, data, model_fn_builder)  claims --output_dir
     train_and_evaluate(config, estimator, train_rows, dev_sets, output, ...)
     predict(config, estimator, rows, output)
 
@@ -396,14 +396,14 @@ def _stopping_settings(config, data, interval):
     }
 
 
-def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, OutputDir]:
+def begin(setup: Setup, task: Task, data: Data, model_fn_builder) -> Tuple[Estimator, OutputDir]:
     """Claims --output_dir and builds the Estimator; all checks come first.
 
     Args:
       setup: `Setup`.
       task: `Task`, for which `check` has passed.
       data: `Data`.
-      head: see `model_fn.model_fn_builder`.
+      model_fn_builder: see `Estimator`.
 
     Raises:
       UserError: the run in the folder has another model, there are too few rows, the task adapter
@@ -457,9 +457,10 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         recompute_activations=config.recompute_activations,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         run_identity=identity(settings),
+        trained_shapes=task_adapter.shapes(output.description),
         **schedule_settings,
     )
-    return Estimator(model, run, head), output
+    return Estimator(model, run, model_fn_builder), output
 
 
 def _warn_of_trained_rows(start, data):
@@ -505,12 +506,12 @@ def _presentation(setup, output, data):
     return dataclasses.replace(earlier, label_descriptions=descriptions, fields=data.fields)
 
 
-def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputDir]:
+def begin_evaluation(setup: Setup, task: Task, model_fn_builder) -> Tuple[Estimator, OutputDir]:
     """Builds the Estimator of the task adapter that `setup` starts from, for evaluation only.
 
     Args:
       setup: the result of `set_up_evaluation`.
-      task, head: as in `begin`.
+      task, model_fn_builder: as in `begin`.
 
     Raises:
       UserError: the adapter belongs to another model, or output_dir to another adapter.
@@ -524,7 +525,7 @@ def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputD
     )
     where = f"--adapter {setup.config.adapter_folder}"
     check_fits(adapter.description, output.description, where)
-    return Estimator(_model_settings(setup, output), setup.run, head), output
+    return Estimator(_model_settings(setup, output), setup.run, model_fn_builder), output
 
 
 def _model_settings(setup, output, **overrides):
@@ -537,7 +538,6 @@ def _model_settings(setup, output, **overrides):
         tuning=description.tuning,
         use_tpu=setup.use_tpu,
         precision=setup.precision,
-        pooled_only=not task_kinds.get(description.kind).reads_tokens,
         **overrides,
     )
 
@@ -804,9 +804,8 @@ def _check_is_trained(output, init_checkpoint):
 
 def _check_no_other_adapters(init_checkpoint, trained_names):
     """Raises UserError if --init_checkpoint holds adapters that the model does not train."""
-    names = set(checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map())
-    ignored = sorted(name for name in names - trained_names if "/adapters/" in name)
-    ignored = [name for name in ignored if not name.endswith(checkpoints.MOMENTS)]
+    names = checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map()
+    ignored = checkpoints.unlisted_adapter_tensors(names, trained_names)
     if ignored:
         raise UserError(
             f"--init_checkpoint {init_checkpoint} holds {len(ignored)} tensors of adapters that"

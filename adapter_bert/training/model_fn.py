@@ -1,22 +1,22 @@
-"""The model_fn of every script, a pure function of the model's settings and its head.
+"""The model_fn of every script, a pure function of the model's settings and of what builds it.
 
-    def head(encoder, features, is_training, dropout_key): ...   # → HeadOutput
-    model_fn = model_fn_builder(ModelSettings(...), head)        # for an Estimator
+    def create_model(features, is_training, **options): ...    # → ModelOutput
+    model_fn = model_fn_builder(ModelSettings(...), create_model)     # for an Estimator
 
-It loads weights, selects the variables to train, optimizes and shows progress.
+It loads weights, calls `optimization.create_optimizer` and shows progress.
 """
 
 import dataclasses
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
-from absl import logging
 
 import modeling
 import optimization
 import tuning
-from adapter_bert.common import devices, tf_estimator
-from adapter_bert.ops.layers import variable_name
+from adapter_bert.common import devices, model_variables, tf_estimator
+from adapter_bert.ops import accumulation, replicas
+from adapter_bert.ops.layers import moving_variables, variable_name
 from adapter_bert.training import config as training_config
 from adapter_bert.training import progress, restore
 from tuning import Tuning
@@ -41,12 +41,13 @@ class ModelSettings:
       use_one_hot_embeddings: as in `modeling.BertModel`.
       random_seed: of initial values and dropout masks; None for TensorFlow's own dropout.
       precision: "float32" or "bfloat16", of everything between the variables and the outputs.
-      pooled_only: whether the head reads only the pooled output; see `modeling.BertModel`.
       recompute_activations: as in `modeling.BertModel`.
       gradient_accumulation_steps: number of equal parts of a batch, computed one after the other
         before the one step of the optimizer.
       run_identity: digest of everything that determines the weights, including the data; it marks
         the run's checkpoints. None for no mark.
+      trained_shapes: shapes of the variables that train, and of moving statistics, by name; a
+        training with others is refused. None for any.
     """
 
     bert_config: modeling.BertConfig
@@ -61,14 +62,14 @@ class ModelSettings:
     use_one_hot_embeddings: bool = False
     random_seed: Optional[int] = None
     precision: str = "float32"
-    pooled_only: bool = False
     recompute_activations: bool = False
     gradient_accumulation_steps: int = 1
     run_identity: Optional[str] = None
+    trained_shapes: Optional[model_variables.Shapes] = None
 
 
-class HeadOutput(NamedTuple):
-    """A head's loss, predictions and metrics for a batch.
+class ModelOutput(NamedTuple):
+    """A model's loss, predictions and metrics for a batch.
 
     Attributes:
       loss: scalar float Tensor, the mean over the batch.
@@ -87,14 +88,15 @@ class HeadOutput(NamedTuple):
 MEAN_ROW_WEIGHT = "mean_row_weight"
 
 
-def model_fn_builder(settings, head):
-    """Returns the model_fn for the given settings and head.
+def model_fn_builder(settings, create_model, row_weights=None):
+    """Returns the model_fn for the given settings and model.
 
     Args:
       settings: `ModelSettings`.
-      head: function (encoder, features, is_training, dropout_key) → `HeadOutput`. If its loss is a
-        weighted mean over rows, it has an attribute `row_weights`, a function of the features that
-        returns float [B]. If there is a feature `MEAN_ROW_WEIGHT`, it divides by the sum of this
+      create_model: function (features, is_training, **options) → `ModelOutput`; the options are
+        keyword arguments of `modeling.BertModel`.
+      row_weights: function of the features that returns float [B], if the loss is a weighted mean
+        over rows. If there is a feature `MEAN_ROW_WEIGHT`, the loss divides by the sum of this
         feature, so that the mean over the parts of a batch is that of the batch.
 
     Returns:
@@ -105,9 +107,10 @@ def model_fn_builder(settings, head):
     def model_fn(features, labels, mode, params, config=None):
         del labels
         if mode == tf_estimator.ModeKeys.TRAIN:
-            return _training_spec(settings, head, features, params, config)
-        output = _forward(settings, head, features, is_training=False)
-        trained = tuning.trained_variables(settings.tuning)
+            features = _with_mean_row_weight(settings, row_weights, features)
+            return _training_spec(settings, create_model, features, params, config)
+        output = create_model(features, False, **_options(settings, features))
+        trained = tuning.trained_variables(settings.tuning, strict=bool(settings.tuning))
         scaffold_fn = restore.scaffold_fn(settings, trained, config)
         if mode == tf_estimator.ModeKeys.PREDICT:
             return tf_estimator.tpu.TPUEstimatorSpec(
@@ -123,77 +126,69 @@ def model_fn_builder(settings, head):
     return model_fn
 
 
-def _forward(settings, head, features, is_training, micro_step=0):
-    dropout_key = None
-    if is_training and settings.random_seed is not None:
-        step = tf.train.get_or_create_global_step()
-        replica = devices.tpu_replica() if settings.use_tpu else devices.replica()
-        dropout_key = modeling.DropoutKey(settings.random_seed, step, micro_step, replica)
-    encoder = modeling.BertModel(
-        settings.bert_config,
-        is_training,
-        features["input_ids"],
-        features["input_mask"],
-        features["segment_ids"],
-        settings.use_one_hot_embeddings,
-        scope="bert",
-        adapter_fn=settings.adapter_fn,
-        dropout_key=dropout_key,
-        dtype=tf.as_dtype(settings.precision),
-        pooled_only=settings.pooled_only,
-        recompute_activations=settings.recompute_activations and is_training,
-        adapter_gates=features.get("adapter_gates"),
-    )
-    return head(encoder, features, is_training, dropout_key)
+def _options(settings, features, dropout_key=None):
+    """Returns the keyword arguments of `modeling.BertModel` that all models share."""
+    return {
+        "scope": "bert",
+        "adapter_fn": settings.adapter_fn,
+        "dropout_key": dropout_key,
+        "dtype": tf.as_dtype(settings.precision),
+        "adapter_gates": features.get("adapter_gates"),
+    }
 
 
-def _training_spec(settings, head, features, params, config):
+def _training_spec(settings, create_model, features, params, config):
     """Returns the TPUEstimatorSpec of a training step, with its optimizer and progress."""
-    features = _with_mean_row_weight(settings, head, features)
-    loss, gradients, trained = optimization.mean_gradients(
-        lambda part, index: _forward(settings, head, part, True, micro_step=index).loss,
-        lambda: tuning.trained_variables(settings.tuning),
-        features,
-        settings.gradient_accumulation_steps,
-    )
-    tuning.check_gradients(trained, gradients)
-    updated = [v for v, gradient in zip(trained, gradients) if gradient is not None]
-    is_chief = config is None or config.is_chief
-    if is_chief and devices.replica() == 0:
-        logging.info(tuning.summary(updated))
-        if settings.tuning is None and tuning.default_tuning().method == "adapters":
-            optimization.warn_of_fine_tuning_rate(settings.learning_rate, "adapter_fn=None")
-        logging.vlog(1, "Trained: %s", ", ".join(variable_name(variable) for variable in updated))
-    learning_rate = optimization.warmup_then_linear_decay(
-        tf.train.get_or_create_global_step(),
+
+    def loss_of(part, index):
+        dropout_key = None
+        if settings.random_seed is not None:
+            step = tf.train.get_or_create_global_step()
+            replica = devices.tpu_replica() if settings.use_tpu else devices.replica()
+            dropout_key = modeling.DropoutKey(settings.random_seed, step, index, replica)
+        options = _options(settings, part, dropout_key)
+        options["recompute_activations"] = settings.recompute_activations
+        return create_model(part, True, **options).loss
+
+    loss = accumulation.mean_loss(loss_of, features, settings.gradient_accumulation_steps)
+    trained = tuning.trained_variables(settings.tuning, strict=bool(settings.tuning))
+    if settings.trained_shapes is not None:
+        shapes = {
+            variable_name(v): tuple(v.shape.as_list()) for v in [*trained, *moving_variables()]
+        }
+        model_variables.check_listed(shapes, settings.trained_shapes)
+    scaffold_fn = restore.scaffold_fn(settings, trained, config)
+    scalars = {}
+    train_op = optimization.create_optimizer(
+        loss,
         settings.learning_rate,
         settings.num_train_steps,
         settings.num_warmup_steps,
+        settings.use_tpu,
+        tuning=settings.tuning,
+        scalars=scalars,
     )
-    scaffold_fn = restore.scaffold_fn(settings, trained, config)
-    train_op, norm = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
     # That of the whole batch, as on one device; `store_scalars` averages those of TPU replicas.
-    (loss,) = optimization.mean_over_replicas([loss])
-    scalars = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": norm}
+    (scalars["loss"],) = replicas.mean_over_replicas([scalars["loss"]])
     hook, host_call = _progress(settings, scalars, params, config)
     return tf_estimator.tpu.TPUEstimatorSpec(
         tf_estimator.ModeKeys.TRAIN,
-        loss=loss,
+        loss=scalars["loss"],
         train_op=train_op,
         host_call=host_call,
-        training_hooks=[hook] if is_chief else [],
+        training_hooks=[hook] if config is None or config.is_chief else [],
         scaffold_fn=scaffold_fn,
     )
 
 
-def _with_mean_row_weight(settings, head, features):
-    """Returns the features, with `MEAN_ROW_WEIGHT` if the head needs it: see `model_fn_builder`."""
+def _with_mean_row_weight(settings, row_weights, features):
+    """Returns the features, with `MEAN_ROW_WEIGHT` if it is needed: see `model_fn_builder`."""
     is_split = settings.gradient_accumulation_steps > 1 or settings.use_tpu
-    if not hasattr(head, "row_weights") or not (is_split or tf.distribute.has_strategy()):
+    if row_weights is None or not (is_split or tf.distribute.has_strategy()):
         return features
-    weights = head.row_weights(features)
+    weights = row_weights(features)
     mean_weight = tf.reduce_mean(weights)
-    (mean,) = optimization.mean_over_replicas([mean_weight], settings.use_tpu)
+    (mean,) = replicas.mean_over_replicas([mean_weight], settings.use_tpu)
     return {**features, MEAN_ROW_WEIGHT: tf.fill(tf.shape(weights), mean)}
 
 

@@ -439,11 +439,12 @@ class OutputDir:
         """Returns the `task_adapter.TaskAdapter` in the last checkpoint.
 
         Raises:
-          UserError: another run than that of `claim` saved it.
+          UserError: another run than that of `claim` saved it, or it lacks a tensor that the
+            description lists.
         """
         checkpoint = checkpoints.latest(self.path, self._run_identity)
         assert checkpoint is not None
-        tensors = checkpoints.trained_tensors(checkpoint)
+        tensors = checkpoints.trained_tensors(checkpoint, task_adapter.shapes(self.description))
         description = dataclasses.replace(
             self.description,
             global_step=checkpoints.step_of(checkpoint),

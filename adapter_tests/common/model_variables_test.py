@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common import configs, model_variables
 from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase
+from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.shared import SHARED, needs_shared
 
 
@@ -95,3 +96,22 @@ class FingerprintTest(CheckpointTestCase):
             changed.flat[-1] += 1e-6 + abs(changed.flat[-1]) * 1e-6
             found.add(model_variables.fingerprint({**tensors, name: changed}.get, TINY))
         self.assertLen(found, 1 + len(tensors))
+
+
+class CheckListedTest(RefusalTestCase):
+    def test_a_graph_must_train_what_its_description_lists(self):
+        adapter, head = "bert/encoder/layer_1/output/adapters/weights1", "output_weights"
+        listed = {adapter: (8, 4), head: (2, 8)}
+        model_variables.check_listed(dict(listed), listed)
+        gate, hidden = "bert/encoder/layer_1/output/adapters/gate", "hidden/kernel"
+        for trained, parts in (
+            (
+                {**listed, gate: (8,)},
+                [gate, "trains, but would not be saved", "FUNCTIONS", "configs"],
+            ),
+            ({**listed, hidden: (8, 8)}, [hidden, "trains, but would not be saved", "head_shapes"]),
+            ({head: (2, 8)}, [adapter, "is in `FUNCTIONS`", "the model does not train it"]),
+            ({adapter: (8, 4)}, [head, "is in `head_shapes`", "the model does not train it"]),
+            ({**listed, head: (2, 9)}, [head, "[2, 9], but [2, 8] in `head_shapes`"]),
+        ):
+            self.assert_refused(parts, model_variables.check_listed, trained, listed)

@@ -127,7 +127,7 @@ class ToyKindsTest(HeadCase):
         )
 
     def test_head_and_baseline_use_outputs_of_a_new_kind(self):
-        loss, predictions = self.run_head(text_kind.get("ordinal").head(4), [0, 1, 2, 3])
+        loss, predictions = self.run_head("ordinal", 4, [0, 1, 2, 3])
         logits = self.POOLED @ self.WEIGHTS.T
         self.assertAllEqual(predictions["prediction"], (logits > 0).sum(1))
         self.assertAllClose(loss, predictions["loss"].mean())

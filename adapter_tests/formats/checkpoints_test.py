@@ -376,28 +376,41 @@ class RunTest(CheckpointTestCase):
         self.assertEqual(checkpoints.step_of(self.save_step(12)), 12)
         self.assertEqual(checkpoints.step_of(self.save({"a": np.zeros(1)})), 0)
 
-    def test_trained_tensors_exclude_adam_moments(self):
+    def test_trained_tensors_are_those_listed(self):
         tensors = {
             "output_weights": np.ones([4, 9], np.float32),
-            "output_weights/adam_m": np.zeros([4, 9], np.float32),
-            "output_weights/adam_v": np.zeros([4, 9], np.float32),
+            "output_weights/any_slot": np.zeros([4, 9], np.float32),
+            "power": np.float32(1),
         }
         prefix = self.save_step(5, **tensors)
-        actual = checkpoints.trained_tensors(prefix)
+        actual = checkpoints.trained_tensors(prefix, ["output_weights"])
         self.assertEqual(set(actual), {"output_weights"})
         self.assertAllEqual(actual["output_weights"], tensors["output_weights"])
+        names = ["output_weights", "output_bias"]
+        lacks = ["--output_dir", 'lacks "output_bias", which its description requires']
+        self.assert_refused(lacks, checkpoints.trained_tensors, prefix, names)
         with open(prefix + ".data-00000-of-00001", "r+b") as stream:
             stream.write(b"\xff" * 10)
-        self.assert_refused(["--output_dir", "damaged"], checkpoints.trained_tensors, prefix)
+        self.assert_refused(
+            ["--output_dir", "damaged"], checkpoints.trained_tensors, prefix, names[:1]
+        )
+
+    def test_slots_of_any_optimizer_are_no_adapters(self):
+        own, other = "bert/encoder/layer_0/output/adapters/w", "bert/x/adapters/v"
+        names = [own, own + "/Momentum", other, other + "/Adam_1", "output_bias", "beta1_power"]
+        self.assertEqual(checkpoints.unlisted_adapter_tensors(names, {own}), [other])
+        self.assertEqual(checkpoints.unlisted_adapter_tensors(names, {own, other}), [])
 
     def test_training_checkpoint_is_refused_as_a_bert(self):
-        slots = {"output_weights" + slot: np.zeros(2, np.float32) for slot in checkpoints.MOMENTS}
-        self.assert_refused(
-            ["only the trained weights of a task", "--adapter"],
-            checkpoints.check_encoder,
-            self.save_step(5, **slots),
-            TINY,
-        )
+        weights = np.zeros(2, np.float32)
+        for slots in ((), ("/adam_m", "/adam_v"), ("/Momentum",)):
+            tensors = {"output_weights" + slot: weights for slot in ("", *slots)}
+            self.assert_refused(
+                ["only the trained weights of a task", "--adapter"],
+                checkpoints.check_encoder,
+                self.save_step(5, **tensors),
+                TINY,
+            )
 
 
 class WriteTest(CheckpointTestCase):
@@ -487,7 +500,7 @@ class DamagedFilesTest(tf.test.TestCase):
             checkpoints.check_encoder(prefix, tiny.config())
             checkpoints.check_tensors(prefix)
             checkpoints.step_of(prefix)
-            checkpoints.trained_tensors(prefix)
+            checkpoints.trained_tensors(prefix, model_variables.encoder_shapes(tiny.config()))
 
         contents = mutations.written_by(tiny.write_bert)
         contents = {name: contents[name] for name in contents if ".ckpt." in name}

@@ -13,13 +13,13 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import modeling
+import run_classifier
 import tuning
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.ops import layers
 from adapter_bert.serving import request_texts
-from adapter_bert.tasks import heads
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.task_adapters import TaskAdaptersTestCase, description, tensors
 
@@ -124,14 +124,17 @@ class ShapesTest(TaskAdaptersTestCase):
     def _in_the_graph(self, described):
         adapter = described.adapter
         with tf.Graph().as_default():
-            encoder = modeling.BertModel(
+            ids = [tf.zeros([1, 2], tf.int32)] * 3
+            num_labels = len(described.labels)
+            run_classifier.create_model(
                 tiny.config(),
                 False,
-                tf.zeros([1, 2], tf.int32),
+                *ids,
+                tf.zeros([1], tf.int32),
+                num_labels,
+                False,
                 adapter_fn=adapter,
             )
-            pooled, labels = encoder.get_pooled_output(), tf.zeros([1], tf.int32)
-            heads.classification_loss(pooled, labels, len(described.labels), False)
             trained = tuning.trained_variables(described.tuning)
             trained += layers.moving_variables()
             return {variable.op.name: tuple(variable.shape.as_list()) for variable in trained}

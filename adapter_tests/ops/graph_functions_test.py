@@ -42,9 +42,9 @@ class SharedLayerTest(tf.test.TestCase):
                 **options,
             )
             loss = tf.reduce_sum(model.get_pooled_output() ** 2)
-            variables = tuning.trained_variables()
-            gradients = tf.gradients(loss, variables)
-            train_op, gradient_norm = optimization.take_step(gradients, variables, tf.constant(0.1))
+            scalars = {}
+            train_op = optimization.create_optimizer(loss, 0.1, 10**9, 0, False, scalars=scalars)
+            gradient_norm = scalars["gradient_norm"]
             session.run(tf.global_variables_initializer())
             for _ in range(steps):
                 norm, _ = session.run([gradient_norm, train_op])

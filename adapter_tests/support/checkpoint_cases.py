@@ -31,6 +31,13 @@ def all_tensors(checkpoint):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+def trained_tensors(checkpoint):
+    """Returns the tensors of a training's checkpoint, without Adam's slots, step and identity."""
+    tensors = all_tensors(checkpoint)
+    others = ("/adam_m", "/adam_v", "global_step", "_RUN_IDENTITY")
+    return {name: tensors[name] for name in tensors if not name.endswith(others)}
+
+
 class CheckpointTestCase(RefusalTestCase):
     """Writes checkpoints into a folder of the test."""
 

@@ -15,9 +15,8 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.ops import xla
-from adapter_bert.tasks import heads, tagging
 from adapter_bert.training import cluster, distribution, estimator, model_fn
-from adapter_tests.support import tiny
+from adapter_tests.support import own_models, tiny
 
 assert environment
 
@@ -48,12 +47,8 @@ def train(distributed, bert, method, head, output_dir):
         arrays["end_positions"] = arrays["label_ids"] + 1
     if head == "tagging":
         arrays = tiny.tagged(arrays)
-    head_fns = {
-        "classifier": heads.classifier_head(2),
-        "span": heads.squad_head,
-        "tagging": tagging.KIND.head(2),
-    }
-    estimator.Estimator(model, run, head_fns[head]).train(arrays)
+    kind = "classification" if head == "classifier" else head
+    estimator.Estimator(model, run, own_models.builder(kind, 2)).train(arrays)
 
 
 def main(kind, devices, folder, *cases):

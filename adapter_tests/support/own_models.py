@@ -1,14 +1,19 @@
 """Random task adapters, and reference models that are built as the scripts build theirs."""
 
+import functools
 import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
+import run_classifier
+import run_squad
+import run_tagger
 import tuning
-from adapter_bert.common import devices, task_kinds
+from adapter_bert.common import devices, tf_estimator
 from adapter_bert.formats import adapter_checkpoints, task_adapter
+from adapter_bert.training import model_fn
 from adapter_tests.support import tiny
 
 
@@ -83,27 +88,40 @@ class SingleTaskModels:
 
 def _build(description):
     """Returns (placeholders of ids and segments [1, S], predictions, variables, session)."""
-    settings = description.adapter
     ids, segments = (tf.placeholder(tf.int32, [1, None]) for _ in range(2))
-    encoder = modeling.BertModel(
-        description.backbone.bert_config(),
-        False,
-        ids,
-        tf.ones_like(ids),
-        segments,
-        scope="bert",
-        adapter_fn=settings,
-    )
-    head = task_kinds.get(description.kind).head(len(description.labels))
     labels = tf.zeros_like(ids) if description.kind == "tagging" else _labels(description)
-    features = {"input_mask": tf.ones_like(ids), "label_ids": labels}
-    predicted = head(encoder, features, False, None).predictions
+    features = {
+        "input_ids": ids,
+        "input_mask": tf.ones_like(ids),
+        "segment_ids": segments,
+        "label_ids": labels,
+    }
+    settings = model_fn.ModelSettings(
+        description.backbone.bert_config(),
+        adapter_fn=description.adapter,
+        tuning=description.tuning,
+    )
+    spec = builder(description.kind, len(description.labels))(**vars(settings))(
+        features, None, tf_estimator.ModeKeys.PREDICT, {}
+    )
+    predicted = spec.predictions
     return (
         ids,
         segments,
         predicted,
         tf.global_variables(),
         tf.Session(config=devices.session_config()),
+    )
+
+
+def builder(kind, num_labels):
+    """Returns the model_fn_builder with which the script of a kind trains."""
+    if kind == "span":
+        return run_squad.model_fn_builder
+    if kind == "tagging":
+        return functools.partial(run_tagger.model_fn_builder, num_labels=num_labels)
+    return functools.partial(
+        run_classifier.model_fn_builder, num_labels=num_labels, kind=kind, predicts_loss=True
     )
 
 

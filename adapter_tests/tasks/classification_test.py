@@ -12,7 +12,7 @@ class ClassificationTest(HeadCase):
 
     def test_class_weights_scale_the_loss(self):
         labels, factors = [0, 2, 2, 1], [1.0, 0.0, 5.0]
-        loss, predictions = self.run_head(KIND.head(3, factors), labels)
+        loss, predictions = self.run_head("classification", 3, labels, factors)
         odds = np.exp(self.POOLED @ self.WEIGHTS.T)
         losses = -np.log(odds[np.arange(4), labels] / odds.sum(axis=1))
         self.assertAllClose(loss, np.mean(np.array(factors)[labels] * losses), atol=1e-5)

@@ -5,6 +5,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
+import run_classifier
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import glue
 from adapter_tests.support import mutations
@@ -309,6 +310,15 @@ class TableTest(FileTestCase):
             glue.XnliProcessor().get_test_examples,
             self.folder,
         )
+
+    def test_tasks_of_berts_script_have_its_processors(self):
+        for name, processor in (
+            ("CoLA", run_classifier.ColaProcessor),
+            ("MNLI", run_classifier.MnliProcessor),
+            ("MRPC", run_classifier.MrpcProcessor),
+            ("XNLI", run_classifier.XnliProcessor),
+        ):
+            self.assertIs(type(glue.get_processor(name)), processor)
 
     def test_mismatched_split_without_a_file_is_skipped(self):
         self.write("dev_mismatched.tsv", "")

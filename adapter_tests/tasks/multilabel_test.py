@@ -10,7 +10,7 @@ from adapter_tests.support.head_case import HeadCase
 class MultilabelTest(HeadCase):
     def test_head_equals_numpy(self):
         labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
-        loss, predictions = self.run_head(KIND.head(3), labels)
+        loss, predictions = self.run_head("multilabel", 3, labels)
         expected = 1 / (1 + np.exp(-self.POOLED @ self.WEIGHTS.T))
         losses = -np.log(np.where(labels, expected, 1 - expected)).mean(axis=1)
         self.assertAllClose(predictions["probabilities"], expected, atol=1e-5)

@@ -9,7 +9,7 @@ from adapter_tests.support.head_case import HeadCase
 class RegressionTest(HeadCase):
     def test_head_matches_numpy(self):
         labels = np.array([0.5, -1.0, 3.0, 0.0], np.float32)
-        loss, predictions = self.run_head(KIND.head(0), labels)
+        loss, predictions = self.run_head("regression", 0, labels)
         expected = self.POOLED @ self.WEIGHTS[0]
         self.assertAllClose(predictions["prediction"], expected, atol=1e-5)
         self.assertAllClose(predictions["loss"], (expected - labels) ** 2, atol=1e-5)

@@ -3,8 +3,11 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import run_squad
+from adapter_bert.tasks import heads
 from adapter_bert.tasks.span import KIND
-from adapter_tests.support.head_case import FakeEncoder
+from adapter_tests.support import tiny
+from adapter_tests.support.head_case import fixed_encoder
 
 
 class HeadTest(tf.test.TestCase):
@@ -17,12 +20,16 @@ class HeadTest(tf.test.TestCase):
         features = {"input_mask": mask, "start_positions": starts, "end_positions": ends}
         with tf.Graph().as_default(), tf.Session() as session:
             tensors = {name: tf.constant(values) for name, values in features.items()}
-            output = KIND.head(0)(FakeEncoder(sequence), tensors, True, None)
+            config = tiny.config(hidden_size=4, num_attention_heads=1)
+            with fixed_encoder(sequence):
+                built = run_squad.create_model(config, True, *[None] * 3, False)
+            masked = [heads.masked_logits(each, tensors["input_mask"]) for each in built]
+            loss = heads.span_loss(masked, (tensors["start_positions"], tensors["end_positions"]))
             session.run(tf.global_variables_initializer())
             for variable, value in zip(tf.trainable_variables(), (weights, bias)):
                 variable.load(value, session)
             names = [variable.op.name for variable in tf.trainable_variables()]
-            loss, predictions = session.run((output.loss, output.predictions))
+            loss, predictions = session.run((loss, masked))
         self.assertEqual(names, ["cls/squad/output_weights", "cls/squad/output_bias"])
         logits = np.moveaxis(sequence @ weights.T + bias, -1, 0)
         losses = []
@@ -31,10 +38,10 @@ class HeadTest(tf.test.TestCase):
                 odds = np.exp(logits[kind, row, :length])
                 losses.append(-np.log(odds[positions[row]] / odds.sum()))
         self.assertAllClose(loss, np.mean(losses), rtol=1e-5)
-        for name, expected in zip(("start_logits", "end_logits"), logits):
-            self.assertAllClose(predictions[name][0], expected[0], atol=1e-5)
-            self.assertAllClose(predictions[name][1, :3], expected[1, :3], atol=1e-5)
-            self.assertAllLess(predictions[name][1, 3:], -9000)
+        for found, expected in zip(predictions, logits):
+            self.assertAllClose(found[0], expected[0], atol=1e-5)
+            self.assertAllClose(found[1, :3], expected[1, :3], atol=1e-5)
+            self.assertAllLess(found[1, 3:], -9000)
         self.assertEqual(
             KIND.head_shapes(0, 4),
             {"cls/squad/output_weights": (2, 4), "cls/squad/output_bias": (2,)},

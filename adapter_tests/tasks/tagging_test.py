@@ -7,15 +7,23 @@ import tempfile
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import run_tagger
 import tokenization
 from adapter_bert.common.errors import UserError
 from adapter_bert.serving import request_texts
 from adapter_bert.tasks import tagging
 from adapter_bert.tasks.tagging import KIND
 from adapter_tests.support import own_models, tiny
-from adapter_tests.support.head_case import FakeEncoder
+from adapter_tests.support.head_case import fixed_encoder
 
 LABELS = ("O", "B-ANIMAL", "I-ANIMAL", "B-PER", "I-PER")
+
+
+def head(sequence, labels, num_labels, is_training=False):
+    """Returns what run_tagger.py's model computes on a fixed sequence output."""
+    config = tiny.config(hidden_size=sequence.shape[-1], num_attention_heads=1)
+    with fixed_encoder(sequence):
+        return run_tagger.create_model(config, is_training, *[None] * 3, labels, num_labels, False)
 
 
 class HeadTest(tf.test.TestCase):
@@ -25,38 +33,35 @@ class HeadTest(tf.test.TestCase):
         bias = np.array([0.5, -0.25, 0.1])
         labels = np.array([[0, 2, 0, 4, 1], [0, 3, 1, 0, 0]])
         with tf.Graph().as_default(), tf.Session() as session:
-            features = {"label_ids": tf.constant(labels, tf.int32)}
-            output = KIND.head(3)(FakeEncoder(sequence), features, False, None)
+            loss, row_losses, _, tag_ids = head(sequence, tf.constant(labels, tf.int32), 3)
             session.run(tf.global_variables_initializer())
             for variable, value in zip(tf.trainable_variables(), (weights, bias)):
                 variable.load(value, session)
             names = [variable.op.name for variable in tf.trainable_variables()]
-            loss, predictions = session.run((output.loss, output.predictions))
+            loss, row_losses, tag_ids = session.run((loss, row_losses, tag_ids))
         self.assertEqual(names, ["cls/tagging/output_weights", "cls/tagging/output_bias"])
         logits = sequence @ weights.T + bias
         log_odds = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         losses = [-(log_odds[0, 1, 0] + log_odds[0, 3, 2]), -log_odds[1, 1, 1]]
-        self.assertAllClose(predictions["loss"], losses, rtol=1e-5)
+        self.assertAllClose(row_losses, losses, rtol=1e-5)
         self.assertAllClose(loss, sum(losses) / 3, rtol=1e-5)
-        self.assertAllEqual(predictions["tag_ids"], logits.argmax(-1))
-        self.assertAllEqual(KIND.decode(logits[0])["tag_ids"], predictions["tag_ids"][0])
+        self.assertAllEqual(tag_ids, logits.argmax(-1))
+        self.assertAllEqual(KIND.decode(logits[0])["tag_ids"], tag_ids[0])
         expected = {names[0]: (3, 4), names[1]: (3,)}
         self.assertEqual(KIND.head_shapes(3, 4), expected)
 
     def test_loss_is_zero_without_tags_and_random_in_training(self):
         sequence = np.ones([2, 3, 1000])
         with tf.Graph().as_default(), tf.Session() as session:
-            features = {"label_ids": tf.ones([2, 3], tf.int32)}
-            output = KIND.head(2)(FakeEncoder(sequence), features, False, None)
+            loss, *_ = head(sequence, tf.ones([2, 3], tf.int32), 2)
             session.run(tf.global_variables_initializer())
-            self.assertEqual(session.run(output.loss), 0.0)
+            self.assertEqual(session.run(loss), 0.0)
         losses = []
         for is_training in (True, False):
             with tf.Graph().as_default(), tf.Session() as session:
-                features = {"label_ids": 2 + tf.zeros([2, 3], tf.int32)}
-                output = KIND.head(2)(FakeEncoder(sequence), features, is_training, None)
+                loss, *_ = head(sequence, 2 + tf.zeros([2, 3], tf.int32), 2, is_training)
                 session.run(tf.global_variables_initializer())
-                losses.append([session.run(output.loss) for _ in range(2)])
+                losses.append([session.run(loss) for _ in range(2)])
         self.assertNotEqual(*losses[0])
         self.assertEqual(*losses[1])
 

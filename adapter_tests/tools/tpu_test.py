@@ -10,9 +10,8 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import paths
-from adapter_bert.tasks import heads
 from adapter_bert.training import model_fn
-from adapter_tests.support import tiny
+from adapter_tests.support import own_models, tiny
 
 FOLDER = os.path.join(paths.PROJECT, "tools")
 sys.path.append(FOLDER)  # The scripts there import each other by name.
@@ -94,11 +93,10 @@ class TpuTest(tf.test.TestCase):
             use_tpu=True,
             random_seed=1,
             precision="bfloat16",
-            pooled_only=True,
             **more,
         )
-        head = heads.classifier_head(2)
-        return tpu_program.lower(settings, head, work, 8, 16, 4)
+        build = own_models.builder("classification", 2)
+        return tpu_program.lower(settings, build, work, 8, 16, 4)
 
     def test_programs_are_static_and_keep_frozen_variables(self):
         for work in tpu_program.WORKS:

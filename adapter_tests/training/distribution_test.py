@@ -23,6 +23,7 @@ from adapter_bert.formats import checkpoints
 from adapter_bert.ops import xla
 from adapter_bert.training import cluster, distribution
 from adapter_tests.support import command_lines, distributed_training, tiny
+from adapter_tests.support.checkpoint_cases import trained_tensors
 
 pytestmark = pytest.mark.estimator
 
@@ -250,7 +251,7 @@ class KilledWorkerTest(tf.test.TestCase):
         prefixes = [tf.train.latest_checkpoint(folder) for folder in (straight, resumed)]
         self.assertEqual(*map(checkpoints.step_of, prefixes))
         self.assertEqual(*map(checkpoints.identity_of, prefixes))
-        expected, found = map(checkpoints.trained_tensors, prefixes)
+        expected, found = map(trained_tensors, prefixes)
         self.assertEqual(set(found), set(expected))
         for name in expected:
             self.assertAllClose(found[name], expected[name], rtol=0, atol=1e-4)

@@ -13,15 +13,16 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
+import run_classifier
 import run_squad
 import tuning
 from adapter_bert.common import devices, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_bert.tasks import heads, squad_task, tagging
+from adapter_bert.tasks import squad_task
 from adapter_bert.training import distribution, estimator, input_pipeline, model_fn, rows
-from adapter_tests.support import tiny
-from adapter_tests.support.checkpoint_cases import all_tensors
+from adapter_tests.support import own_models, tiny
+from adapter_tests.support.checkpoint_cases import all_tensors, trained_tensors
 from adapter_tests.support.command_lines import classifier_config, parsed
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -46,7 +47,7 @@ class TrainingTestCase(tf.test.TestCase):
         steps=4,
         save=1000,
         batch_size=5,
-        head=None,
+        kind="classification",
         **model,
     ):
         adapter_fn = modeling.AdapterConfig(size=3) if method == "adapters" else None
@@ -65,7 +66,7 @@ class TrainingTestCase(tf.test.TestCase):
         )
         settings.update(model)
         model_settings = model_fn.ModelSettings(**settings)
-        return estimator.Estimator(model_settings, run, head or heads.classifier_head(2))
+        return estimator.Estimator(model_settings, run, own_models.builder(kind, 2))
 
     def start(self, *method, **options):
         """Returns a checkpoint of the initial weights; its only step warms up, with rate 0."""
@@ -76,7 +77,7 @@ class TrainingTestCase(tf.test.TestCase):
     def full_checkpoint(self, folder):
         """Writes the pretrained BERT with a run's trained tensors; returns its prefix."""
         prefix = os.path.join(self.new_dir(), "full.ckpt")
-        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(folder))
+        trained = trained_tensors(tf.train.latest_checkpoint(folder))
         checkpoints.write(prefix, {**self.pretrained, **trained})
         return prefix
 
@@ -139,14 +140,17 @@ class FreezingTest(TrainingTestCase):
         self.check(self.train("head"), lambda name: False)
 
     def test_unused_variable_of_the_head_is_refused(self):
-        def head(*args):
+        def create_model(*args, **options):
             tf.get_variable("unused", [2])
-            return heads.classifier_head(2)(*args)
+            return original(*args, **options)
 
-        runner = self.runner(self.new_dir())
-        with tf.Graph().as_default(), self.assertRaisesRegex(ValueError, "on 1 of .* unused"):
+        runner, original = self.runner(self.new_dir()), run_classifier.create_model
+        replaced = mock.patch.object(run_classifier, "create_model", create_model)
+        with tf.Graph().as_default(), replaced, self.assertRaisesRegex(
+            ValueError, "on 1 of .* unused"
+        ):
             features = {name: tf.constant(value) for name, value in tiny.arrays().items()}
-            build = model_fn.model_fn_builder(runner.model, head)
+            build = own_models.builder("classification", 2)(**vars(runner.model))
             build(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 5})
 
     def test_train_pooler_also_trains_the_pooler(self):
@@ -260,7 +264,7 @@ class PaddingTest(TrainingTestCase):
     def test_streamed_predictions_apply_adapter_gates(self):
         runner = self.runner(self.folder)
         some = {name: values[:13] for name, values in self.rows.items()}
-        tensors = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
+        tensors = trained_tensors(tf.train.latest_checkpoint(self.folder))
         bare = os.path.join(self.new_dir(), "bare.ckpt")
         silent = ("/adapters/weights2", "/adapters/biases2")
         for name in tensors:
@@ -303,17 +307,14 @@ class PaddingTest(TrainingTestCase):
         self.assertEqual(self.batches(self.fixed_runner()), [])
 
     def test_batching_by_length_keeps_trained_weights(self):
-        def head(encoder, features, is_training, dropout_key):
-            del is_training, dropout_key  # Dropout masks would depend on the batch's shape.
-            return heads.classifier_head(2)(encoder, features, False, None)
-
         bert_config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         trained = []
         for bucket_of in (input_pipeline.bucket_of, lambda length, longest: longest):
             folder = self.new_dir()
             runner = self.runner(folder, bert_config=bert_config, learning_rate=1e-3)
-            runner = estimator.Estimator(runner.model, runner.run, head)
-            with mock.patch.object(input_pipeline, "bucket_of", bucket_of):
+            # The head's dropout has no setting; its masks would depend on the batch's shape.
+            keep = mock.patch.object(modeling, "dropout", lambda tensor, *_, **__: tensor)
+            with keep, mock.patch.object(input_pipeline, "bucket_of", bucket_of):
                 runner.train(self.rows)
             trained.append(all_tensors(folder))
         self.assertEqual(set(trained[0]), set(trained[1]))
@@ -351,7 +352,7 @@ class LessMemoryTest(TrainingTestCase):
                 self.assertLess(error, tolerance, name)
 
     def test_accumulation_handles_unequal_numbers_of_tags(self):
-        of_tags = {"head": tagging.KIND.head(2), "arrays": tiny.tagged(tiny.arrays(24))}
+        of_tags = {"kind": "tagging", "arrays": tiny.tagged(tiny.arrays(24))}
         whole = self.train(**of_tags)
         self.assertNear(self.train(**of_tags, gradient_accumulation_steps=4), whole, 1e-5)
 
@@ -376,9 +377,8 @@ class LessMemoryTest(TrainingTestCase):
 class ModelFnTest(TrainingTestCase):
     def build(self, **model):
         settings = {"bert_config": tiny.config(), "num_train_steps": 5, **model}
-        build = model_fn.model_fn_builder(
-            model_fn.ModelSettings(**settings), heads.classifier_head(2)
-        )
+        settings = model_fn.ModelSettings(**settings)
+        build = own_models.builder("classification", 2)(**vars(settings))
         with tf.Graph().as_default():
             features = {name: tf.constant(values) for name, values in tiny.arrays().items()}
             return build(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 12})
@@ -496,7 +496,7 @@ class BatchNormTest(TrainingTestCase):
         runner.run = dataclasses.replace(runner.run, predict_batch_size=3)
         self.assertAllClose(self.probabilities(runner), expected, rtol=1e-5)
         task = os.path.join(self.new_dir(), "task.ckpt")
-        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
+        trained = trained_tensors(tf.train.latest_checkpoint(self.folder))
         checkpoints.write(task, {**trained, "global_step": np.int64(4)})
         other = self.runner(self.new_dir(), task_checkpoint=task, random_seed=8)
         self.assertAllEqual(self.probabilities(other, task), expected)
@@ -505,7 +505,7 @@ class BatchNormTest(TrainingTestCase):
         self.assertAllEqual(self.probabilities(other), expected)
 
     def test_further_training_starts_from_moving_statistics(self):
-        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
+        trained = trained_tensors(tf.train.latest_checkpoint(self.folder))
         found = []
         for more in (0, 7):
             folder = self.new_dir()
@@ -594,11 +594,11 @@ class ConnectTest(RefusalTestCase):
     def test_cluster_of_the_environment_is_hidden_from_tpus(self):
         cluster = {"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
         run = estimator.RunSettings("out", num_tpu_cores=8)
-        settings = mock.Mock(use_tpu=True, random_seed=1)
+        settings = model_fn.ModelSettings(None, use_tpu=True, random_seed=1)
         with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(cluster)), mock.patch.object(
             estimator.tf_estimator.tpu, "TPUEstimator"
-        ) as built, mock.patch.object(estimator, "model_fn_builder"):
-            estimator.build_estimator(settings, run, None)
+        ) as built:
+            estimator.build_estimator(settings, run, mock.Mock())
         self.assertTrue(built.call_args[1]["config"].is_chief)
 
     def test_several_workers_without_the_tpu_are_refused(self):

@@ -20,7 +20,8 @@ import pytest
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import configs, devices, files, model_variables
+import modeling
+from adapter_bert.common import configs, devices, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.training import (
@@ -461,6 +462,44 @@ class VariantTest(ScriptTestCase):
         parts = "--gradient_accumulation_steps=8"
         self.refuse([batch, "--train_batch_size=8", parts], "--do_train", batch, parts)
         self.assertFalse(os.path.exists(self.output_dir))
+
+    def test_a_model_must_train_what_its_description_lists(self):
+        listed = configs.AdapterConfig(3).variables()
+        gate = configs.AdapterVariable(("1", "D"))
+        head_shapes = task_kinds.TaskKind.head_shapes
+
+        def functions(variables):
+            table = {configs.FEEDFORWARD_ADAPTER: lambda adapter: variables}
+            return mock.patch.object(configs, "FUNCTIONS", table)
+
+        def head(**more):
+            def shapes(kind, num_labels, hidden_size):
+                return {**head_shapes(kind, num_labels, hidden_size), **more}
+
+            return mock.patch.object(task_kinds.TaskKind, "head_shapes", shapes)
+
+        def adapter(function, *arguments, **options):
+            output = function(*arguments, **options)
+            with tf.variable_scope("adapters"):
+                keys = [tf.GraphKeys.GLOBAL_VARIABLES, model_variables.ADAPTERS]
+                tf.get_variable("own", [8], collections=keys)
+            return output
+
+        fewer = {name: listed[name] for name in listed if name != "biases2"}
+        own = functools.partial(adapter, modeling.feedforward_adapter)
+        for change, parts in (
+            (functions(fewer), ["_adapter has no variable biases2: list it in `FUNCTIONS` of"]),
+            (
+                mock.patch.object(modeling, "feedforward_adapter", own),
+                ["adapters/own trains, but would not be saved: list it in `FUNCTIONS` of"],
+            ),
+            (functions({**listed, "gate": gate}), ["/gate is in `FUNCTIONS` of", "not train it"]),
+            (head(hidden=(8, 8)), ["hidden is in `head_shapes`", "does not train it"]),
+            (head(output_bias=(1, 2)), ["output_bias has the shape [2], but [1, 2] in `head_sh"]),
+        ):
+            with change:
+                self.refuse(parts, "--do_train", "--overwrite_output_dir")
+            self.assertEqual(tf.io.gfile.glob(self.path("*.index")), [])
 
     def test_tpu_name_without_use_tpu_is_ignored(self):
         self.succeed("--do_train", "--num_train_epochs=0.4", "--tpu_name=my-tpu")

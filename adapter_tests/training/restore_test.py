@@ -100,7 +100,8 @@ class ScaffoldTest(tf.test.TestCase):
             self.assertEqual(self.variables, {*self.pretrained_names(), "global_step"})
             names = {name for name, _ in tf.train.list_variables(self.saved)}
             self.assertEqual(names, {self.trained, "global_step", checkpoints.IDENTITY})
-        self.assertEqual(set(checkpoints.trained_tensors(self.saved)), {self.trained})
+        tensors = checkpoints.trained_tensors(self.saved, [self.trained])
+        self.assertEqual(set(tensors), {self.trained})
 
     def test_frozen_adapters_are_saved(self):
         # No pretrained checkpoint has them.
