@@ -51,6 +51,8 @@ TASKS = {
     "exact_gelu": {"adapter": A(4, "gelu_erf")},
     "parallel": {"adapter": A(4, placement="parallel", sites="feed_forward")},
     "multiply": {"adapter": A(4, interaction="multiply")},
+    "normalized": {"adapter": A(4, placement="normalized", normalization="batch", scaling=0.5)},
+    "deep": {"adapter": A(4, normalization="layer", depth=2), "labels": ("a", "b", "c")},
 }
 
 
@@ -176,7 +178,7 @@ class PredictTest(BankTestCase):
             self.assertEqual(bank._entries["deep"].shares_passes, shares_passes)
 
     def test_int8_changes_results_only_slightly(self):
-        names = ["plain", "large", "number", "sets", "parallel"]
+        names = ["plain", "large", "number", "sets", "parallel", "deep"]
         rows = self.rows(names * 3)
         exact, rounded = (
             self.bank(names, precision=precision).predict(rows) for precision in ("float32", "int8")
@@ -202,7 +204,7 @@ class PredictTest(BankTestCase):
         with warnings.catch_warnings(), listed, refused:
             warnings.simplefilter("ignore")  # ONNX Runtime's, about the missing provider.
             self.bank(["plain"], precision="float16").predict(self.rows(["plain"]))
-        names = ["plain", "large", "own_norms", "multiply"]
+        names = ["plain", "large", "own_norms", "multiply", "normalized", "deep"]
         rows = self.rows(names * 2)
         with mock.patch.object(onnx_runtime, "GPU", "CPUExecutionProvider"):
             results = self.bank(names, precision="float16").predict(rows)
