@@ -3,12 +3,14 @@
 import json
 import os
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
 import tokenization
+from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.serving import in_graph_tokenizer, saved_model
 from adapter_bert.tasks import classifier_features
@@ -169,6 +171,26 @@ class SavedModelsTest(tf.test.TestCase):
         self.assertEqual(spans, [task == "task4" for task in tasks])
         tagged = [any(tags) for tags in found["tags"]]
         self.assertEqual(tagged, [task == "task6" for task in tasks])
+
+    def test_an_adapter_function_of_ones_own_is_exported(self):
+        def gate(input_tensor, hidden_size, init_scale, *, place):
+            del hidden_size, init_scale
+            with tf.variable_scope("adapters"):
+                zeros, options = tf.zeros_initializer(), {"collections": [modeling.ADAPTERS]}
+                gates = place.parameters.get_for_rows("gates", input_tensor, zeros, **options)
+            return place.combine(gates * input_tensor)
+
+        function = mock.patch.object(modeling, "gate", gate, create=True)
+        variables = {"gates": configs.AdapterVariable(("D",))}
+        with function, mock.patch.dict(configs.FUNCTIONS, gate=lambda _: variables):
+            settings = modeling.AdapterConfig(fn="gate")
+            adapters = self.adapters({"adapter": settings}, {"adapter": settings})
+            path = self.write(adapters)
+            rows = [[2, 7, 9, 11, 3], [2, 8, 3]]
+            expected = [self.own(*pair)["probabilities"] for pair in zip(adapters.values(), rows)]
+        inputs = {**self.rows(*rows), "task": list(adapters)}
+        (found,) = called(path, [("serving_default", inputs)])
+        self.assertAllClose(found["probabilities"], expected, atol=1e-5)
 
     def test_text_signatures_match_the_python_tokenizer(self):
         if in_graph_tokenizer.tensorflow_text is None:
