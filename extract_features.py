@@ -16,11 +16,13 @@ if __name__ == "__main__":
 
 import contextlib
 import dataclasses
+import functools
 import re
 import tempfile
 from typing import Any, Optional, Tuple
 
-from adapter_bert.common import cli, configs, files, paths
+import modeling
+from adapter_bert.common import cli, configs, files, paths, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import checkpoints
@@ -32,7 +34,13 @@ from adapter_bert.tasks.feature_files import (  # noqa: F401  BERT's users impor
     read_examples,
 )
 from adapter_bert.training import estimator as estimators
-from adapter_bert.training import finetuning, progress, starting_point
+from adapter_bert.training import (
+    finetuning,
+    input_pipeline,
+    model_fn,
+    progress,
+    starting_point,
+)
 from adapter_bert.training.config import DeviceConfig, TokenizerConfig
 
 
@@ -111,22 +119,99 @@ class ExtractionConfig(TokenizerConfig, DeviceConfig):
 
 
 def input_fn_builder(features, seq_length):
-    """Returns an input_fn over a list of `InputFeatures`; BERT's function of this name."""
-    return encoder_features.input_fn_builder(features, seq_length)
+    """Returns an input_fn over features; BERT's function of this name.
+
+    Args:
+      features: list of `InputFeatures`, or, as in this script, a function that returns an iterable
+        of batches, lists of them.
+      seq_length: S, the length of all batches; None truncates each batch to a bucket.
+
+    Returns:
+      input_fn(params) → Dataset of the dicts of `encoder_features.arrays_of`.
+    """
+    import tensorflow.compat.v1 as tf
+
+    def input_fn(params):
+        def batches():
+            if callable(features):
+                return features()
+            starts = range(0, len(features), params["batch_size"])
+            return (features[start : start + starts.step] for start in starts)
+
+        def read():
+            return (encoder_features.arrays_of(batch, seq_length) for batch in batches())
+
+        names = ("input_ids", "input_mask", "input_type_ids")
+        shapes = {"unique_ids": (None,), **dict.fromkeys(names, (None, seq_length))}
+        dataset = tf.data.Dataset.from_generator(read, dict.fromkeys(shapes, tf.int32), shapes)
+        return input_pipeline.disable_autotune(dataset.prefetch(2))
+
+    return input_fn
 
 
-def model_fn_builder(bert_config, init_checkpoint, layer_indexes, use_tpu, use_one_hot_embeddings):
-    """Returns the model_fn of BERT's layers for TPUEstimator; BERT's function of this name."""
-    return encoder_features.model_fn_builder(
-        bert_config, init_checkpoint, layer_indexes, use_tpu, use_one_hot_embeddings
+def model_fn_builder(
+    bert_config,
+    init_checkpoint,
+    layer_indexes,
+    use_tpu,
+    use_one_hot_embeddings,
+    *,
+    pooling="tokens",
+    adapter_fn=None,
+    **settings,
+):
+    """Returns a model_fn that predicts unique_id and layer_output_0, layer_output_1 and so on.
+
+    BERT's function of this name. The model_fn raises ValueError in other modes than PREDICT.
+
+    Args:
+      pooling: see `encoder_features.pool`.
+      adapter_fn: as in `modeling.BertModel`.
+      **settings: other fields of `model_fn.ModelSettings`.
+      The other arguments are BERT's.
+    """
+    import tensorflow.compat.v1 as tf
+
+    def build(features, is_training, **options):
+        model = modeling.BertModel(
+            bert_config,
+            is_training,
+            features["input_ids"],
+            features["input_mask"],
+            features["input_type_ids"],
+            use_one_hot_embeddings,
+            **options,
+        )
+        layers = model.get_all_encoder_layers()
+        predictions = {"unique_id": features["unique_ids"]}
+        for index, layer_index in enumerate(layer_indexes):
+            layer, mask = layers[layer_index], features["input_mask"]
+            predictions[f"layer_output_{index}"] = encoder_features.pool(layer, mask, pooling)
+        return model_fn.ModelOutput(tf.zeros([]), predictions)  # For prediction only.
+
+    model_settings = model_fn.ModelSettings(
+        bert_config=bert_config,
+        init_checkpoint=init_checkpoint,
+        adapter_fn=adapter_fn,
+        use_tpu=use_tpu,
+        use_one_hot_embeddings=use_one_hot_embeddings,
+        **settings,
     )
+    inner = model_fn.model_fn_builder(model_settings, build)
+
+    def predict(features, labels, mode, params, config=None):
+        if mode != tf_estimator.ModeKeys.PREDICT:
+            raise ValueError(f"mode={mode}: expected ModeKeys.PREDICT.")
+        return inner(features, labels, mode, params, config)
+
+    return predict
 
 
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     start = starting_point.find(values)
     config = ExtractionConfig.from_flags(values, start.supplied)
-    texts = feature_files.TextFile(config.input_file)
+    texts = read_examples(config.input_file)
     with _working_folder(config) as folder:
         setup = finetuning.set_up_evaluation(config, start, folder)
         bert = setup.bert.config
@@ -135,8 +220,13 @@ def run(values):
         if not start.adapter:
             checkpoints.check_plain(setup.bert.init_checkpoint)
         # `_` keeps the checkpoint alive that the estimator reads.
-        estimator, _ = encoder_features.build_estimator(config, setup)
-        outputs = encoder_features.extract(estimator, texts, config, setup.tokenizer)
+        builder = functools.partial(
+            model_fn_builder, layer_indexes=config.layers, pooling=config.pooling
+        )
+        estimator, _ = encoder_features.build_estimator(config, setup, builder)
+        outputs = encoder_features.extract(
+            estimator, texts, config, setup.tokenizer, input_fn_builder
+        )
         writer = feature_files.FeatureWriter(
             config.output_file, len(texts), config, bert.hidden_size
         )

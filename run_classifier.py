@@ -18,7 +18,6 @@ import modeling
 from adapter_bert.common import cli
 from adapter_bert.tasks import (
     classifier_data,
-    classifier_features,
     classifier_results,
     heads,
     text_kind,
@@ -39,7 +38,12 @@ from adapter_bert.tasks.glue import (  # noqa: F401  BERT's users import these h
     MrpcProcessor,
     XnliProcessor,
 )
-from adapter_bert.training import finetuning, input_pipeline, model_fn, starting_point
+from adapter_bert.tasks.record_files import (  # noqa: F401  Likewise.
+    file_based_convert_examples_to_features,
+    file_based_input_fn_builder,
+)
+from adapter_bert.training import finetuning, model_fn, starting_point
+from adapter_bert.training.input_pipeline import input_fn_builder  # noqa: F401  Likewise.
 
 
 def create_model(
@@ -174,33 +178,6 @@ def metric_fn(per_example_loss, label_ids, logits, is_real_example):
         "eval_accuracy": tf.metrics.accuracy(label_ids, predictions, weights=is_real_example),
         "eval_loss": tf.metrics.mean(per_example_loss, weights=is_real_example),
     }
-
-
-def input_fn_builder(features, seq_length, is_training, drop_remainder):
-    """Returns an input_fn over a list of `InputFeatures`; BERT's function of this name.
-
-    Its dataset calls Python, which the host of a remote TPU cannot.
-    """
-    del seq_length  # The features have this length.
-    arrays = classifier_features.features_to_arrays(features)
-    return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
-
-
-def file_based_convert_examples_to_features(
-    examples, label_list, max_seq_length, tokenizer, output_file
-):
-    """Writes the features of a list of `InputExample` to a TFRecord file."""
-    features = convert_examples_to_features(examples, label_list, max_seq_length, tokenizer)
-    input_pipeline.write_tfrecord(classifier_features.features_to_arrays(features), output_file)
-
-
-def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remainder):
-    """Returns an input_fn over a file from `file_based_convert_examples_to_features`.
-
-    Its dataset calls Python, which the host of a remote TPU cannot.
-    """
-    arrays = input_pipeline.read_tfrecord(input_file, seq_length)
-    return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
 
 
 def run(values):

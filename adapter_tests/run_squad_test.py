@@ -171,13 +171,13 @@ class Version1Test(SquadTestCase):
         path, folder = (os.path.join(self.folder, name) for name in ("train.json", "features"))
         shutil.copy(self.train_file, path)
         given = self.config_and_tokenizer("--train_file=" + path, "--feature_cache_dir=" + folder)
-        read = squad_data.squad_examples
+        read = squad_data.read_squad_examples
 
-        def replaced(*arguments):
+        def replaced(*args, **kwargs):
             shutil.copy(self.predict_file, path)
-            return read(*arguments)
+            return read(*args, **kwargs)
 
-        replacing = mock.patch.object(squad_data, "squad_examples", replaced)
+        replacing = mock.patch.object(squad_data, "read_squad_examples", replaced)
         with replacing, self.assertRaisesRegex(UserError, f"^{path} has changed while it was read"):
             squad_task.windows(*given, True)
         self.assertEqual(os.listdir(folder), [])
@@ -297,6 +297,32 @@ class Version2Test(SquadTestCase):
         given = self.config_and_tokenizer(*arguments)
         rows, _, digest = squad_task.windows(*given, False)
         return squad_task.Evaluator(*given, digest, True), rows
+
+    def test_answers_are_those_of_berts_functions(self):
+        random = np.random.RandomState(0)
+        evaluator, rows = self.evaluator()
+        logits = random.randn(len(rows), 2, 12).round(2)
+        predictions = [dict(zip(("start_logits", "end_logits"), each)) for each in logits]
+        paths = evaluator.write(self.folder, evaluator.answers(predictions))
+        config, tokenizer = self.config_and_tokenizer()
+        examples, features = run_squad.read_squad_examples(self.predict_file, False), []
+        run_squad.convert_examples_to_features(
+            examples, tokenizer, *config.limits, False, features.append
+        )
+        results = [
+            run_squad.RawResult(feature.unique_id, *each.tolist())
+            for feature, each in zip(features, logits)
+        ]
+        sizes, expected = (config.n_best_size, config.max_answer_length), []
+        for path in paths:
+            expected.append(os.path.join(self.folder, "expected", os.path.basename(path)))
+        os.makedirs(os.path.dirname(expected[0]))
+        run_squad.write_predictions(
+            *(examples, features, results, *sizes, True, *expected), version_2_with_negative=True
+        )
+        self.assertLen(paths, 3)
+        for path, other in zip(paths, expected):
+            self.assertEqual(read_json(path), read_json(other))
 
     def test_scores_respect_the_null_score_threshold(self):
         evaluator, rows = self.evaluator("--null_score_diff_threshold=3")

@@ -23,7 +23,7 @@ def ours(squad_file, vocab_file, folder):
     limits = squad_features.Limits(*LIMITS)
 
     def make(add):
-        examples = squad_data.squad_examples(squad_file, is_training=True)
+        examples = squad_data.read_squad_examples(squad_file, True, lazily=True)
         questions = squad_features.tokenize_questions(examples, tokenizer, limits, True)
         squad_features.add_rows(questions, tokenizer, add)
 

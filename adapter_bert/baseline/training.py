@@ -180,7 +180,7 @@ class Baseline:
                 )
                 interrupt = stack.enter_context(hooks.StopOnInterrupt())
                 estimator.train(
-                    input_pipeline.input_fn_of(self._rows["train"], True, True, fixed_length=False),
+                    input_pipeline.input_fn_builder(self._rows["train"], None, True, True),
                     hooks=[interrupt],
                     max_steps=self._network_config.num_steps,
                 )
@@ -218,9 +218,7 @@ class Baseline:
         """
         split_rows = self._rows[split]
         order = input_pipeline.longest_first(split_rows.lengths)
-        input_fn = input_pipeline.input_fn_of(
-            split_rows, False, False, fixed_length=False, order=order
-        )
+        input_fn = input_pipeline.input_fn_builder(split_rows, None, False, False, order=order)
         indexed_predictions = zip(order, self._estimator(folder).predict(input_fn, hooks=hooks))
         return classifier_results.stack(input_pipeline.sort_by_index(indexed_predictions))
 

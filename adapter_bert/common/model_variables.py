@@ -128,6 +128,23 @@ def check_listed(trained: Shapes, listed: Shapes) -> None:
             )
 
 
+def adapters_shapes(
+    adapter: configs.AdapterConfig, config: Union[configs.BertConfig, EncoderSizes]
+) -> Shapes:
+    """Returns the shapes of all adapters' variables in an encoder, by their names in checkpoints.
+
+    Args:
+      adapter: `configs.AdapterConfig`.
+      config: as in `encoder_shapes`.
+    """
+    return {
+        f"bert/encoder/layer_{layer}/{site}/{name}": shape
+        for layer in adapter.layers or range(config.num_hidden_layers)
+        for site in configs.SITES[adapter.sites]
+        for name, shape in adapter_shapes(adapter, config.hidden_size).items()
+    }
+
+
 def fingerprint(get_tensor: Callable, config: Union[configs.BertConfig, EncoderSizes]) -> str:
     """Returns a hash that identifies a pretrained encoder, whatever file format it comes from.
 

@@ -14,7 +14,6 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import math
 import operator
@@ -267,8 +266,8 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     """
     config = description.backbone.bert_config()
     num_layers, method, adapter = config.num_hidden_layers, description.tuning, description.adapter
-    has_adapters = adapter is not None and not adapter.is_none
-    if has_adapters != (method.method == "adapters"):
+    is_missing = method.method == "adapters" and adapter is None
+    if is_missing or adapter and (adapter.is_none or method.method != "adapters"):
         raise UserError(f"--tuning={method.method} contradicts adapter {adapter}.")
     method.check_num_top_layers(num_layers)
     adapted_layers = _adapted_layers(adapter, num_layers)
@@ -279,11 +278,8 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
             model_variables.role_of(name, ["bert/"]), method, num_layers, adapted_layers
         )
     }
-    sites = configs.SITES[adapter.sites] if adapter else ()
-    of_adapter = model_variables.adapter_shapes(adapter, config.hidden_size) if adapter else {}
-    for layer, site in itertools.product(adapted_layers, sites):
-        for name, shape in of_adapter.items():
-            result[f"bert/encoder/layer_{layer}/{site}/{name}"] = shape
+    if adapter:
+        result.update(model_variables.adapters_shapes(adapter, config))
     kind = task_kinds.get(description.kind)
     return {**result, **kind.head_shapes(len(description.labels), config.hidden_size)}
 

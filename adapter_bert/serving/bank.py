@@ -79,7 +79,10 @@ class _Entry:
         self.architecture = compatibility.architecture_of(adapter) if adapter else None
         self.kind = task_kinds.get(description.kind)
         self.num_outputs = self.kind.num_outputs(len(description.labels))
-        size = adapter.size if adapter else 0
+        # A deep adapter counts as a wide one with as many weights.
+        width = description.backbone.bert_config().hidden_size
+        shapes = model_variables.adapter_shapes(adapter, width).values() if adapter else ()
+        size = sum(math.prod(shape) for shape in shapes if min(shape) > 1) / (2 * width)
         self.shares_passes = max(size, self.num_outputs) <= _MAX_SHARED_SIZE
         self.loaded: Any = None  # In memory: `onnx_encoder.TaskArrays`.
         self.reading = threading.Lock()  # Held by the thread that reads the tensors.
@@ -350,8 +353,8 @@ class AdapterBank:
             for name in evictable[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
                 self._unload(name)
 
-    def _any_architecture(self, entries: Dict[str, _Entry]) -> compatibility.Architecture:
-        """Returns an `Architecture` for tasks without adapters, if possible one of entries."""
+    def _any_architecture(self, entries: Dict[str, _Entry]) -> configs.AdapterConfig:
+        """Returns an architecture for tasks without adapters, if possible one of entries."""
         every = itertools.chain(entries.values(), self._entries.values())
         needed = (entry.architecture for entry in every if entry.architecture)
         return next(needed, None) or self._engine.any_architecture()

@@ -3,7 +3,8 @@
 Each task may have its own adapters, LayerNorms, pooler and head. All else belongs to the backbone.
 """
 
-from typing import Any, Dict, Iterable, List, NamedTuple
+import dataclasses
+from typing import Any, Dict, Iterable
 
 from adapter_bert.common import configs, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
@@ -12,37 +13,40 @@ from adapter_bert.tasks import presentations
 
 HEAD = ("output_weights", "output_bias")
 
-# The variants that the encoders of several tasks compute. Each site has tables of its own.
-_VARIANTS = {
-    "sites": tuple(configs.SITES),
-    "placement": ("sequential", "parallel"),
-    "interaction": ("add", "multiply"),
-}
+# The settings of an adapter whose values do not change an encoder's graph.
+_FREE = ("size", "init_scale", "layers", "sites")
 
 
-class Architecture(NamedTuple):
-    """The adapter settings that all tasks of one encoder share; see `configs.AdapterConfig`."""
+def architecture_of(adapter: configs.AdapterConfig) -> configs.AdapterConfig:
+    """Returns an adapter's architecture: tasks of equal architectures can share an encoder.
 
-    activation: str = "gelu"
-    placement: str = "sequential"
-    interaction: str = "add"
-
-
-def architecture_of(adapter: configs.AdapterConfig) -> Architecture:
-    """Returns the `Architecture` of a `configs.AdapterConfig`."""
+    It is the `configs.AdapterConfig` with the defaults of all settings that do not change the
+    graph. Adapters of different sizes are padded to the largest, except with LayerNorms in the
+    bottleneck, whose means would change.
+    """
+    changes = {name: getattr(configs.AdapterConfig(), name) for name in _FREE}
+    if adapter.normalization == "layer":
+        changes["size"] = adapter.size
     activation = adapter.activation.lower() or "linear"  # As in `modeling.get_activation`.
-    return Architecture(activation, adapter.placement, adapter.interaction)
+    return dataclasses.replace(adapter, fn=adapter.fn.lower(), activation=activation, **changes)
 
 
-def common_architecture(adapters: Iterable[task_adapter.TaskAdapter]) -> Architecture:
-    """Returns the `Architecture` that all adapters share; raises UserError if they differ."""
+DEFAULT = architecture_of(configs.AdapterConfig())
+
+
+def common_architecture(adapters: Iterable[task_adapter.TaskAdapter]) -> configs.AdapterConfig:
+    """Returns the architecture that all adapters share; raises UserError if they differ."""
     settings = [adapter.description.adapter for adapter in adapters]
-    architectures = {architecture_of(config) for config in settings if config} or {Architecture()}
+    architectures = {architecture_of(config) for config in settings if config} or {DEFAULT}
     if len(architectures) > 1:
-        variants = " and ".join(sorted("/".join(architecture) for architecture in architectures))
+        differences = []
+        for field in dataclasses.fields(configs.AdapterConfig):
+            values = sorted({str(getattr(each, field.name)) for each in architectures})
+            if len(values) > 1:
+                differences.append(f"{field.name} ({' and '.join(values)})")
         raise UserError(
-            f"Adapters of different activation, placement or interaction ({variants}) cannot share"
-            " a model: export their tasks separately."
+            f"Adapters of different {', '.join(differences)} cannot share a model: export their"
+            " tasks separately."
         )
     return architectures.pop()
 
@@ -71,30 +75,18 @@ def check_compatible(
     configs.check_pairs(backbone.bert_config(), presentation.fields[:num_required], where)
     if not task_kinds.get(description.kind).num_outputs(len(description.labels)):
         raise UserError(f"{where} has no labels, so that it cannot answer.")
-    variants = _unsupported_variants(description.adapter) if description.adapter else []
-    if variants:
-        unsupported = [f"adapters with {', '.join(variants)}"]
-    else:
-        try:
-            trained = set(map(table_name, task_adapter.shapes(description)))
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-        unsupported = sorted(trained - set(row_shapes(backbone.bert_config())))
-    if unsupported:
+    try:
+        trained = task_adapter.shapes(description)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    encoder = model_variables.encoder_shapes(backbone.bert_config())
+    shared = sorted(name for name in encoder if name in trained and not is_task_specific(name))
+    if shared:
         raise UserError(
-            f"{where} (--tuning={description.tuning.method}) trained {unsupported[0]}; tasks that"
-            " share a model may only train plain adapters, LayerNorms, the pooler and the head."
+            f"{where} (--tuning={description.tuning.method}) trained {shared[0]}, which tasks that"
+            " share a model cannot; train it by --tuning=adapters, or predict by its script with"
+            " --adapter."
         )
-
-
-def _unsupported_variants(settings: configs.AdapterConfig) -> List[str]:
-    """Returns those settings that the encoders of several tasks do not compute, as texts."""
-    variants = [] if settings.fn.lower() == configs.FEEDFORWARD_ADAPTER else [f"fn {settings.fn}"]
-    return variants + [
-        f"{name} {value}"
-        for name, value in settings.variant().items()
-        if value not in _VARIANTS.get(name, ())
-    ]
 
 
 def _backbone_identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:
@@ -107,22 +99,6 @@ def table_name(name: str) -> str:
     """Returns the table of a task adapter's tensor; heads of all kinds share their tables."""
     variable = name.rpartition("/")[2]
     return variable if variable in HEAD else name
-
-
-def row_shapes(config: configs.BertConfig) -> model_variables.Shapes:
-    """Returns a dict from the names of tables to the shape of a row."""
-    width = config.hidden_size
-    encoder = model_variables.encoder_shapes(config)
-    shapes = {name: shape for name, shape in encoder.items() if is_task_specific(name)}
-    for index in range(config.num_hidden_layers):
-        for site in configs.SITES["both"]:
-            scope = f"bert/encoder/layer_{index}/{site}/adapters/"
-            shapes[scope + "weights1"] = shapes[scope + "weights2"] = (width,)
-            shapes[scope + "biases1"] = ()
-            shapes[scope + "biases2"] = (width,)
-    shapes["output_weights"] = (width,)
-    shapes["output_bias"] = ()
-    return shapes
 
 
 def is_task_specific(name: str) -> bool:

@@ -1,15 +1,13 @@
-"""A TensorFlow encoder for batches that mix tasks: each sequence uses its own task's adapters.
+"""Builds `modeling.BertModel` for batches that mix tasks: each example has its task's weights.
 
-Each trained tensor has a table that holds all tasks' values in its rows. A batch has slot indices:
-the rows to gather for each of its sequences. All sequences share one pass through the frozen
-layers; adapters, LayerNorms, pooler and head are batched matrix products of the gathered rows. The
-tables of bottlenecks and outputs have a row for each unit, so adapters of any size and heads with
-any number of labels need no padding in the tables. Their row 0 is zero, for padding in a batch.
+A tensor that differs between tasks is a table with a row for each distinct value. `TaskParameters`
+gathers each example's row, and the model multiplies each example by its own weights.
 
-Axes in shape comments: B batch, S positions, D hidden size, m adapter size, L outputs of a head.
+Axes in shape comments: B batch, S positions, D hidden size, L largest number of outputs of a head.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+import dataclasses
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -17,154 +15,131 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common import configs, model_variables
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.ops import adapters
+from adapter_bert.ops import layers
 from adapter_bert.serving import compatibility
 
-# From each pool of rows to its number of reserved rows, which come first: the backbone's pooler,
-# and the rows of zeros. A row holds the values of a task, of its pooler, of a unit of its
-# bottlenecks, or of an output of its head.
-RESERVED_ROWS = {"task": 0, "pooler": 1, "bottleneck": 1, "output": 1}
-_BOTTLENECK = ("adapters/weights1", "adapters/biases1", "adapters/weights2")
 
-
-class SlotIndices(NamedTuple):
-    """Indices of the tables' rows, for one task or for each sequence of a batch.
+class Tables(NamedTuple):
+    """The tasks' weights.
 
     Attributes:
-      task: int, or an integer array or Tensor [B].
-      pooler: like task; 0 is the backbone's pooler.
-      bottleneck: list of m ints, or [B, m]; padded with 0.
-      output: list of L ints, or [B, L]; padded with 0.
+      adapter: the `configs.AdapterConfig` that has the adapters of all tasks, of the largest size;
+        None if no task has adapters.
+      values: dict from the names of all task-specific variables to float32 arrays: the value, or a
+        table of the values, which is 0 where a task has no adapter or a smaller one.
+      rows: dict from the names of the tables to a list of each task's row.
     """
 
-    task: Any
-    pooler: Any
-    bottleneck: Any
-    output: Any
+    adapter: Optional[configs.AdapterConfig]
+    values: Dict[str, np.ndarray]
+    rows: Dict[str, List[int]]
+
+
+def make_tables(
+    config: configs.BertConfig, init_checkpoint: str, adapters: Sequence[task_adapter.TaskAdapter]
+) -> Tables:
+    """Returns the `Tables` of tasks.
+
+    Args:
+      config: `configs.BertConfig`.
+      init_checkpoint: prefix of the pretrained checkpoint, for what a task did not train.
+      adapters: the tasks.
+
+    Raises:
+      UserError: the adapters cannot share a graph.
+    """
+    reader = checkpoints.open_checkpoint(init_checkpoint)
+    where = f"--init_checkpoint {init_checkpoint}"
+    backbone = {
+        name: checkpoints.read_tensor(reader, name, where)
+        for name in model_variables.encoder_shapes(config)
+        if compatibility.is_task_specific(name)
+    }
+    adapter = _union(config, adapters)
+    shapes = {name: value.shape for name, value in backbone.items()}
+    if adapter:
+        shapes.update(model_variables.adapters_shapes(adapter, config))
+    trained = [
+        {compatibility.table_name(name): value for name, value in each.tensors.items()}
+        for each in adapters
+    ]
+    for name in compatibility.HEAD:
+        shapes[name] = max(tensors[name].shape for tensors in trained)
+    values, rows = {}, {}
+    for name, shape in shapes.items():
+        distinct: Dict[bytes, np.ndarray] = {}
+        keys = []
+        for tensors in trained:
+            value = tensors.get(name, backbone.get(name, np.zeros([0] * len(shape), np.float32)))
+            value = np.pad(value, [(0, size - own) for size, own in zip(shape, value.shape)])
+            keys.append(value.tobytes())
+            distinct[keys[-1]] = value
+        values[name] = np.stack(list(distinct.values()))
+        if len(distinct) == 1:
+            values[name] = values[name][0]
+        else:
+            rows[name] = list(map(list(distinct).index, keys))
+    return Tables(adapter, values, rows)
+
+
+def _union(
+    config: configs.BertConfig, adapters: Sequence[task_adapter.TaskAdapter]
+) -> Optional[configs.AdapterConfig]:
+    """Returns `Tables.adapter`."""
+    settings = [each.description.adapter for each in adapters if each.description.adapter]
+    if not settings:
+        return None
+    every_layer = range(config.num_hidden_layers)
+    sites = {each.sites for each in settings}
+    return dataclasses.replace(
+        compatibility.common_architecture(adapters),
+        size=max(each.size for each in settings),
+        layers=tuple(sorted({i for each in settings for i in each.layers or every_layer})),
+        sites=sites.pop() if len(sites) == 1 else "both",
+    )
+
+
+class TaskParameters(modeling.Parameters):
+    """Provides each example's weights.
+
+    Args:
+      rows: `Tables.rows`.
+      task: int32 Tensor [B], each example's task.
+    """
+
+    def __init__(self, rows: Dict[str, List[int]], task):
+        self._rows, self._task = rows, task
+
+    def get(self, name, shape, initializer, **options):
+        """Returns a weight; with one more axis [B, ...], which comes first, if it has a table."""
+        scope = tf.get_variable_scope().name
+        rows = self._rows.get(f"{scope}/{name}" if scope else name)
+        if rows is None:
+            return super().get(name, shape, initializer, **options)
+        table = super().get(name, [max(rows) + 1, *shape], initializer, **options)
+        return tf.gather(table, tf.gather(rows, self._task))
+
+    def get_for_rows(self, name, rows, initializer, **options):
+        """Returns the weight of rows [..., D]: [D], or [..., D] if it has a table."""
+        weight = super().get_for_rows(name, rows, initializer, **options)
+        if weight.shape.ndims == 1:
+            return weight
+        shape = modeling.get_shape_list(rows)
+        num_repeats = tf.size(rows) // tf.size(weight)
+        return tf.reshape(tf.repeat(weight, num_repeats, axis=0), shape)
 
 
 class Outputs(NamedTuple):
-    """float Tensors or arrays: logits [B, L], and token_logits [B, S, L] or None."""
+    """float Tensors: logits [B, L], and token_logits [B, S, L] or None."""
 
     logits: Any
     token_logits: Any = None
 
 
-def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str, np.ndarray]:
-    """Returns the backbone's values of the task-specific tensors, a dict from names to arrays."""
-    reader = checkpoints.open_checkpoint(init_checkpoint)
-    where = f"--init_checkpoint {init_checkpoint}"
-    return {
-        name: checkpoints.read_tensor(reader, name, where)
-        for name in model_variables.encoder_shapes(config)
-        if compatibility.is_task_specific(name)
-    }
-
-
-def rows_needed(adapter: task_adapter.TaskAdapter) -> Dict[str, int]:
-    """Returns the number of rows that a `task_adapter.TaskAdapter` needs in each pool, a dict."""
-    settings = adapter.description.adapter
-    (bias,) = (
-        v for name, v in adapter.tensors.items() if compatibility.table_name(name) == "output_bias"
-    )
-    return {
-        "task": 1,
-        "pooler": int(any(map(compatibility.is_pooler, adapter.tensors))),
-        "bottleneck": settings.size if settings else 0,
-        "output": len(bias),
-    }
-
-
-def slots_of(rows: Dict[str, List[int]]) -> SlotIndices:
-    """Returns a task's `SlotIndices`, given its list of rows in each pool."""
-    (pooler,) = rows["pooler"] or [0]
-    return SlotIndices(rows["task"][0], pooler, rows["bottleneck"], rows["output"])
-
-
-def table_rows(
-    config: configs.BertConfig, tensors: Dict[str, np.ndarray], slots: SlotIndices
-) -> Dict[str, Tuple[List[int], np.ndarray]]:
-    """Returns the rows that a task writes into each table, with their values.
-
-    Args:
-      config: `configs.BertConfig`.
-      tensors: dict from names to arrays: `backbone_rows`, updated with the task adapter's tensors.
-      slots: the task's `SlotIndices`.
-
-    Returns:
-      A dict from the names of all tables to (list of rows, float32 array [rows, ...]). The array is
-      0 where the task has no adapter.
-    """
-    values = {compatibility.table_name(name): value for name, value in tensors.items()}
-    pooler = [slots.pooler] if slots.pooler else []
-    rows = {**slots._asdict(), "task": [slots.task], "pooler": pooler}
-    result = {}
-    for name, shape in compatibility.row_shapes(config).items():
-        indices = rows[pool_of(name)]
-        value = values.get(name, np.zeros([]))
-        value = value.T if name.endswith("adapters/weights1") else value
-        shape = (len(indices), *shape)
-        has_value = value.ndim and indices
-        result[name] = indices, np.reshape(value, shape) if has_value else np.zeros(shape, "f4")
-    return result
-
-
-def batch_slots(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
-    """Returns a batch's `SlotIndices`, int32 arrays, from those of its sequences.
-
-    Args:
-      slots: list of B `SlotIndices`.
-      adapter_size: the size to which bottlenecks are padded.
-    """
-    outputs = max(len(task_slots.output) for task_slots in slots)
-    batch = SlotIndices(
-        np.array([task_slots.task for task_slots in slots], np.int32),
-        np.array([task_slots.pooler for task_slots in slots], np.int32),
-        np.zeros([len(slots), adapter_size], np.int32),
-        np.zeros([len(slots), outputs], np.int32),
-    )
-    for index, task_slots in enumerate(slots):
-        batch.bottleneck[index, : len(task_slots.bottleneck)] = task_slots.bottleneck
-        batch.output[index, : len(task_slots.output)] = task_slots.output
-    return batch
-
-
-class Tables:
-    """The tables of all tasks' trained tensors, as variables of the default graph.
-
-    Args:
-      shapes: dict from the tables' names, see `table_rows`, to their shapes.
-
-    Attributes:
-      variables: dict from the tables' names to variables.
-    """
-
-    def __init__(self, shapes: Dict[str, Tuple[int, ...]]):
-        with tf.variable_scope("tables"):
-            self.variables = {
-                name: tf.Variable(tf.zeros(shape), name=name, use_resource=True, trainable=False)
-                for name, shape in shapes.items()
-            }
-
-    def gather(self, name: str, slots: SlotIndices):
-        """Returns the rows of a table for each sequence: [B, ...], [B, m, ...] or [B, L, ...]."""
-        return tf.gather(self.variables[name], getattr(slots, pool_of(name)))
-
-
-def pool_of(name: str) -> str:
-    """Returns the pool that the rows of a tensor's table belong to."""
-    if name.endswith(_BOTTLENECK):
-        return "bottleneck"
-    if compatibility.is_pooler(name):
-        return "pooler"
-    return "output" if name in compatibility.HEAD else "task"
-
-
 def build(
     config: configs.BertConfig,
-    architecture: compatibility.Architecture,
     tables: Tables,
-    slots: SlotIndices,
+    task,
     input_ids,
     input_mask,
     segment_ids,
@@ -173,93 +148,41 @@ def build(
 ) -> Outputs:
     """Builds the encoder and heads for a batch that mixes tasks.
 
-    The backbone's variables are created in the default graph under BERT's names; later calls reuse
-    them.
+    Variables are created in the default graph under BERT's names, tables under those of a task's
+    variables; later calls reuse them.
 
     Args:
       config: `configs.BertConfig`.
-      architecture: `compatibility.Architecture` of the adapters.
       tables: `Tables`.
-      slots: `SlotIndices` of the batch, integer Tensors.
+      task: int32 Tensor [B], each example's task.
       input_ids, input_mask, segment_ids: int32 Tensors [B, S].
       with_token_logits: bool; compute token_logits, which needs the last layer at every position.
 
     Returns:
       `Outputs`.
     """
-    adapter = adapters.Adapter(
-        _adapter_function(architecture, tables, slots),
-        is_parallel=architecture.placement == "parallel",
-    )
-    parameters = _GatheredRows(tables, slots)
-    forward = modeling.ForwardPass(is_training=False, parameters=parameters)
-    with tf.variable_scope("bert", reuse=tf.AUTO_REUSE):
-        _, _, outputs = modeling.build_encoder(
+    parameters = TaskParameters(tables.rows, task)
+    with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
+        encoder = modeling.BertModel(
             config,
+            False,
             input_ids,
             input_mask,
             segment_ids,
-            forward,
-            adapter_fn=adapter,
-            first_position_only=not with_token_logits,
+            scope="bert",
+            adapter_fn=tables.adapter,
+            pooled_only=not with_token_logits,
+            parameters=parameters,
         )
-    return _heads(outputs[-1], tables, slots, with_token_logits)
-
-
-def _heads(output, tables: Tables, slots: SlotIndices, with_token_logits: bool) -> Outputs:
-    """Returns the `Outputs` of each sequence's pooler and head.
-
-    Args:
-      output: the last layer's, float [B, S, D], or [B, D] without token_logits.
-      tables, slots, with_token_logits: as for `build`.
-    """
-    first = output[:, 0] if with_token_logits else output
-    kernel, pooler_bias = (
-        tables.gather("bert/pooler/dense/" + name, slots) for name in ("kernel", "bias")
-    )
-    pooled = tf.tanh(tf.matmul(first[:, tf.newaxis], kernel)[:, 0] + pooler_bias)
-    weights, bias = (tables.gather(name, slots) for name in ("output_weights", "output_bias"))
-    logits = tf.matmul(weights, pooled[:, :, tf.newaxis])[:, :, 0] + bias
+        num_outputs = tables.values["output_bias"].shape[-1]
+        zeros = tf.zeros_initializer()
+        weights = parameters.get("output_weights", [num_outputs, config.hidden_size], zeros)
+        bias = parameters.get("output_bias", [num_outputs], zeros)
+    kernel = tf.linalg.matrix_transpose(weights)
+    logits = layers.affine(encoder.get_pooled_output(), kernel, bias)
     if not with_token_logits:
         return Outputs(logits)
-    token_logits = tf.matmul(output, weights, transpose_b=True)
-    return Outputs(logits, token_logits + bias[:, tf.newaxis])
-
-
-class _GatheredRows(modeling.Parameters):
-    """Parameters of the backbone as variables; task-specific ones are gathered from tables."""
-
-    def __init__(self, tables: Tables, slots: SlotIndices):
-        self._tables = tables
-        self._slots = slots
-
-    def get_for_rows(self, name, rows, initializer, *, collections=()):
-        """Returns a LayerNorm's weight for each row's task, in the shape of the rows."""
-        scope = tf.get_variable_scope().name
-        weights = self._tables.gather(f"{scope}/{name}", self._slots)  # [B, D]
-        shape = modeling.get_shape_list(rows)
-        repeats = tf.size(rows) // shape[-1] // tf.shape(weights)[0]
-        return tf.reshape(tf.repeat(weights, repeats, axis=0), shape)
-
-
-def _adapter_function(
-    architecture: compatibility.Architecture, tables: Tables, slots: SlotIndices
-) -> Callable:
-    """Returns `modeling.feedforward_adapter` with weights per example."""
-    act = modeling.get_activation(architecture.activation) or tf.identity
-    interact = adapters.INTERACTIONS[architecture.interaction]
-
-    def adapt(x, residual=None, **_):
-        scope = tf.get_variable_scope().name + "/adapters/"
-        weights1, biases1, weights2, biases2 = (
-            tables.gather(scope + name, slots)
-            for name in ("weights1", "biases1", "weights2", "biases2")
-        )
-        shape = modeling.get_shape_list(x)
-        rows = tf.reshape(x, [tf.shape(weights1)[0], -1, shape[-1]])
-        hidden = act(tf.matmul(rows, weights1, transpose_b=True) + biases1[:, tf.newaxis])
-        update = tf.reshape(tf.matmul(hidden, weights2) + biases2[:, tf.newaxis], shape)
-        adapted = x if residual is None else residual
-        return adapted, interact(adapted, update)
-
-    return adapt
+    output = encoder.get_sequence_output()
+    token_logits = layers.affine(modeling.reshape_to_matrix(output), kernel, bias)
+    shape = [*modeling.get_shape_list(output)[:2], num_outputs]
+    return Outputs(logits, tf.reshape(token_logits, shape))

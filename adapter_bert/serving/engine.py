@@ -4,23 +4,29 @@ import collections
 import ctypes
 import math
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving import onnx_encoder, onnx_runtime
-from adapter_bert.serving.compatibility import Architecture, is_task_specific
+from adapter_bert.serving import compatibility, onnx_encoder, onnx_runtime
 from adapter_bert.serving.onnx_encoder import TaskArrays
+
+
+class _Session(NamedTuple):
+    """A session of ONNX Runtime, and `onnx_encoder.adapter_arrays` for tasks without adapters."""
+
+    session: Any
+    no_adapters: onnx_encoder.Tensors
 
 
 class Engine:
     """Runs the encoder of one backbone. Every method may be called from any thread.
 
-    The first batch of an `Architecture` builds a session, which holds the backbone. Adapters of any
-    size, sites and kind of task share it; each `Architecture` has its own session.
+    The first batch of an architecture (`compatibility.architecture_of`) builds a session, which
+    holds the backbone. Adapters of any size, sites and kind of task share it.
 
     Args:
       config: `configs.BertConfig`.
@@ -59,9 +65,9 @@ class Engine:
         self._task_specific = {
             name: value.astype(self._dtype)
             for name, value in self._backbone.tensors.items()
-            if is_task_specific(name)
+            if compatibility.is_task_specific(name)
         }
-        self._sessions: Dict[Architecture, Any] = {}
+        self._sessions: Dict[configs.AdapterConfig, _Session] = {}
         self._lock = threading.Lock()  # Of changes to the sessions; batches never take it.
         self._has_changed = False  # Whether the BERT's files changed since they were loaded.
 
@@ -70,13 +76,11 @@ class Engine:
 
     def load(self, adapter: task_adapter.TaskAdapter) -> TaskArrays:
         """Returns the `TaskArrays` of a task adapter."""
-        return onnx_encoder.task_arrays(
-            self._config, self._task_specific, adapter.tensors, self._dtype
-        )
+        return onnx_encoder.task_arrays(self._config, self._task_specific, adapter, self._dtype)
 
     def run(
         self,
-        architecture: Architecture,
+        architecture: configs.AdapterConfig,
         rows: Sequence[Tuple[Sequence[int], Sequence[int]]],
         tasks: Sequence[TaskArrays],
         reads_tokens: bool,
@@ -84,7 +88,7 @@ class Engine:
         """Computes a batch.
 
         Args:
-          architecture: `Architecture` of the adapters.
+          architecture: that of all adapters.
           rows: B pairs of input_ids and segment_ids, without padding.
           tasks: each row's; the same task is the same object.
           reads_tokens: whether a row's task reads the output of each token.
@@ -96,12 +100,13 @@ class Engine:
         inputs = _pad([rows[index] for index in order])
         groups = _groups([tasks[index] for index in order])
         length = inputs["input_ids"].shape[1] if reads_tokens else 1
-        logits, token_logits = self.session(architecture).run(
+        session, no_adapters = self.session(architecture)
+        logits, token_logits = session.run(
             None,
             {
                 **inputs,
                 "num_positions": np.array([length], np.int64),
-                **onnx_encoder.feeds(groups),
+                **onnx_encoder.feeds(groups, no_adapters),
             },
         )
         in_order = np.argsort(order)
@@ -111,8 +116,8 @@ class Engine:
             token_logits.reshape(len(rows), length, num_outputs)[in_order],
         )
 
-    def session(self, architecture: Architecture) -> Any:
-        """Returns the session of an `Architecture`, built if necessary.
+    def session(self, architecture: configs.AdapterConfig) -> _Session:
+        """Returns the session of an architecture, built if necessary.
 
         Raises:
           UserError: the BERT's files have changed.
@@ -138,7 +143,9 @@ class Engine:
             )
         return backbone
 
-    def _build(self, architecture: Architecture, backbone: onnx_encoder.Tensors) -> Any:
+    def _build(
+        self, architecture: configs.AdapterConfig, backbone: onnx_encoder.Tensors
+    ) -> _Session:
         graph = onnx_encoder.Graph(self._dtype, keeps_constants_apart=True)
         batch = onnx_encoder.inputs(graph)
         outputs = onnx_encoder.encode(
@@ -146,7 +153,7 @@ class Engine:
             self._config,
             backbone,
             architecture,
-            onnx_encoder.input_parameters(graph, self._config),
+            onnx_encoder.input_parameters(graph, self._config, architecture),
             batch,
             graph.input("num_positions", [1], onnx_encoder.INT64),
             precision=self._precision,
@@ -160,20 +167,21 @@ class Engine:
                 "precision=float16: ONNX Runtime cannot use the GPU; check its driver and CUDA's"
                 " libraries."
             )
-        return session
+        no_adapters = onnx_encoder.adapter_arrays(self._config, architecture, {}, self._dtype)
+        return _Session(session, no_adapters)
 
-    def any_architecture(self) -> Architecture:
-        """Returns an `Architecture` that has a session already, or the default one."""
-        return next(iter(self._sessions), Architecture())
+    def any_architecture(self) -> configs.AdapterConfig:
+        """Returns an architecture that has a session already, or the default one."""
+        return next(iter(self._sessions), compatibility.DEFAULT)
 
-    def keep_only(self, architectures: Set[Architecture]) -> None:
-        """Frees the sessions of all other `Architecture`s."""
+    def keep_only(self, architectures: Set[configs.AdapterConfig]) -> None:
+        """Frees the sessions of all other architectures."""
         with self._lock:
             self._sessions = {a: s for a, s in self._sessions.items() if a in architectures}
 
     def renew(self) -> None:
         """In a forked process: forgets the parent's sessions, whose threads are not there."""
-        for session in self._sessions.values():
+        for session, _ in self._sessions.values():
             # Never freed: that would wait for those threads.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
         self._lock, self._sessions = threading.Lock(), {}

@@ -8,27 +8,28 @@ A batch of B rows consists of G groups of equal size, each of one task. Each gro
 a batched product, so a batch of one task (G = 1) needs plain matrix products only.
 
 Axes in shape comments: B batch, G groups, R positions of a group's rows, S positions, F positions
-of the last layer, D hidden size, V vectors, K adapters, 2 in each layer, m size of an adapter (1
-where a layer has none), L outputs.
+of the last layer, D hidden size, V vectors, K positions of adapters, 2 in each layer, m size of an
+adapter (1 where a position has none), L outputs.
 """
 
 import functools
 import math
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
 from adapter_bert.formats.onnx_backbone import IR_VERSION, OPSET
-from adapter_bert.serving.compatibility import HEAD, Architecture, table_name
+from adapter_bert.serving.compatibility import HEAD, architecture_of, table_name
 
 INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
 Tensors = Dict[str, np.ndarray]
 
 _MICROSOFT = "com.microsoft"  # ONNX Runtime's own operators.
-_EPSILON = 1e-12
+_EPSILON, _BATCH_NORM_EPSILON = 1e-12, 1e-6  # As in `ops.layers`.
 _MAX_SMALL_SIZE = 1024  # Smaller constants, such as shapes, are deduplicated.
 
 
@@ -36,63 +37,93 @@ class TaskArrays(NamedTuple):
     """A task's parameters in the layout of the graph, float arrays; m differs between adapters.
 
     Attributes:
-      vectors: [V, D]: gamma and beta of the embeddings' LayerNorm; for each adapter its second
-        biases, and gamma and beta of the LayerNorm after it; the pooler's bias.
-      hidden_biases: K of [1, m]; 0 where there is no adapter, as in down and up.
-      down, up: K of [D, m] and of [m, D].
+      vectors: [V, D]: gamma and beta of the embeddings' LayerNorm, and of that after each of the K
+        positions; the pooler's bias.
+      adapters: see `adapter_arrays`; None if the task has no adapters.
       pooler: [D, D].
       head, head_bias: [D, L] and [1, L].
     """
 
     vectors: np.ndarray
-    hidden_biases: List[np.ndarray]
-    down: List[np.ndarray]
-    up: List[np.ndarray]
+    adapters: Optional[Tensors]
     pooler: np.ndarray
     head: np.ndarray
     head_bias: np.ndarray
 
 
 def task_arrays(
-    config: configs.BertConfig, backbone: Tensors, tensors: Tensors, dtype: Any = np.float32
+    config: configs.BertConfig,
+    backbone: Tensors,
+    adapter: task_adapter.TaskAdapter,
+    dtype: Any = np.float32,
 ) -> TaskArrays:
-    """Returns the `TaskArrays` of a task adapter's tensors.
+    """Returns the `TaskArrays` of a task adapter.
 
     Args:
       config: `configs.BertConfig`.
       backbone: dict of the backbone's tensors, for those that the task did not train.
-      tensors: the task adapter's.
+      adapter: `task_adapter.TaskAdapter`.
       dtype: of the arrays. The backbone's tensors are shared, not copied, if they have this dtype.
     """
-    trained = {table_name(name): value for name, value in tensors.items()}
-    width, scopes = config.hidden_size, _scopes(config)
-
-    def of_adapters(name: str, *shape: int) -> List[np.ndarray]:
-        missing = np.zeros(shape)
-        values = (trained.get(f"{scope}/adapters/{name}", missing) for scope in scopes)
-        return [np.array(value, dtype, order="C") for value in values]
-
-    def of_layer_norm(scope: str) -> List[np.ndarray]:
-        names = [f"{scope}/LayerNorm/{name}" for name in ("gamma", "beta")]
-        return [trained.get(name, backbone[name]) for name in names]
-
-    def of_pooler(name: str) -> np.ndarray:
-        name = f"bert/pooler/dense/{name}"
-        return trained.get(name, backbone[name])
-
-    vectors = of_layer_norm("bert/embeddings")
-    for scope, (bias,) in zip(scopes, of_adapters("biases2", 1, width)):
-        vectors += [bias, *of_layer_norm(scope)]
-    weights, bias = (trained[name] for name in HEAD)
-    return TaskArrays(
-        np.stack([*vectors, of_pooler("bias")]).astype(dtype),
-        of_adapters("biases1", 1, 1),
-        of_adapters("weights1", width, 1),
-        of_adapters("weights2", 1, width),
-        of_pooler("kernel").astype(dtype, copy=False),
-        np.ascontiguousarray(weights.T, dtype),
-        bias[np.newaxis].astype(dtype),
+    settings = adapter.description.adapter
+    trained = {table_name(name): value for name, value in adapter.tensors.items()}
+    vectors = [
+        trained.get(name, backbone[name])
+        for scope in ("bert/embeddings", *_scopes(config))
+        for name in (f"{scope}/LayerNorm/gamma", f"{scope}/LayerNorm/beta")
+    ]
+    kernel, bias = (
+        trained.get(name, backbone[name])
+        for name in ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
     )
+    head, head_bias = (trained[name] for name in HEAD)
+    adapters = None
+    if settings:
+        adapters = adapter_arrays(config, architecture_of(settings), adapter.tensors, dtype)
+    return TaskArrays(
+        np.stack([*vectors, bias]).astype(dtype),
+        adapters,
+        kernel.astype(dtype, copy=False),
+        np.ascontiguousarray(head.T, dtype),
+        head_bias[np.newaxis].astype(dtype),
+    )
+
+
+def adapter_arrays(
+    config: configs.BertConfig,
+    architecture: configs.AdapterConfig,
+    tensors: Tensors,
+    dtype: Any = np.float32,
+) -> Tensors:
+    """Returns the adapters' variables of `AdapterConfig.variables` in the layout of the graph.
+
+    Args:
+      config: `configs.BertConfig`.
+      architecture: the adapters' architecture.
+      tensors: the task adapter's. Where they have no adapter, the arrays are 0, of size 1.
+      dtype: of the arrays.
+
+    Returns:
+      A dict: "adapter_vectors" [rows, D] has a row for each variable that `_is_vector`, at each of
+      the K positions; "<variable>_<position>" is any other, a matrix.
+    """
+    sizes = {"D": config.hidden_size, "m": 1, "1": 1}
+    vectors, arrays = [], {}
+    for index, scope in enumerate(_scopes(config)):
+        for name, variable in architecture.variables().items():
+            value = tensors.get(f"{scope}/adapters/{name}")
+            if value is None:
+                value = np.zeros([sizes[axis] for axis in variable.axes])
+            if _is_vector(variable):
+                vectors.append(np.broadcast_to(value, [1, config.hidden_size]))
+            else:
+                arrays[f"{name}_{index}"] = np.array(value, dtype, order="C", ndmin=2)
+    return {"adapter_vectors": np.concatenate(vectors).astype(dtype), **arrays}
+
+
+def _is_vector(variable: configs.AdapterVariable) -> bool:
+    """Returns whether a variable is a number for each unit of D, or one number."""
+    return set(variable.axes[:-1]) <= {"1"} and variable.axes[-1] in ("D", "1")
 
 
 def _scopes(config: configs.BertConfig) -> List[str]:
@@ -138,6 +169,10 @@ class Graph:
     def own_op(self, kind: str, *inputs: str, **attributes) -> str:
         """Adds an operator of ONNX Runtime's domain; returns its output."""
         return self.op(kind, *inputs, domain=_MICROSOFT, **attributes)
+
+    def split(self, tensor: str, count: int) -> List[str]:
+        """Returns the [G, 1, D] of [G, count, D]."""
+        return self.ops("Split", count, tensor, self.ints(*[1] * count), axis=1)
 
     def constant(self, value: np.ndarray) -> str:
         """Adds a constant; floats are cast to the graph's dtype."""
@@ -196,67 +231,87 @@ class Parameters(NamedTuple):
     Attributes:
       num_groups: int64 [1], G.
       vectors: V of [G, 1, D].
-      hidden_biases: K of [G, 1, m].
-      down, up: K of [G, D, m] and of [G, m, D]; None where no task has an adapter.
+      adapters: K dicts from the names of an adapter's variables to Tensors [G, rows, columns],
+        vectors [G, 1, D]; empty where no task has an adapter.
       pooler: [G, D, D], or [1, D, D] if shared.
       head, head_bias: [G, D, L] and [G, 1, L].
-      is_constant: whether there is one group and all of these are constants.
+      is_constant: whether there is one group and all of these are constants, without the axis G.
     """
 
     num_groups: str
     vectors: Sequence[str]
-    hidden_biases: Sequence[str]
-    down: Sequence[Optional[str]]
-    up: Sequence[Optional[str]]
+    adapters: Sequence[Dict[str, str]]
     pooler: str
     head: str
     head_bias: str
     is_constant: bool = False
 
 
-def _num_arrays(config: configs.BertConfig) -> Tuple[int, int]:
-    """Returns the numbers (V, K) of vectors and adapters."""
-    num_adapters = len(_scopes(config))
-    return 3 * num_adapters + 3, num_adapters
+def _adapters(
+    config: configs.BertConfig,
+    architecture: configs.AdapterConfig,
+    tensor: Callable[[str, List[Any]], Any],
+    split: Callable[[Any, int], Sequence[Any]],
+) -> List[Dict[str, Any]]:
+    """Returns `Parameters.adapters`.
+
+    Args:
+      config: `configs.BertConfig`.
+      architecture: the adapters' architecture.
+      tensor: function of a name in `adapter_arrays` and its shape that adds this Tensor.
+      split: function of a Tensor and the number of its rows that returns these.
+    """
+    variables, num_positions = architecture.variables(), len(_scopes(config))
+    num_vectors = num_positions * sum(map(_is_vector, variables.values()))
+    vectors = iter(split(tensor("adapter_vectors", [num_vectors, config.hidden_size]), num_vectors))
+    result: List[Dict[str, Any]] = [{} for _ in range(num_positions)]
+    for index, tensors in enumerate(result):
+        sizes = {"D": config.hidden_size, "m": f"m{index}", "1": 1}
+        for name, variable in variables.items():
+            if _is_vector(variable):
+                tensors[name] = next(vectors)
+            else:
+                shape = [1, *(sizes[axis] for axis in variable.axes)][-2:]  # As `adapter_arrays`.
+                tensors[name] = tensor(f"{name}_{index}", shape)
+    return result
 
 
-def input_parameters(graph: Graph, config: configs.BertConfig) -> Parameters:
+def input_parameters(
+    graph: Graph, config: configs.BertConfig, architecture: configs.AdapterConfig
+) -> Parameters:
     """Adds `Parameters` as inputs; `feeds` returns their values."""
-    num_vectors, num_adapters = _num_arrays(config)
-    width = config.hidden_size
+    width, num_vectors = config.hidden_size, 2 * len(_scopes(config)) + 3
     vectors = graph.input("vectors", ["G", num_vectors, width])
-    sizes = [f"m{index}" for index in range(num_adapters)]
     return Parameters(
         graph.op("Shape", vectors, start=0, end=1),
-        _split(graph, vectors, num_vectors),
-        [graph.input(f"hidden_biases_{i}", ["G", 1, size]) for i, size in enumerate(sizes)],
-        [graph.input(f"down_{i}", ["G", width, size]) for i, size in enumerate(sizes)],
-        [graph.input(f"up_{i}", ["G", size, width]) for i, size in enumerate(sizes)],
+        graph.split(vectors, num_vectors),
+        _adapters(
+            config,
+            architecture,
+            lambda name, shape: graph.input(name, ["G", *shape]),
+            graph.split,
+        ),
         graph.input("pooler", ["P", width, width]),
         graph.input("head", ["G", width, "L"]),
         graph.input("head_bias", ["G", 1, "L"]),
     )
 
 
-def _split(graph: Graph, vectors: str, count: int) -> List[str]:
-    """Returns the [G, 1, D] of [G, count, D]."""
-    return graph.ops("Split", count, vectors, graph.ints(*[1] * count), axis=1)
-
-
-def feeds(groups: Sequence[TaskArrays]) -> Dict[str, np.ndarray]:
+def feeds(groups: Sequence[TaskArrays], no_adapters: Tensors) -> Dict[str, np.ndarray]:
     """Returns the values of `input_parameters`; a single group's are not copied.
 
     Args:
       groups: each group's `TaskArrays`, of the same BERT.
+      no_adapters: `adapter_arrays` without adapters, for groups without them.
     """
     poolers = [each.pooler for each in groups]
     is_shared = all(pooler is poolers[0] for pooler in poolers)
     columns = {"pooler": poolers[:1] if is_shared else poolers}
     for name in ("vectors", "head", "head_bias"):
         columns[name] = [getattr(each, name) for each in groups]
-    for name in ("hidden_biases", "down", "up"):
-        for index, arrays in enumerate(zip(*(getattr(each, name) for each in groups))):
-            columns[f"{name}_{index}"] = list(arrays)
+    adapters = [each.adapters or no_adapters for each in groups]
+    for name in no_adapters:
+        columns[name] = [each[name] for each in adapters]
     return _stack(columns)
 
 
@@ -280,21 +335,26 @@ def _stack(columns: Dict[str, List[np.ndarray]]) -> Dict[str, np.ndarray]:
     return result
 
 
-def constant_parameters(graph: Graph, arrays: TaskArrays) -> Parameters:
-    """Adds a single task's arrays as constants."""
-
-    def constants(values: Iterable[np.ndarray]) -> List[str]:
-        return list(map(graph.constant, values))
-
-    def matrices(values: Iterable[np.ndarray]) -> List[Optional[str]]:
-        return [graph.constant(value) if up.any() else None for value, up in zip(values, arrays.up)]
-
+def constant_parameters(
+    graph: Graph,
+    config: configs.BertConfig,
+    architecture: configs.AdapterConfig,
+    arrays: TaskArrays,
+) -> Parameters:
+    """Adds a single task's arrays as constants, without adapters that are 0."""
+    adapters: List[Dict[str, Any]] = [{} for _ in _scopes(config)]
+    if arrays.adapters:
+        values = arrays.adapters
+        adapters = _adapters(config, architecture, lambda name, _: values[name], lambda v, _: v)
     return Parameters(
         graph.ints(1),
-        constants(arrays.vectors),
-        constants(arrays.hidden_biases),
-        matrices(arrays.down),
-        matrices(arrays.up),
+        list(map(graph.constant, arrays.vectors)),
+        [
+            {name: graph.constant(value) for name, value in each.items()}
+            if any(value.any() for value in each.values())
+            else {}
+            for each in adapters
+        ],
         graph.constant(arrays.pooler),
         graph.constant(arrays.head),
         graph.constant(arrays.head_bias[0]),
@@ -305,6 +365,7 @@ def constant_parameters(graph: Graph, arrays: TaskArrays) -> Parameters:
 def gathered_parameters(
     graph: Graph,
     config: configs.BertConfig,
+    architecture: configs.AdapterConfig,
     tasks: Sequence[TaskArrays],
     task_ids: str,
     num_groups: str,
@@ -314,24 +375,22 @@ def gathered_parameters(
     Args:
       graph: `Graph`.
       config: `configs.BertConfig`.
+      architecture: the adapters' architecture.
       tasks: list of at least two `TaskArrays`.
       task_ids: integer Tensor [B], indices of `tasks`; each row is a group.
       num_groups: int64 Tensor [1], B.
     """
-    inputs = feeds(tasks)
+    inputs = feeds(tasks, adapter_arrays(config, architecture, {}))
 
-    def gather(name: str) -> str:
+    def gather(name: str, shape: Any = None) -> str:
+        del shape
         return graph.op("Gather", graph.constant(inputs[name]), task_ids, axis=0)
 
-    num_vectors, num_adapters = _num_arrays(config)
-    adapters = range(num_adapters)
     is_shared = len(inputs["pooler"]) == 1
     return Parameters(
         num_groups,
-        _split(graph, gather("vectors"), num_vectors),
-        [gather(f"hidden_biases_{index}") for index in adapters],
-        [gather(f"down_{index}") for index in adapters],
-        [gather(f"up_{index}") for index in adapters],
+        graph.split(gather("vectors"), inputs["vectors"].shape[1]),
+        _adapters(config, architecture, gather, graph.split),
         graph.constant(inputs["pooler"]) if is_shared else gather("pooler"),
         gather("head"),
         gather("head_bias"),
@@ -362,7 +421,7 @@ def encode(
     graph: Graph,
     config: configs.BertConfig,
     backbone: Tensors,
-    architecture: Architecture,
+    architecture: configs.AdapterConfig,
     parameters: Parameters,
     batch: Inputs,
     num_positions: Optional[str],
@@ -376,7 +435,7 @@ def encode(
       graph: `Graph`, of float16 if that is the precision.
       config: `configs.BertConfig`.
       backbone: dict of its tensors, see `model_variables.encoder_shapes`.
-      architecture: `Architecture` of the adapters.
+      architecture: the adapters' architecture.
       parameters: `Parameters`.
       batch: `Inputs`.
       num_positions: int64 [1], F: the last layer is computed at the first F positions only. 1 if
@@ -413,7 +472,7 @@ class _Encoder:
         graph: Graph,
         config: configs.BertConfig,
         backbone: Tensors,
-        architecture: Architecture,
+        architecture: configs.AdapterConfig,
         parameters: Parameters,
         batch: Inputs,
         is_int8: bool,
@@ -421,6 +480,11 @@ class _Encoder:
     ):
         if callable(config.hidden_act):
             raise UserError("hidden_act must be the activation's name for ONNX, but is a function.")
+        if architecture.fn not in _FUNCTIONS:
+            raise UserError(
+                f"--adapter_fn={architecture.fn} cannot be computed by ONNX Runtime: export a"
+                " SavedModel, or add the function to serving/onnx_encoder.py."
+            )
         self._graph, self._config, self._backbone = graph, config, backbone
         self._architecture, self._parameters, self._batch = architecture, parameters, batch
         self._is_int8, self._broadcasts_layer_norm = is_int8, broadcasts_layer_norm
@@ -560,20 +624,44 @@ class _Encoder:
         return graph.op("Add", product, graph.constant(bias))
 
     def _add_and_norm(self, output: str, residual: str, index: int) -> str:
-        """Returns LayerNorm(adapter(output) + residual)."""
-        graph, parameters = self._graph, self._parameters
+        """Returns LayerNorm(adapter(output) + residual); see `ops.adapters.Adapter.adapt`."""
+        graph, architecture = self._graph, self._architecture
+        weights = dict(self._parameters.adapters[index])
         summed = graph.op("Add", output, residual)
-        down, up = parameters.down[index], parameters.up[index]
-        update = parameters.vectors[2 + 3 * index]
-        if down is not None and up is not None:
-            source = residual if self._architecture.placement == "parallel" else output
-            hidden = graph.op("MatMul", source, down)
-            hidden = graph.op("Add", hidden, parameters.hidden_biases[index])
-            hidden = _activate(graph, hidden, self._architecture.activation)
-            update = graph.op("Add", graph.op("MatMul", hidden, up), update)
-        if self._architecture.interaction == "multiply":
-            update = graph.op("Mul", output, update)
-        return self._layer_norm(graph.op("Add", summed, update), 3 + 3 * index)
+        if weights:
+            source = {
+                "sequential": lambda: output,
+                "parallel": lambda: residual,
+                "normalized": lambda: self._layer_norm(summed, 2 + 2 * index),
+            }[architecture.placement]()
+            change = _FUNCTIONS[architecture.fn](self, source, weights)
+            if weights:
+                raise NotImplementedError(f"onnx_encoder.py does not compute {', '.join(weights)}.")
+            update = {
+                "add": lambda: change,
+                "multiply": lambda: graph.op("Mul", output, change),
+            }[architecture.interaction]()
+            summed = graph.op("Add", summed, update)
+        return self._layer_norm(summed, 2 + 2 * index)
+
+    def _feedforward_adapter(self, rows: str, weights: Dict[str, str]) -> str:
+        """Returns f(rows), [G, R, D], as `modeling.feedforward_adapter`; takes its weights."""
+        graph, architecture = self._graph, self._architecture
+
+        def project(rows: str, name: str) -> str:
+            product = graph.op("MatMul", rows, weights.pop("weights" + name))
+            return graph.op("Add", product, weights.pop("biases" + name))
+
+        hidden = project(rows, "1")
+        hidden = _NORMALIZATIONS[architecture.normalization](graph, hidden, weights)
+        hidden = _activate(graph, hidden, architecture.activation)
+        for index in range(2, architecture.depth + 1):
+            hidden = project(hidden, f"_hidden{index}")
+            hidden = _activate(graph, hidden, architecture.activation)
+        change = project(hidden, "2")
+        if architecture.scaling == 1.0:
+            return change
+        return graph.op("Mul", change, graph.constant(np.array(architecture.scaling)))
 
     def _layer_norm(self, rows: str, index: int) -> str:
         graph, (gamma, beta) = self._graph, self._parameters.vectors[index : index + 2]
@@ -582,6 +670,35 @@ class _Encoder:
             return graph.op("LayerNormalization", rows, gamma, beta, **options)
         normalized = graph.op("LayerNormalization", rows, self._unit_scale, **options)
         return graph.op("Add", graph.op("Mul", normalized, gamma), beta)
+
+
+# The functions of `configs.FUNCTIONS`. Each returns f(rows), and takes all weights that it reads.
+_FUNCTIONS = {configs.FEEDFORWARD_ADAPTER: _Encoder._feedforward_adapter}
+
+
+def _layer_normalize(graph: Graph, rows: str, weights: Dict[str, str]) -> str:
+    """Normalizes each row of the bottleneck, [G, R, m], as `ops.layers.layer_norm`."""
+    gamma, beta = (weights.pop(f"LayerNorm/{name}") for name in ("gamma", "beta"))
+    size = graph.op("Shape", gamma, start=-1)
+    ones = graph.op("Expand", graph.constant(np.ones(1)), size)
+    normalized = graph.op("LayerNormalization", rows, ones, axis=-1, epsilon=_EPSILON)
+    return graph.op("Add", graph.op("Mul", normalized, gamma), beta)
+
+
+def _batch_normalize(graph: Graph, rows: str, weights: Dict[str, str]) -> str:
+    """Normalizes the bottleneck, [G, R, m], as `ops.layers.batch_norm` by moving statistics."""
+    names = "gamma", "beta", "moving_mean", "moving_variance"
+    gamma, beta, mean, variance = (weights.pop(f"BatchNorm/{name}") for name in names)
+    variance = graph.op("Add", variance, graph.constant(np.array(_BATCH_NORM_EPSILON)))
+    scale = graph.op("Div", gamma, graph.op("Sqrt", variance))
+    return graph.op("Add", graph.op("Mul", graph.op("Sub", rows, mean), scale), beta)
+
+
+_NORMALIZATIONS = {
+    "none": lambda graph, rows, weights: rows,
+    "layer": _layer_normalize,
+    "batch": _batch_normalize,
+}
 
 
 def _quantize(kernel: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

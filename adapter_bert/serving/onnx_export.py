@@ -74,7 +74,8 @@ def _build(
     adapters: List[task_adapter.TaskAdapter],
     precision: str,
 ) -> None:
-    arrays = [onnx_encoder.task_arrays(config, backbone, each.tensors) for each in adapters]
+    architecture = compatibility.common_architecture(adapters)
+    arrays = [onnx_encoder.task_arrays(config, backbone, each) for each in adapters]
     kinds = [task_kinds.get(adapter.description.kind) for adapter in adapters]
     given = onnx_encoder.inputs(graph, onnx_encoder.INT64)
     sizes = graph.op("Shape", given.input_ids)
@@ -84,18 +85,20 @@ def _build(
     batch = batch._replace(input_mask=graph.op("Gather", is_token, batch.input_mask))
     num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)
     if len(adapters) == 1:
-        parameters = onnx_encoder.constant_parameters(graph, arrays[0])
+        parameters = onnx_encoder.constant_parameters(graph, config, architecture, arrays[0])
     else:
         task_ids = graph.input("task_ids", ["B"], onnx_encoder.INT64)
         rows_only = graph.op("Gather", padding, graph.ints(0, 2))
         task_ids = _checked(graph, task_ids, rows_only)
-        parameters = onnx_encoder.gathered_parameters(graph, config, arrays, task_ids, num_rows)
+        parameters = onnx_encoder.gathered_parameters(
+            graph, config, architecture, arrays, task_ids, num_rows
+        )
     reads_tokens = any(kind.reads_tokens for kind in kinds)
     outputs = onnx_encoder.encode(
         graph,
         config,
         backbone,
-        compatibility.common_architecture(adapters),
+        architecture,
         parameters,
         batch,
         None if reads_tokens else graph.ints(1),

@@ -8,7 +8,7 @@ Axes in shape comments: B batch, S positions, L the largest number of labels of 
 """
 
 import posixpath
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -17,7 +17,7 @@ import modeling
 from adapter_bert.common import configs, devices, files, task_kinds
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.ops import xla
-from adapter_bert.serving import compatibility, encoder
+from adapter_bert.serving import encoder
 
 Adapters = Dict[str, task_adapter.TaskAdapter]
 
@@ -48,41 +48,13 @@ def write(
     Raises:
       UserError: the adapters cannot share a graph; the folder cannot be written.
     """
-    architecture = compatibility.common_architecture(adapters.values())
-    slots, values = _lay_out_tables(
-        config, encoder.backbone_rows(config, init_checkpoint), adapters
-    )
+    tables = encoder.make_tables(config, init_checkpoint, list(adapters.values()))
     with tf.Graph().as_default() as graph, xla.portable():
-        tables = encoder.Tables({name: value.shape for name, value in values.items()})
-        model = _Model(config, architecture, tables, _TaskConstants(adapters, slots))
+        model = _Model(config, tables, _TaskConstants(adapters))
         signatures, main_op = _signatures(model, encode), tf.tables_initializer()
         with tf.Session(graph=graph, config=devices.session_config()) as session:
-            _initialize(session, tables, values, init_checkpoint)
+            _initialize(session, tables.values, init_checkpoint)
             return _save(folder, session, signatures, main_op, adapters)
-
-
-def _lay_out_tables(
-    config: configs.BertConfig, backbone_values: Dict[str, np.ndarray], adapters: Adapters
-) -> Tuple[List[encoder.SlotIndices], Dict[str, np.ndarray]]:
-    """Returns (list of the tasks' `encoder.SlotIndices`, dict from tables to their values)."""
-    num_used, slots = dict(encoder.RESERVED_ROWS), []
-    for adapter in adapters.values():
-        rows = {}
-        for pool, count in encoder.rows_needed(adapter).items():
-            rows[pool] = list(range(num_used[pool], num_used[pool] + count))
-            num_used[pool] += count
-        slots.append(encoder.slots_of(rows))
-    values = {
-        name: np.zeros((num_used[encoder.pool_of(name)], *shape), np.float32)
-        for name, shape in compatibility.row_shapes(config).items()
-    }
-    for name in filter(compatibility.is_pooler, backbone_values):
-        values[name][0] = backbone_values[name]  # The reserved row.
-    for adapter, task_slots in zip(adapters.values(), slots):
-        tensors = {**backbone_values, **adapter.tensors}
-        for name, (indices, row_values) in encoder.table_rows(config, tensors, task_slots).items():
-            values[name][indices] = row_values
-    return slots, values
 
 
 class _TaskConstants:
@@ -90,10 +62,9 @@ class _TaskConstants:
 
     Args:
       adapters: dict from names to `task_adapter.TaskAdapter`.
-      slots: list of their `encoder.SlotIndices`.
     """
 
-    def __init__(self, adapters: Adapters, slots: List[encoder.SlotIndices]):
+    def __init__(self, adapters: Adapters):
         descriptions = [adapter.description for adapter in adapters.values()]
         self.names = list(adapters)
         self.kinds = [description.kind for description in descriptions]
@@ -103,10 +74,8 @@ class _TaskConstants:
             [*description.labels, *[""] * (max(1, *self.num_labels) - len(description.labels))]
             for description in descriptions
         ]
-        self.adapter_sizes = [len(task_slots.bottleneck) for task_slots in slots]
-        self.slots = encoder.batch_slots(slots, max(1, *self.adapter_sizes))
         keys = tf.lookup.KeyValueTensorInitializer(
-            self.names, list(range(len(slots))), tf.string, tf.int32
+            self.names, list(range(len(adapters))), tf.string, tf.int32
         )
         self._table = tf.lookup.StaticHashTable(keys, -1)
 
@@ -126,18 +95,11 @@ class _TaskConstants:
         with tf.control_dependencies([tf.Assert(tf.reduce_all(is_valid), message)]):
             return tf.identity(index)
 
-    def slots_of(self, index) -> encoder.SlotIndices:
-        """Returns the `SlotIndices` of task indices [B], as wide as the batch's largest adapter."""
-        adapter_size = tf.maximum(1, tf.reduce_max(tf.gather(self.adapter_sizes, index)))
-        slots = encoder.SlotIndices(*(tf.gather(rows, index) for rows in self.slots))
-        return slots._replace(bottleneck=slots.bottleneck[:, :adapter_size])
-
 
 class _Model(NamedTuple):
     """The parts of the model that all signatures share."""
 
     config: configs.BertConfig
-    architecture: compatibility.Architecture
     tables: encoder.Tables
     tasks: _TaskConstants
 
@@ -151,9 +113,8 @@ class _Model(NamedTuple):
         kinds = [task_kinds.get(name) for name in dict.fromkeys(tasks.kinds)]
         model_outputs = encoder.build(
             self.config,
-            self.architecture,
             self.tables,
-            tasks.slots_of(index),
+            index,
             *ids_mask_and_segments,
             with_token_logits=any(kind.reads_tokens for kind in kinds),
         )
@@ -239,16 +200,16 @@ def _checked(config: configs.BertConfig, input_ids, input_mask, segment_ids) -> 
         return list(map(tf.identity, (input_ids, input_mask, segment_ids)))
 
 
-def _initialize(
-    session, tables: encoder.Tables, values: Dict[str, np.ndarray], init_checkpoint: str
-) -> None:
-    """Initializes every variable of the graph."""
-    variables = tf.trainable_variables()
+def _initialize(session, values: Dict[str, np.ndarray], init_checkpoint: str) -> None:
+    """Initializes every variable of the graph: by its value, else from the checkpoint."""
+    variables = {modeling.variable_name(variable): variable for variable in tf.global_variables()}
+    trained = {name: variables.pop(name) for name in values}
+    backbone = list(variables.values())
     init_checkpoint = checkpoints.literal_prefix(init_checkpoint)
-    assignment, _ = modeling.get_assignment_map_from_checkpoint(variables, init_checkpoint)
+    assignment, _ = modeling.get_assignment_map_from_checkpoint(backbone, init_checkpoint)
     tf.train.init_from_checkpoint(init_checkpoint, assignment)
-    session.run(tf.variables_initializer(variables))
-    for name, variable in tables.variables.items():
+    session.run(tf.variables_initializer(backbone))
+    for name, variable in trained.items():
         session.run(variable.initializer, {variable.initial_value: values[name]})
 
 

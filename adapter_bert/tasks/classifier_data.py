@@ -22,9 +22,9 @@ from adapter_bert.tasks import (
     text_kind,
     text_windows,
 )
-from adapter_bert.training import feature_cache, finetuning, output_dir
+from adapter_bert.training import feature_cache, finetuning, output_dir, rows
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
-from adapter_bert.training.rows import TextRows
+from adapter_bert.training.rows import PackedRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
@@ -101,13 +101,13 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
         check_window_pooling(self, "window_pooling" in self.given_flags)
 
 
-class WindowRows(TextRows):
+class WindowRows(PackedRows):
     """Rows that are windows of texts; `windows` maps them to the texts."""
 
-    def __init__(self, arrays, pooling: str, *args):
+    def __init__(self, arrays, max_seq_length: int, pooling: str):
         columns = dict(arrays)
         self.windows = text_windows.Windows(np.flatnonzero(columns.pop("is_first")), pooling)
-        super().__init__(columns, *args)
+        super().__init__(columns, max_seq_length)
 
 
 def find_task(config: TaskConfig, trained_adapter, run_folder: Optional[str] = None):
@@ -185,7 +185,7 @@ def _custom_layout(config):
 
 
 def encode_examples(examples, labels, config, tokenizer):
-    """Returns the `TextRows` of examples, from the cache if they are in it.
+    """Returns the `PackedRows` of examples, from the cache if they are in it.
 
     Args:
       examples: list of `InputExample`.
@@ -200,21 +200,18 @@ def encode_examples(examples, labels, config, tokenizer):
             ["windows"] * in_windows,
             ((e.text_a, e.text_b, e.label) for e in examples),
         ),
-        [classifier_features, text_windows, tokenization],
+        [classifier_features, rows, text_windows, tokenization],
     )
 
     def make(add):
-        parts = examples, labels, config.max_seq_length, tokenizer, in_windows
-        add(classifier_features.text_arrays(*parts))
+        classifier_features.add_rows(
+            examples, labels, config.max_seq_length, tokenizer, add, in_windows
+        )
 
     arrays = feature_cache.load_or_build(config.feature_folder, key, make)
-    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    parts = cls_id, sep_id, config.max_seq_length
-    return (
-        WindowRows(arrays, config.window_pooling, *parts)
-        if in_windows
-        else TextRows(arrays, *parts)
-    )
+    if in_windows:
+        return WindowRows(arrays, config.max_seq_length, config.window_pooling)
+    return PackedRows(arrays, config.max_seq_length)
 
 
 def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
@@ -250,7 +247,7 @@ def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
 
 
 def data_of(
-    examples: Splits, rows: Dict[str, TextRows], weights: Optional[List[float]], config
+    examples: Splits, rows: Dict[str, PackedRows], weights: Optional[List[float]], config
 ) -> "finetuning.Data":
     """Returns what a run records about its data.
 

@@ -31,7 +31,7 @@ def of_texts(predictions: Iterable[Predictions], task: Task, rows: Any) -> Predi
     Args:
       predictions: of each row.
       task: `glue.Task`.
-      rows: `rows.TextRows`.
+      rows: `rows.PackedRows`.
     """
     windows = getattr(rows, "windows", None)
     if windows is None:
@@ -73,7 +73,7 @@ def score_fn(
     Args:
       task: `glue.Task`.
       split: name of the dev set.
-      rows: `rows.TextRows` with "label_ids".
+      rows: `rows.PackedRows` with "label_ids".
       batch_size: of the evaluation. "loss" is the mean over batches, as in BERT's script.
     """
     suffix = split[len("dev_") :]

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import types
 import zipfile
-from typing import Any, Iterable, Iterator, List, Optional
+from typing import Any, Iterable, Iterator, List, Optional, Sequence
 
 import numpy as np
 
@@ -60,10 +60,10 @@ class InputFeatures:
     input_type_ids: List[int]
 
 
-class TextFile:
-    """The examples in a file: a line is a text, or a pair as in "text ||| text".
+class TextFile(Sequence[InputExample]):
+    """The list of the examples in a file: a line is a text, or a pair as in "text ||| text".
 
-    The constructor reads and checks the file once; each iteration reads it again.
+    The constructor reads and checks the file once; each access reads it again.
 
     Args:
       path: of a UTF-8 file.
@@ -92,6 +92,9 @@ class TextFile:
     def __len__(self):
         return self._length
 
+    def __getitem__(self, index):
+        return list(self)[index]
+
     def __iter__(self) -> Iterator[InputExample]:
         where = f"--input_file={self._path}"
         with files.convert_read_errors(where), files.open_file(self._path, "rb") as reader:
@@ -112,9 +115,9 @@ class TextFile:
         return InputExample(index, *(pair.groups() if pair else (text, None)))
 
 
-def read_examples(input_file: str) -> List[InputExample]:
-    """Returns the examples in a file."""
-    return list(TextFile(input_file))
+def read_examples(input_file: str) -> TextFile:
+    """Returns the `InputExample`s in a file; see `TextFile`."""
+    return TextFile(input_file)
 
 
 def convert_examples_to_features(
@@ -134,16 +137,15 @@ def convert_examples_to_features(
 
 
 def _features_of(example, seq_length, tokenizer):
-    tokens_a, tokens_b = classifier_features.truncated_tokens(example, seq_length, tokenizer)
-    first, second = ["[CLS]", *tokens_a, "[SEP]"], [*tokens_b, "[SEP]"] if tokens_b else []
-    tokens = first + second
+    pair = classifier_features.truncated_tokens(example, seq_length, tokenizer)
+    tokens, segment_ids = classifier_features.join_pair(*pair)
     padding = [0] * (seq_length - len(tokens))
     return InputFeatures(
         unique_id=example.unique_id,
         tokens=tokens,
         input_ids=list(tokenizer.convert_tokens_to_ids(tokens)) + padding,
         input_mask=[1] * len(tokens) + padding,
-        input_type_ids=[0] * len(first) + [1] * len(second) + padding,
+        input_type_ids=segment_ids + padding,
     )
 
 

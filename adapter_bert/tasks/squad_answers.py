@@ -111,47 +111,45 @@ def write_predictions(
     version_2_with_negative: bool = False,
     null_score_diff_threshold: float = 0.0,
     verbose_logging: bool = False,
+    answers: Optional[Dict[str, Answer]] = None,
 ) -> None:
-    """Writes the answers as JSON: predictions, n-best lists and, for SQuAD 2.0, null odds."""
-    settings = AnswerSettings(
-        n_best_size,
-        max_answer_length,
-        do_lower_case,
-        version_2_with_negative,
-        null_score_diff_threshold,
-        verbose_logging,
-    )
-    results = {result.unique_id: result for result in all_results}
-    by_example = collections.defaultdict(list)
-    for feature in all_features:
-        by_example[feature.example_index].append((feature, results[feature.unique_id]))
-    answers = {
-        example.qas_id: choose_answer(example.doc_tokens, by_example[index], settings)
-        for index, example in enumerate(all_examples)
+    """Writes the answers as JSON: predictions, n-best lists and, for SQuAD 2.0, null odds.
+
+    Args:
+      all_examples: list of `squad_data.SquadExample`.
+      all_features: their `squad_features.InputFeatures`.
+      all_results: list of `RawResult`, one for each of all_features.
+      n_best_size, max_answer_length, do_lower_case, version_2_with_negative,
+        null_score_diff_threshold, verbose_logging: see `AnswerSettings`.
+      output_prediction_file, output_nbest_file, output_null_log_odds_file: paths.
+      answers: dict from ids to answers, if they are chosen already, as in run_squad.py, which
+        chooses them while predictions come; the examples, features and results are not read then.
+    """
+    if answers is None:
+        settings = AnswerSettings(
+            n_best_size,
+            max_answer_length,
+            do_lower_case,
+            version_2_with_negative,
+            null_score_diff_threshold,
+            verbose_logging,
+        )
+        results = {result.unique_id: result for result in all_results}
+        windows = collections.defaultdict(list)
+        for feature in all_features:
+            windows[feature.example_index].append((feature, results[feature.unique_id]))
+        answers = {
+            example.qas_id: choose_answer(example.doc_tokens, windows[index], settings)
+            for index, example in enumerate(all_examples)
+        }
+    contents: Dict[Any, Any] = {
+        output_prediction_file: {key: answer.text for key, answer in answers.items()},
+        output_nbest_file: {key: answer.nbest for key, answer in answers.items()},
     }
-    write_answers(
-        answers,
-        output_prediction_file,
-        output_nbest_file,
-        output_null_log_odds_file if version_2_with_negative else None,
-    )
-
-
-def write_answers(
-    answers: Dict[str, Answer],
-    prediction_file: str,
-    nbest_file: str,
-    null_odds_file: Optional[str] = None,
-) -> None:
-    """Writes a dict from ids to `Answer`s as JSON, and the null odds if they have a file."""
-    parts = [
-        (prediction_file, {key: answer.text for key, answer in answers.items()}),
-        (nbest_file, {key: answer.nbest for key, answer in answers.items()}),
-    ]
-    if null_odds_file:
+    if version_2_with_negative:
         odds = {key: answer.null_odds for key, answer in answers.items()}
-        parts.append((null_odds_file, odds))
-    for path, content in parts:
+        contents[output_null_log_odds_file] = odds
+    for path, content in contents.items():
         files.write_atomically(path, json.dumps(content, indent=4) + "\n")
 
 

@@ -10,7 +10,7 @@ import functools
 import json
 import re
 import unicodedata
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import ijson
 from absl import logging
@@ -54,19 +54,14 @@ class SquadExample:
 
 
 def read_squad_examples(
-    input_file: str, is_training: bool, *, version_2_with_negative: bool = False
-) -> List[SquadExample]:
-    """Returns a list of `SquadExample`; see `squad_examples`."""
-    return list(squad_examples(input_file, is_training, version_2_with_negative))
-
-
-def squad_examples(
     input_file: str,
     is_training: bool,
+    *,
     version_2_with_negative: bool = False,
     report: Optional[Callable[[str], None]] = None,
-) -> Iterator[SquadExample]:
-    """Yields the `SquadExample`s of a file, holding one article in memory at a time.
+    lazily: bool = False,
+) -> Iterable[SquadExample]:
+    """Returns the `SquadExample`s of a file.
 
     Args:
       input_file: path of SQuAD's JSON.
@@ -75,11 +70,18 @@ def squad_examples(
       version_2_with_negative: bool; questions may have no answer.
       report: function that gets a text about the number of skipped questions, called at the end if
         there are any. By default the text is logged.
+      lazily: bool; returns an iterator, which holds one article in memory at a time, and raises the
+        errors; otherwise a list.
 
     Raises:
       UserError: the file is missing, is not SQuAD's JSON, has no questions or has an id twice; or,
         in training, a question does not have exactly one answer, or all questions are skipped.
     """
+    examples = _examples(input_file, is_training, version_2_with_negative, report)
+    return examples if lazily else list(examples)
+
+
+def _examples(input_file, is_training, version_2_with_negative, report):
     number, left_out = 0, []
     for context, questions in _paragraphs(input_file):
         starts, doc_tokens = words_of(context)
@@ -133,7 +135,7 @@ def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict
       version_2_with_negative: bool; questions may have no answer.
 
     Raises:
-      UserError: as in `squad_examples`; or a question has no answers to score by.
+      UserError: as in `read_squad_examples`; or a question has no answers to score by.
     """
     texts = {}
     for _, questions in _paragraphs(input_file):

@@ -346,7 +346,22 @@ def convert_examples_to_features(
     is_training: bool,
     output_fn: Callable[[InputFeatures], Any],
 ) -> None:
-    """Calls output_fn with the `InputFeatures` of each window of each example, in order."""
+    """Calls output_fn with the `InputFeatures` of each window of each example, in order.
+
+    The next example is read after output_fn has had all windows of the last. run_squad.py decodes
+    predictions from these features; the model reads the same windows as arrays of `add_rows`, which
+    hold a paragraph once for all its windows.
+
+    Args:
+      examples: iterable of `squad_data.SquadExample`.
+      tokenizer: `tokenization.FullTokenizer`.
+      max_seq_length, doc_stride, max_query_length: see `Limits`.
+      is_training: bool; whether to locate the answers.
+      output_fn: function of `InputFeatures`.
+
+    Raises:
+      UserError: the limits are too small; see `check_limits`.
+    """
     limits = Limits(max_seq_length, doc_stride, max_query_length)
     unique_id = FIRST_UNIQUE_ID
     for index, question in enumerate(tokenize_questions(examples, tokenizer, limits, is_training)):

@@ -1,6 +1,7 @@
 """The SQuAD task: settings, encoded windows, and answers from predictions."""
 
 import dataclasses
+import itertools
 import posixpath
 from typing import Any, Dict, Optional
 
@@ -149,7 +150,9 @@ def windows(config, tokenizer, is_training):
             text = left_out.encode("utf-8", "backslashreplace")
             add({"left_out": np.frombuffer(text, np.uint8)})
 
-        examples = squad_data.squad_examples(path, is_training, version_2, note)
+        examples = squad_data.read_squad_examples(
+            path, is_training, version_2_with_negative=version_2, report=note, lazily=True
+        )
         questions = squad_features.tokenize_questions(
             examples, tokenizer, config.limits, is_training
         )
@@ -228,23 +231,32 @@ class Evaluator:
             )
 
     def _answers(self, predictions):
-        examples = squad_data.squad_examples(self._path, False)
-        questions = squad_features.tokenize_questions(
-            examples, self._tokenizer, self._limits, False
+        answers, windows = {}, []
+
+        def examples():
+            for example in squad_data.read_squad_examples(self._path, False, lazily=True):
+                yield example
+                # By now, `read` has had all windows of this example.
+                answers[example.qas_id] = squad_answers.choose_answer(
+                    example.doc_tokens, windows, self._settings
+                )
+                windows.clear()
+
+        def read(feature):
+            # If the file has changed, there may be more windows than predictions.
+            for prediction in itertools.islice(predictions, 1):
+                windows.append((feature, squad_answers.raw_result(feature, prediction)))
+
+        limits = self._limits
+        squad_features.convert_examples_to_features(
+            examples(),
+            self._tokenizer,
+            limits.max_seq_length,
+            limits.doc_stride,
+            limits.max_query_length,
+            is_training=False,
+            output_fn=read,
         )
-        answers = {}
-        for question in questions:
-            features = squad_features.window_features(
-                question, 0, 0, self._tokenizer, self._limits.max_seq_length
-            )
-            windows = [
-                (feature, squad_answers.raw_result(feature, prediction))
-                for feature, prediction in zip(features, predictions)
-            ]
-            example = question.example
-            answers[example.qas_id] = squad_answers.choose_answer(
-                example.doc_tokens, windows, self._settings
-            )
         return answers
 
     def scores(self, answers):
@@ -262,10 +274,19 @@ class Evaluator:
         """Writes the files of BERT's script, and returns their paths."""
         names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
         paths = [posixpath.join(folder, name) for name in names]
-        if not self._settings.version_2_with_negative:
-            files.remove_if_exists(paths.pop())  # Of an earlier prediction.
-        squad_answers.write_answers(answers, *paths)
-        return paths
+        settings = self._settings
+        if not settings.version_2_with_negative:
+            files.remove_if_exists(paths[-1])  # Of an earlier prediction.
+        squad_answers.write_predictions(
+            *((), (), ()),  # `answers` stands for the examples, features and results.
+            settings.n_best_size,
+            settings.max_answer_length,
+            settings.do_lower_case,
+            *paths,
+            version_2_with_negative=settings.version_2_with_negative,
+            answers=answers,
+        )
+        return paths if settings.version_2_with_negative else paths[:-1]
 
 
 def summary(result):

@@ -100,7 +100,7 @@ def labels_of(rows) -> np.ndarray:
     """Returns the labels of texts, from those of their rows or windows.
 
     Args:
-      rows: `rows.TextRows` with "label_ids", and optionally `windows`.
+      rows: `rows.PackedRows` with "label_ids", and optionally `windows`.
     """
     windows: Optional[Windows] = getattr(rows, "windows", None)
     labels = rows["label_ids"]

@@ -235,7 +235,7 @@ class Estimator:
         if self.model.use_tpu:
             input_fn = input_pipeline.input_fn_for_tpu(rows, last_step=last_step)
         else:
-            input_fn = input_pipeline.input_fn_of(rows, True, True, fixed_length=False)
+            input_fn = input_pipeline.input_fn_builder(rows, None, True, True)
         try:
             save_hook = hooks.SaveHook(self.run.output_dir, self.run.save_checkpoints_steps)
             save_hooks = [save_hook] if self.run.distribution.workers.is_chief else []
@@ -332,14 +332,15 @@ class Estimator:
         """
         return self._predict_in_batch_order(rows, self.run.eval_batch_size, checkpoint)
 
-    def stream_batches(self, batches, checkpoint=None):
+    def stream_batches(self, batches, input_fn_builder, checkpoint=None):
         """Yields each row's predictions from a stream of batches, in their order.
 
         Not for TPUs, whose batches have a fixed shape.
 
         Args:
-          batches: iterable of dicts of int32 arrays [B, S]: input_ids, input_mask, segment_ids. A
-            thread reads it a few batches ahead; its exceptions are raised here.
+          batches: iterable of batches. A thread reads it a few batches ahead; its exceptions are
+            raised here.
+          input_fn_builder: function of a function that returns the batches → the input_fn.
           checkpoint: as in `predict`.
         """
         failures = []
@@ -351,9 +352,7 @@ class Estimator:
                 failures.append(error)
 
         with self._explain_errors():
-            yield from self._estimator.predict(
-                input_pipeline.input_fn_of_batches(read), checkpoint_path=checkpoint
-            )
+            yield from self._estimator.predict(input_fn_builder(read), checkpoint_path=checkpoint)
         if failures:
             raise failures[0]
 
@@ -383,7 +382,7 @@ class Estimator:
             padded = input_pipeline.pad_to_multiple(order, batch_size)
             return input_pipeline.input_fn_for_tpu(rows, order=padded), order
         order = input_pipeline.longest_first(rows.lengths)
-        input_fn = input_pipeline.input_fn_of(rows, False, False, fixed_length=False, order=order)
+        input_fn = input_pipeline.input_fn_builder(rows, None, False, False, order=order)
         return lambda params: input_fn({**params, "batch_size": batch_size}), order
 
     def _predictor(self, batch_size):

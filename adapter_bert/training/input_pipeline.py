@@ -1,4 +1,4 @@
-"""Converts features to batches, and to and from TFRecord files.
+"""Converts features to batches.
 
 Batches are planned first, then gathered. `epoch_order`, `training_batches` and
 `training_batches_by_length` are pure functions of (seed, epoch, step), so a run that resumes in the
@@ -6,22 +6,20 @@ middle reads exactly the batches of an uninterrupted run. tf.data only transport
 
 On CPU and GPU, where shapes may vary, rows of similar length share a batch, which is truncated to
 the next length in `BUCKETS`.
+
+TensorFlow is imported by the functions, as run_classifier.py imports one of them before its flags
+are parsed.
 """
 
 import bisect
-import collections
 import itertools
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_bert.training.rows import Arrays, Rows, as_rows
-
-_TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
-_INT_FEATURES = (*_TOKEN_FEATURES, "label_ids", "is_real_example")
+from adapter_bert.training.rows import Features, as_rows
 
 # The lengths that batches are truncated to. Each padding token costs compute in every step; each
 # length costs one compilation of kernels per process. Steps of 1/16 to 1/3 of the length keep both
@@ -159,22 +157,25 @@ def bucket_of(length: int, max_length: int) -> int:
     return min([max_length, *BUCKETS[index : index + 1]])
 
 
-def input_fn_of(
-    arrays: Union[Rows, Arrays],
+def input_fn_builder(
+    features: Features,
+    seq_length: Optional[int],
     is_training: bool,
     drop_remainder: bool,
-    fixed_length: bool = True,
+    *,
     order: Optional[np.ndarray] = None,
 ) -> Callable:
-    """Returns an Estimator's input_fn over rows.
+    """Returns an Estimator's input_fn over rows; BERT's function of this name.
+
+    Its dataset calls Python, which the host of a remote TPU cannot; see `input_fn_for_tpu`.
 
     Args:
-      arrays: `rows.TextRows` or another class of that module, or a dict as in `rows.PaddedRows`.
+      features: list of `classifier_features.InputFeatures`, or rows or arrays; see `rows.as_rows`.
+      seq_length: S, the length of all batches, as TPUs need. None: training batches have rows of
+        similar length, and every batch is truncated to its bucket.
       is_training: bool; if true, rows are shuffled and repeat endlessly; otherwise they come once
         and in order.
       drop_remainder: bool; whether to drop a smaller last batch, for fixed shapes.
-      fixed_length: bool; whether all batches have the full length, as TPUs need. If false, training
-        batches have rows of similar length, and every batch is truncated to its bucket.
       order: int [rows], not for training: indices of the rows to read, by default all in order; -1
         is a padding row.
 
@@ -183,10 +184,18 @@ def input_fn_of(
       config.tf_random_seed; training starts after the step of the last checkpoint in
       config.model_dir. With several replicas, params["batch_size"] is per replica; the batches of
       all replicas that read from this input_fn come one after the other.
+
+    Raises:
+      ValueError: the features have another length than seq_length, or there are none.
     """
-    rows = as_rows(arrays)
+    rows = as_rows(features)
+    fixed_length = seq_length is not None
+    if fixed_length and seq_length != rows.max_seq_length:
+        raise ValueError(f"seq_length={seq_length}: the features have {rows.max_seq_length}.")
 
     def input_fn(params, config=None, input_context=None):
+        import tensorflow.compat.v1 as tf
+
         num_replicas, replicas = _replicas(params.get("context"), input_context)
         batch_size = params["batch_size"]
 
@@ -211,7 +220,7 @@ def input_fn_of(
             columns = values.shape[1:] if fixed_length else (None,) * (values.ndim - 1)
             types[name], shapes[name] = tf.as_dtype(values.dtype), (num_rows, *columns)
         dataset = tf.data.Dataset.from_generator(gather, types, shapes)
-        return _disable_autotune(dataset.prefetch(2))
+        return disable_autotune(dataset.prefetch(2))
 
     return input_fn
 
@@ -228,50 +237,31 @@ def _training_plan(rows, fixed_length, batch_size, config, num_replicas, replica
     return shares(batches, num_replicas, replicas)
 
 
-def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
-    """Returns an Estimator's input_fn over a stream of batches, for prediction.
-
-    Args:
-      read: function that returns an iterable of dicts of int32 arrays [B, S]: input_ids, input_mask
-        and segment_ids.
-
-    Returns:
-      input_fn(params) → Dataset of these dicts.
-    """
-    types = dict.fromkeys(_TOKEN_FEATURES, tf.int32)
-    shapes = dict.fromkeys(_TOKEN_FEATURES, (None, None))
-
-    def input_fn(params):
-        del params  # Its batch_size does not apply.
-        dataset = tf.data.Dataset.from_generator(read, types, shapes)
-        return _disable_autotune(dataset.prefetch(2))
-
-    return input_fn
-
-
 def input_fn_for_tpu(
-    arrays: Union[Rows, Arrays], order: Optional[np.ndarray] = None, last_step: Optional[int] = None
+    features: Features, order: Optional[np.ndarray] = None, last_step: Optional[int] = None
 ) -> Callable:
     """Returns an Estimator's input_fn over rows for a TPU, also one with a remote host.
 
     All shapes are fixed. Rows and plan are constants in the graph, as another machine cannot call
-    a Python function, such as the generator in `input_fn_of`.
+    a Python function, such as the generator in `input_fn_builder`.
 
     Args:
-      arrays: as in `input_fn_of`.
+      features: as in `input_fn_builder`.
       order: int [rows], indices of the rows to read once; -1 is a padding row. Rows that do not
         fill a batch are dropped.
       last_step: the last step of a training, given instead of an order.
 
     Returns:
-      input_fn(params, config) → Dataset, as in `input_fn_of`.
+      input_fn(params, config) → Dataset, as in `input_fn_builder`.
 
     Raises:
       UserError: by the input_fn, if the rows do not fit into a graph.
     """
-    rows = as_rows(arrays)
+    rows = as_rows(features)
 
     def input_fn(params, config):
+        import tensorflow.compat.v1 as tf
+
         batch_size, indices, num_hosts = params["batch_size"], order, 1
         if last_step is not None:
             num_replicas, replicas = _replicas(params.get("context"), None)
@@ -294,71 +284,21 @@ def input_fn_for_tpu(
             # A lost session is rebuilt from a later checkpoint, but on this graph.
             done_steps = tf.train.get_or_create_global_step().read_value() - start_step
             dataset = dataset.skip(len(replicas) * done_steps)
-        return _disable_autotune(dataset.map(rows.in_graph()).prefetch(2))
+        return disable_autotune(dataset.map(rows.in_graph()).prefetch(2))
 
     return input_fn
 
 
-def _disable_autotune(dataset):
+def disable_autotune(dataset):
     """Returns the dataset without tf.data's autotuning, which has nothing to tune here.
 
     Its thread sleeps up to a minute, and closing a session waits for it.
     """
+    import tensorflow.compat.v1 as tf
+
     options = tf.data.Options()
     if tf.__version__.startswith("1."):
         options.experimental_optimization.autotune = False
     else:
         options.autotune.enabled = False
     return dataset.with_options(options)
-
-
-def write_tfrecord(arrays: Arrays, output_file: str) -> None:
-    """Writes rows as tf.train.Examples with int64 features, in the format of BERT's scripts.
-
-    Args:
-      arrays: dict of integer NumPy arrays [rows] or [rows, length].
-      output_file: path.
-    """
-    with tf.python_io.TFRecordWriter(output_file) as writer:
-        for row in range(len(arrays["input_ids"])):
-            feature = collections.OrderedDict(
-                (name, tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(rows[row]))))
-                for name, rows in arrays.items()
-            )
-            example = tf.train.Example(features=tf.train.Features(feature=feature))
-            writer.write(example.SerializeToString())
-
-
-def read_tfrecord(input_file: str, seq_length: int) -> Arrays:
-    """Returns the rows of a file written by `write_tfrecord` or by BERT's run_classifier.py.
-
-    Returns:
-      dict of int32 arrays: input_ids, input_mask and segment_ids [rows, seq_length], label_ids and
-      is_real_example [rows].
-
-    Raises:
-      UserError: the file is missing, is not a TFRecord file of such features, or has no rows.
-    """
-    lengths = dict.fromkeys(_TOKEN_FEATURES, [seq_length])
-    with tf.Graph().as_default(), tf.Session() as session:
-        dataset = _disable_autotune(tf.data.TFRecordDataset(input_file).batch(1024))
-        batch = tf.parse_example(
-            tf.data.make_one_shot_iterator(dataset).get_next(),
-            {name: tf.FixedLenFeature(lengths.get(name, []), tf.int64) for name in _INT_FEATURES},
-        )
-        batches = []
-        while True:
-            try:
-                batches.append(session.run(batch))
-            except tf.errors.OutOfRangeError:
-                break
-            except tf.errors.OpError as error:
-                raise UserError(
-                    f"{input_file}: cannot be read as a TFRecord file of BERT's features with"
-                    f" length {seq_length} ({type(error).__name__})."
-                ) from error
-    if not batches:
-        raise UserError(f"{input_file}: has no rows.")
-    return {
-        name: np.concatenate([b[name] for b in batches]).astype(np.int32) for name in _INT_FEATURES
-    }

@@ -1,12 +1,13 @@
 """Rows of token ids, accessed by index and padded only on access.
 
 All classes have `len(rows)`, `rows.lengths` (int [N], tokens), `rows.take(indices, length)`,
-`rows.in_graph()`, and `rows.nbytes`, the bytes that `in_graph` adds to a graph. `TextRows` and
-`PaddedRows` also have `rows[name]`, a whole column. S is max_seq_length.
+`rows.in_graph()`, and `rows.nbytes`, the bytes that `in_graph` adds to a graph. All but
+`ProductRows` also have `rows[name]`, a whole column. S is max_seq_length.
 """
 
+import array
 import types
-from typing import Callable, Dict, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Union
 
 import numpy as np
 
@@ -88,6 +89,97 @@ class TextRows:
         }
 
 
+# The arrays per token of `PackedRows`.
+_PER_TOKEN = (("input_ids", np.int32), ("input_mask", np.uint8), ("segment_ids", np.uint8))
+
+
+def pack(features: Sequence[Any]) -> Arrays:
+    """Returns the arrays of `PackedRows` from features; those of lists can be concatenated.
+
+    A row ends after the last 1 of its input_mask.
+
+    Args:
+      features: list of `classifier_features.InputFeatures`, or of objects with its attributes.
+    """
+    lengths, ids, mask, segments = [], array.array("i"), bytearray(), bytearray()
+    for each in features:
+        length = _length_of(each.input_mask)
+        lengths.append(length)
+        ids.fromlist(each.input_ids[:length])
+        mask += bytes(each.input_mask[:length])
+        segments += bytes(each.segment_ids[:length])
+    return {
+        "length": np.array(lengths),
+        **{name: np.array(v, t) for (name, t), v in zip(_PER_TOKEN, (ids, mask, segments))},
+        "label_ids": column([each.label_id for each in features]),
+        "is_real_example": column([each.is_real_example for each in features]),
+    }
+
+
+def _length_of(mask):
+    """Returns the number of items until the last 1 of a list."""
+    return len(mask) - mask[::-1].index(1) if 1 in mask else 0
+
+
+def column(values: Any) -> np.ndarray:
+    """Returns a list of values as int32, or as float32 if they are no integers."""
+    values = np.asarray(values)
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+
+
+class PackedRows:
+    """Rows whose features are stored one after the other, without padding.
+
+    Args:
+      arrays: dict of "length", int [N], the tokens of each row; "input_ids", "input_mask" and
+        "segment_ids", int [T], those of all rows; and columns [N, ...].
+      max_seq_length: S.
+    """
+
+    def __init__(self, arrays: Arrays, max_seq_length: int):
+        self._columns = dict(arrays)
+        self.lengths = self._columns.pop("length")
+        self._ends = np.cumsum(self.lengths)
+        self._tokens = {name: self._columns.pop(name) for name, _ in _PER_TOKEN}
+        if not self.lengths.any():  # `take` needs a valid index.
+            self._tokens = {name: np.zeros(1, dtype) for name, dtype in _PER_TOKEN}
+        self.max_seq_length = max_seq_length
+        self.nbytes = (
+            self.lengths.nbytes + self._ends.nbytes + _nbytes(self._tokens) + _nbytes(self._columns)
+        )
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._columns[name]
+
+    def take(self, indices, length: Optional[int] = None) -> Arrays:
+        """Returns the arrays of the selected rows; see `TextRows`."""
+        return self._take(np.asarray(indices), length or self.max_seq_length, _NUMPY)
+
+    def in_graph(self) -> Callable:
+        """Returns `take` for Tensors; see `TextRows`."""
+        return lambda indices: self._take(indices, self.max_seq_length, _tensorflow())
+
+    def _take(self, indices, length, ops):
+        lengths, ends = (
+            ops.cast(_take_rows(values, indices, ops), np.int32)[:, None]
+            for values in (self.lengths, self._ends)
+        )
+        positions = ops.constant(np.arange(length, dtype=np.int32))
+        is_token = positions < lengths
+        sources = ops.where(is_token, ends - lengths + positions, 0)
+        return {
+            **{
+                name: ops.cast(ops.take(ops.constant(values), sources), np.int32)
+                * ops.cast(is_token, np.int32)
+                for name, values in self._tokens.items()
+            },
+            **{name: _take_rows(values, indices, ops) for name, values in self._columns.items()},
+        }
+
+
 class PaddedRows:
     """Rows that are padded arrays.
 
@@ -139,12 +231,12 @@ class ProductRows:
     Row r with value v has the index r * V + v.
 
     Args:
-      rows: `TextRows` or `PaddedRows`.
+      rows: `PackedRows` or another class of this module.
       name: of the further column.
       values: array [V, ...].
     """
 
-    def __init__(self, rows: Union[TextRows, PaddedRows], name: str, values: np.ndarray):
+    def __init__(self, rows: Any, name: str, values: np.ndarray):
         self._rows, self._name, self._values = rows, name, values
         self.max_seq_length = rows.max_seq_length
         self.lengths = np.repeat(rows.lengths, len(values))
@@ -167,12 +259,26 @@ class ProductRows:
         }
 
 
-Rows = Union[TextRows, PaddedRows, ProductRows]
+Rows = Union[TextRows, PackedRows, PaddedRows, ProductRows]
+Features = Union[Rows, Arrays, Sequence[Any]]  # What `as_rows` accepts.
 
 
-def as_rows(arrays: Union[Rows, Arrays]) -> Rows:
-    """Returns `PaddedRows` for a dict of arrays; other rows unchanged."""
-    return PaddedRows(arrays) if isinstance(arrays, dict) else arrays
+def as_rows(features: Features) -> Rows:
+    """Returns `PackedRows` for a list, `PaddedRows` for a dict of arrays; other rows unchanged.
+
+    Args:
+      features: rows, a dict as in `PaddedRows`, or a list as in `pack`.
+
+    Raises:
+      ValueError: the list is empty.
+    """
+    if isinstance(features, dict):
+        return PaddedRows(features)
+    if not isinstance(features, Sequence):
+        return features
+    if not features:
+        raise ValueError("expected at least one InputFeatures")
+    return PackedRows(pack(features), len(features[0].input_ids))
 
 
 def _nbytes(arrays: Arrays) -> int:

@@ -21,6 +21,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 # isort: split
 import modeling
 import tuning
+from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving import engine, onnx_encoder, onnx_runtime
@@ -66,8 +67,10 @@ def _prepare():
 
 
 def num_bytes(arrays):
-    """Returns the total size in bytes of arrays and of lists of arrays."""
-    return sum(num_bytes(each) if isinstance(each, list) else each.nbytes for each in arrays)
+    """Returns the total size in bytes of arrays and of dicts of arrays."""
+    return sum(
+        num_bytes(each.values()) if isinstance(each, dict) else each.nbytes for each in arrays
+    )
 
 
 class BankTestCase(tf.test.TestCase):
@@ -157,8 +160,8 @@ class PredictTest(BankTestCase):
         for name, adapter in adapters.items():
             bank.add(name, adapter)
 
-        def feeds_and_record(groups, feeds=onnx_encoder.feeds):
-            values = feeds(groups)
+        def feeds_and_record(*arguments, feeds=onnx_encoder.feeds):
+            values = feeds(*arguments)
             fed.append(num_bytes(values.values()))
             return values
 
@@ -168,6 +171,9 @@ class PredictTest(BankTestCase):
         with mock.patch.dict(self.adapters, adapters):
             self.assert_own(rows, results)
         self.assertLess(max(fed), 2 * max(sizes.values()))
+        for size, depth, shares_passes in ((128, 1, True), (129, 1, False), (40, 2, False)):
+            bank.add("deep", self.build(0, adapter=A(size, depth=depth)), replace=True)
+            self.assertEqual(bank._entries["deep"].shares_passes, shares_passes)
 
     def test_int8_changes_results_only_slightly(self):
         names = ["plain", "large", "number", "sets", "parallel"]
@@ -284,7 +290,7 @@ class TasksTest(BankTestCase):
 
         def build_and_record(*arguments):
             session = build(*arguments)
-            sessions.append(weakref.ref(session))
+            sessions.append(weakref.ref(session.session))
             return session
 
         def num_alive():
@@ -517,34 +523,44 @@ class TasksTest(BankTestCase):
             with self.assertRaisesRegex(UserError, f"trained on another BERT, .*{part}"):
                 bank.add("other", self.saved("other", other._replace(description=description)))
         other = own_models.build_task_adapter(self.bert)
-        method = tuning.Tuning("full")
-        description = type(other.description)(**{**vars(other.description), "tuning": method})
-        folder = self.saved("other", other._replace(description=description))
-        for lazy in (False, True):
-            with self.assertRaisesRegex(UserError, f"^Folder {folder}: --tuning=full contradicts"):
-                bank.add("other", folder, lazy=lazy)
+        for method, settings in (("full", A(4)), ("head", A(4, fn="none")), ("adapters", None)):
+            changes = {"tuning": tuning.Tuning(method), "adapter": settings}
+            description = dataclasses.replace(other.description, **changes)
+            folder = self.saved("other", other._replace(description=description))
+            expected = f"^Folder {folder}: --tuning={method} contradicts adapter"
+            for lazy in (False, True):
+                with self.assertRaisesRegex(UserError, expected):
+                    bank.add("other", folder, lazy=lazy)
         top = tuning.Tuning("top_layers", num_top_layers=1)
         for changes, part in (
-            ({"method": top}, "--tuning=top_layers.* trained bert/encoder/layer_1/attention"),
+            (
+                {"method": top},
+                "--tuning=top_layers.* trained bert/encoder/layer_1/attention/output/dense/bias,"
+                " which tasks that share a model cannot; train it by --tuning=adapters, or predict",
+            ),
             ({"method": "full"}, "--tuning=full.* trained bert/"),
             ({"labels": ()}, "has no labels, so that it cannot answer"),
             ({"labels": (), "kind": "tagging"}, "has no labels, so that it cannot answer"),
-            ({"adapter": A(4, depth=2)}, "with depth 2; .* may only train plain adapters"),
-            ({"adapter": A(4, normalization="layer")}, "adapters with normalization layer; "),
-            ({"adapter": A(4, placement="normalized")}, "adapters with placement normalized; "),
-            ({"adapter": A(4, placement="parallel", scaling=4.0)}, "adapters with scaling 4.0; "),
         ):
             other = own_models.build_task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):
                 bank.add("other", self.saved("other", other))
-        functions = {"mine": modeling.feedforward_adapter}
-        with mock.patch.dict(modeling._ADAPTER_FUNCTIONS, functions):
-            other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
-            # A server must not import TensorFlow to learn the shapes of a custom function.
-            unused = mock.patch.object(task_adapter, "shapes", side_effect=AssertionError)
-            refused = "adapters with fn mine; .* may only train plain adapters"
-            with unused, self.assertRaisesRegex(UserError, refused):
-                bank.add("other", other)
+        table = configs.FUNCTIONS[configs.FEEDFORWARD_ADAPTER]
+        with mock.patch.dict(configs.FUNCTIONS, mine=table):
+            other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="Mine"))
+            mine = self.bank()
+            mine.add("other", other)
+            expected = "--adapter_fn=mine cannot be computed by ONNX Runtime: export a SavedModel"
+            with self.assertRaisesRegex(UserError, expected):
+                mine.predict(self.rows(["other"]))
+        gated = {"gate": configs.AdapterVariable(("1", "D"))}
+        function = {configs.FEEDFORWARD_ADAPTER: lambda settings: {**table(settings), **gated}}
+        with mock.patch.dict(configs.FUNCTIONS, function):
+            other = own_models.build_task_adapter(self.bert)
+            mine = self.bank()
+            mine.add("other", other)
+            with self.assertRaisesRegex(NotImplementedError, "does not compute gate"):
+                mine.predict(self.rows(["other"]))
         with self.assertRaisesRegex(UserError, "^Folder missing is not a task adapter"):
             bank.add("other", "missing")
         with self.assertRaisesRegex(UserError, "^--tasks missing is not a task adapter"):

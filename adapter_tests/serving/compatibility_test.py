@@ -1,36 +1,41 @@
 """Tests of compatibility.py; bank_test.py tests which adapters banks refuse."""
 
-import tempfile
-from unittest import mock
+import dataclasses
 
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common.errors import UserError
+from adapter_bert.common import configs
 from adapter_bert.serving import compatibility
-from adapter_tests.support import own_models, tiny
+
+A = modeling.AdapterConfig
 
 
-class CheckTest(tf.test.TestCase):
-    def test_activation_aliases_share_an_architecture(self):
-        none, linear = (
-            compatibility.architecture_of(modeling.AdapterConfig(4, name))
-            for name in ("", "Linear")
-        )
+class ArchitectureTest(tf.test.TestCase):
+    def test_settings_that_leave_the_graph_unchanged_share_an_architecture(self):
+        for settings in (
+            A(),
+            A(3),
+            A(4, "GELU", 0.1, "Feedforward_Adapter"),
+            A(4, layers=(1,)),
+            A(4, sites="attention"),
+        ):
+            self.assertEqual(compatibility.architecture_of(settings), compatibility.DEFAULT)
+        none, linear = (compatibility.architecture_of(A(4, name)) for name in ("", "Linear"))
         self.assertEqual(none, linear)
 
-    def test_only_supported_adapter_variants_are_accepted(self):
-        bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
-        adapter = modeling.AdapterConfig(
-            4, sites="attention", placement="parallel", interaction="multiply"
+    def test_other_settings_do_not(self):
+        changes = [{name: values[-1]} for name, values in configs.VARIANTS.items() if values]
+        changes = [*changes, {"scaling": 2.0}, {"activation": "relu"}]
+        changes.remove({"sites": "feed_forward"})
+        architectures = [compatibility.architecture_of(A(4, **change)) for change in changes]
+        self.assertLen({*architectures, compatibility.DEFAULT}, len(changes) + 1)
+
+    def test_padding_would_change_layer_norms_of_the_bottleneck(self):
+        four, other, five = (
+            compatibility.architecture_of(A(size, init_scale=scale, normalization="layer"))
+            for size, scale in ((4, 0.1), (4, 0.2), (5, 0.1))
         )
-        made = own_models.build_task_adapter(bert, adapter=adapter).description
-        compatibility.check_compatible(made, made.backbone, "Here")
-        for later in ({"of_a_later_version": 1}, {"interaction": "subtract"}):
-            variant = {**adapter.variant(), **later}
-            changed = mock.patch.object(
-                modeling.AdapterConfig, "variant", lambda self, variant=variant: variant
-            )
-            expected = self.assertRaisesRegex(UserError, "^Here .* may only train plain adapters")
-            with changed, expected:
-                compatibility.check_compatible(made, made.backbone, "Here")
+        self.assertEqual(four, other)
+        self.assertEqual(dataclasses.replace(four, size=5), five)
+        self.assertNotEqual(four, five)

@@ -1,45 +1,72 @@
-"""Tests of encoder.py: its tables and its batches; saved_model_test compares its outputs."""
+"""Tests of encoder.py: its tables; variants_test and saved_model_test compare its outputs."""
+
+import os
+import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.serving import compatibility, encoder
-from adapter_bert.serving.encoder import SlotIndices
-from adapter_tests.support import tiny
+import modeling
+import tuning
+from adapter_bert.serving import encoder
+from adapter_tests.support import own_models, tiny
 
-
-class BatchTest(tf.test.TestCase):
-    def test_batches_of_slots_are_padded_with_row_0(self):
-        small, large = SlotIndices(3, 0, [5], [7, 8]), SlotIndices(4, 1, [1, 9, 2], [6])
-        task, pooler, bottleneck, output = encoder.batch_slots([small, large, small], 4)
-        self.assertAllEqual(task, [3, 4, 3])
-        self.assertAllEqual(pooler, [0, 1, 0])
-        self.assertAllEqual(bottleneck, [[5, 0, 0, 0], [1, 9, 2, 0], [5, 0, 0, 0]])
-        self.assertAllEqual(output, [[7, 8], [6, 0], [7, 8]])
-        self.assertAllEqual(encoder.batch_slots([SlotIndices(3, 0, [], [7])], 1).bottleneck, [[0]])
+A = modeling.AdapterConfig
+NORM, POOLER = "bert/embeddings/LayerNorm/gamma", "bert/pooler/dense/kernel"
+SCOPE = "bert/encoder/layer_1/output/adapters/"
 
 
 class TablesTest(tf.test.TestCase):
-    def test_tensors_of_a_task_are_split_into_table_rows(self):
-        scope = "bert/encoder/layer_0/output/adapters/"
-        head = {"cls/squad/output_weights": np.ones([2, 8]), "cls/squad/output_bias": [7, 8]}
-        tensors = {
-            scope + "weights1": np.arange(24).reshape(8, 3),
-            scope + "biases1": [[1, 2, 3]],
-            scope + "biases2": [range(8)],
-            **head,
-        }
-        tensors = {name: np.asarray(value, np.float32) for name, value in tensors.items()}
-        rows = encoder.table_rows(tiny.config(), tensors, SlotIndices(4, 0, [9, 2, 5], [3, 6]))
-        expected = {
-            scope + "weights1": ([9, 2, 5], np.arange(24).reshape(8, 3).T),
-            scope + "biases1": ([9, 2, 5], [1, 2, 3]),
-            scope + "weights2": ([9, 2, 5], np.zeros([3, 8])),
-            scope + "biases2": ([4], [range(8)]),
-            "output_bias": ([3, 6], [7, 8]),
-            "bert/pooler/dense/kernel": ([], np.zeros([0, 8, 8])),
-        }
-        for name, (places, values) in expected.items():
-            self.assertAllEqual(rows[name][0], places)
-            self.assertAllEqual(rows[name][1], values)
-        self.assertEqual(set(rows), set(compatibility.row_shapes(tiny.config())))
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bert = tiny.write_bert(tempfile.mkdtemp(dir=tf.test.get_temp_dir()))
+
+    def tables(self, *changes):
+        """Returns (`Tables` of tasks, their tensors)."""
+        tasks = [
+            own_models.build_task_adapter(self.bert, seed, **each)
+            for seed, each in enumerate(changes)
+        ]
+        prefix = os.path.join(self.bert, "bert_model.ckpt")
+        tables = encoder.make_tables(tiny.config(), prefix, tasks)
+        return tables, [task.tensors for task in tasks]
+
+    def test_a_single_task_has_values_and_no_tables(self):
+        tables, (tensors,) = self.tables({"adapter": A(3, "ReLU", layers=(1,), sites="attention")})
+        self.assertEqual(tables.rows, {})
+        self.assertEqual(tables.adapter, A(3, "relu", layers=(1,), sites="attention"))
+        for name, value in tensors.items():
+            self.assertAllEqual(tables.values[name], value)
+        pooler = tf.train.load_variable(os.path.join(self.bert, "bert_model.ckpt"), POOLER)
+        self.assertAllEqual(tables.values[POOLER], pooler)
+        self.assertLen(tables.values, len(tensors) + 2)  # The pooler's kernel and bias.
+
+    def test_tables_have_distinct_values_of_the_largest_size(self):
+        tables, (small, large, _, head) = self.tables(
+            {"adapter": A(1, layers=(1,))},
+            {"adapter": A(3, sites="feed_forward"), "labels": ("a", "b", "c")},
+            {"method": "head"},
+            {"method": "head", "kind": "span", "labels": ()},
+        )
+        self.assertEqual(tables.adapter, A(3, layers=(0, 1)))
+        self.assertEqual(tables.rows[NORM], [0, 1, 2, 2])
+        self.assertAllEqual(tables.values[NORM][:2], [small[NORM], large[NORM]])
+        self.assertAllEqual(tables.values[NORM][2], np.ones([8]))
+        self.assertNotIn(POOLER, tables.rows)
+        self.assertEqual(tables.rows[SCOPE + "weights1"], [0, 1, 2, 2])
+        weights = tables.values[SCOPE + "weights1"]
+        self.assertAllEqual(weights[0], np.pad(small[SCOPE + "weights1"], [(0, 0), (0, 2)]))
+        self.assertAllEqual(weights[1:], [large[SCOPE + "weights1"], np.zeros([8, 3])])
+        self.assertEqual(tables.rows["output_bias"], [0, 1, 2, 3])
+        self.assertAllEqual(tables.values["output_bias"][3], [*head["cls/squad/output_bias"], 0])
+        # No task has an adapter here.
+        self.assertAllEqual(
+            tables.values["bert/encoder/layer_0/attention/output/adapters/weights2"],
+            np.zeros([3, 8]),
+        )
+
+    def test_tasks_without_adapters_have_no_adapter(self):
+        tables, _ = self.tables({"method": "head"}, {"method": tuning.Tuning("layer_norm")})
+        self.assertIsNone(tables.adapter)
+        self.assertFalse([name for name in tables.values if "adapters" in name])

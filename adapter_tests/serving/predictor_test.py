@@ -293,16 +293,28 @@ class PredictorTest(tf.test.TestCase):
 class TrainedTest(script_cases.ScriptTestCase):
     SCRIPT = run_classifier
 
-    def test_answers_equal_do_predict_results(self):
-        self.succeed("--do_train", "--do_predict")
+    def assert_equal_do_predict(self, *flags):
+        """Trains, and checks a `Predictor`; returns (it, the test set's pairs, their results)."""
+        self.succeed("--do_train", "--do_predict", *flags)
         predicted = script_cases.read(os.path.join(self.output_dir, "test_results.tsv"))
         expected = [list(map(float, line.split("\t"))) for line in predicted.splitlines()]
         lines = script_cases.read(os.path.join(self.data, "test.tsv")).splitlines()[1:]
         pairs = [tuple(line.split("\t")[3:5]) for line in lines]
         paraphrase = adapter_bert.Predictor(os.path.join(self.output_dir, "adapter"))
-        self.assertEqual(os.path.dirname(paraphrase.bert.init_checkpoint), self.bert)
         found = [list(answer["probabilities"].values()) for answer in paraphrase(pairs)]
         self.assertAllClose(found, expected, atol=1e-5)
+        return paraphrase, pairs, expected
+
+    def test_variants_answers_equal_do_predict_results(self):
+        self.assert_equal_do_predict(
+            *("--adapter_placement=normalized", "--adapter_sites=feed_forward"),
+            *("--adapter_normalization=batch", "--adapter_depth=2", "--adapter_scaling=4"),
+            *("--learning_rate=0.05", "--adapter_init_scale=0.1"),
+        )
+
+    def test_answers_equal_do_predict_results(self):
+        paraphrase, pairs, expected = self.assert_equal_do_predict()
+        self.assertEqual(os.path.dirname(paraphrase.bert.init_checkpoint), self.bert)
         moved = shutil.move(os.path.join(self.output_dir, "adapter"), self.folder)
         self.assertAllClose(
             list(predictor.Predictor(moved, self.bert)(*pairs[0])["probabilities"].values()),

@@ -50,6 +50,9 @@ def build_task_adapter(bert, seed=0, *, adapter=None, method="adapters", **chang
         name: random.normal(1.0 if name.endswith("gamma") else 0.0, 0.4, shape).astype(np.float32)
         for name, shape in task_adapter.shapes(description).items()
     }
+    for name in tensors:
+        if name.endswith("/moving_variance"):
+            tensors[name] = 0.1 + np.abs(tensors[name])
     return task_adapter.TaskAdapter(description, tensors)
 
 

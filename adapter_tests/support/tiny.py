@@ -228,7 +228,7 @@ def train_sentencepiece(sentences, **options):
 
 
 def arrays(rows=12, seq_length=10, num_labels=2, seed=0):
-    """Returns random features, in the format of `classifier_features.features_to_arrays`."""
+    """Returns random features, in the format of `rows.PaddedRows`."""
     random = np.random.RandomState(seed)
     lengths = random.randint(3, seq_length + 1, rows)
     mask = (np.arange(seq_length) < lengths[:, None]).astype(np.int32)

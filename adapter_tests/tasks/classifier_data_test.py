@@ -9,6 +9,7 @@ import tokenization
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_data, classifier_features
+from adapter_bert.training import rows as input_rows
 from adapter_tests.support import tiny
 from adapter_tests.support.command_lines import classifier_config
 
@@ -125,9 +126,8 @@ class RowsTest(tf.test.TestCase):
         ]
         values = classifier_config("--max_seq_length=8", "--feature_cache_dir=" + folder + "/kept")
         labels = ["no", "yes"]
-        expected = classifier_features.features_to_arrays(
-            classifier_features.convert_examples_to_features(examples, labels, 8, tokenizer)
-        )
+        features = classifier_features.convert_examples_to_features(examples, labels, 8, tokenizer)
+        expected = input_rows.as_rows(features).take([0, 1])
         found = classifier_data.encode_examples(examples, labels, values, tokenizer).take([0, 1])
         with mock.patch.object(tokenizer, "tokenize", side_effect=AssertionError):
             again = classifier_data.encode_examples(examples, labels, values, tokenizer).take(

@@ -29,14 +29,25 @@ class WordTokenizer:
         return [self.ids[token] for token in tokens]
 
 
+def added_arrays(*args, **kwargs):
+    """Returns the arrays that `add_rows` passes on, concatenated."""
+    parts = []
+    classifier_features.add_rows(*args, parts.append, **kwargs)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def taken_rows(examples, label_list, max_seq_length, tokenizer):
-    """Returns all arrays of the rows of `text_arrays`, with padding for `PaddingInputExample`."""
-    is_real = [isinstance(example, classifier_features.InputExample) for example in examples]
-    real = list(itertools.compress(examples, is_real))
-    arrays = classifier_features.text_arrays(real, label_list, max_seq_length, tokenizer)
-    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    indices = np.where(is_real, np.cumsum(is_real) - 1, -1)
-    return rows.TextRows(arrays, *specials, max_seq_length).take(indices)
+    """Returns all rows of `add_rows`, padded."""
+    arrays = added_arrays(examples, label_list, max_seq_length, tokenizer)
+    return rows.PackedRows(arrays, max_seq_length).take(np.arange(len(examples)))
+
+
+def padded(features):
+    """Returns the arrays of a list of features by columns."""
+    names = ("input_ids", "input_mask", "segment_ids", "label_id", "is_real_example")
+    columns = {name: np.array([getattr(f, name) for f in features]) for name in names}
+    columns["label_ids"] = columns.pop("label_id")
+    return columns
 
 
 class ConvertSingleExampleTest(tf.test.TestCase):
@@ -165,11 +176,11 @@ class ConvertExamplesTest(tf.test.TestCase):
         features = classifier_features.convert_examples_to_features(
             examples, ["0", "1"], 5, WordTokenizer()
         )
-        self.assert_arrays(classifier_features.features_to_arrays(features), expected)
+        self.assert_arrays(rows.as_rows(features).take([0, 1, 2]), expected)
         arrays = taken_rows(examples, ["0", "1"], 5, WordTokenizer())
         self.assert_arrays(arrays, expected)
 
-    def test_text_arrays_equal_arrays_of_features(self):
+    def test_added_rows_equal_features(self):
         generator = random.Random(0)
         words = list("abcdxy")
         examples = [classifier_features.PaddingInputExample()]
@@ -186,8 +197,45 @@ class ConvertExamplesTest(tf.test.TestCase):
         for length in (3, 8, 40):
             arguments = (examples, ["0", "1"], length, WordTokenizer())
             features = classifier_features.convert_examples_to_features(*arguments)
-            expected = classifier_features.features_to_arrays(features)
-            self.assert_arrays(taken_rows(*arguments), expected)
+            with mock.patch.object(classifier_features, "_EXAMPLES_PER_PART", 7):
+                self.assert_arrays(taken_rows(*arguments), padded(features))
+
+    def test_windows_equal_the_features_of_their_texts(self):
+        texts = ["a b c d x y", "a", "b c d x"]
+        examples = [
+            classifier_features.InputExample(str(i), text, "y", str(i % 2))
+            for i, text in enumerate(texts)
+        ]
+        windows = [("a b", 0), ("c d", 0), ("x y", 0), ("a", 1), ("b c", 0), ("d x", 0)]
+        expected = classifier_features.convert_examples_to_features(
+            [classifier_features.InputExample("", a, "y", str(label)) for a, label in windows],
+            ["0", "1"],
+            6,
+            WordTokenizer(),
+        )
+        arguments = examples, ["0", "1"], 6, WordTokenizer()
+        found = classifier_features.convert_examples_to_features(*arguments, in_windows=True)
+        self.assertEqual([each.window_index for each in found], [0, 1, 2, 0, 0, 1])
+        for name in ("input_ids", "input_mask", "segment_ids", "label_id"):
+            self.assertEqual(
+                [getattr(f, name) for f in found], [getattr(f, name) for f in expected]
+            )
+        arrays = added_arrays(*arguments, in_windows=True)
+        self.assertAllEqual(arrays.pop("is_first"), [1, 0, 0, 1, 1, 0])
+        self.assert_arrays(rows.PackedRows(arrays, 6).take(np.arange(6)), padded(expected))
+
+    def test_other_layouts_of_features_are_kept(self):
+        """An edited `convert_single_example` is what the scripts read."""
+        features = classifier_features.InputFeatures(
+            [9, 8, 7, 6, 5, 0], [1, 0, 1, 1, 0, 0], [2, 0, 1, 2, 0, 0], 1
+        )
+        with mock.patch.object(
+            classifier_features, "convert_single_example", return_value=features
+        ):
+            arrays = taken_rows([None] * 2, ["0", "1"], 6, WordTokenizer())
+        self.assertAllEqual(arrays["input_ids"], [[9, 8, 7, 6, 0, 0]] * 2)
+        self.assertAllEqual(arrays["input_mask"], [[1, 0, 1, 1, 0, 0]] * 2)
+        self.assertAllEqual(arrays["segment_ids"], [[2, 0, 1, 2, 0, 0]] * 2)
 
     def test_label_lookup_does_not_scan_all_labels(self):
         labels = [tiny.CountedText(f"label {i}") for i in range(50)]
@@ -200,28 +248,26 @@ class ConvertExamplesTest(tf.test.TestCase):
             lambda: [
                 f.label_id for f in classifier_features.convert_examples_to_features(*arguments)
             ],
-            lambda: classifier_features.text_arrays(*arguments)["label_ids"],
+            lambda: added_arrays(*arguments)["label_ids"],
             lambda: classifier_features.label_column(examples, labels),
         ):
             before = tiny.CountedText.comparisons
             self.assertAllEqual(label_ids(), np.arange(200) % 50)
             self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
 
-    def test_text_arrays_refuse_invalid_examples(self):
+    def test_invalid_examples_are_refused(self):
         with self.assertRaisesRegex(UserError, "dev-7 .*'2'"):
             example = classifier_features.InputExample("dev-7", "a", None, "2")
-            classifier_features.text_arrays([example], ["0", "1"], 5, WordTokenizer())
+            added_arrays([example], ["0", "1"], 5, WordTokenizer())
         with self.assertRaisesRegex(UserError, "--max_seq_length=2 "):
             example = classifier_features.InputExample("dev-7", "a", "b", "1")
-            classifier_features.text_arrays([example], ["0", "1"], 2, WordTokenizer())
-        with self.assertRaisesRegex(ValueError, "at least one"):
-            classifier_features.text_arrays([], ["0", "1"], 5, WordTokenizer())
+            added_arrays([example], ["0", "1"], 2, WordTokenizer())
 
     def test_progress_is_logged(self):
         examples = [classifier_features.InputExample("dev-1", "a", None, "0")] * 5
         for convert in (
             classifier_features.convert_examples_to_features,
-            classifier_features.text_arrays,
+            added_arrays,
         ):
             with mock.patch.object(classifier_features, "_PROGRESS_EVERY", 2), self.assertLogs(
                 "absl", "INFO"
@@ -232,10 +278,6 @@ class ConvertExamplesTest(tf.test.TestCase):
                 ["Converted 2 of 5 examples.", "Converted 4 of 5 examples."],
             )
 
-    def test_empty_features_are_refused(self):
-        with self.assertRaisesRegex(ValueError, "at least one"):
-            classifier_features.features_to_arrays([])
-
 
 class LabelListTest(tf.test.TestCase):
     def test_any_sequence_of_labels_is_accepted(self):
@@ -244,7 +286,8 @@ class LabelListTest(tf.test.TestCase):
             for i, label in enumerate("yx")
         ]
         numbers = [classifier_features.InputExample("0", "a", None, "1.5")]
-        for labels in (["x", "y"], ("x", "y"), np.array(["x", "y"]), {"x": 1, "y": 2}.keys()):
+        keys = {"x": 1, "y": 2}.keys()
+        for labels in (["x", "y"], ("x", "y"), np.array(["x", "y"]), keys, {"x": 0, "y": 1}):
             found = classifier_features.convert_examples_to_features(
                 examples, labels, 4, WordTokenizer()
             )
@@ -279,7 +322,7 @@ class GoldenTest(tf.test.TestCase):
                 arguments = (examples, list(task.labels), length, tokenizer)
                 features = classifier_features.convert_examples_to_features(*arguments)
                 for arrays in (
-                    classifier_features.features_to_arrays(features),
+                    padded(features),
                     taken_rows(*arguments),
                 ):
                     for field in ("input_ids", "input_mask", "segment_ids", "label_ids"):

@@ -153,7 +153,7 @@ class FeaturesTest(FileTestCase):
         contents = squad(question("q0"), question("q1")), squad(question("q2"))
         content = {"data": [article for each in contents for article in each["data"]]}
         path = self.write("squad.json", json.dumps(content))
-        examples = squad_data.squad_examples(path, True)
+        examples = squad_data.read_squad_examples(path, True)
         limits = squad_features.Limits(16, 4, 5)
         found = list(squad_features.tokenize_questions(examples, LetterTokenizer(), limits, True))
         self.assertIs(found[0].paragraph, found[1].paragraph)
@@ -164,7 +164,9 @@ class FeaturesTest(FileTestCase):
         path = self.write("squad.json", json.dumps(content))
         tokenizer, limits, parts = LetterTokenizer(), squad_features.Limits(16, 4, 5), []
         with tf.test.mock.patch.object(squad_features, "_TOKENS_PER_PART", tokens_per_part):
-            examples = squad_data.squad_examples(path, is_training, True)
+            examples = squad_data.read_squad_examples(
+                path, is_training, version_2_with_negative=True
+            )
             questions = squad_features.tokenize_questions(examples, tokenizer, limits, is_training)
             squad_features.add_rows(questions, tokenizer, parts.append)
         names = {name for part in parts for name in part}

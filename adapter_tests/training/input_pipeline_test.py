@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.training import input_pipeline
-from adapter_tests.support import mutations, tiny
-from adapter_tests.support.refusals import RefusalTestCase
+from adapter_bert.tasks import classifier_features
+from adapter_bert.training import input_pipeline, rows
+from adapter_tests.support import tiny
 
 Config = collections.namedtuple("Config", "model_dir tf_random_seed")
 
@@ -248,7 +248,9 @@ class InputFnTest(tf.test.TestCase):
         self.addCleanup(graph.__exit__, None, None, None)
         self.model_dir = self.get_temp_dir()
         # The row's index is its label.
-        self.arrays = dict(tiny.arrays(rows=7, seq_length=20), label_ids=np.arange(7))
+        self.arrays = dict(
+            tiny.arrays(rows=7, seq_length=20), label_ids=np.arange(7, dtype=np.int32)
+        )
 
     def check(self, batches, rows, fixed_length=True):
         """Checks that the batches hold exactly these rows."""
@@ -280,6 +282,10 @@ class InputFnTest(tf.test.TestCase):
             session.run(tf.global_variables_initializer())
             tf.train.Saver().save(session, os.path.join(self.model_dir, "model.ckpt"), step)
 
+    def input_fn(self, fixed_length, *args, **kwargs):
+        seq_length = 20 if fixed_length else None
+        return input_pipeline.input_fn_builder(self.arrays, seq_length, *args, **kwargs)
+
     def plan(self, fixed_length, steps):
         """Returns the rows of the first steps with seed 11."""
         if fixed_length:
@@ -290,35 +296,54 @@ class InputFnTest(tf.test.TestCase):
     def test_training_follows_the_plan(self):
         self.assertNotEqual(self.plan(True, 8), self.plan(False, 8))
         for fixed_length in (True, False):
-            input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length)
+            input_fn = self.input_fn(fixed_length, True, True)
             dataset = input_fn({"batch_size": 3}, Config(self.model_dir, 11))
             self.check(run(dataset, 8), self.plan(fixed_length, 8), fixed_length)
 
+    def test_features_rows_and_arrays_give_the_same_batches(self):
+        columns = [self.arrays[name].tolist() for name in ("input_ids", "input_mask")]
+        columns += [self.arrays["segment_ids"].tolist(), self.arrays["label_ids"]]
+        features = [classifier_features.InputFeatures(*values) for values in zip(*columns)]
+        packed = rows.PackedRows(rows.pack(features), 20)
+        args = {"batch_size": 3}, Config(self.model_dir, 11)
+        for given, seq_length in itertools.product((features, packed), (20, None)):
+            input_fn = input_pipeline.input_fn_builder(given, seq_length, True, True)
+            fixed_length = seq_length is not None
+            self.check(run(input_fn(*args), 8), self.plan(fixed_length, 8), fixed_length)
+            input_fn = input_pipeline.input_fn_builder(given, seq_length, False, False)
+            self.check(run(input_fn(*args)), [[0, 1, 2], [3, 4, 5], [6]], fixed_length)
+
+    def test_other_lengths_and_no_features_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "seq_length=21.* 20"):
+            input_pipeline.input_fn_builder(self.arrays, 21, True, True)
+        with self.assertRaisesRegex(ValueError, "at least one"):
+            input_pipeline.input_fn_builder([], 20, True, True)
+
     def test_training_without_config_uses_seed_0(self):
-        dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
+        dataset = self.input_fn(True, True, True)({"batch_size": 3})
         self.check(run(dataset, 3), take(input_pipeline.training_batches(7, 3, 0), 3))
 
     def test_training_resumes_after_the_last_checkpoint(self):
         for step, fixed_length in itertools.product((5, 8), (True, False)):
             self.save_step(step)
-            input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length)
+            input_fn = self.input_fn(fixed_length, True, True)
             dataset = input_fn({"batch_size": 3}, Config(self.model_dir, 11))
             self.check(run(dataset, 3), self.plan(fixed_length, step + 3)[step:], fixed_length)
 
     def test_evaluation_is_complete_and_in_order(self):
         self.save_step(5)  # Does not affect an evaluation.
         for fixed_length in (True, False):
-            input_fn = input_pipeline.input_fn_of(self.arrays, False, False, fixed_length)
+            input_fn = self.input_fn(fixed_length, False, False)
             batches = run(input_fn({"batch_size": 3}, Config(self.model_dir, 11)))
             self.check(batches, [[0, 1, 2], [3, 4, 5], [6]], fixed_length)
 
     def test_evaluation_follows_given_row_order(self):
         order = np.array([4, 6, 0, 1])
-        input_fn = input_pipeline.input_fn_of(self.arrays, False, False, False, order)
+        input_fn = self.input_fn(False, False, False, order=order)
         self.check(run(input_fn({"batch_size": 3})), [[4, 6, 0], [1]], fixed_length=False)
 
     def test_evaluation_can_drop_the_remainder(self):
-        input_fn = input_pipeline.input_fn_of(self.arrays, False, True)
+        input_fn = self.input_fn(True, False, True)
         self.check(run(input_fn({"batch_size": 3})), [[0, 1, 2], [3, 4, 5]])
         self.check(run(input_fn({"batch_size": 7})), [list(range(7))])
         self.check(run(input_fn({"batch_size": 8})), [])
@@ -336,7 +361,7 @@ class InputFnTest(tf.test.TestCase):
         self.save_step(4)
         lengths = self.arrays["input_mask"].sum(axis=1)
         plan = take(input_pipeline.training_batches_by_length(lengths, 4, 11), 10)[4:]
-        input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length=False)
+        input_fn = input_pipeline.input_fn_builder(self.arrays, None, True, True)
         for hosts, each in ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1)):
             datasets = [
                 input_fn(
@@ -411,7 +436,7 @@ class InputFnTest(tf.test.TestCase):
 
     def test_autotuning_is_disabled(self):
         # With autotuning, closing a session would wait up to a minute for the tuning thread.
-        dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
+        dataset = self.input_fn(True, True, True)({"batch_size": 3})
         options = dataset.options()
         if tf.__version__.startswith("1."):
             self.assertFalse(options.experimental_optimization.autotune)
@@ -419,7 +444,7 @@ class InputFnTest(tf.test.TestCase):
             self.assertFalse(options.autotune.enabled)
 
     def test_static_shapes_are_set_for_fixed_dimensions(self):
-        for is_training, drop_remainder, fixed_length, rows, columns in (
+        for is_training, drop_remainder, fixed_length, num_rows, columns in (
             (True, True, True, 3, 20),
             (True, False, True, 3, 20),
             (False, True, True, 3, 20),
@@ -427,104 +452,14 @@ class InputFnTest(tf.test.TestCase):
             (True, True, False, 3, None),
             (False, False, False, None, None),
         ):
-            input_fn = input_pipeline.input_fn_of(
-                self.arrays, is_training, drop_remainder, fixed_length
-            )
+            input_fn = self.input_fn(fixed_length, is_training, drop_remainder)
             self.assertEqual(
                 self.shapes(input_fn({"batch_size": 3})),
                 {
-                    "input_ids": [rows, columns],
-                    "input_mask": [rows, columns],
-                    "segment_ids": [rows, columns],
-                    "label_ids": [rows],
-                    "is_real_example": [rows],
+                    "input_ids": [num_rows, columns],
+                    "input_mask": [num_rows, columns],
+                    "segment_ids": [num_rows, columns],
+                    "label_ids": [num_rows],
+                    "is_real_example": [num_rows],
                 },
             )
-
-
-class TfRecordTest(RefusalTestCase):
-    def setUp(self):
-        super().setUp()
-        self.path = os.path.join(self.get_temp_dir(), "train.tf_record")
-
-    def write(self, *rows):
-        """Writes rows as BERT's file_based_convert_examples_to_features does."""
-        with tf.python_io.TFRecordWriter(self.path) as writer:
-            for row in rows:
-                example = tf.train.Example()
-                for name, values in row.items():
-                    example.features.feature[name].int64_list.value.extend(values)
-                writer.write(example.SerializeToString())
-
-    def row(self, length):
-        return {
-            "input_ids": list(range(101, 101 + length)),
-            "input_mask": [1] * (length - 1) + [0],
-            "segment_ids": [0] * (length - 1) + [1],
-            "label_ids": [2],
-            "is_real_example": [1],
-        }
-
-    def test_written_records_have_all_features(self):
-        input_pipeline.write_tfrecord(tiny.arrays(rows=3, seq_length=4), self.path)
-        expected = tiny.arrays(rows=3, seq_length=4)
-        records = list(tf.python_io.tf_record_iterator(self.path))
-        self.assertEqual(len(records), 3)
-        for row, record in enumerate(records):
-            feature = tf.train.Example.FromString(record).features.feature
-            self.assertEqual(set(feature), set(expected))
-            for name, values in expected.items():
-                self.assertEqual(
-                    list(feature[name].int64_list.value), np.ravel(values[row]).tolist()
-                )
-
-    def test_hand_written_tfrecord_is_read(self):
-        self.write(self.row(4), dict(self.row(4), label_ids=[0], is_real_example=[0]))
-        arrays = input_pipeline.read_tfrecord(self.path, 4)
-        self.assertEqual({values.dtype for values in arrays.values()}, {np.dtype(np.int32)})
-        self.assertEqual(
-            {name: values.tolist() for name, values in arrays.items()},
-            {
-                "input_ids": [[101, 102, 103, 104]] * 2,
-                "input_mask": [[1, 1, 1, 0]] * 2,
-                "segment_ids": [[0, 0, 0, 1]] * 2,
-                "label_ids": [2, 0],
-                "is_real_example": [1, 0],
-            },
-        )
-
-    def test_tfrecord_round_trip_preserves_arrays(self):
-        # More than the 1,024 rows that are parsed at once.
-        arrays = tiny.arrays(rows=1030, seq_length=5, num_labels=3)
-        input_pipeline.write_tfrecord(arrays, self.path)
-        read = input_pipeline.read_tfrecord(self.path, 5)
-        self.assertEqual(set(read), set(arrays))
-        for name, values in arrays.items():
-            self.assertAllEqual(read[name], values)
-
-    def test_invalid_tfrecord_files_are_refused(self):
-        def refused(seq_length, *parts):
-            given = self.path, seq_length
-            self.assert_refused([self.path, *parts], input_pipeline.read_tfrecord, *given)
-
-        refused(4)  # There is no file.
-        self.write(self.row(4))
-        for seq_length in (5, 3):
-            refused(seq_length, str(seq_length))
-        self.write()
-        refused(4, "no rows")
-        with open(self.path, "w") as writer:
-            writer.write("Quality\t#1 ID\t#2 ID\n" * 10)
-        refused(4)
-
-
-class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_tfrecord_is_read_or_refused(self):
-        def write(folder):
-            path = os.path.join(folder, "features.tf_record")
-            input_pipeline.write_tfrecord(tiny.arrays(), path)
-
-        def read(folder):
-            input_pipeline.read_tfrecord(os.path.join(folder, "features.tf_record"), 10)
-
-        mutations.check(mutations.written_by(write), read)
