@@ -104,7 +104,7 @@ class ExportModelTest(tf.test.TestCase):
         one = self.save("one")
         cased = self.save("cased", do_lower_case=False)
         other = self.save("other", vocabulary="0" * 16)
-        deep = self.save("deep", adapter=modeling.AdapterConfig(4, depth=2))
+        full = self.save("full", method="full")
         squad = self.save("squad", kind="span", labels=())
         windows = self.save("windows", training={"long_texts": "windows"})
         diverged = self.save("diverged")
@@ -123,7 +123,7 @@ class ExportModelTest(tf.test.TestCase):
             ([f"--adapters={other}", "--raw_text"], "other was trained with another vocabulary"),
             ([f"--adapters={other}", "--format=onnx"], "other was trained with another vocab"),
             ([f"--adapters={other}"], "other was trained with another vocabulary"),
-            ([f"--adapters={deep}"], f"--adapters {deep} .* may only train plain adapters"),
+            ([f"--adapters={full}"], f"--adapters {full} .*--tuning=full.* cannot; train it by"),
             (
                 [f"--adapters={diverged}"],
                 f"--adapters {diverged}: its output_bias holds NaN or Inf",
