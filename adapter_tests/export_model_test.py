@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import export_model
-import modeling
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving import in_graph_tokenizer
