@@ -609,7 +609,7 @@ def _as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers:
     return adapter._replace(layers=tuple(adapted_layers))
 
 
-def _layer_builder(build: Callable, adapter: Adapter, forward: "ForwardPass", last: int):
+def _layer_builder(build: Any, adapter: Adapter, forward: "ForwardPass", last: int):
     """Returns a function from the index of a layer to the function that builds it from its input.
 
     A layer is recomputed in the backward pass or traced once for all layers, where possible.

@@ -153,7 +153,7 @@ def model_fn_builder(
         inputs = [per_example_loss, labels, logits, weights]
         return model_fn.ModelOutput(loss, predictions, metric_fn, inputs)
 
-    settings = model_fn.ModelSettings(
+    model_settings = model_fn.ModelSettings(
         bert_config=bert_config,
         init_checkpoint=init_checkpoint,
         learning_rate=learning_rate,
@@ -163,7 +163,7 @@ def model_fn_builder(
         use_one_hot_embeddings=use_one_hot_embeddings,
         **settings,
     )
-    return model_fn.model_fn_builder(settings, build)
+    return model_fn.model_fn_builder(model_settings, build)
 
 
 def metric_fn(per_example_loss, label_ids, logits, is_real_example):

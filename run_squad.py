@@ -105,7 +105,7 @@ def model_fn_builder(
             loss = heads.span_loss((start, end), positions)
         return model_fn.ModelOutput(loss, predictions)
 
-    settings = model_fn.ModelSettings(
+    model_settings = model_fn.ModelSettings(
         bert_config=bert_config,
         init_checkpoint=init_checkpoint,
         learning_rate=learning_rate,
@@ -115,7 +115,7 @@ def model_fn_builder(
         use_one_hot_embeddings=use_one_hot_embeddings,
         **settings,
     )
-    return model_fn.model_fn_builder(settings, build)
+    return model_fn.model_fn_builder(model_settings, build)
 
 
 def run(values):

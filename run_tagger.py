@@ -108,10 +108,10 @@ def model_fn_builder(bert_config, num_labels, use_one_hot_embeddings, **settings
         is_known = features["label_ids"] >= tagging_features.FIRST_TAG
         return tf.reduce_sum(tf.cast(is_known, tf.float32), axis=-1)
 
-    settings = model_fn.ModelSettings(
+    model_settings = model_fn.ModelSettings(
         bert_config=bert_config, use_one_hot_embeddings=use_one_hot_embeddings, **settings
     )
-    return model_fn.model_fn_builder(settings, build, row_weights=num_known)
+    return model_fn.model_fn_builder(model_settings, build, row_weights=num_known)
 
 
 def run(values):

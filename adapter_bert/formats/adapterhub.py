@@ -105,7 +105,7 @@ _OLD_LAYOUTS = {"houlsby": "double_seq_bn", "pfeiffer": "seq_bn", "parallel": "p
 _MAX_LABELS = 1 << 20  # A file may claim any number; unnamed labels get numbers as names.
 
 _ADAPTER_VARIABLES = configs.AdapterConfig().variables()
-_DOWN_BIAS = _ADAPTER_VARIABLES["biases1"].adapterhub
+_DOWN_BIAS: Any = _ADAPTER_VARIABLES["biases1"].adapterhub
 _HEAD_TENSOR_NAMES = {"output_weights": "weight", "output_bias": "bias"}
 _POOLER_TENSOR_NAMES = {"bert/pooler/dense/kernel": "weight", "bert/pooler/dense/bias": "bias"}
 

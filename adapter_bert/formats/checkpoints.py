@@ -236,7 +236,7 @@ def is_task_only(names: Iterable[str]) -> bool:
 
 
 def is_slot(name: str, names: Container[str]) -> bool:
-    """Returns whether a tensor is an optimizer's slot of another one, as in X/adam_m and X.
+    """Returns whether a tensor is an optimizer's slot of another one, as in X/Momentum and X.
 
     Args:
       name: the tensor's name.

@@ -84,7 +84,7 @@ class Adapter(NamedTuple):
         to all examples.
     """
 
-    function: Optional[Callable] = None
+    function: Any = None
     config: Optional[AdapterConfig] = None
     layers: Optional[Sequence[int]] = None
     gate: Any = None

@@ -1,5 +1,7 @@
 """Tests of rows.py against rows assembled one by one."""
 
+import types
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -14,6 +16,13 @@ def row_of(a, b, length):
     segments = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
     padding = [0] * (length - len(ids))
     return ids + padding, [1] * len(ids) + padding, segments + padding
+
+
+def features_of(padded):
+    """Returns the rows as a list of objects with the attributes of BERT's `InputFeatures`."""
+    columns = {name: values.tolist() for name, values in padded.items()}
+    columns["label_id"] = columns.pop("label_ids")
+    return [types.SimpleNamespace(**dict(zip(columns, row))) for row in zip(*columns.values())]
 
 
 class TextRowsTest(tf.test.TestCase):
@@ -59,7 +68,7 @@ class TextRowsTest(tf.test.TestCase):
     def test_in_graph_equals_take(self):
         padded = self.rows().take([0, 1, 2, 3, 4])
         indices = [3, 1, -1, 4, 1]
-        for some in (self.rows(), rows.PaddedRows(padded)):
+        for some in (self.rows(), rows.PaddedRows(padded), rows.as_rows(features_of(padded))):
             with tf.Graph().as_default(), tf.Session() as session:
                 tensors = some.in_graph()(tf.constant(indices, tf.int32))
                 for name, tensor in tensors.items():
@@ -78,6 +87,50 @@ class TextRowsTest(tf.test.TestCase):
         for name in ("input_ids", "input_mask", "segment_ids"):
             self.assertAllEqual(taken[name][1], np.zeros(9), name)
         self.assertAllEqual(taken["is_real_example"], [1, 0])
+
+
+class PackedRowsTest(tf.test.TestCase):
+    # The second mask has a gap, the third row has no tokens.
+    FEATURES = {
+        "input_ids": [[5, 6, 7, 0], [300, 2, 70000, 9], [0] * 4, [1, 0, 0, 0]],
+        "input_mask": [[1, 1, 1, 0], [1, 0, 1, 0], [0] * 4, [1, 0, 0, 0]],
+        "segment_ids": [[0, 1, 1, 0], [2, 0, 3, 0], [0] * 4, [0] * 4],
+        "label_ids": [[0.5, 1.0], [2.0, 0.0], [0.0, 0.0], [3.0, 1.0]],
+        "is_real_example": [True, True, False, True],
+    }
+
+    def test_rows_equal_the_features_until_the_last_token(self):
+        arrays = {name: np.array(values) for name, values in self.FEATURES.items()}
+        features = features_of(arrays)
+        parts = [rows.pack(features[:1]), rows.pack(features[1:])]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        self.assertLen(joined["input_ids"], 3 + 3 + 0 + 1)
+        arrays["input_ids"][1, 3] = 0
+        arrays["label_ids"] = arrays["label_ids"].astype(np.float32)
+        for some in (rows.as_rows(features), rows.PackedRows(joined, 4)):
+            self.assertAllEqual(some.lengths, [3, 3, 0, 1])
+            self.assertEqual(some.max_seq_length, 4)
+            for length in (3, 4, None):
+                taken = some.take([1, 0, -1, 2, 3], length)
+                self.assertEqual(set(taken), set(arrays))
+                for name, values in arrays.items():
+                    expected = np.insert(values[[1, 0, 2, 3]], 2, 0, axis=0)
+                    if name[:5] in ("input", "segme"):
+                        expected = expected[:, :length]
+                    is_label = name == "label_ids"
+                    self.assertEqual(taken[name].dtype, np.float32 if is_label else np.int32)
+                    self.assertAllEqual(taken[name], expected, name)
+                    self.assertEqual(taken[name].shape, expected.shape)
+
+    def test_rows_without_tokens_are_zero(self):
+        arrays = {name: np.zeros((2, 3), int) for name in list(self.FEATURES)[:3]}
+        arrays.update(label_ids=np.zeros(2, int), is_real_example=np.zeros(2, int))
+        taken = rows.as_rows(features_of(arrays)).take([0, -1, 1])
+        self.assertAllEqual(taken["input_ids"], np.zeros((3, 3)))
+
+    def test_an_empty_list_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "at least one"):
+            rows.as_rows([])
 
 
 class PaddedRowsTest(tf.test.TestCase):
