@@ -201,7 +201,8 @@ class VariantsTest(tf.test.TestCase):
     def test_saved_models_match_the_training_graph(self):
         for name in VARIANTS:
             mates = self.mates(name)
-            for tasks in ({name: mates[name]}, mates) if name in SIZED else (mates,):
+            is_alone = name in ("seq_bn", "deep batch")  # Without tables, it is the same graph.
+            for tasks in ({name: mates[name]}, mates) if is_alone else (mates,):
                 folder = tempfile.mkdtemp(dir=self.root)
                 path = saved_model.write(folder, tiny.config(), self.prefix, tasks)
                 inputs = padded(ROWS)
