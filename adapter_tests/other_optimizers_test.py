@@ -42,6 +42,15 @@ class OtherOptimizersTest(ScriptTestCase):
             with self.subTest(slots=slots), replaced(optimizer):
                 self.check_run(slots, others)
 
+    def test_a_run_of_another_optimizer_is_not_resumed(self):
+        self.output_dir = os.path.join(self.folder, "resumed")
+        self.succeed("--num_train_epochs=1", "--do_train")
+        with replaced(lambda rate: tf.train.MomentumOptimizer(rate, 0.9)):
+            self.refuse(
+                ["another optimizer", "/Momentum", "--overwrite_output_dir"],
+                *("--num_train_epochs=2", "--do_train"),
+            )
+
     def check_run(self, slots, others):
         flags = ["--num_train_epochs=2", "--save_checkpoints_steps=2"]
         self.succeed(*flags, "--do_train", "--do_eval", "--do_predict")

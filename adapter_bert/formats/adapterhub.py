@@ -253,6 +253,9 @@ def check_adapter(description: task_adapter.Description) -> configs.AdapterConfi
             f"AdapterHub's format does not support heads of the kind {description.kind}, expected"
             f" {' or '.join(known)}."
         )
+    for name in kind.head_shapes(len(description.labels), 0):
+        if name.rpartition("/")[2] not in _HEAD_TENSOR_NAMES:
+            raise UserError(f"AdapterHub's format does not support a head with {name}.")
     if description.tuning.train_pooler and kind.reads_tokens:
         raise UserError("AdapterHub's format does not support a pooler below a token head.")
     return adapter

@@ -63,7 +63,7 @@ def check_compatible(
 
     Raises:
       UserError: it has no labels, was trained on another BERT, reads pairs with a BERT of a single
-        segment id, or trained parameters that tasks must share.
+        segment id, trained parameters that tasks must share, or has a head of other variables.
     """
     expected, actual = _backbone_identity(backbone), _backbone_identity(description.backbone)
     for name in (name for name in expected if expected[name] != actual[name]):
@@ -86,6 +86,17 @@ def check_compatible(
             f"{where} (--tuning={description.tuning.method}) trained {shared[0]}, which tasks that"
             " share a model cannot; train it by --tuning=adapters, or predict by its script with"
             " --adapter."
+        )
+    unread = sorted(
+        name
+        for name in trained
+        if name not in encoder and "/adapters/" not in name and table_name(name) not in HEAD
+    )
+    if unread:
+        raise UserError(
+            f"{where} has a head with {unread[0]}, which only its script computes: predict with"
+            " --adapter there, or compute the head in serving/encoder.py and"
+            " serving/onnx_encoder.py."
         )
 
 

@@ -156,6 +156,11 @@ class _Saver(checkpoints.Saver):
             missing = sorted(set(self._names) - saved_names)
             if not missing:
                 raise
+            if checkpoints.is_slot(missing[0], {*self._names, *saved_names}):
+                raise UserError(
+                    f"{save_path} was saved by a training with another optimizer: it lacks"
+                    f" {missing[0]}; give another --output_dir, or --overwrite_output_dir."
+                ) from error
             raise UserError(
                 f"{save_path} lacks {len(missing)} variables, such as {missing[0]}: it holds only"
                 " what was trained, so the model must be built with the training's"

@@ -1,14 +1,39 @@
 """Tests of compatibility.py; bank_test.py tests which adapters banks refuse."""
 
 import dataclasses
+import os
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import configs
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapterhub
 from adapter_bert.serving import compatibility
+from adapter_bert.tasks import classification
+from adapter_tests.support import own_models, tiny
 
 A = modeling.AdapterConfig
+
+
+class HeadTest(tf.test.TestCase):
+    def test_heads_of_other_variables_are_refused(self):
+        """The encoders compute one linear layer: they would skip a further one in silence."""
+        bert = tiny.write_bert(os.path.join(self.create_tempdir().full_path, "bert"))
+        description = own_models.build_task_adapter(bert).description
+        compatibility.check_compatible(description, description.backbone, "The adapter")
+        plain = classification.KIND.head_shapes(2, 8)
+        two_layers = mock.patch.object(
+            classification.Classification,
+            "head_shapes",
+            lambda *_: {"hidden_bias": (8,), **plain},
+        )
+        with two_layers:
+            with self.assertRaisesRegex(UserError, "^The adapter has a head with hidden_bias, .*"):
+                compatibility.check_compatible(description, description.backbone, "The adapter")
+            with self.assertRaisesRegex(UserError, "not support a head with hidden_bias"):
+                adapterhub.check_adapter(description)
 
 
 class ArchitectureTest(tf.test.TestCase):
