@@ -455,11 +455,13 @@ class TextsTest(ExtractionTestCase):
         found = [(e.unique_id, e.text_a, e.text_b) for e in extract_features.read_examples(path)]
         self.assertEqual(found, [(0, "a dog", None), (1, "the cat", "é"), (2, "no end", None)])
 
-    def test_read_examples_are_used_as_a_list(self):
+    def test_read_examples_returns_a_list(self):
         examples = extract_features.read_examples(self.write(TEXTS))
         self.assertLen(examples, len(TEXTS))
         self.assertEqual(examples[-1].unique_id, len(TEXTS) - 1)
         self.assertEqual([each.unique_id for each in examples[1:3]], [1, 2])
+        examples.append(extract_features.InputExample(len(TEXTS), "a dog", None))
+        self.assertLen(examples + examples[:1], len(TEXTS) + 2)
 
     def test_missing_output_folders_are_created(self):
         self.write(TEXTS)
