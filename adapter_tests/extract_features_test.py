@@ -190,6 +190,11 @@ class NumbersTest(ExtractionTestCase):
         self.write(TEXTS)
         self.check(self.lines("--adapter=" + folder), TEXTS, tensors=tensors)
 
+    def test_outputs_with_a_trained_head_alone_are_those_of_bert(self):
+        folder, _ = self.adapter(tuning=tuning.Tuning("head"), adapter=None)
+        self.write(TEXTS)
+        self.check(self.lines("--adapter=" + folder), TEXTS)
+
     def test_span_adapter_supplies_max_seq_length(self):
         folder, tensors = self.adapter(kind="span", labels=(), max_seq_length=11)
         self.write(TEXTS)
