@@ -211,7 +211,7 @@ def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     start = starting_point.find(values)
     config = ExtractionConfig.from_flags(values, start.supplied)
-    texts = read_examples(config.input_file)
+    texts: Any = read_examples(config.input_file, lazily=True)
     with _working_folder(config) as folder:
         setup = finetuning.set_up_evaluation(config, start, folder)
         bert = setup.bert.config

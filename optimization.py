@@ -11,9 +11,9 @@ from typing import Any, Dict, Optional, Sequence
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from adapter_bert.common import devices
+from adapter_bert.common import devices, model_variables
 from adapter_bert.ops import accumulation, graph_functions, replicas
-from adapter_bert.ops.layers import take_statistics, variable_name
+from adapter_bert.ops.layers import moving_variables, take_statistics, variable_name
 from modeling import ADAPTERS
 from tuning import (
     Tuning,
@@ -115,6 +115,7 @@ def create_optimizer(
     use_tpu: bool,
     *,
     tuning: Optional[Tuning] = None,
+    saved_shapes: Optional[model_variables.Shapes] = None,
     scalars: Optional[Dict[str, Any]] = None,
 ):
     """Returns the op of one training step, like BERT's function of this name.
@@ -132,6 +133,8 @@ def create_optimizer(
       tuning: `Tuning`. With one, the loss must depend on all adapters and the head, and a rule must
         cover each variable. Without, other variables do not train, as in BERT, and a warning lists
         them.
+      saved_shapes: shapes of the variables that the task adapter will hold, and of moving
+        statistics, by name; a model that trains others is refused. None for any.
       scalars: dict that gets the Tensors "loss", "learning_rate" and "gradient_norm", the norm
         before clipping.
 
@@ -139,6 +142,7 @@ def create_optimizer(
       The train op, which also increments the global step.
 
     Raises:
+      UserError: the variables that train are not those in `saved_shapes`.
       ValueError: no variable to train has a gradient; the tuning demands more; or there are batch
         statistics and several replicas.
     """
@@ -147,6 +151,10 @@ def create_optimizer(
         global_step, init_lr, num_train_steps, num_warmup_steps
     )
     tvars = trained_variables(tuning, strict=bool(tuning))  # Adapters, LayerNorms and the head.
+    if saved_shapes is not None:
+        variables = [*tvars, *moving_variables()]
+        shapes = {variable_name(v): tuple(v.shape.as_list()) for v in variables}
+        model_variables.check_listed(shapes, saved_shapes)
     loss, grads = accumulation.loss_and_gradients(loss, tvars)
     tvars, grads = _connected(tvars, grads, tuning, init_lr)
     grads, norm = replicas.mean_gradients(grads, use_tpu)

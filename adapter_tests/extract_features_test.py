@@ -190,6 +190,11 @@ class NumbersTest(ExtractionTestCase):
         self.write(TEXTS)
         self.check(self.lines("--adapter=" + folder), TEXTS, tensors=tensors)
 
+    def test_outputs_with_a_trained_head_alone_are_those_of_bert(self):
+        folder, _ = self.adapter(tuning=tuning.Tuning("head"), adapter=None)
+        self.write(TEXTS)
+        self.check(self.lines("--adapter=" + folder), TEXTS)
+
     def test_span_adapter_supplies_max_seq_length(self):
         folder, tensors = self.adapter(kind="span", labels=(), max_seq_length=11)
         self.write(TEXTS)
@@ -455,11 +460,13 @@ class TextsTest(ExtractionTestCase):
         found = [(e.unique_id, e.text_a, e.text_b) for e in extract_features.read_examples(path)]
         self.assertEqual(found, [(0, "a dog", None), (1, "the cat", "é"), (2, "no end", None)])
 
-    def test_read_examples_are_used_as_a_list(self):
+    def test_read_examples_returns_a_list(self):
         examples = extract_features.read_examples(self.write(TEXTS))
         self.assertLen(examples, len(TEXTS))
         self.assertEqual(examples[-1].unique_id, len(TEXTS) - 1)
         self.assertEqual([each.unique_id for each in examples[1:3]], [1, 2])
+        examples.append(extract_features.InputExample(len(TEXTS), "a dog", None))
+        self.assertLen(examples + examples[:1], len(TEXTS) + 2)
 
     def test_missing_output_folders_are_created(self):
         self.write(TEXTS)

@@ -115,8 +115,10 @@ def check_listed(trained: Shapes, listed: Shapes) -> None:
     """
     for name in sorted({*trained, *listed}):
         table = "`head_shapes` of the task's kind"
-        if name.startswith("bert/"):
+        if "/adapters/" in name:
             table = ADAPTER_TABLE
+        elif name.startswith("bert/"):
+            table = "`is_trained` of adapter_bert/common/model_variables.py"
         if name not in listed:
             raise UserError(f"Variable {name} trains, but would not be saved: list it in {table}.")
         if name not in trained:

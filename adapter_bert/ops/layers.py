@@ -47,6 +47,12 @@ class Sum:
         """Returns the sum with one more Tensor, which comes first."""
         return Sum(other, *self.terms)
 
+    def __mul__(self, factor):
+        """Returns the product with a Tensor or a number, a Tensor."""
+        return tf.convert_to_tensor(self) * factor
+
+    __rmul__ = __mul__
+
     @property
     def shape(self):
         """The shape of each term."""

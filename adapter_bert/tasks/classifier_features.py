@@ -271,7 +271,10 @@ def add_rows(
 
     Raises:
       UserError: as in `convert_single_example`.
+      ValueError: there are no examples.
     """
+    if not examples:
+        raise ValueError("expected at least one example")
     labels = _ids_by_label(label_list)
     for start in range(0, len(examples), _EXAMPLES_PER_PART):
         features = convert_examples_to_features(

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import types
 import zipfile
-from typing import Any, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, Iterable, Iterator, List, Optional, Union
 
 import numpy as np
 
@@ -60,10 +60,10 @@ class InputFeatures:
     input_type_ids: List[int]
 
 
-class TextFile(Sequence[InputExample]):
-    """The list of the examples in a file: a line is a text, or a pair as in "text ||| text".
+class TextFile:
+    """The examples in a file: a line is a text, or a pair as in "text ||| text".
 
-    The constructor reads and checks the file once; each access reads it again.
+    The constructor reads and checks the file once; each iteration reads it again.
 
     Args:
       path: of a UTF-8 file.
@@ -92,9 +92,6 @@ class TextFile(Sequence[InputExample]):
     def __len__(self):
         return self._length
 
-    def __getitem__(self, index):
-        return list(self)[index]
-
     def __iter__(self) -> Iterator[InputExample]:
         where = f"--input_file={self._path}"
         with files.convert_read_errors(where), files.open_file(self._path, "rb") as reader:
@@ -115,9 +112,10 @@ class TextFile(Sequence[InputExample]):
         return InputExample(index, *(pair.groups() if pair else (text, None)))
 
 
-def read_examples(input_file: str) -> TextFile:
-    """Returns the `InputExample`s in a file; see `TextFile`."""
-    return TextFile(input_file)
+def read_examples(input_file: str, *, lazily: bool = False) -> Union[List[InputExample], TextFile]:
+    """Returns the examples in a file: a list or, if `lazily`, a `TextFile`, with its errors."""
+    texts = TextFile(input_file)
+    return texts if lazily else list(texts)
 
 
 def convert_examples_to_features(

@@ -457,7 +457,7 @@ def begin(setup: Setup, task: Task, data: Data, model_fn_builder) -> Tuple[Estim
         recompute_activations=config.recompute_activations,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         run_identity=identity(settings),
-        trained_shapes=task_adapter.shapes(output.description),
+        saved_shapes=task_adapter.shapes(output.description),
         **schedule_settings,
     )
     return Estimator(model, run, model_fn_builder), output

@@ -16,7 +16,6 @@ import optimization
 import tuning
 from adapter_bert.common import devices, model_variables, tf_estimator
 from adapter_bert.ops import accumulation, replicas
-from adapter_bert.ops.layers import moving_variables, variable_name
 from adapter_bert.training import config as training_config
 from adapter_bert.training import progress, restore
 from tuning import Tuning
@@ -46,8 +45,7 @@ class ModelSettings:
         before the one step of the optimizer.
       run_identity: digest of everything that determines the weights, including the data; it marks
         the run's checkpoints. None for no mark.
-      trained_shapes: shapes of the variables that train, and of moving statistics, by name; a
-        training with others is refused. None for any.
+      saved_shapes: as in `optimization.create_optimizer`.
     """
 
     bert_config: modeling.BertConfig
@@ -65,7 +63,7 @@ class ModelSettings:
     recompute_activations: bool = False
     gradient_accumulation_steps: int = 1
     run_identity: Optional[str] = None
-    trained_shapes: Optional[model_variables.Shapes] = None
+    saved_shapes: Optional[model_variables.Shapes] = None
 
 
 class ModelOutput(NamedTuple):
@@ -152,11 +150,6 @@ def _training_spec(settings, create_model, features, params, config):
 
     loss = accumulation.mean_loss(loss_of, features, settings.gradient_accumulation_steps)
     trained = tuning.trained_variables(settings.tuning, strict=bool(settings.tuning))
-    if settings.trained_shapes is not None:
-        shapes = {
-            variable_name(v): tuple(v.shape.as_list()) for v in [*trained, *moving_variables()]
-        }
-        model_variables.check_listed(shapes, settings.trained_shapes)
     scaffold_fn = restore.scaffold_fn(settings, trained, config)
     scalars = {}
     train_op = optimization.create_optimizer(
@@ -166,6 +159,7 @@ def _training_spec(settings, create_model, features, params, config):
         settings.num_warmup_steps,
         settings.use_tpu,
         tuning=settings.tuning,
+        saved_shapes=settings.saved_shapes,
         scalars=scalars,
     )
     # That of the whole batch, as on one device; `store_scalars` averages those of TPU replicas.

@@ -51,7 +51,7 @@ def scaffold_fn(settings, trained, config=None):
             (settings.init_checkpoint, pretrained),
             (settings.task_checkpoint, of_task),
         ):
-            if checkpoint:
+            if assignment:  # Without a head, an adapter of --tuning=head has nothing to assign.
                 initialize_from(checkpoint, assignment)
 
     def build_scaffold():

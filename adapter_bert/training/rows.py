@@ -99,15 +99,17 @@ def pack(features: Sequence[Any]) -> Arrays:
     A row ends after the last 1 of its input_mask.
 
     Args:
-      features: list of `classifier_features.InputFeatures`, or of objects with its attributes.
+      features: list of `classifier_features.InputFeatures`, or of objects with its attributes;
+        lists or arrays.
     """
     lengths, ids, mask, segments = [], array.array("i"), bytearray(), bytearray()
     for each in features:
-        length = _length_of(each.input_mask)
+        ones = list(each.input_mask)
+        length = _length_of(ones)
         lengths.append(length)
-        ids.fromlist(each.input_ids[:length])
-        mask += bytes(each.input_mask[:length])
-        segments += bytes(each.segment_ids[:length])
+        ids.extend(each.input_ids[:length])
+        mask += bytes(ones[:length])
+        segments += bytes(list(each.segment_ids[:length]))
     return {
         "length": np.array(lengths),
         **{name: np.array(v, t) for (name, t), v in zip(_PER_TOKEN, (ids, mask, segments))},

@@ -110,6 +110,10 @@ class CheckListedTest(RefusalTestCase):
                 [gate, "trains, but would not be saved", "FUNCTIONS", "configs"],
             ),
             ({**listed, hidden: (8, 8)}, [hidden, "trains, but would not be saved", "head_shapes"]),
+            (
+                {**listed, "bert/pooler/dense/bias": (8,)},
+                ["bert/pooler/dense/bias", "trains, but would not be saved", "`is_trained`"],
+            ),
             ({head: (2, 8)}, [adapter, "is in `FUNCTIONS`", "the model does not train it"]),
             ({adapter: (8, 4)}, [head, "is in `head_shapes`", "the model does not train it"]),
             ({**listed, head: (2, 9)}, [head, "[2, 9], but [2, 8] in `head_shapes`"]),

@@ -224,6 +224,12 @@ class Bfloat16Test(tf.test.TestCase):
             self.assertEqual(session.run(total), 258.0)
             self.assertEqual((total.dtype, total.shape.as_list()), (tf.bfloat16, []))
 
+    def test_products_of_a_sum_are_tensors(self):
+        with tf.Graph().as_default(), self.session() as session:
+            total, three = layers.Sum(tf.constant(1.0), tf.constant(4.0)), tf.constant(3.0)
+            products = [total * 3.0, 3.0 * total, total * three, three * total]
+            self.assertEqual(session.run(products), [15.0] * 4)
+
     def test_gradients_of_biases_are_float32_sums(self):
         with tf.Graph().as_default(), self.session() as session:
             bias = tf.zeros([3])

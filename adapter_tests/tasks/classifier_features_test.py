@@ -237,6 +237,10 @@ class ConvertExamplesTest(tf.test.TestCase):
         self.assertAllEqual(arrays["input_mask"], [[1, 0, 1, 1, 0, 0]] * 2)
         self.assertAllEqual(arrays["segment_ids"], [[2, 0, 1, 2, 0, 0]] * 2)
 
+    def test_no_examples_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "at least one"):
+            classifier_features.add_rows([], ["0", "1"], 6, WordTokenizer(), list().append)
+
     def test_label_lookup_does_not_scan_all_labels(self):
         labels = [tiny.CountedText(f"label {i}") for i in range(50)]
         examples = [

@@ -21,6 +21,7 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import modeling
+import optimization
 from adapter_bert.common import configs, devices, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
@@ -492,6 +493,12 @@ class VariantTest(ScriptTestCase):
             (
                 mock.patch.object(modeling, "feedforward_adapter", own),
                 ["adapters/own trains, but would not be saved: list it in `FUNCTIONS` of"],
+            ),
+            (
+                mock.patch.object(
+                    optimization, "trained_variables", lambda *_, **__: tf.trainable_variables()
+                ),
+                ["bert/embeddings/position_embeddings trains, but would not be saved"],
             ),
             (functions({**listed, "gate": gate}), ["/gate is in `FUNCTIONS` of", "not train it"]),
             (head(hidden=(8, 8)), ["hidden is in `head_shapes`", "does not train it"]),

@@ -122,6 +122,16 @@ class PackedRowsTest(tf.test.TestCase):
                     self.assertAllEqual(taken[name], expected, name)
                     self.assertEqual(taken[name].shape, expected.shape)
 
+    def test_features_may_be_arrays(self):
+        arrays = {name: np.array(values) for name, values in self.FEATURES.items()}
+        features = features_of(arrays)
+        as_lists = rows.pack(features)
+        for each in features:
+            for name in ("input_ids", "input_mask", "segment_ids"):
+                setattr(each, name, np.array(getattr(each, name), np.int32))
+        for name, values in rows.pack(features).items():
+            self.assertAllEqual(values, as_lists[name], name)
+
     def test_rows_without_tokens_are_zero(self):
         arrays = {name: np.zeros((2, 3), int) for name in list(self.FEATURES)[:3]}
         arrays.update(label_ids=np.zeros(2, int), is_real_example=np.zeros(2, int))
