@@ -661,7 +661,8 @@ class _Encoder:
         change = project(hidden, "2")
         if architecture.scaling == 1.0:
             return change
-        return graph.op("Mul", change, graph.constant(np.array(architecture.scaling)))
+        scaling = graph.constant(np.array(architecture.scaling, graph.dtype))
+        return graph.op("Mul", change, scaling)
 
     def _layer_norm(self, rows: str, index: int) -> str:
         graph, (gamma, beta) = self._graph, self._parameters.vectors[index : index + 2]

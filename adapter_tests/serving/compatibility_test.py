@@ -1,11 +1,14 @@
 """Tests of compatibility.py; bank_test.py tests which adapters banks refuse."""
 
 import dataclasses
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import configs
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
 from adapter_bert.serving import compatibility
 
 A = modeling.AdapterConfig
@@ -39,3 +42,21 @@ class ArchitectureTest(tf.test.TestCase):
         self.assertEqual(four, other)
         self.assertEqual(dataclasses.replace(four, size=5), five)
         self.assertNotEqual(four, five)
+
+    def test_the_error_names_what_differs_of_the_users_settings(self):
+        def error(*settings):
+            adapters = [
+                task_adapter.TaskAdapter(mock.Mock(adapter=adapter), {}) for adapter in settings
+            ]
+            with self.assertRaises(UserError) as raised:
+                compatibility.common_architecture(adapters)
+            return str(raised.exception).partition(" cannot share")[0]
+
+        normalized = A(4, normalization="layer")
+        beginning = "Adapters of different "
+        self.assertEqual(
+            error(A(4), None, normalized), beginning + "normalization (layer and none)"
+        )
+        self.assertEqual(
+            error(normalized, A(5, normalization="layer")), beginning + "size (4 and 5)"
+        )
