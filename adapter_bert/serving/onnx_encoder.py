@@ -382,15 +382,14 @@ def gathered_parameters(
     """
     inputs = feeds(tasks, adapter_arrays(config, architecture, {}))
 
-    def gather(name: str, shape: Any = None) -> str:
-        del shape
+    def gather(name: str) -> str:
         return graph.op("Gather", graph.constant(inputs[name]), task_ids, axis=0)
 
     is_shared = len(inputs["pooler"]) == 1
     return Parameters(
         num_groups,
         graph.split(gather("vectors"), inputs["vectors"].shape[1]),
-        _adapters(config, architecture, gather, graph.split),
+        _adapters(config, architecture, lambda name, _: gather(name), graph.split),
         graph.constant(inputs["pooler"]) if is_shared else gather("pooler"),
         gather("head"),
         gather("head_bias"),
