@@ -151,10 +151,7 @@ def create_optimizer(
         global_step, init_lr, num_train_steps, num_warmup_steps
     )
     tvars = trained_variables(tuning, strict=bool(tuning))  # Adapters, LayerNorms and the head.
-    if saved_shapes is not None:
-        variables = [*tvars, *moving_variables()]
-        shapes = {variable_name(v): tuple(v.shape.as_list()) for v in variables}
-        model_variables.check_listed(shapes, saved_shapes)
+    _check_saved(tvars, saved_shapes)
     loss, grads = accumulation.loss_and_gradients(loss, tvars)
     tvars, grads = _connected(tvars, grads, tuning, init_lr)
     grads, norm = replicas.mean_gradients(grads, use_tpu)
@@ -171,6 +168,14 @@ def create_optimizer(
     # Last, because the updates read the global step.
     with tf.control_dependencies([update, *_update_statistics(global_step, use_tpu)]):
         return tf.group(global_step.assign_add(1))
+
+
+def _check_saved(tvars, saved_shapes):
+    """Raises UserError unless the variables that train are those that will be saved."""
+    if saved_shapes is not None:
+        variables = [*tvars, *moving_variables()]
+        shapes = {variable_name(v): tuple(v.shape.as_list()) for v in variables}
+        model_variables.check_listed(shapes, saved_shapes)
 
 
 def _connected(tvars, grads, tuning, learning_rate):

@@ -11,7 +11,6 @@ its folder when a batch needs it, and the least recently used one is evicted. ON
 """
 
 import collections
-import itertools
 import math
 import os
 import threading
@@ -82,7 +81,8 @@ class _Entry:
         # A deep adapter counts as a wide one with as many weights.
         width = description.backbone.bert_config().hidden_size
         shapes = model_variables.adapter_shapes(adapter, width).values() if adapter else ()
-        size = sum(math.prod(shape) for shape in shapes if min(shape) > 1) / (2 * width)
+        matrices = [shape for shape in shapes if len(shape) > 1 and min(shape) > 1]
+        size = sum(map(math.prod, matrices)) / (2 * width)
         self.shares_passes = max(size, self.num_outputs) <= _MAX_SHARED_SIZE
         self.loaded: Any = None  # In memory: `onnx_encoder.TaskArrays`.
         self.reading = threading.Lock()  # Held by the thread that reads the tensors.
@@ -354,10 +354,15 @@ class AdapterBank:
                 self._unload(name)
 
     def _any_architecture(self, entries: Dict[str, _Entry]) -> configs.AdapterConfig:
-        """Returns an architecture for tasks without adapters, if possible one of entries."""
-        every = itertools.chain(entries.values(), self._entries.values())
-        needed = (entry.architecture for entry in every if entry.architecture)
-        return next(needed, None) or self._engine.any_architecture()
+        """Returns an architecture for tasks without adapters.
+
+        If possible, it is one of entries, else one that has a session, else one of the bank.
+        """
+        batch, every = (
+            [entry.architecture for entry in values if entry.architecture]
+            for values in (entries.values(), self._entries.values())
+        )
+        return [*batch, *self._engine.architectures(), *every, compatibility.DEFAULT][0]
 
     def _free_sessions(self) -> None:
         """Frees the sessions that no task needs; an empty bank keeps all for its next task."""

@@ -36,14 +36,18 @@ DEFAULT = architecture_of(configs.AdapterConfig())
 
 def common_architecture(adapters: Iterable[task_adapter.TaskAdapter]) -> configs.AdapterConfig:
     """Returns the architecture that all adapters share; raises UserError if they differ."""
-    settings = [adapter.description.adapter for adapter in adapters]
-    architectures = {architecture_of(config) for config in settings if config} or {DEFAULT}
+    settings = [each.description.adapter for each in adapters if each.description.adapter]
+    architectures = set(map(architecture_of, settings)) or {DEFAULT}
     if len(architectures) > 1:
         differences = []
         for field in dataclasses.fields(configs.AdapterConfig):
-            values = sorted({str(getattr(each, field.name)) for each in architectures})
-            if len(values) > 1:
-                differences.append(f"{field.name} ({' and '.join(values)})")
+            # An architecture's size is the default one, except with LayerNorms.
+            values, own = (
+                sorted({str(getattr(each, field.name)) for each in group})
+                for group in (architectures, settings)
+            )
+            if len(values) > 1 and len(own) > 1:
+                differences.append(f"{field.name} ({' and '.join(own)})")
         raise UserError(
             f"Adapters of different {', '.join(differences)} cannot share a model: export their"
             " tasks separately."

@@ -11,8 +11,11 @@ import numpy as np
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving import compatibility, onnx_encoder, onnx_runtime
+from adapter_bert.serving import compatibility, memory, onnx_encoder, onnx_runtime
 from adapter_bert.serving.onnx_encoder import TaskArrays
+
+# Memory that building a session takes, in the weights of its BERT. Measured; 1 of it stays.
+_BUILDING = 2.8
 
 
 class _Session(NamedTuple):
@@ -62,6 +65,7 @@ class Engine:
         # None as soon as the first session holds the backbone.
         self._backbone: Optional[onnx_backbone.Backbone] = self._load_backbone()
         self.fingerprint = self._backbone.fingerprint
+        self._num_bytes = sum(value.nbytes for value in self._backbone.tensors.values())
         self._task_specific = {
             name: value.astype(self._dtype)
             for name, value in self._backbone.tensors.items()
@@ -120,7 +124,7 @@ class Engine:
         """Returns the session of an architecture, built if necessary.
 
         Raises:
-          UserError: the BERT's files have changed.
+          UserError: the BERT's files have changed; too little memory is free for a further session.
         """
         session = self._sessions.get(architecture)
         if session is not None:
@@ -128,6 +132,9 @@ class Engine:
         with self._lock:
             session = self._sessions.get(architecture)  # Another thread may have built it.
             if session is None:
+                if self._sessions:
+                    variant = "A further variant of the adapters"
+                    memory.require(_BUILDING * self._num_bytes, variant)
                 session = self._build(architecture, self._take_backbone().tensors)
                 self._sessions[architecture], self._backbone = session, None
         return session
@@ -170,9 +177,9 @@ class Engine:
         no_adapters = onnx_encoder.adapter_arrays(self._config, architecture, {}, self._dtype)
         return _Session(session, no_adapters)
 
-    def any_architecture(self) -> configs.AdapterConfig:
-        """Returns an architecture that has a session already, or the default one."""
-        return next(iter(self._sessions), compatibility.DEFAULT)
+    def architectures(self) -> List[configs.AdapterConfig]:
+        """Returns the architectures that have a session."""
+        return list(self._sessions)
 
     def keep_only(self, architectures: Set[configs.AdapterConfig]) -> None:
         """Frees the sessions of all other architectures."""

@@ -48,6 +48,7 @@ def free() -> Tuple[float, str]:
 
     The number is infinite on systems without /proc.
     """
+    _return_freed()
     status = _sizes("/proc/self/status")
     if not status:
         return math.inf, "unknown"
@@ -92,6 +93,12 @@ class Reservations:
         finally:
             with self._lock:
                 self._num_bytes -= num_bytes
+
+
+def _return_freed() -> None:
+    """Returns to the system what malloc keeps of freed blocks, such as those of a session."""
+    if resource is not None and hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _address_space() -> float:

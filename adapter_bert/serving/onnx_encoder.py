@@ -382,15 +382,14 @@ def gathered_parameters(
     """
     inputs = feeds(tasks, adapter_arrays(config, architecture, {}))
 
-    def gather(name: str, shape: Any = None) -> str:
-        del shape
+    def gather(name: str) -> str:
         return graph.op("Gather", graph.constant(inputs[name]), task_ids, axis=0)
 
     is_shared = len(inputs["pooler"]) == 1
     return Parameters(
         num_groups,
         graph.split(gather("vectors"), inputs["vectors"].shape[1]),
-        _adapters(config, architecture, gather, graph.split),
+        _adapters(config, architecture, lambda name, _: gather(name), graph.split),
         graph.constant(inputs["pooler"]) if is_shared else gather("pooler"),
         gather("head"),
         gather("head_bias"),
@@ -661,7 +660,8 @@ class _Encoder:
         change = project(hidden, "2")
         if architecture.scaling == 1.0:
             return change
-        return graph.op("Mul", change, graph.constant(np.array(architecture.scaling)))
+        scaling = graph.constant(np.array(architecture.scaling, graph.dtype))
+        return graph.op("Mul", change, scaling)
 
     def _layer_norm(self, rows: str, index: int) -> str:
         graph, (gamma, beta) = self._graph, self._parameters.vectors[index : index + 2]

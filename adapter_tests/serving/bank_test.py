@@ -24,7 +24,7 @@ import tuning
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import engine, onnx_encoder, onnx_runtime
+from adapter_bert.serving import engine, memory, onnx_encoder, onnx_runtime
 from adapter_bert.serving.bank import AdapterBank, Row, UnknownTask
 from adapter_tests.support import own_models, tiny
 
@@ -173,9 +173,14 @@ class PredictTest(BankTestCase):
         with mock.patch.dict(self.adapters, adapters):
             self.assert_own(rows, results)
         self.assertLess(max(fed), 2 * max(sizes.values()))
-        for size, depth, shares_passes in ((128, 1, True), (129, 1, False), (40, 2, False)):
-            bank.add("deep", self.build(0, adapter=A(size, depth=depth)), replace=True)
-            self.assertEqual(bank._entries["deep"].shares_passes, shares_passes)
+        for adapter, shares_passes in (
+            (A(128), True),
+            (A(128, normalization="batch"), True),
+            (A(129), False),
+            (A(40, depth=2), False),
+        ):
+            bank.add("deep", self.build(0, adapter=adapter), replace=True)
+            self.assertEqual(bank._entries["deep"].shares_passes, shares_passes, adapter)
 
     def test_int8_changes_results_only_slightly(self):
         names = ["plain", "large", "number", "sets", "parallel", "deep"]
@@ -325,6 +330,17 @@ class TasksTest(BankTestCase):
                 used.run.assert_called_once()
             bank.load("head")
             self.assertLen(bank._engine._sessions, 1)
+
+    def test_too_little_memory_for_a_variant_fails_only_its_tasks(self):
+        bank, rows = self.bank(["relu", "plain", "head"]), self.rows(["relu", "plain", "head"])
+        with mock.patch.object(memory, "free", return_value=(1, "ulimit -v")):
+            self.assert_own(rows[1:2], bank.predict(rows[1:2]))  # The server checked for the first.
+            message = "variant of the adapters needs about .* memory; 0 MB are free .ulimit -v."
+            with self.assertRaisesRegex(UserError, message):
+                bank.predict(rows)
+            self.assert_own(rows[1:], bank.predict(rows[1:]))
+            self.assert_own(rows[2:], bank.predict(rows[2:]))
+        self.assert_own(rows, bank.predict(rows))
 
     def test_removing_the_last_adapter_keeps_the_session_in_use(self):
         bank, rows = self.bank(["relu", "head"]), self.rows(["relu", "head"])

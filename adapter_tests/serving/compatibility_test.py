@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import tempfile
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -9,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapterhub
+from adapter_bert.formats import adapterhub, task_adapter
 from adapter_bert.serving import compatibility
 from adapter_bert.tasks import classification
 from adapter_tests.support import own_models, tiny
@@ -20,7 +21,7 @@ A = modeling.AdapterConfig
 class HeadTest(tf.test.TestCase):
     def test_heads_of_other_variables_are_refused(self):
         """The encoders compute one linear layer: they would skip a further one in silence."""
-        bert = tiny.write_bert(os.path.join(self.create_tempdir().full_path, "bert"))
+        bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "bert"))
         description = own_models.build_task_adapter(bert).description
         compatibility.check_compatible(description, description.backbone, "The adapter")
         plain = classification.KIND.head_shapes(2, 8)
@@ -64,3 +65,21 @@ class ArchitectureTest(tf.test.TestCase):
         self.assertEqual(four, other)
         self.assertEqual(dataclasses.replace(four, size=5), five)
         self.assertNotEqual(four, five)
+
+    def test_the_error_names_what_differs_of_the_users_settings(self):
+        def error(*settings):
+            adapters = [
+                task_adapter.TaskAdapter(mock.Mock(adapter=adapter), {}) for adapter in settings
+            ]
+            with self.assertRaises(UserError) as raised:
+                compatibility.common_architecture(adapters)
+            return str(raised.exception).partition(" cannot share")[0]
+
+        normalized = A(4, normalization="layer")
+        beginning = "Adapters of different "
+        self.assertEqual(
+            error(A(4), None, normalized), beginning + "normalization (layer and none)"
+        )
+        self.assertEqual(
+            error(normalized, A(5, normalization="layer")), beginning + "size (4 and 5)"
+        )

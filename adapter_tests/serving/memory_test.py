@@ -1,6 +1,8 @@
 """Tests of memory.py against files of Linux written by hand."""
 
 import math
+import subprocess
+import sys
 from unittest import mock
 
 import pytest
@@ -62,6 +64,28 @@ class MemoryTest(tf.test.TestCase):
 
     def test_unknown_memory_is_infinite(self):
         self.assertEqual(self.free({"/proc/self/status": []})[0], math.inf)
+
+    def test_freed_memory_is_free(self):
+        """malloc keeps freed blocks of less than 32 MB; a container counts them."""
+        num_blocks = 40
+        script = f"""
+import ctypes
+from adapter_bert.serving import memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD: it grows to this by itself.
+libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+blocks = [libc.malloc(4 << 20) for _ in range({num_blocks})]
+for block in blocks:
+    ctypes.memset(block, 1, 4 << 20)
+last = libc.malloc(100)
+for block in blocks:
+    libc.free(block)
+memory.free()
+print(memory._sizes("/proc/self/status")["VmRSS"])
+"""
+        output = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
+        self.assertLess(int(output.stdout), num_blocks * 4 * MB)
 
     def test_reservations_add_up_while_they_are_held(self):
         reservations = memory.Reservations()

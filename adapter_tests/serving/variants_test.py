@@ -43,12 +43,11 @@ VARIANTS = {
     "multiply normalized": A(4, interaction="multiply", placement="normalized"),
     "linear": A(4, "linear"),
     "size 1": A(1, depth=2),
+    "whole scaling": A(4, scaling=2),
 }
 # Those whose mixed batches also have an adapter of another size and in other layers.
 SIZED = ("seq_bn", "par_bn", "deep layer", "deep batch", "multiply normalized", "size 1")
 ROWS = [[2, 7, 9, 11, 3], [2, 8, 3], [2, 6, 9, 3]]
-
-
 GOLDENS = os.path.join(os.path.dirname(os.path.abspath(own_models.__file__)), "adapterhub")
 
 
@@ -139,13 +138,6 @@ class VariantsTest(tf.test.TestCase):
             settings = dataclasses.replace(settings, **changes)
         other = own_models.build_task_adapter(self.bert, 100, adapter=settings)
         return {name: self.tasks[name], "other": other, "without": self.without_adapters}
-
-    def bank(self, tasks):
-        bank = AdapterBank(tiny.config(), self.prefix)
-        self.addCleanup(bank.close)
-        for name, adapter in tasks.items():
-            bank.add(name, adapter)
-        return bank
 
     def assert_probabilities(self, actual, adapter, row, message):
         expected = self.own(adapter, row)
