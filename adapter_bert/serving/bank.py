@@ -225,7 +225,7 @@ class AdapterBank:
 
         Raises:
           UnknownTask: the task is not in the bank.
-          UserError: its adapter can no longer be read.
+          UserError: its adapter can no longer be read; too little memory is free for its variant.
         """
         with self._lock:
             entries = self._ask_for([name])
@@ -248,7 +248,7 @@ class AdapterBank:
         Raises:
           UnknownTask: a row's task is not in the bank.
           UserError: a row has invalid ids or length; an adapter can no longer be read, or gives NaN
-            or Inf.
+            or Inf; too little memory is free for a further variant of the adapters.
         """
         rows = list(rows)
         for row in rows:
