@@ -107,7 +107,7 @@ def pack(features: Sequence[Any]) -> Arrays:
         ones = list(each.input_mask)
         length = _length_of(ones)
         lengths.append(length)
-        ids.extend(each.input_ids[:length])
+        ids.fromlist(list(each.input_ids[:length]))
         mask += bytes(ones[:length])
         segments += bytes(list(each.segment_ids[:length]))
     return {
