@@ -479,11 +479,11 @@ class _Encoder:
     ):
         if callable(config.hidden_act):
             raise UserError("hidden_act must be the activation's name for ONNX, but is a function.")
+        unknown = sorted(architecture.variant().keys() - _VARIANTS)
         if architecture.fn not in _FUNCTIONS:
-            raise UserError(
-                f"--adapter_fn={architecture.fn} cannot be computed by ONNX Runtime: export a"
-                " SavedModel, or add the function to serving/onnx_encoder.py."
-            )
+            raise _not_computed(f"--adapter_fn={architecture.fn}")
+        if unknown:
+            raise _not_computed(f"--adapter_{unknown[0]}")
         self._graph, self._config, self._backbone = graph, config, backbone
         self._architecture, self._parameters, self._batch = architecture, parameters, batch
         self._is_int8, self._broadcasts_layer_norm = is_int8, broadcasts_layer_norm
@@ -635,7 +635,7 @@ class _Encoder:
             }[architecture.placement]()
             change = _FUNCTIONS[architecture.fn](self, source, weights)
             if weights:
-                raise NotImplementedError(f"onnx_encoder.py does not compute {', '.join(weights)}.")
+                raise _not_computed(f"An adapter's {', '.join(weights)}")
             update = {
                 "add": lambda: change,
                 "multiply": lambda: graph.op("Mul", output, change),
@@ -670,6 +670,17 @@ class _Encoder:
             return graph.op("LayerNormalization", rows, gamma, beta, **options)
         normalized = graph.op("LayerNormalization", rows, self._unit_scale, **options)
         return graph.op("Add", graph.op("Mul", normalized, gamma), beta)
+
+
+# The fields of `configs.VARIANTS` that this module computes; another one must not be left out.
+_VARIANTS = {"normalization", "depth", "placement", "interaction", "scaling"}
+
+
+def _not_computed(what: str) -> UserError:
+    return UserError(
+        f"{what} cannot be computed by ONNX Runtime yet: predict with the script, export a"
+        " SavedModel, or add it to serving/onnx_encoder.py."
+    )
 
 
 # The functions of `configs.FUNCTIONS`. Each returns f(rows), and takes all weights that it reads.
