@@ -6,6 +6,7 @@ itself is `modeling.feedforward_adapter`.
 Axes in shape comments: B batch, D hidden size, m adapter size.
 """
 
+import functools
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -108,9 +109,9 @@ class Adapter(NamedTuple):
         """
         if self.function is None or (self.config and site not in SITES[self.config.sites]):
             return Sum
-        return lambda output: self._adapt(output, sublayer_input, forward)
+        return functools.partial(self._adapt, sublayer_input, forward)
 
-    def _adapt(self, output, sublayer_input, forward):
+    def _adapt(self, sublayer_input, forward, output):
         config = self.config
         if config is None:
             adapted = Sum(*tf.nest.flatten(self.function(output)))
