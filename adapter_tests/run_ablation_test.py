@@ -14,11 +14,11 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import run_ablation
+import run_classifier
 import tuning
 from adapter_bert.common import errors
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classification
-from adapter_bert.training import model_fn
 from adapter_tests.support import command_lines, own_models, task_adapters, tiny
 from adapter_tests.support.mutations import files_in
 from adapter_tests.support.script_cases import ScriptTestCase, read, write
@@ -177,8 +177,9 @@ class AblationTestCase(ScriptTestCase):
 
 class NumbersTest(AblationTestCase):
     def test_scores_equal_scores_of_edited_adapters(self):
-        forward = mock.patch.object(model_fn, "_forward", side_effect=model_fn._forward)
-        with forward as graphs:
+        original = run_classifier.create_model
+        counted = mock.patch.object(run_classifier, "create_model", side_effect=original)
+        with counted as graphs:
             code, report, stderr, shown = self.ablate("--eval_batch_size=7")
         self.assertIsNone(code, stderr)
         self.assertEqual(graphs.call_count, 1)
