@@ -196,13 +196,6 @@ def recorded_answer(training: Dict[str, Any], name: str, default: Any, lower: An
     return value
 
 
-def pair_ids(ids_a: List[int], ids_b: List[int], cls_id: int, sep_id: int) -> Ids:
-    """Returns the input_ids and segment_ids of a text, or of a pair if ids_b is not empty."""
-    first = [cls_id, *ids_a, sep_id]
-    second = [*ids_b, sep_id] if ids_b else []
-    return first + second, [0] * len(first) + [1] * len(second)
-
-
 def strip_padding(features) -> Ids:
     """Returns the input_ids and segment_ids of any `InputFeatures`, without padding."""
     length = sum(features.input_mask)

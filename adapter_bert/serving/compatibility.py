@@ -118,9 +118,4 @@ def table_name(name: str) -> str:
 
 def is_task_specific(name: str) -> bool:
     """Returns whether an encoder's tensor is task-specific: LayerNorms and the pooler are."""
-    return "/LayerNorm/" in name or is_pooler(name)
-
-
-def is_pooler(name: str) -> bool:
-    """Returns whether a tensor belongs to the pooler."""
-    return name.startswith("bert/pooler/")
+    return "/LayerNorm/" in name or name.startswith("bert/pooler/")

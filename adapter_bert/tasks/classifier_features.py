@@ -163,26 +163,6 @@ def _tokenize(example, max_seq_length: int, tokenizer) -> Tuple[List[str], List[
     return tokens_a, tokens_b, max_seq_length - specials
 
 
-def text_ids(
-    example: InputExample, max_seq_length: int, tokenizer, in_windows: bool
-) -> List[Tuple[List[int], List[int]]]:
-    """Returns (ids of text_a, ids of text_b) of each row of an example.
-
-    Args:
-      example: `InputExample`.
-      max_seq_length, tokenizer: as in `convert_single_example`.
-      in_windows: bool; the rows are the example's windows, otherwise it is truncated to one row.
-    """
-    arguments = example, max_seq_length, tokenizer
-    pairs = windows_of(*arguments) if in_windows else [truncated_tokens(*arguments)]
-    return [_pair_ids(*pair, tokenizer) for pair in pairs]
-
-
-def _pair_ids(tokens_a, tokens_b, tokenizer):
-    ids = list(tokenizer.convert_tokens_to_ids(tokens_a + tokens_b))
-    return ids[: len(tokens_a)], ids[len(tokens_a) :]
-
-
 def _label_id(example: InputExample, label_ids: Dict[str, int]):
     if not label_ids:
         return float(example.label)

@@ -122,10 +122,14 @@ class TextKind(task_kinds.TaskKind):
 
         def read(text, text_b):
             example = classifier_features.InputExample("", text, text_b)
-            length = description.max_seq_length
-            pairs = classifier_features.text_ids(example, length, tokenizer, in_windows)
-            cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-            return [task_kinds.pair_ids(*pair, cls_id, sep_id) for pair in pairs], answer
+            arguments = example, description.max_seq_length, tokenizer
+            if in_windows:
+                pairs = classifier_features.windows_of(*arguments)
+            else:
+                pairs = [classifier_features.truncated_tokens(*arguments)]
+            rows = [classifier_features.join_pair(*pair) for pair in pairs]
+            encode = tokenizer.convert_tokens_to_ids
+            return [(list(encode(tokens)), segments) for tokens, segments in rows], answer
 
         def answer(outputs):
             if len(outputs) == 1:  # Pooling would not change it, but take longer.

@@ -100,12 +100,12 @@ class ServingTest(FileTestCase):
             description = task_adapters.description(kind=kind, labels=labels, training=training)
             reader = text_kind.get(kind).request_reader(description, tokenizer, "task")
             rows, answer = reader(text, None)
-            expected_ids = classifier_features.text_ids(
-                classifier_features.InputExample("", text), 16, tokenizer, True
+            windows = classifier_features.windows_of(
+                classifier_features.InputExample("", text), 16, tokenizer
             )
             self.assertLen(rows, 3)
-            for (ids, segments), (ids_a, _) in zip(rows, expected_ids):
-                self.assertEqual(ids, [2, *ids_a, 3])
+            for (ids, segments), (tokens_a, _) in zip(rows, windows):
+                self.assertEqual(ids, [2, *tokenizer.convert_tokens_to_ids(tokens_a), 3])
                 self.assertEqual(segments, [0] * 16)
             name = text_kind.get(kind).prediction
             other = np.array(outputs) + (np.array([0.15, -0.15]) if labels else 0.15)
@@ -155,8 +155,8 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual((settings["long_texts"], settings["window_pooling"]), ("windows", "mean"))
         counts = [
             len(
-                classifier_features.text_ids(
-                    classifier_features.InputExample("", text), 16, tiny_tokenizer(), True
+                classifier_features.windows_of(
+                    classifier_features.InputExample("", text), 16, tiny_tokenizer()
                 )
             )
             for text in texts
