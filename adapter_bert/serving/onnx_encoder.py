@@ -623,7 +623,7 @@ class _Encoder:
         return graph.op("Add", product, graph.constant(bias))
 
     def _add_and_norm(self, output: str, residual: str, index: int) -> str:
-        """Returns LayerNorm(adapter(output) + residual); see `ops.adapters.Adapter.adapt`."""
+        """Returns LayerNorm(adapter(output) + residual); see `ops.adapters.Adapter`."""
         graph, architecture = self._graph, self._architecture
         weights = dict(self._parameters.adapters[index])
         summed = graph.op("Add", output, residual)
