@@ -17,7 +17,7 @@ BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.tx
 bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapter.py.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
@@ -28,8 +28,7 @@ import os
 import sys
 
 import tokenization
-from adapter_bert.common import configs, errors, files, paths, printing, task_kinds
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.formats import (
     adapter_checkpoints,
     adapter_folders,
@@ -48,7 +47,10 @@ from adapter_bert.formats import (
 )
 from adapter_bert.formats import card as cards
 from adapter_bert.formats.bert import count_text
-from adapter_bert.tasks import squad_features
+from adapter_bert.model import configs, task_kinds
+from adapter_bert.shell import errors, printing
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks.squad import squad_features
 
 # The formats that `describe` knows; the first one that matches says what a path is.
 _FORMATS = (
@@ -99,7 +101,7 @@ def from_tf2(source, destination, *, overwrite=False):
     Raises:
       UserError: see `tf2.read`; or the destination is in use, or the source's folder.
     """
-    folder = source if files.isdir(source) else os.path.dirname(source)
+    folder = source if gfile.isdir(source) else os.path.dirname(source)
     if destination and paths.is_same_path(folder or ".", destination):
         raise UserError(f"DESTINATION_DIR {destination} is that of SOURCE; use a new folder.")
 
@@ -113,10 +115,10 @@ def from_tf2(source, destination, *, overwrite=False):
 
 def _convert_bert(read, form, destination, overwrite):
     """Writes the BERT that a function reads, in a format with `write` and `FILES`."""
-    destination = files.without_end_slash(destination)
+    destination = gfile.without_end_slash(destination)
     _check_destination(destination, overwrite, form.FILES)
     bert = read()
-    with files.atomic_folder(destination) as folder:
+    with atomic.atomic_folder(destination) as folder:
         form.write(folder, bert)
     print(f"{destination}: wrote {count_text(bert.tensors)}.")
     for note in bert.notes:
@@ -137,7 +139,7 @@ def to_onnx(bert):
     """
     config = configs.BertConfig.from_json_file(os.path.join(bert, google.CONFIG))
     path = onnx_backbone.write(os.path.join(bert, google.CHECKPOINT), config, "BERT_DIR")
-    print(f"{path}: wrote {files.readable_size(path)}.")
+    print(f"{path}: wrote {gfile.readable_size(path)}.")
 
 
 def to_huggingface(bert, destination, *, overwrite=False):
@@ -210,13 +212,13 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     Raises:
       UserError: the task adapter is damaged or fits another BERT, or there is a checkpoint.
     """
-    if checkpoint.endswith("/") or files.isdir(checkpoint):
+    if checkpoint.endswith("/") or gfile.isdir(checkpoint):
         raise UserError(f"CHECKPOINT {checkpoint} is a folder; expected a prefix, as in full.ckpt.")
     if not checkpoint:
         raise UserError("CHECKPOINT is empty; expected a prefix, as in full.ckpt.")
     if paths.is_same_path(checkpoint, google.checkpoint_of(bert)):
         raise UserError(f"CHECKPOINT {checkpoint} is that of BERT_DIR; use a new name.")
-    if files.exists(checkpoint + ".index") and not overwrite:
+    if gfile.exists(checkpoint + ".index") and not overwrite:
         raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
     loaded = task_adapter.load(adapter, "ADAPTER_DIR")
     adapter_checkpoints.to_full_checkpoint(
@@ -240,7 +242,7 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
     """
     _check_destination(destination, overwrite, adapterhub.FILES)
     loaded = task_adapter.load(adapter, "ADAPTER_DIR")
-    with files.atomic_folder(destination) as folder:
+    with atomic.atomic_folder(destination) as folder:
         adapterhub.write(folder, loaded)
     print(f"{destination}: wrote {count_text(loaded.tensors)}. To load them:\n")
     hidden_act = huggingface.activation_name(loaded.description.backbone.config.get("hidden_act"))
@@ -308,9 +310,9 @@ def card(adapter, *, overwrite=False):
     """
     loaded = task_adapter.load(adapter, "ADAPTER_DIR")
     path = os.path.join(adapter, cards.FILE)
-    if files.exists(path) and not overwrite:
+    if gfile.exists(path) and not overwrite:
         raise UserError(f"ADAPTER_DIR {adapter} has a card already; replace it by --overwrite.")
-    files.write_atomically(path, task_adapter.card_of(loaded))
+    atomic.write_atomically(path, task_adapter.card_of(loaded))
     print(f"Wrote {path}.")
 
 
@@ -338,7 +340,7 @@ def describe(path):
     Raises:
       UserError: it is of none of the formats, or damaged.
     """
-    path = files.without_end_slash(hub.local_folder(path, "PATH"))
+    path = gfile.without_end_slash(hub.local_folder(path, "PATH"))
     for form in _FORMATS:
         if form.matches(path):
             print("\n".join(map(printing.one_line, form.describe(path, "PATH"))))
@@ -420,11 +422,11 @@ def _check_destination(destination, overwrite, expected_files, argument="DESTINA
     where = f"{argument} {destination}"
     if not destination:
         raise UserError(f"{argument} is empty; expected the name of a new folder.")
-    if not files.exists(destination):
+    if not gfile.exists(destination):
         return
-    if not files.isdir(destination):
+    if not gfile.isdir(destination):
         raise UserError(f"{where} is a file; expected a folder or a new name.")
-    existing = set(files.listdir(destination)) - {onnx_backbone.FILE}  # Made of the others.
+    existing = set(gfile.listdir(destination)) - {onnx_backbone.FILE}  # Made of the others.
     # Conversions of earlier versions lack these.
     added = {task_adapter.FILES: cards.FILE, huggingface.FILES: huggingface_tokenizer.CONFIG}
     if added.get(expected_files) in existing:

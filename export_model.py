@@ -9,7 +9,7 @@ TensorFlow Serving and TensorFlow 2 run a SavedModel, ONNX Runtime runs an ONNX 
 `saved_model_cli show --all --dir` lists a SavedModel's inputs and outputs.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
@@ -20,16 +20,20 @@ from typing import Optional, Tuple
 from absl import logging
 
 import tokenization
-from adapter_bert.common import cli, devices, files, task_kinds
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import flag
+from adapter_bert.files import gfile
 from adapter_bert.formats import (
     adapter_checkpoints,
     adapter_folders,
     onnx_backbone,
     task_adapter,
 )
-from adapter_bert.serving import compatibility, in_graph_tokenizer, saved_model
+from adapter_bert.model import task_kinds
+from adapter_bert.ops import devices
+from adapter_bert.serving.export import in_graph_tokenizer, saved_model
+from adapter_bert.serving.inference import compatibility
+from adapter_bert.shell import cli
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import flag
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
@@ -92,7 +96,7 @@ def run(values):
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
     if is_onnx:
         path = _write_onnx(config, bert, adapters)
-        return [f"Tasks: {tasks}", f"ONNX file: {path} ({files.readable_size(path)})"]
+        return [f"Tasks: {tasks}", f"ONNX file: {path} ({gfile.readable_size(path)})"]
     encode_texts = None
     if config.raw_text:
         _check_no_windows(adapters)
@@ -101,13 +105,13 @@ def run(values):
     path = saved_model.write(
         str(config.export_dir), bert.config, bert.init_checkpoint, adapters, encode_texts
     )
-    size = files.readable_size(path + "/variables/")
+    size = gfile.readable_size(path + "/variables/")
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
 
 
 def _write_onnx(config, bert, adapters):
     """Writes the ONNX file; returns its path."""
-    from adapter_bert.serving import onnx_export  # Not at the top: Python 3.7 has an old ONNX only.
+    from adapter_bert.serving.export import onnx_export
 
     backbone = onnx_backbone.load(bert.init_checkpoint, bert.config)
     return onnx_export.write(

@@ -9,7 +9,7 @@ layer; an output name that ends in .npy or .npz selects arrays. Its importable f
 of BERT's extract_features.py.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -22,17 +22,19 @@ import tempfile
 from typing import Any, Optional, Tuple
 
 import modeling
-from adapter_bert.common import cli, configs, files, paths, tf_estimator
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import flag
-from adapter_bert.formats import checkpoints
-from adapter_bert.tasks import encoder_features, feature_files
-from adapter_bert.tasks.feature_files import (  # noqa: F401  BERT's users import these here.
+from adapter_bert.features import encoder_features, feature_files
+from adapter_bert.features.feature_files import (  # noqa: F401  BERT's users import these here.
     InputExample,
     InputFeatures,
     convert_examples_to_features,
     read_examples,
 )
+from adapter_bert.files import gfile, paths
+from adapter_bert.formats import checkpoints
+from adapter_bert.model import configs
+from adapter_bert.shell import cli, tf_estimator
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import flag
 from adapter_bert.training import estimator as estimators
 from adapter_bert.training import (
     finetuning,
@@ -240,7 +242,7 @@ def run(values):
                     f"--input_file={config.input_file}: had {len(texts)} lines, and now has"
                     f" {num_written}; do not change it during the run."
                 )
-    size = files.readable_size(config.output_file)
+    size = gfile.readable_size(config.output_file)
     return [f"Features: {config.output_file} ({len(texts)} texts, {size})"]
 
 
@@ -249,7 +251,7 @@ def _working_folder(config):
     """Yields a folder without checkpoints, as an Estimator would prefer these to the weights."""
     if config.use_tpu:
         estimators.check_paths_for_tpu(config, output_file=config.output_file)
-    if files.is_remote(config.output_file):
+    if gfile.is_remote(config.output_file):
         yield config.output_file + ".work"  # A TPU's host cannot read a local folder.
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ The encoder follows Devlin et al. 2018 (https://arxiv.org/abs/1810.04805), the a
 Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751). Read from the top: `BertModel`,
 `transformer_model`, `transformer_layer`, `feedforward_adapter`. Variables and functions are named
 as in Google's checkpoints and code. `adapter_bert/ops` implements the operations of a layer,
-`common/configs.py` the configurations.
+`model/configs.py` the configurations.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
@@ -18,13 +18,8 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.configs import AdapterConfig, BertConfig, check_config
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.model_variables import (  # noqa: F401 (as in adapter-bert's modeling)
-    ADAPTERS,
-    HEAD,
-    LAYER_NORM,
-)
+from adapter_bert.model.configs import AdapterConfig, BertConfig, check_config
+from adapter_bert.model.model_variables import ADAPTERS, HEAD, LAYER_NORM  # noqa: F401 (as in adapter-bert's modeling)
 from adapter_bert.ops import graph_functions, layers, xla
 from adapter_bert.ops.adapters import Adapter, Place
 from adapter_bert.ops.dropout import DropoutKey, dropout
@@ -40,6 +35,7 @@ from adapter_bert.ops.layers import (  # noqa: F401 (as in BERT's modeling)
 )
 from adapter_bert.ops.parameters import VARIABLES, Parameters
 from adapter_bert.ops.rematerialization import recomputed
+from adapter_bert.shell.errors import UserError
 
 
 class BertModel:

@@ -11,8 +11,8 @@ from typing import Any, Dict, Optional, Sequence
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from adapter_bert.common import devices, model_variables
-from adapter_bert.ops import accumulation, graph_functions, replicas
+from adapter_bert.model import model_variables
+from adapter_bert.ops import accumulation, devices, graph_functions, replicas
 from adapter_bert.ops.layers import moving_variables, take_statistics, variable_name
 from modeling import ADAPTERS
 from tuning import (

@@ -20,7 +20,7 @@ output_dir/ablation.json has the dev scores:
 ablation.txt has the printed table and sentence.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -33,13 +33,14 @@ from typing import Optional
 import numpy as np
 
 import run_classifier
-from adapter_bert.common import cli, files, printing
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import flag
-from adapter_bert.experiments import grids
+from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_data, text_kind, text_windows
-from adapter_bert.tasks.classifier_data import LongTextConfig, TaskConfig
+from adapter_bert.shell import cli, printing
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import flag
+from adapter_bert.sweeps import grids
+from adapter_bert.tasks.text import classifier_data, text_kind, text_windows
+from adapter_bert.tasks.text.classifier_data import LongTextConfig, TaskConfig
 from adapter_bert.training import (
     finetuning,
     input_pipeline,
@@ -104,8 +105,8 @@ def run(values):
         record = {**_evaluate(setup, processor, examples), **sources}
         record["task"] = grids.task_label(record["task"], data_dir)
         text = "\n".join(map(printing.one_line, report(record))) + "\n"
-        files.write_atomically(posixpath.join(folder, _TEXT), text)
-        files.write_object(path, record)  # Last, because it marks a finished run.
+        atomic.write_atomically(posixpath.join(folder, _TEXT), text)
+        json_objects.write_object(path, record)  # Last, because it marks a finished run.
     return [*report(record), f"Ablation: {path}"]
 
 
@@ -138,9 +139,9 @@ def _read_finished(path, sources):
     Raises:
       UserError: the record has other sources, or the file is damaged.
     """
-    if not files.exists(path):
+    if not gfile.exists(path):
         return None
-    record, _ = files.read_as(path, "--output_dir", _JSON, lambda read: (read, report(read)))
+    record, _ = json_objects.read_as(path, "--output_dir", _JSON, lambda read: (read, report(read)))
     # Earlier versions recorded fewer of them; text_windows' defaults are never recorded.
     defaults = {**sources, **text_windows.recorded({})}
     differing = [

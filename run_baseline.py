@@ -8,7 +8,7 @@ command resumes a search that was stopped; started several times at once, it sha
 --preset=airline instead trains the settings that the paper's search selected for that task.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -23,17 +23,25 @@ from typing import NamedTuple, Optional, Tuple
 
 from absl import logging
 
-from adapter_bert.baseline import search, search_space, training
-from adapter_bert.baseline.search_space import EVALUATE_EVERY, SPACE
-from adapter_bert.common import cli, configs, devices, files, metrics, paths
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import flag
-from adapter_bert.experiments import grids, records
+from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, text_kind
-from adapter_bert.tasks.classifier_data import TaskConfig
-from adapter_bert.training import output_dir
+from adapter_bert.model import configs
+from adapter_bert.ops import devices
+from adapter_bert.shell import cli
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import flag
+from adapter_bert.sweeps import grids, records
+from adapter_bert.tasks.text import (
+    classifier_data,
+    classifier_features,
+    classifier_results,
+    text_kind,
+)
+from adapter_bert.tasks.text.classifier_data import TaskConfig
+from adapter_bert.training import evaluations, output_dir
 from adapter_bert.training.config import MAX_SEED
+from paper.baseline import search, search_space, training
+from paper.baseline.search_space import EVALUATE_EVERY, SPACE
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 _WIDTH = 512, 128  # Typical sizes of a convolution's products: embedding and filters.
@@ -169,15 +177,15 @@ def run(values):
         raise UserError(f"--{min(unused)}: --preset trains one model, without a search.")
     task_folder = str(config.task_name).lower() + "-baseline"
     output = output_dir.OutputDir(config.output_dir or os.path.join("output", task_folder))
-    if files.is_remote(output.path):
+    if gfile.is_remote(output.path):
         raise UserError(f"--output_dir={output.path}: a baseline needs a local folder.")
     processor, data_dir = classifier_data.find_task(config, None, output.path)
     if config.records_dir or not config.overwrite_output_dir:
         records.read(config.records_dir or output.path)  # Fails early if a record is damaged.
     output.create()
     if config.records_dir:
-        with files.convert_write_errors(f"--records_dir={config.records_dir}"):
-            files.makedirs(config.records_dir)
+        with gfile.convert_write_errors(f"--records_dir={config.records_dir}"):
+            gfile.makedirs(config.records_dir)
     with search.SearchLock(output.path) as search_lock:
         setup = _set_up(config, _read_data(processor, data_dir, config), output)
         if preset:
@@ -218,9 +226,9 @@ def _clear_output_dir(output, search_lock, reads):
     output.clear(reads)
     for name in (_DATABASE, _SEARCH, _RECORDS, output_dir.BETTER_MODEL):
         path = posixpath.join(output.path, name)
-        if files.exists(path):
+        if gfile.exists(path):
             logging.info("--overwrite_output_dir removes %s", path)
-            files.rmtree(path)
+            gfile.rmtree(path)
 
 
 def _narrow_space(config):
@@ -297,7 +305,7 @@ def _search_settings(setup, narrowed):
     """Returns the `search.SearchSettings` for the space that the flags leave."""
     config = setup.config
     database = os.path.abspath(os.path.join(setup.output.path, _DATABASE))
-    if files.is_link(database):
+    if gfile.is_link(database):
         raise UserError(f"{database} is a link, which a search does not write to; remove it.")
     return search.SearchSettings(
         name=setup.data.task.name,
@@ -350,7 +358,7 @@ def _best(setup, settings, trials):
     path = posixpath.join(setup.output.path, _SEARCH)
     name = grids.task_label(task.name, setup.data.where)
     record = search.record(settings, trials, name, "eval_" + task.score)
-    files.write_object(path, record)
+    json_objects.write_object(path, record)
     stopped = sum(trial.pruned for trial in trials)
     line = (
         f"Search: {len(trials)} trials ({stopped} stopped early), the best is trial"
@@ -405,21 +413,21 @@ def _train_if_needed(setup, model, settings):
     recorded = _recorded(output)
     if recorded and all(recorded.get(name) == settings[name] for name in settings):
         settings = recorded  # A preset with a search's values must leave the folder to the search.
-    if recorded == settings and files.exists(better.path) and _recorded(better) is None:
+    if recorded == settings and gfile.exists(better.path) and _recorded(better) is None:
         _move_model(better.path, output.path)  # A kill interrupted `_replace_model`.
     # A search that resumes may find a better setting. Its model replaces the one in the folder only
     # when it is trained.
-    is_begun = recorded is not None or files.exists(better.path)
+    is_begun = recorded is not None or gfile.exists(better.path)
     replaces = "search" in settings and recorded != settings and is_begun
     if replaces:
         output = better
     is_other = replaces and _recorded(output) != settings
     output.claim(settings, is_training=True, overwrite=is_other)
     path = posixpath.join(output.path, "eval_results.json")
-    if files.exists(path):
+    if gfile.exists(path):
         if checkpoints.latest(output.path):
-            return files.read_as(path, "--output_dir", "eval_results.json", _trained)
-        files.remove(path)  # Scores of weights that are gone must not stay next to new ones.
+            return json_objects.read_as(path, "--output_dir", "eval_results.json", _trained)
+        gfile.remove(path)  # Scores of weights that are gone must not stay next to new ones.
     result = model.train(output.path, setup.config.early_stopping_patience)
     if replaces:
         _replace_model(setup.output, output.path)
@@ -442,13 +450,13 @@ def _move_model(folder, destination):
         key=lambda name: (name == "checkpoint", name.endswith(".index"), name != "settings.json"),
     )
     for name in names:
-        files.rename(os.path.join(folder, name), os.path.join(destination, name), overwrite=True)
+        gfile.rename(os.path.join(folder, name), os.path.join(destination, name), overwrite=True)
     os.rmdir(folder)
 
 
 def _trained(results):
     names = "trained_parameters", "global_step"
-    return {name: files.require_type(results[name], int) for name in names}
+    return {name: json_objects.require_type(results[name], int) for name in names}
 
 
 def _evaluate(setup, model, split):
@@ -481,7 +489,7 @@ def _conditions(setup, modules):
         "early_stopping_patience": setup.config.early_stopping_patience,
         "data": task_adapter.digest(rows),
         "module_files": task_adapter.digest(
-            files.file_digests(search_space.find_module(name).handle) for name in modules
+            gfile.file_digests(search_space.find_module(name).handle) for name in modules
         ),
     }
 
@@ -509,7 +517,7 @@ def _settings_file(output):
 def _recorded(output):
     """Returns the content of settings.json in an `OutputDir`; None without one."""
     path = _settings_file(output)
-    return files.read_object(path) if files.exists(path) else None
+    return json_objects.read_object(path) if gfile.exists(path) else None
 
 
 def _record(setup, settings, scores):
@@ -530,7 +538,7 @@ def _record(setup, settings, scores):
     trial = grids.Trial("run_baseline.py", tuple(sorted(recorded_flags.items())))
     module = search_space.short_name(settings.module)
     handle = search_space.find_module(settings.module).handle
-    module_files = [sha256 for _, sha256 in files.file_digests(handle)] or handle
+    module_files = [sha256 for _, sha256 in gfile.file_digests(handle)] or handle
     data = {split: task_adapter.digest(_rows(setup.data, split)) for split in ("train", "dev")}
     return {
         "key": trial.key([module, module_files], data),
@@ -541,7 +549,7 @@ def _record(setup, settings, scores):
         "finished": records.now(),
         "task": grids.task_label(task.name, setup.data.where),
         "score": "eval_" + task.score,
-        "scores": metrics.scalars(scores),
+        "scores": evaluations.scalars(scores),
         "settings": {**dataclasses.asdict(settings), "module": module},
     }
 

@@ -7,7 +7,7 @@ importable functions are those of BERT's run_classifier.py. BERT's flags keep th
 their help says otherwise.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -15,30 +15,25 @@ if __name__ == "__main__":
 import functools
 
 import modeling
-from adapter_bert.common import cli
-from adapter_bert.tasks import (
-    classifier_data,
-    classifier_results,
-    heads,
-    text_kind,
-    text_windows,
-)
-from adapter_bert.tasks.classifier_data import ClassifierConfig
-from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these here.
+from adapter_bert.shell import cli
+from adapter_bert.tasks import heads
+from adapter_bert.tasks.text import classifier_data, classifier_results, text_kind, text_windows
+from adapter_bert.tasks.text.classifier_data import ClassifierConfig
+from adapter_bert.tasks.text.classifier_features import (  # noqa: F401  BERT's users import these here.
     InputExample,
     InputFeatures,
     PaddingInputExample,
     convert_examples_to_features,
     convert_single_example,
 )
-from adapter_bert.tasks.glue import (  # noqa: F401  BERT's users import these here.
+from adapter_bert.tasks.text.glue import (  # noqa: F401  BERT's users import these here.
     ColaProcessor,
     DataProcessor,
     MnliProcessor,
     MrpcProcessor,
     XnliProcessor,
 )
-from adapter_bert.tasks.record_files import (  # noqa: F401  Likewise.
+from adapter_bert.tasks.text.record_files import (  # noqa: F401  Likewise.
     file_based_convert_examples_to_features,
     file_based_input_fn_builder,
 )

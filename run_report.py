@@ -10,7 +10,7 @@ writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg.
 prints how often both, one or neither is right, with McNemar's test.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.REPORTS)
@@ -19,18 +19,12 @@ import dataclasses
 import posixpath
 from typing import Optional, Tuple
 
-from adapter_bert.common import cli, files, paths
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import Settings, flag
-from adapter_bert.experiments import (
-    ablation_results,
-    grids,
-    records,
-    reports,
-    search_results,
-    selection,
-    significance,
-)
+from adapter_bert.files import atomic, gfile, paths
+from adapter_bert.shell import cli
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import Settings, flag
+from adapter_bert.sweeps import grids, records, selection
+from paper import ablation_results, reports, search_results, significance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +92,13 @@ def run(values):
     if missing and not _is_all(config):
         needs = "; ".join(f"{name}: {reports.REPORTS[name].needs}" for name in missing)
         raise UserError(f"--report={','.join(config.report)}: missing {needs}.")
-    with files.convert_write_errors(f"--report_dir={config.report_dir}"):
-        files.makedirs(config.report_dir)
+    with gfile.convert_write_errors(f"--report_dir={config.report_dir}"):
+        gfile.makedirs(config.report_dir)
     written = []
     for name, report in available_reports.items():
         for file_name, content in reports.render(config.name or name, report).items():
             written.append(posixpath.join(config.report_dir, file_name))
-            files.write_atomically(written[-1], content)
+            atomic.write_atomically(written[-1], content)
     trials = [record for record in results.records if record["script"] in grids.scripts()]
     return [*records.missing_digests_note(trials), *(f"Written: {path}" for path in written)]
 

@@ -7,22 +7,19 @@ importable functions are those of BERT's run_squad.py. BERT's flags keep their d
 help says otherwise.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
 
 import modeling
-from adapter_bert.common import cli
-from adapter_bert.tasks import heads, squad_task
-from adapter_bert.tasks.squad_answers import (  # noqa: F401  BERT's users import these here.
-    RawResult,
-    get_final_text,
-    write_predictions,
-)
-from adapter_bert.tasks.squad_data import SquadExample, read_squad_examples  # noqa: F401  Likewise.
-from adapter_bert.tasks.squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  Likewise.
-from adapter_bert.tasks.squad_task import SquadConfig
+from adapter_bert.shell import cli
+from adapter_bert.tasks import heads
+from adapter_bert.tasks.squad import squad_task
+from adapter_bert.tasks.squad.squad_answers import RawResult, get_final_text, write_predictions  # noqa: F401  BERT's users import these here.
+from adapter_bert.tasks.squad.squad_data import SquadExample, read_squad_examples  # noqa: F401  Likewise.
+from adapter_bert.tasks.squad.squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  Likewise.
+from adapter_bert.tasks.squad.squad_task import SquadConfig
 from adapter_bert.training import finetuning, model_fn, starting_point
 
 

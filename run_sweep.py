@@ -8,7 +8,7 @@ The same command resumes a sweep. Several machines share one with --shard=1/2 an
 run_report.py draws the results.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -17,11 +17,13 @@ import dataclasses
 import re
 from typing import Optional, Tuple
 
-from adapter_bert.common import cli, paths, printing
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import Settings, flag
-from adapter_bert.experiments import grids, halving, presets, records, selection, sweep
-from adapter_bert.experiments.records import DONE
+from adapter_bert.files import paths
+from adapter_bert.shell import cli, printing
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import Settings, flag
+from adapter_bert.sweeps import grids, halving, records, selection, sweep
+from adapter_bert.sweeps.records import DONE
+from paper import presets
 
 
 @dataclasses.dataclass(frozen=True)

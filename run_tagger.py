@@ -6,16 +6,18 @@ trains and evaluates; --do_train, --do_eval and --do_predict select stages. It r
 chunks or part-of-speech tags from CoNLL's columns or from JSON lines.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
 import functools
 
 import modeling
-from adapter_bert.common import cli
-from adapter_bert.tasks import classifier_results, heads, tagging, tagging_features, tagging_task
-from adapter_bert.tasks.tagging_task import TaggerConfig
+from adapter_bert.shell import cli
+from adapter_bert.tasks import heads
+from adapter_bert.tasks.tagging import tagging, tagging_features, tagging_task
+from adapter_bert.tasks.tagging.tagging_task import TaggerConfig
+from adapter_bert.tasks.text import classifier_results
 from adapter_bert.training import finetuning, model_fn, starting_point
 from adapter_bert.training.config import SPLITS
 

@@ -7,12 +7,12 @@ Requests of all tasks share batches. http://127.0.0.1:8501/ is a page to try the
 http://127.0.0.1:8501/openapi.json describes the endpoints.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.SERVING)
 
-    from adapter_bert.serving import memory
+    from adapter_bert.serving.inference import memory
 
     memory.prepare("serve.py")  # A process with too little would end in the imports.
 
@@ -25,11 +25,14 @@ from typing import Optional, Tuple
 
 from absl import logging
 
-from adapter_bert.common import cli, configs, files
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import flag
+from adapter_bert.files import gfile
 from adapter_bert.formats import adapter_folders
-from adapter_bert.serving import bank, batcher, memory, registry, request_texts
+from adapter_bert.model import configs
+from adapter_bert.serving.http import registry
+from adapter_bert.serving.inference import bank, batcher, memory, request_texts
+from adapter_bert.shell import cli
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import flag
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
@@ -160,7 +163,7 @@ def run(values):
 def _http_modules():
     """Returns the modules whose packages only the server needs."""
     try:
-        from adapter_bert.serving import http_server, rest_api
+        from adapter_bert.serving.http import http_server, rest_api
     except ImportError as error:
         raise UserError(
             f"serve.py needs more packages ({error}); run `pip install -r"
@@ -217,7 +220,7 @@ def _load(config):
             "Nothing to serve: set --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
         )
-    if config.adapter_dir is not None and not files.isdir(config.adapter_dir):
+    if config.adapter_dir is not None and not gfile.isdir(config.adapter_dir):
         raise UserError(f"--adapter_dir={config.adapter_dir} is not a folder.")
     bert = pretrained.find(config, reads_checkpoint=False)
     _check_memory(bert)

@@ -17,8 +17,8 @@ from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
 import sentencepiece
 from absl import logging
 
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile
+from adapter_bert.shell.errors import UserError
 
 # Names of Google's released checkpoints. Besides BERT-Base and BERT-Large, `uncased` has 24 small
 # sizes, always with heads of size 64; `wwm` means whole-word masking.
@@ -176,7 +176,7 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
       UserError: the file cannot be read, is empty, is not UTF-8, or has more than 64 MB or 4
         million lines.
     """
-    data = files.read_bytes(vocab_file, f"vocab_file {vocab_file}", MAX_VOCAB_BYTES)
+    data = gfile.read_bytes(vocab_file, f"vocab_file {vocab_file}", MAX_VOCAB_BYTES)
     if data.count(b"\n") > MAX_VOCAB_LINES:
         raise UserError(f"vocab_file {vocab_file} has more than {MAX_VOCAB_LINES:,} lines.")
     try:
@@ -282,7 +282,7 @@ class FullTokenizer:
             self.basic_tokenizer = BasicTokenizer(do_lower_case)
             self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
-        content = files.read_bytes(source, f"vocab_file {source}")
+        content = gfile.read_bytes(source, f"vocab_file {source}")
         versions = [unicodedata.unidata_version]
         if spm_model_file:
             versions.append(getattr(sentencepiece, "__version__", ""))  # Missing in old versions.
@@ -422,7 +422,7 @@ class _SentencePieceTokenizer:
         self.do_lower_case = do_lower_case
         self._model = sentencepiece.SentencePieceProcessor()
         try:
-            content = files.read_bytes(model_file, f"spm_model_file {model_file}")
+            content = gfile.read_bytes(model_file, f"spm_model_file {model_file}")
             self._model.LoadFromSerializedProto(content)
         except RuntimeError as error:
             raise UserError(

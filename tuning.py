@@ -11,8 +11,8 @@ from typing import Dict, Optional
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.configs import Tuning
-from adapter_bert.common.model_variables import (
+from adapter_bert.model.configs import Tuning
+from adapter_bert.model.model_variables import (
     ADAPTERS,
     HEAD,
     LAYER_NORM,

@@ -8,9 +8,9 @@ import importlib
 __version__ = "1.0.0"  # CITATION.cff and CHANGELOG.md repeat it; a test compares them.
 
 _PUBLIC = {
-    "AdapterBank": "serving.bank",
-    "Predictor": "serving.predictor",
-    "Row": "serving.bank",
+    "AdapterBank": "serving.inference.bank",
+    "Predictor": "serving.inference.predictor",
+    "Row": "serving.inference.bank",
 }
 
 

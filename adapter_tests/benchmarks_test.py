@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 
 import run_classifier
 import tokenization
-from adapter_bert.common.paths import PROJECT
+from adapter_bert.files.paths import PROJECT
 from adapter_bert.training import finetuning
 from adapter_tests.support import tiny
 

@@ -9,7 +9,7 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import paths
+from adapter_bert.files import paths
 
 # Uses the clone as scripts for named-entity recognition with BERT do.
 PROJECT = """
@@ -25,7 +25,7 @@ assert (common.OWN, files.OWN, layers.OWN) == (1, 2, 3)
 import {clone}.run_classifier as script
 assert script.modeling is modeling and script.InputExample("0", "a").text_a == "a"
 from adapter_bert import Predictor, __version__
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 assert issubclass(UserError, ValueError)
 
 config = modeling.BertConfig(30, 8, 1, 2, 16, max_position_embeddings=8, type_vocab_size=2)

@@ -18,14 +18,14 @@ import convert_checkpoint
 import modeling
 import run_classifier
 import tokenization
-from adapter_bert.common import errors
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import (
     adapter_checkpoints,
     checkpoints,
     onnx_backbone,
     task_adapter,
 )
+from adapter_bert.shell import errors
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import huggingface as huggingface_files
 from adapter_tests.support import mutations, own_models, task_adapters, tf2_modules, tiny
 from adapter_tests.support.checkpoint_cases import all_tensors

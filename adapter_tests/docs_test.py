@@ -29,7 +29,7 @@ from absl import flags
 from tensorboard import program
 
 import convert_checkpoint
-from adapter_bert.common.paths import PROJECT
+from adapter_bert.files.paths import PROJECT
 from adapter_tests.support import records, tf2_modules, tiny
 from adapter_tests.support.tensorflows import SERVES
 

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import export_model
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import in_graph_tokenizer
+from adapter_bert.serving.export import in_graph_tokenizer
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import command_lines, own_models, tiny
 
 

@@ -19,9 +19,10 @@ import extract_features
 import modeling
 import tokenization
 import tuning
-from adapter_bert.common import devices, environment, errors, tf_estimator
+from adapter_bert.features import encoder_features
 from adapter_bert.formats import adapter_checkpoints, task_adapter
-from adapter_bert.tasks import encoder_features
+from adapter_bert.ops import devices
+from adapter_bert.shell import environment, errors, tf_estimator
 from adapter_tests.support import command_lines, task_adapters, tiny
 from adapter_tests.support.numpy_bert import numpy_bert
 

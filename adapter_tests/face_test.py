@@ -121,7 +121,7 @@ FACE = {
 # are for programs that import BERT's modules.
 _UNUSED = "BERT's scripts do not run it either"
 _ABSTRACT = "each processor overrides it, as in BERT"
-_FILES = "features are cached in another format; see adapter_bert/tasks/record_files.py"
+_FILES = "features are cached in another format; see adapter_bert/tasks/text/record_files.py"
 EXCEPTIONS = {
     "modeling.BertConfig.to_json_string": (
         _UNUSED,

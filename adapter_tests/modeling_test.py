@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, tiny
 from adapter_tests.support.numpy_bert import numpy_bert, numpy_encoder
 from adapter_tests.support.shared import SHARED, needs_shared

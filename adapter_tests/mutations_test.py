@@ -5,7 +5,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations
 
 CONTENTS = {"a.json": b'{"a": [1, 2, {"b": "c"}]}', "b.tsv": b"1\t2\n3\t4\n"}

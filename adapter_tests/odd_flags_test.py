@@ -18,10 +18,10 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 import convert_checkpoint
-from adapter_bert.common import cli, errors
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.paths import PROJECT
+from adapter_bert.files.paths import PROJECT
 from adapter_bert.formats import task_adapter
+from adapter_bert.shell import cli, errors
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import finetuning
 from adapter_tests.support import mutations, own_models, tf2_modules, tiny
 
@@ -194,13 +194,13 @@ class OddFlagsTest(tf.test.TestCase):
         self.check("run_ablation", given, (finetuning, "begin_evaluation"))
 
     def test_run_baseline(self):
-        from adapter_bert.baseline import training
+        from paper.baseline import training
 
         given = {**self.mrpc, "module": self.path("no module"), "output_dir": "out", "trials": 1}
         self.check("run_baseline", given, (training.ModuleCache, "open_module"))
 
     def test_run_sweep(self):
-        from adapter_bert.experiments import sweep
+        from adapter_bert.sweeps import sweep
 
         settings = {"task_name": "MRPC", "init_checkpoint": self.bert["init_checkpoint"]}
         path = self.path("grid.json")
@@ -210,21 +210,21 @@ class OddFlagsTest(tf.test.TestCase):
         self.check("run_sweep", given, (sweep.Sweep, "check_flags"))
 
     def test_run_report(self):
-        from adapter_bert.experiments import reports
+        from paper import reports
 
         given = {"records": os.path.join(PROJECT, "results/records"), "report": "table1"}
         self.check("run_report", {**given, "report_dir": "out"}, (reports, "render"))
 
     @unittest.skipIf(tf2_modules.IS_TF1, "needs TensorFlow 2")
     def test_export_model(self):
-        from adapter_bert.serving import saved_model
+        from adapter_bert.serving.export import saved_model
 
         given = {**self.bert, "adapters": self.adapter, "export_dir": "out"}
         self.check("export_model", given, (saved_model, "write"))
 
     @unittest.skipIf(tf2_modules.IS_TF1, "needs TensorFlow 2")
     def test_serve(self):
-        from adapter_bert.serving import bank
+        from adapter_bert.serving.inference import bank
 
         given = {**self.bert, "adapters": self.adapter, "port": 0}
         self.check("serve", given, (bank.AdapterBank, "__init__"))

@@ -18,8 +18,8 @@ import modeling
 import optimization
 import run_classifier
 import tuning
-from adapter_bert.common import tf_estimator
 from adapter_bert.ops import accumulation, layers, replicas
+from adapter_bert.shell import tf_estimator
 from adapter_tests.support import tiny
 from adapter_tests.support.shared import SHARED, needs_shared
 

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 import run_classifier
 import run_squad
 import run_tagger
-from adapter_bert.experiments import grids
+from adapter_bert.sweeps import grids
 from adapter_tests.support import command_lines
 
 RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "results")

@@ -16,9 +16,9 @@ import modeling
 import run_ablation
 import run_classifier
 import tuning
-from adapter_bert.common import errors
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classification
+from adapter_bert.shell import errors
+from adapter_bert.tasks.text import classification
 from adapter_tests.support import command_lines, own_models, task_adapters, tiny
 from adapter_tests.support.mutations import files_in
 from adapter_tests.support.script_cases import ScriptTestCase, read, write

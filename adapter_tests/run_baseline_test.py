@@ -18,13 +18,15 @@ from absl import logging as absl_logging
 
 import run_baseline
 import run_report
-from adapter_bert.baseline import search, search_space, training
-from adapter_bert.baseline.training import Baseline
-from adapter_bert.common import devices, files
-from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import records, search_results
+from adapter_bert.files import gfile, json_objects
+from adapter_bert.ops import devices
+from adapter_bert.shell.errors import UserError
+from adapter_bert.sweeps import records
 from adapter_bert.training import output_dir
 from adapter_tests.support import command_lines, tf2_modules, tiny
+from paper import search_results
+from paper.baseline import search, search_space, training
+from paper.baseline.training import Baseline
 
 
 def parsed(*arguments):
@@ -219,9 +221,9 @@ class SearchTest(ScriptTestCase):
         for stop in range(len(os.listdir(better)) + 1):
             shutil.copytree(complete, self.out)
             # KeyboardInterrupt stands for a kill between two renames.
-            rename = mock.Mock(wraps=files.rename)
+            rename = mock.Mock(wraps=gfile.rename)
             rename.side_effect = [mock.DEFAULT] * stop + [KeyboardInterrupt]
-            with mock.patch.object(files, "rename", rename), contextlib.suppress(KeyboardInterrupt):
+            with mock.patch.object(gfile, "rename", rename), contextlib.suppress(KeyboardInterrupt):
                 replace(output_dir.OutputDir(self.out), os.path.join(self.out, "better_model"))
             with mock.patch.object(Baseline, "train", resume):
                 self.search("--trials=2", "--pruner=none")
@@ -248,7 +250,9 @@ class SearchTest(ScriptTestCase):
                 self.search()
             self.assertEqual({name: self.contents()[name] for name in kept}, kept)
             for damaged in ([], 3):
-                files.write_object(os.path.join(self.out, "settings.json"), {"search": damaged})
+                json_objects.write_object(
+                    os.path.join(self.out, "settings.json"), {"search": damaged}
+                )
                 with self.assertRaisesRegex(UserError, "settings.json: the model there is not of"):
                     self.search()
             # These files are as run_classifier.py leaves them.
@@ -513,7 +517,7 @@ class RecordsTest(ScriptTestCase):
     def test_scores_without_a_checkpoint_are_discarded(self):
         self.run_preset()
         for arguments in ([], ["--setting=conv_filters=100"]):
-            for path in files.glob(f"{self.out}/model.ckpt-*") + [f"{self.out}/checkpoint"]:
+            for path in gfile.glob(f"{self.out}/model.ckpt-*") + [f"{self.out}/checkpoint"]:
                 os.remove(path)
             # An interrupted training must not leave old scores next to its own weights.
             with mock.patch.object(self, "train", side_effect=InterruptedError), self.assertRaises(
@@ -555,7 +559,7 @@ class RefusedTest(ScriptTestCase):
         # One missing module among several is refused, too.
         both = f"--module={self.module},{missing}"
         self.assert_refused("TF-Hub module .*missing: cannot be downloaded", both)
-        with mock.patch.object(files, "walk", side_effect=AssertionError("A large folder.")):
+        with mock.patch.object(gfile, "walk", side_effect=AssertionError("A large folder.")):
             self.assert_refused("expected a module in TensorFlow 1's", f"--module={self.data}")
 
     def test_invalid_folders_are_refused_before_training(self):

@@ -21,11 +21,12 @@ import export_model
 import modeling
 import run_classifier
 import tokenization
-from adapter_bert.common import errors, tf_estimator
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, task_adapter
 from adapter_bert.ops import xla
-from adapter_bert.tasks import classifier_data, glue, table_readers
+from adapter_bert.shell import errors, tf_estimator
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks import table_readers
+from adapter_bert.tasks.text import classifier_data, glue
 from adapter_bert.training import finetuning
 from adapter_tests.support import command_lines, own_models, tiny
 from adapter_tests.support.mutations import files_in

@@ -7,7 +7,7 @@ import shutil
 import tensorflow.compat.v1 as tf
 
 import run_report
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import command_lines
 from adapter_tests.support.records import ABLATION_FILE, record, seeds
 

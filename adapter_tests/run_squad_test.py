@@ -12,10 +12,10 @@ import tensorflow.compat.v1 as tf
 
 import run_squad
 import tokenization
-from adapter_bert.common import tf_estimator
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import squad_data, squad_scores, squad_task
+from adapter_bert.shell import tf_estimator
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks.squad import squad_data, squad_scores, squad_task
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, mutations, own_models, tiny
 from adapter_tests.support.checkpoint_cases import trained_tensors

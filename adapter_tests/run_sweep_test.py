@@ -10,9 +10,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import run_sweep
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids, records, sweep
+from adapter_bert.files import gfile
+from adapter_bert.shell.errors import UserError
+from adapter_bert.sweeps import grids, records, sweep
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.records import seeds
 
@@ -77,7 +77,7 @@ class RunSweepTest(tf.test.TestCase):
         A failed trial runs again because its data may have been missing.
         """
         path = os.path.join(self.folder, "results.jsonl")
-        bert = files.sha256(os.path.join(os.environ["BERT_BASE_DIR"], "bert_model.ckpt.index"))
+        bert = gfile.sha256(os.path.join(os.environ["BERT_BASE_DIR"], "bert_model.ckpt.index"))
         with open(path) as reader:
             old_records = [json.loads(line) for line in reader]
         with open(path, "w") as writer:

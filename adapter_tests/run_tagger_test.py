@@ -13,9 +13,9 @@ from seqeval import metrics as seqeval_metrics
 
 import run_tagger
 import tokenization
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import tag_schemes, tagging_data, tagging_task
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks.tagging import tag_schemes, tagging_data, tagging_task
 from adapter_bert.training import finetuning
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, mutations, tiny

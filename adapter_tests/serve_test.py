@@ -25,10 +25,11 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 
 # isort: split
 import serve
-from adapter_bert.common import paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import paths
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving import bank, http_server, memory, registry, rest_api
+from adapter_bert.serving.http import http_server, registry, rest_api
+from adapter_bert.serving.inference import bank, memory
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import command_lines, own_models, served, tiny
 
 

@@ -14,33 +14,35 @@ PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FIGURES = os.path.join(PROJECT, "docs/figures")
 # Packages on one line do not import each other.
 ORDER = [
-    {"common"},
+    {"shell"},
+    {"files"},
+    {"model"},
     {"tokenization", "ops"},
     {"modeling"},
     {"tuning"},
     {"optimization", "formats"},
     {"training"},
     {"tasks"},
-    {"serving", "baseline"},
-    {"experiments"},
+    {"features", "serving", "sweeps"},
+    {"paper"},
     {"scripts"},
 ]
 WITHOUT_TENSORFLOW = [
     "tokenization",
-    "adapter_bert.common.files",
-    "adapter_bert.common.paths",
-    "adapter_bert.common.configs",
-    "adapter_bert.common.model_variables",
+    "adapter_bert.files.json_objects",
+    "adapter_bert.files.paths",
+    "adapter_bert.model.configs",
+    "adapter_bert.model.model_variables",
     "adapter_bert.formats.task_adapter",
     "adapter_bert.formats.onnx_backbone",
     "adapter_bert.tasks.table_readers",
-    "adapter_bert.tasks.squad_data",
+    "adapter_bert.tasks.squad.squad_data",
 ]
 if SERVES:
     WITHOUT_TENSORFLOW += [
-        "adapter_bert.serving.bank",
-        "adapter_bert.serving.predictor",
-        "adapter_bert.serving.rest_api",
+        "adapter_bert.serving.inference.bank",
+        "adapter_bert.serving.inference.predictor",
+        "adapter_bert.serving.http.rest_api",
         "serve",
     ]
 
@@ -64,8 +66,8 @@ class StructureTest(tf.test.TestCase):
     def test_remote_path_without_tensorflow_is_a_user_error(self):
         code = (
             "import sys; sys.modules['tensorflow'] = None;"
-            "from adapter_bert.common import errors, files;"
-            "sys.exit(errors.exit_code(files.exists, 'gs://bucket/file'))"
+            "from adapter_bert.files import gfile; from adapter_bert.shell import errors;"
+            "sys.exit(errors.exit_code(gfile.exists, 'gs://bucket/file'))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)

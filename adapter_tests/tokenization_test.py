@@ -16,7 +16,7 @@ import sentencepiece
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, tiny
 from adapter_tests.support.shared import SHARED, needs_shared
 

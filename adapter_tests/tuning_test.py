@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 import modeling
 import run_classifier
 import tuning
-from adapter_bert.common import configs
-from adapter_bert.common.errors import UserError
+from adapter_bert.model import configs
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from tuning import Role, Tuning

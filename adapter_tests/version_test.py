@@ -6,7 +6,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 import adapter_bert
-from adapter_bert.common import paths
+from adapter_bert.files import paths
 
 
 def _search(pattern, name):

@@ -14,10 +14,10 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import numpy as np
 
-from adapter_bert.common import configs
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import bank
-from adapter_bert.serving.onnx_runtime import onnxruntime
+from adapter_bert.model import configs
+from adapter_bert.serving.inference import bank
+from adapter_bert.serving.inference.onnx_runtime import onnxruntime
 
 SHAPES = ((1, 32), (1, 64), (8, 64), (32, 128))  # Rows and tokens.
 _SECONDS = 0.5  # Per shape, after a first call.

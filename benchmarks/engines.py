@@ -22,7 +22,7 @@ import harness  # First: it makes the project's modules importable.
 import random_weights
 import workload
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving.onnx_runtime import onnxruntime
+from adapter_bert.serving.inference.onnx_runtime import onnxruntime
 from engine_worker import SHAPES
 
 _TASKS = 32

@@ -17,9 +17,9 @@ import harness  # First: it makes the project's modules importable.
 # isort: split
 
 import random_weights
-from adapter_bert.common import configs
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving.onnx_runtime import onnxruntime
+from adapter_bert.model import configs
+from adapter_bert.serving.inference.onnx_runtime import onnxruntime
 
 _PHASES = (
     ("imports", "the interpreter starts, imports"),

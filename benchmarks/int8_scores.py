@@ -14,16 +14,10 @@ import harness  # First: it makes the project's modules importable.
 import numpy as np
 
 from adapter_bert import Predictor
-from adapter_bert.serving.onnx_runtime import onnxruntime
-from adapter_bert.tasks import (
-    glue,
-    squad_data,
-    squad_scores,
-    tag_schemes,
-    tagging_data,
-    tagging_task,
-    text_kind,
-)
+from adapter_bert.serving.inference.onnx_runtime import onnxruntime
+from adapter_bert.tasks.squad import squad_data, squad_scores
+from adapter_bert.tasks.tagging import tag_schemes, tagging_data, tagging_task
+from adapter_bert.tasks.text import glue, text_kind
 
 _GLUE = {"MRPC": "f1", "CoLA": "matthews", "STS-B": "spearman", "SST-2": "accuracy"}
 

@@ -1,6 +1,6 @@
 """Contestant: one training step or forward pass of this project's graph."""
 
-from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
+from adapter_bert.shell import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
 import functools
@@ -12,7 +12,7 @@ import run_classifier
 import tuning
 import worker
 import workload
-from adapter_bert.common import tf_estimator
+from adapter_bert.shell import tf_estimator
 from adapter_bert.training import estimator, model_fn
 
 MODEL_FN_BUILDER = functools.partial(

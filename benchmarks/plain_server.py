@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import tokenization
-from adapter_bert.serving.onnx_runtime import onnxruntime
+from adapter_bert.serving.inference.onnx_runtime import onnxruntime
 
 _MAX_LENGTH = 128
 

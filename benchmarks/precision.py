@@ -9,7 +9,7 @@ losses.
 import harness  # First: it makes the project's modules importable.
 
 # isort: split
-from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
+from adapter_bert.shell import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
 import os
@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 
 import mrpc
 import run_classifier
-from adapter_bert.common import cli
+from adapter_bert.shell import cli
 from adapter_bert.training import progress
 
 _PRECISIONS = ("float32", "bfloat16")

@@ -7,7 +7,7 @@ head for predicting. DESTINATION/huggingface has the encoder as config.json, mod
 vocab.txt.
 """
 
-from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
+from adapter_bert.shell import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
 import argparse
@@ -20,8 +20,8 @@ import tensorflow.compat.v1 as tf
 import modeling
 import own_model
 import workload
-from adapter_bert.common import model_variables
 from adapter_bert.formats import huggingface
+from adapter_bert.model import model_variables
 
 
 def write(destination, sizes, vocab_file, init_checkpoint=None):

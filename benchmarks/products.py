@@ -6,12 +6,12 @@ import workload
 
 def in_tensorflow(products, precision):
     """Returns a function that computes all products once, with our sessions' settings."""
-    from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
+    from adapter_bert.shell import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
     # isort: split
     import tensorflow.compat.v1 as tf
 
-    from adapter_bert.common import devices
+    from adapter_bert.ops import devices
 
     tf.disable_eager_execution()
     matrices = {}

@@ -1,6 +1,6 @@
 """BERTs and task adapters with random weights, which are as fast as trained ones."""
 
-from adapter_bert.common import environment  # noqa: F401  First: it sets TensorFlow's environment.
+from adapter_bert.shell import environment  # noqa: F401  First: it sets TensorFlow's environment.
 
 # isort: split
 import os
@@ -9,8 +9,8 @@ import numpy as np
 
 import tokenization
 import workload
-from adapter_bert.common import configs, model_variables
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.model import configs, model_variables
 
 
 def write_bert(folder, sizes):

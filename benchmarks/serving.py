@@ -11,7 +11,7 @@ batches. The log has each server's start-up time and memory.
 import harness  # First: it makes the project's modules importable.
 
 # isort: split
-from adapter_bert.common import environment  # First: it sets TensorFlow's environment.
+from adapter_bert.shell import environment
 
 # isort: split
 import contextlib
@@ -33,11 +33,11 @@ import numpy as np
 import random_weights
 import serve
 import worker
-from adapter_bert.common import configs
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import bank, request_texts
-from adapter_bert.serving.onnx_runtime import onnxruntime
-from adapter_bert.tasks import glue
+from adapter_bert.model import configs
+from adapter_bert.serving.inference import bank, request_texts
+from adapter_bert.serving.inference.onnx_runtime import onnxruntime
+from adapter_bert.tasks.text import glue
 
 _CLIENTS = (1, 8, 32, 64)
 _SECONDS = 8

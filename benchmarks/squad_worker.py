@@ -16,7 +16,7 @@ LIMITS = (384, 128, 64)  # BERT's defaults: tokens of a row, stride, tokens of a
 def ours(squad_file, vocab_file, folder):
     """Tokenizes a paragraph once, and writes its tokens once for all questions."""
     import tokenization
-    from adapter_bert.tasks import squad_data, squad_features
+    from adapter_bert.tasks.squad import squad_data, squad_features
     from adapter_bert.training import feature_cache
 
     tokenizer = tokenization.FullTokenizer(vocab_file)
@@ -46,7 +46,7 @@ def plain(squad_file, vocab_file, folder):
     """Tokenizes a paragraph for each question, character by character, and writes padded rows."""
     import tensorflow.compat.v1 as tf
 
-    from adapter_bert.tasks import squad_data, squad_features
+    from adapter_bert.tasks.squad import squad_data, squad_features
 
     tokenizer, counts = _PlainTokenizer(vocab_file), [0, 0]
     examples = squad_data.read_squad_examples(squad_file, True)

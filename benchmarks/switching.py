@@ -9,7 +9,7 @@ checkpoint of the whole model, which each task would need without adapters.
 import harness  # First: it makes the project's modules importable.
 
 # isort: split
-from adapter_bert.common import environment  # First: it sets TensorFlow's environment.
+from adapter_bert.shell import environment
 
 # isort: split
 import os
@@ -23,7 +23,7 @@ import own_model
 import random_weights
 import tuning
 import workload
-from adapter_bert.common import files
+from adapter_bert.files import gfile
 from adapter_bert.formats import task_adapter
 
 
@@ -61,7 +61,7 @@ def main():
 
         names = ("task adapter", "full checkpoint")
         runs = dict(zip(names, (put_in_place, lambda: saver.restore(session, prefix))))
-        sizes = [files.readable_size(folder + "/"), files.readable_size(prefix + ".")]
+        sizes = [gfile.readable_size(folder + "/"), gfile.readable_size(prefix + ".")]
         seconds = take_turns(runs, values.repeats)
     medians = [statistics.median(seconds[name]) for name in names]
     rows = [

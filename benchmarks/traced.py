@@ -13,7 +13,7 @@ import worker
 
 worker.mark("python")
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 environment.import_tensorflow()
 

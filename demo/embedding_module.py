@@ -12,7 +12,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from adapter_bert.common import environment
+from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -24,11 +24,12 @@ from typing import Optional
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from adapter_bert.common import cli, files
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import flag
+from adapter_bert.files import atomic
 from adapter_bert.formats import checkpoints, tfhub
-from adapter_bert.serving import in_graph_tokenizer
+from adapter_bert.serving.export import in_graph_tokenizer
+from adapter_bert.shell import cli
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import flag
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import TokenizerConfig
 
@@ -61,7 +62,7 @@ def run(values):
     table = checkpoints.read_tensor(
         checkpoints.open_checkpoint(bert.init_checkpoint), _TABLE, where
     )
-    with files.atomic_folder(folder) as partial:
+    with atomic.atomic_folder(folder) as partial:
         export(partial, tokenization.tokens_by_id(tokenizer.vocab), table, config.do_lower_case)
     words, width = table.shape
     return [f"Module: {folder} ({words:,} words, {width} wide)"]

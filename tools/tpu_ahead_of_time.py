@@ -26,7 +26,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(_FOLDER)
 sys.path += [_ROOT, os.path.join(_ROOT, "benchmarks")]
 
-from adapter_bert.common import environment  # noqa: F401  Sets variables that TensorFlow reads.
+from adapter_bert.shell import environment  # noqa: F401  Sets variables that TensorFlow reads.
 
 # isort: split
 import tensorflow.compat.v1 as tf

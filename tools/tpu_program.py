@@ -18,7 +18,7 @@ from tensorflow.python.ops import control_flow_ops
 from tensorflow.python.tpu import tpu_function
 
 import tuning
-from adapter_bert.common import tf_estimator
+from adapter_bert.shell import tf_estimator
 
 # The benchmarks have the features.
 sys.path.append(

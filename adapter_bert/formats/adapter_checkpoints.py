@@ -9,24 +9,25 @@ from typing import Container, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from adapter_bert.common import configs, files, model_variables
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.formats.bert import describe_encoder
+from adapter_bert.model import configs, model_variables
+from adapter_bert.shell.errors import UserError
 
 _TABLE_MAGIC = bytes.fromhex("57fb808b247547db")  # The last bytes of a V1 checkpoint.
 
 
 def matches(path: str) -> bool:
     """Returns whether a path is the prefix or a file of a checkpoint."""
-    if files.exists(path + ".index"):
+    if gfile.exists(path + ".index"):
         return True
-    if not files.exists(path) or files.isdir(path):
+    if not gfile.exists(path) or gfile.isdir(path):
         return False
     if re.search(r"\.(index|meta|data-\d+-of-\d+)$", path):
         return True
-    with files.convert_read_errors(path), files.open_regular(path) as reader:
-        reader.seek(max(0, files.size(path) - len(_TABLE_MAGIC)))
+    with gfile.convert_read_errors(path), gfile.open_regular(path) as reader:
+        reader.seek(max(0, gfile.size(path) - len(_TABLE_MAGIC)))
         return reader.read() == _TABLE_MAGIC
 
 
@@ -46,8 +47,8 @@ def describe(path: str, argument: str) -> List[str]:
     for name, shape in shapes.items():
         if name != checkpoints.IDENTITY:
             parameters[_model_part(name, shapes)] += int(np.prod(shape, dtype=np.int64))
-    is_one_file = not files.exists(path + ".index")  # V1 format.
-    size = files.readable_size(path if is_one_file else path + ".")
+    is_one_file = not gfile.exists(path + ".index")  # V1 format.
+    size = gfile.readable_size(path if is_one_file else path + ".")
     lines = [
         f"Checkpoint: {len(shapes)} tensors, {size}",
         *(f"{part}: {count:,} parameters" for part, count in sorted(parameters.items())),
@@ -174,22 +175,22 @@ def find_run_adapter(path: str) -> Optional[RunAdapter]:
         which holds the description.
     """
     path, flag = path.rstrip("/"), "--init_checkpoint"
-    if files.exists(f"{files.current_folder(path)}/{task_adapter.CONFIG_FILE}"):
+    if gfile.exists(f"{atomic.current_folder(path)}/{task_adapter.CONFIG_FILE}"):
         return RunAdapter(task_adapter.load(path, flag), path, os.path.dirname(path))
     folder = f"{path}/{task_adapter.FOLDER}"
-    if files.exists(files.current_folder(folder)):
+    if gfile.exists(atomic.current_folder(folder)):
         return RunAdapter(task_adapter.load(folder, flag), folder, path)
     if path.endswith(".index"):
         path = path[: -len(".index")]
     prefix = checkpoints.resolve_prefix(path)
-    if not files.exists(prefix + ".index"):
+    if not gfile.exists(prefix + ".index"):
         return None
     names = checkpoints.open_checkpoint(prefix, flag).get_variable_to_shape_map()
     if not checkpoints.is_task_only(names):
         return None
     output_dir = os.path.dirname(prefix)
     folder, where = os.path.join(output_dir, task_adapter.FOLDER), f"{flag} {prefix}"
-    if not files.exists(files.current_folder(folder)):
+    if not gfile.exists(atomic.current_folder(folder)):
         raise UserError(
             f"{where} has no description of its task, because {folder} is missing; run the"
             " training to the end."

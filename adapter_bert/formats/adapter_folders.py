@@ -7,10 +7,11 @@ from typing import Dict, Iterable, List, Optional
 
 from absl import logging
 
-from adapter_bert.common import files, paths, printing
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile, json_objects, paths
 from adapter_bert.formats import hub, task_adapter
 from adapter_bert.formats.bert import count_text
+from adapter_bert.shell import printing
+from adapter_bert.shell.errors import UserError
 
 # Of --adapters, whose values `match_patterns` reads.
 FLAG_HELP = (
@@ -27,14 +28,14 @@ def matches(path: str) -> bool:
 
 def _is_task_adapter(folder: str) -> bool:
     """Returns whether a folder has this format's config; other formats use the same file name."""
-    folder = files.current_folder(folder)
+    folder = atomic.current_folder(folder)
     config = posixpath.join(folder, task_adapter.CONFIG_FILE)
-    if not files.exists(config):
+    if not gfile.exists(config):
         return False
     try:
-        record = files.read_object(config)
+        record = json_objects.read_object(config)
     except UserError:  # Damaged: with tensors of this format, `load` then reports the error.
-        return files.exists(posixpath.join(folder, task_adapter.TENSORS_FILE))
+        return gfile.exists(posixpath.join(folder, task_adapter.TENSORS_FILE))
     return record.get("format") == task_adapter.FORMAT
 
 
@@ -60,7 +61,7 @@ def describe(path: str, argument: str) -> List[str]:
         variant = ", ".join(f"{name} {value}" for name, value in adapter.variant().items())
         adapters = f"adapters of size {adapter.size} ({variant}), "
     parameters = task_adapter.parameters(loaded.tensors)
-    size = files.readable_size(files.current_folder(folder) + "/")
+    size = gfile.readable_size(atomic.current_folder(folder) + "/")
     lines = [
         f"Task adapter: {description.task}, {description.kind}, trained with {adapters}"
         f"--tuning={description.tuning.method}, {description.global_step} steps",
@@ -75,10 +76,10 @@ def describe(path: str, argument: str) -> List[str]:
 def is_task_name(text: str) -> bool:
     """Returns whether a text is a valid task name: up to 100 letters, digits, ".", "_" and "-".
 
-    Names that `files.atomic_folder` gives to temporary folders are not valid.
+    Names that `atomic.atomic_folder` gives to temporary folders are not valid.
     """
     is_match = re.fullmatch(TASK_NAME, text) is not None
-    return is_match and files.final_folder(text) == text
+    return is_match and atomic.final_folder(text) == text
 
 
 def check_task_name(text: str) -> None:
@@ -104,7 +105,7 @@ def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
         folders = _expand(hub.local_folder(pattern, "--adapters"))
         if not folders:
             raise UserError(f"--adapters={pattern}: no such folder.")
-        for path in map(files.final_folder, folders):
+        for path in map(atomic.final_folder, folders):
             folder = resolve(path)
             if folder is None:
                 raise UserError(
@@ -129,16 +130,16 @@ def find_all(root: str) -> Dict[str, List[str]]:
     Raises:
       UserError: `root` is not a folder, or cannot be read.
     """
-    if not files.isdir(root):
+    if not gfile.isdir(root):
         raise UserError(f"--adapter_dir={root} is not a folder.")
     adapters = {}
-    for name in sorted(set(map(files.final_folder, _list_names(root, "--adapter_dir=")))):
+    for name in sorted(set(map(atomic.final_folder, _list_names(root, "--adapter_dir=")))):
         try:
             folders = candidates(posixpath.join(root, name))
             if folders:
                 check_task_name(name)
                 adapters[name] = folders
-            elif is_task_name(name) and files.isdir(posixpath.join(root, name)):
+            elif is_task_name(name) and gfile.isdir(posixpath.join(root, name)):
                 logging.warning(
                     "Not served: %s: there is no task adapter in it, in its folder `adapter` or in"
                     " a numbered one.",
@@ -164,7 +165,7 @@ def candidates(folder: str) -> List[str]:
     return [
         path
         for path in folders
-        if files.exists(posixpath.join(files.current_folder(path), task_adapter.CONFIG_FILE))
+        if gfile.exists(posixpath.join(atomic.current_folder(path), task_adapter.CONFIG_FILE))
     ]
 
 
@@ -175,9 +176,9 @@ def resolve(folder: str) -> Optional[str]:
 
 def check_below(root: str, folder: str) -> None:
     """Raises UserError if links lead a task adapter's folder or files out of `root`."""
-    if files.is_remote(root):
+    if gfile.is_remote(root):
         return
-    current = files.current_folder(folder)
+    current = atomic.current_folder(folder)
     for path in (current, *(posixpath.join(current, name) for name in task_adapter.FILES)):
         if not paths.is_inside(path, root):
             raise UserError(f"{folder[:300]} leads out of --adapter_dir.")
@@ -197,7 +198,7 @@ def version_numbers(folder: str) -> List[int]:
     Raises:
       UserError: the folder cannot be read.
     """
-    if not files.isdir(folder):
+    if not gfile.isdir(folder):
         return []
     names = _list_names(folder)
     return [int(name) for name in names if is_version(name)]
@@ -210,16 +211,16 @@ def is_version(name: str) -> bool:
 
 def _expand(pattern: str) -> List[str]:
     """Returns the sorted paths that match; an existing folder matches itself, whatever its name."""
-    if not files.is_remote(pattern):
-        is_folder = files.isdir(files.current_folder(pattern))
+    if not gfile.is_remote(pattern):
+        is_folder = gfile.isdir(atomic.current_folder(pattern))
         return [pattern] if is_folder else sorted(glob.glob(pattern))
     if not glob.has_magic(pattern):
         return [pattern]
-    with files.convert_read_errors("--adapters=" + pattern):
-        return sorted(files.glob(pattern))
+    with gfile.convert_read_errors("--adapters=" + pattern):
+        return sorted(gfile.glob(pattern))
 
 
 def _list_names(folder: str, flag: str = "") -> List[str]:
     """Returns the names in a folder; raises UserError, which begins with `flag`."""
-    with files.convert_read_errors(flag + folder):
-        return [name.rstrip("/") for name in files.listdir(folder)]
+    with gfile.convert_read_errors(flag + folder):
+        return [name.rstrip("/") for name in gfile.listdir(folder)]

@@ -20,10 +20,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from adapter_bert.common import configs, files, model_variables, task_kinds
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, json_objects
 from adapter_bert.formats import huggingface, peft, task_adapter
 from adapter_bert.formats.bert import count_text
+from adapter_bert.model import configs, model_variables, task_kinds
+from adapter_bert.shell.errors import UserError
 
 Tensors = Dict[Tuple[str, str], np.ndarray]  # Keys are (file, PyTorch's name).
 
@@ -147,10 +148,10 @@ class _Head(NamedTuple):
 def matches(path: str) -> bool:
     """Returns whether a path is a folder of this format."""
     config = os.path.join(path, _ADAPTER_CONFIG)
-    if files.exists(os.path.join(path, HEAD_CONFIG)):
+    if gfile.exists(os.path.join(path, HEAD_CONFIG)):
         return True
     try:
-        record = files.read_object(config) if files.exists(config) else {}
+        record = json_objects.read_object(config) if gfile.exists(config) else {}
     except UserError:
         return False
     return "config" in record and record.get("format") != task_adapter.FORMAT
@@ -172,7 +173,7 @@ def describe(path: str, argument: str) -> List[str]:
     lines = [
         f"AdapterHub task adapter: {source.name}, {layout or 'bottleneck adapters'}, reduction"
         f" factor {source.adapter.get('reduction_factor')}, {source.adapter.get('non_linearity')}",
-        f"Holds: {count_text(source.tensors)}, {files.readable_size(path + '/')}",
+        f"Holds: {count_text(source.tensors)}, {gfile.readable_size(path + '/')}",
     ]
     try:
         head = _head_of(source.head, where)
@@ -221,7 +222,7 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
     }
     for file, config in records.items():
         record = {**common_fields, "config": config}
-        with files.open_file(os.path.join(folder, file), "w") as writer:
+        with gfile.open_file(os.path.join(folder, file), "w") as writer:
             writer.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
@@ -407,7 +408,7 @@ def read_files(folder: str, where: str) -> Source:
     tensors = {}
     for file in (_ADAPTER, _HEAD, _LAYER_NORMS):
         path = _tensor_file(folder, file)
-        if file != _LAYER_NORMS or files.exists(path):
+        if file != _LAYER_NORMS or gfile.exists(path):
             for pytorch_name, value in huggingface.read_tensors(path).items():
                 current = _current_name(pytorch_name, name, head_record, layer)
                 if (file, current) in tensors:
@@ -422,17 +423,17 @@ def _tensor_file(folder: str, file: str) -> str:
     """Returns the path of a tensor file; safetensors takes precedence over PyTorch's format."""
     safe = os.path.join(folder, file + ".safetensors")
     old = os.path.join(folder, _BIN_FILES.get(file, ""))
-    return old if file in _BIN_FILES and files.exists(old) and not files.exists(safe) else safe
+    return old if file in _BIN_FILES and gfile.exists(old) and not gfile.exists(safe) else safe
 
 
 def _read_record(folder: str, file: str, where: str) -> Dict[str, Any]:
     path = os.path.join(folder, file)
-    if not files.exists(path):
+    if not gfile.exists(path):
         missing = "; it has no head, like a language adapter" if file == HEAD_CONFIG else ""
         raise UserError(
             f"{where} is not a task adapter in AdapterHub's format: there is no {path}{missing}."
         )
-    return files.read_object(path)
+    return json_objects.read_object(path)
 
 
 def _adapter_fields(record: Dict[str, Any], path: str) -> Dict[str, Any]:
@@ -515,7 +516,7 @@ def _adapter_of(source: Source, where: str) -> Tuple[configs.AdapterConfig, List
     scaling = config.get("scaling", 1.0)
     scaling = 1.0 if scaling in _TRAINED_SCALINGS else scaling  # See `_apply_trained_scaling`.
     try:
-        files.require_type(scaling, float)
+        json_objects.require_type(scaling, float)
     except ValueError as error:
         raise UserError(f"{where}: its scaling must be a number ({error}).") from None
     settings: Dict[str, Any] = {

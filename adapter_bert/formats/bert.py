@@ -4,7 +4,8 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 
 import numpy as np
 
-from adapter_bert.common import configs, files, model_variables
+from adapter_bert.files import atomic, gfile
+from adapter_bert.model import configs, model_variables
 
 Tensors = Dict[str, np.ndarray]
 
@@ -32,9 +33,9 @@ class Bert(NamedTuple):
     def write_vocabulary(self, path: str) -> None:
         """Writes vocab.txt."""
         if self.tokens is None:
-            files.copy(self.vocab_file, path)
+            gfile.copy(self.vocab_file, path)
         else:
-            files.write_atomically(path, "".join(f"{token}\n" for token in self.tokens))
+            atomic.write_atomically(path, "".join(f"{token}\n" for token in self.tokens))
 
 
 def count_text(tensors: Mapping[Any, np.ndarray]) -> str:

@@ -7,9 +7,10 @@ import json
 import math
 from typing import Any, Dict, Iterable, List, Tuple
 
-from adapter_bert.common import printing, task_kinds
-from adapter_bert.common.configs import BERT_METHODS, FEEDFORWARD_ADAPTER
-from adapter_bert.common.errors import UserError
+from adapter_bert.model import task_kinds
+from adapter_bert.model.configs import BERT_METHODS, FEEDFORWARD_ADAPTER
+from adapter_bert.shell import printing
+from adapter_bert.shell.errors import UserError
 
 FILE = "README.md"
 _LICENSE = "apache-2.0"

@@ -18,9 +18,10 @@ from typing import Any, Container, Dict, Iterable, List, Optional, Sequence, Tup
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import configs, files, model_variables, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.formats import other_files, task_adapter
+from adapter_bert.model import configs, model_variables
+from adapter_bert.shell.errors import UserError
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # Written by tf.train.Checkpoint.
 GLOBAL_STEP = "global_step"
@@ -60,11 +61,11 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
         _check_prefix(prefix, where)
         _check_regular(prefix, prefix + ".index")
         reader = _new_reader(prefix, where)
-        if files.exists(prefix + ".index"):
+        if gfile.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
     except _READ_ERRORS as error:
         raise UserError(
-            f"{where} cannot be read as a TensorFlow checkpoint ({files.reason(error)})."
+            f"{where} cannot be read as a TensorFlow checkpoint ({gfile.reason(error)})."
         ) from error
     return reader
 
@@ -72,8 +73,8 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
 def _check_regular(*file_paths: str) -> None:
     """Raises UserError if a local path is a pipe or a device, for which TensorFlow would wait."""
     for path in file_paths:
-        is_special = files.exists(path) and not files.isdir(path) and not os.path.isfile(path)
-        if is_special and not files.is_remote(path):
+        is_special = gfile.exists(path) and not gfile.isdir(path) and not os.path.isfile(path)
+        if is_special and not gfile.is_remote(path):
             raise UserError(f"{path} cannot be read (it is not a regular file).")
 
 
@@ -86,7 +87,7 @@ def _new_reader(prefix: str, where: str):
         return tf.train.NewCheckpointReader(literal_prefix(prefix))
     except _READ_ERRORS as error:
         index = prefix + ".index"
-        if files.exists(index):
+        if gfile.exists(index):
             kind = other_files.kind(index)
             raise UserError(f"{where} cannot be read: its index, {index}, is {kind}.") from error
         raise UserError(f"{where} is {other_files.kind(prefix)}, not a checkpoint.") from error
@@ -99,7 +100,7 @@ def literal_prefix(prefix: str) -> str:
     Such a folder gets a link, which lasts as long as the process.
     """
     folder, name = os.path.split(os.path.abspath(prefix))
-    if files.is_remote(prefix) or not re.search(r"[\[\\]", folder):
+    if gfile.is_remote(prefix) or not re.search(r"[\[\\]", folder):
         return prefix
     return os.path.join(_link_to(folder), name)
 
@@ -266,7 +267,7 @@ def resolve_prefix(path: str) -> str:
     Args:
       path: a folder, or the prefix of a checkpoint.
     """
-    if files.isdir(path):
+    if gfile.isdir(path):
         _check_regular(os.path.join(path, "checkpoint"))
         with contextlib.suppress(ValueError):  # The checkpoint record is damaged.
             return tf.train.latest_checkpoint(path) or path
@@ -302,7 +303,7 @@ def read_tensor(reader, name: str, where: str) -> np.ndarray:
         return reader.get_tensor(name)
     except _READ_ERRORS as error:
         raise UserError(
-            f"{where} is damaged: its {name} cannot be read ({files.reason(error)})."
+            f"{where} is damaged: its {name} cannot be read ({gfile.reason(error)})."
         ) from error
 
 
@@ -352,20 +353,20 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
             tensors=inputs,
         )
         try:
-            with files.convert_write_errors(prefix):
+            with gfile.convert_write_errors(prefix):
                 session.run(save, dict(zip(inputs, tensors.values())))
                 for suffix in _SUFFIXES:
-                    files.sync(partial + suffix)  # Here, because it takes long.
+                    gfile.sync(partial + suffix)  # Here, because it takes long.
                 # Removed first: an old index must never be next to new data.
-                if files.exists(prefix + ".index"):
-                    files.remove(prefix + ".index")
-                    files.sync(os.path.dirname(prefix) or ".")
+                if gfile.exists(prefix + ".index"):
+                    gfile.remove(prefix + ".index")
+                    gfile.sync(os.path.dirname(prefix) or ".")
                 for suffix in _SUFFIXES:
-                    files.replace(partial + suffix, prefix + suffix)
+                    atomic.replace(partial + suffix, prefix + suffix)
         except BaseException:
             for suffix in _SUFFIXES:
                 with contextlib.suppress(OSError):
-                    files.remove(partial + suffix)
+                    gfile.remove(partial + suffix)
             raise
 
 
@@ -388,7 +389,7 @@ class Saver(tf.train.Saver):
         Raises:
           UserError: the checkpoint cannot be written.
         """
-        with files.convert_write_errors(
+        with gfile.convert_write_errors(
             save_path if global_step is None else f"{save_path}-{global_step}"
         ):
             prefix = super().save(
@@ -402,7 +403,7 @@ class Saver(tf.train.Saver):
             )
             folder = os.path.dirname(prefix) or "."
             for path in (*(prefix + suffix for suffix in _SUFFIXES), folder):
-                files.sync(path)
+                gfile.sync(path)
             if write_state:
                 self._RecordLastCheckpoint(prefix)
                 # TensorFlow lists none if it is to keep all.
@@ -425,7 +426,7 @@ def write_record(folder: str, names: Sequence[str], file: str = "checkpoint") ->
       UserError: the file cannot be written.
     """
     state = tf.train.generate_checkpoint_state_proto(os.sep, names[-1], list(names))
-    files.write_atomically(os.path.join(folder, file), str(state))
+    atomic.write_atomically(os.path.join(folder, file), str(state))
 
 
 def step_of(prefix: str, flag: str = "--output_dir") -> int:
@@ -497,18 +498,18 @@ def last_step(output_dir: Optional[str]) -> int:
 
 def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a V1 checkpoint."""
-    if files.isdir(prefix):
+    if gfile.isdir(prefix):
         prefixes = " or ".join(_checkpoints_in(prefix)) or "but this folder has none"
         raise UserError(
             f"{where} is a folder; expected the prefix of a complete checkpoint, {prefixes}."
         )
     file_match = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
-    if file_match and files.exists(prefix):
+    if file_match and gfile.exists(prefix):
         raise UserError(
             f"{where} is one of a checkpoint's files; expected their common prefix: "
             f"{file_match.group(1)}."
         )
-    if not files.exists(prefix + ".index") and not files.exists(prefix):
+    if not gfile.exists(prefix + ".index") and not gfile.exists(prefix):
         siblings = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
         raise UserError(
             f"{where} does not exist: there is no file {prefix}.index; the complete checkpoints in "
@@ -518,7 +519,7 @@ def _check_prefix(prefix: str, where: str) -> None:
 
 def _checkpoints_in(folder: str) -> List[str]:
     """Returns the sorted prefixes of a folder's checkpoints, except `PARTIAL_CHECKPOINT` ones."""
-    names = files.listdir(folder) if files.isdir(folder) else []
+    names = gfile.listdir(folder) if gfile.isdir(folder) else []
     return sorted(
         os.path.join(folder, name[: -len(".index")])
         for name in names
@@ -532,14 +533,14 @@ def _check_data(prefix: str, reader, where: str) -> None:
     """Raises UserError if a data file is missing or the data files are too short."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
-    matches = [pattern.match(file) for file in files.listdir(folder or ".")]
+    matches = [pattern.match(file) for file in gfile.listdir(folder or ".")]
     count = max((int(match.group(1)) for match in matches if match), default=1)
     shards = [f"{prefix}.data-{i:05d}-of-{count:05d}" for i in range(count)]
-    missing = [shard for shard in shards if not files.exists(shard)]
+    missing = [shard for shard in shards if not gfile.exists(shard)]
     if missing:
         raise UserError(f"{where} is incomplete: there is no file {missing[0]}.")
     _check_regular(*shards)
-    num_bytes = sum(files.size(shard) for shard in shards)
+    num_bytes = sum(gfile.size(shard) for shard in shards)
     dtypes = reader.get_variable_to_dtype_map()
     required_bytes = sum(
         int(np.prod(shape, dtype=np.int64)) * dtypes[name].size

@@ -3,10 +3,11 @@
 import os
 from typing import Any, List, Tuple
 
-from adapter_bert.common import configs, files, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, paths
 from adapter_bert.formats import adapter_checkpoints, checkpoints, huggingface
 from adapter_bert.formats.bert import Bert
+from adapter_bert.model import configs
+from adapter_bert.shell.errors import UserError
 
 CONFIG, VOCABULARY, CHECKPOINT = paths.BERT_FILES.values()
 FILES = (CONFIG, VOCABULARY, CHECKPOINT + ".index", CHECKPOINT + ".data-00000-of-00001")
@@ -14,7 +15,7 @@ FILES = (CONFIG, VOCABULARY, CHECKPOINT + ".index", CHECKPOINT + ".data-00000-of
 
 def matches(path: str) -> bool:
     """Returns whether a path is a folder in this format."""
-    return files.exists(checkpoint_of(path) + ".index")
+    return gfile.exists(checkpoint_of(path) + ".index")
 
 
 def describe(path: str, argument: str) -> List[str]:
@@ -52,7 +53,7 @@ def open_folder(folder: str, argument: str) -> Tuple[configs.BertConfig, Any]:
     config = configs.BertConfig.from_json_file(os.path.join(folder, CONFIG))
     reader = checkpoints.check_encoder(checkpoint_of(folder), config, argument)
     checkpoints.check_plain(checkpoint_of(folder), argument)
-    if not files.exists(os.path.join(folder, VOCABULARY)):
+    if not gfile.exists(os.path.join(folder, VOCABULARY)):
         raise UserError(f"{argument} {folder}: there is no {VOCABULARY} in it.")
     return config, reader
 
@@ -83,7 +84,7 @@ def read(folder: str, argument: str) -> Bert:
 
 def write(folder: str, bert: Bert) -> None:
     """Writes a BERT to an existing folder."""
-    with files.open_file(os.path.join(folder, CONFIG), "w") as writer:
+    with gfile.open_file(os.path.join(folder, CONFIG), "w") as writer:
         writer.write(bert.config.to_json_string())
     bert.write_vocabulary(os.path.join(folder, VOCABULARY))
     checkpoints.write(checkpoint_of(folder), bert.tensors)

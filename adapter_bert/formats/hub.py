@@ -11,9 +11,9 @@ from typing import Any, Iterator, Optional, Tuple
 
 from absl import logging
 
-from adapter_bert.common import files, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.formats import card, task_adapter
+from adapter_bert.shell.errors import UserError
 
 _SCHEME = "hf://"
 _FILES = (*task_adapter.FILES, card.FILE)
@@ -36,7 +36,7 @@ def local_folder(path: str, flag: str) -> str:
         folder = _library().snapshot_download(
             repository, revision=revision, allow_patterns=list(_FILES)
         )
-    missing = [name for name in task_adapter.FILES if not files.exists(os.path.join(folder, name))]
+    missing = [name for name in task_adapter.FILES if not gfile.exists(os.path.join(folder, name))]
     if missing:
         raise UserError(
             f"{flag} {path} is not a task adapter: it has no {' and no '.join(missing)}."
@@ -71,13 +71,13 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
     if revision:
         raise UserError(f"REPOSITORY {repository}: expected owner/name without a revision.")
     adapter = task_adapter.load(folder, "ADAPTER_DIR")
-    folder = files.current_folder(folder)
+    folder = atomic.current_folder(folder)
     contents = {}
     for name in _FILES:
         path = os.path.join(folder, name)
-        if files.exists(path):
+        if gfile.exists(path):
             paths.check_inside(folder, [path], "ADAPTER_DIR")  # Else a link publishes any file.
-            contents[name] = files.read_bytes(path, f"ADAPTER_DIR {path}")
+            contents[name] = gfile.read_bytes(path, f"ADAPTER_DIR {path}")
     if card.FILE not in contents:
         contents[card.FILE] = task_adapter.card_of(adapter).encode()
     library = _library()

@@ -16,10 +16,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from adapter_bert.common import configs, files, model_variables
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, json_objects
 from adapter_bert.formats import huggingface_tokenizer, pytorch
 from adapter_bert.formats.bert import Bert, Tensors, count_text, describe_encoder
+from adapter_bert.model import configs, model_variables
+from adapter_bert.shell.errors import UserError
 
 CONFIG, _WEIGHTS, _OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"  # Follows the name of weights in several files, and lists them.
@@ -69,7 +70,7 @@ _HEAD = re.compile(r"(classifier|qa_outputs)\.")
 
 def matches(path: str) -> bool:
     """Returns whether a path is a folder with HuggingFace's config.json."""
-    return files.exists(os.path.join(path, CONFIG))
+    return gfile.exists(os.path.join(path, CONFIG))
 
 
 def describe(path: str, argument: str) -> List[str]:
@@ -97,7 +98,7 @@ def read(folder: str, argument: str) -> Bert:
         supports; or a tensor is missing, unexpected or of a wrong shape.
     """
     config_file = os.path.join(folder, CONFIG)
-    config = _read_config(config_file) if files.exists(config_file) else None
+    config = _read_config(config_file) if gfile.exists(config_file) else None
     weights = _find_weights(folder, argument)
     missing = [] if config else [config_file]
     missing += [] if weights else [os.path.join(folder, _WEIGHTS)]
@@ -131,10 +132,10 @@ def _find_weights(folder: str, argument: str) -> List[str]:
     """Returns the path of the weights; or those of an index and the files that it lists; or []."""
     for name in (_WEIGHTS, _OLD_WEIGHTS):
         path = os.path.join(folder, name)
-        if files.exists(path):
+        if gfile.exists(path):
             return [path]
-        if files.exists(path + _INDEX):
-            names = files.read_as(path + _INDEX, argument, "index of weights", _parse_index)
+        if gfile.exists(path + _INDEX):
+            names = json_objects.read_as(path + _INDEX, argument, "index of weights", _parse_index)
             return [path + _INDEX, *(os.path.join(folder, part) for part in names)]
     return []
 
@@ -168,7 +169,7 @@ def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> No
     fields["hidden_act"] = activation_name(config.hidden_act)
     has_heads = any(name.startswith("cls/") for name in tensors)
     fields["architectures"] = ["BertForPreTraining" if has_heads else "BertModel"]
-    with files.open_file(os.path.join(folder, CONFIG), "w") as writer:
+    with gfile.open_file(os.path.join(folder, CONFIG), "w") as writer:
         writer.write(
             json.dumps({**configs.FIXED_FIELDS, **fields}, indent=2, sort_keys=True) + "\n"
         )
@@ -182,7 +183,7 @@ def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> No
 
 def _read_config(path: str) -> configs.BertConfig:
     """Loads HuggingFace's config.json as a `configs.BertConfig`."""
-    fields = files.read_object(path)
+    fields = json_objects.read_object(path)
     try:
         configs.check_architecture(fields)
     except UserError as error:
@@ -248,12 +249,12 @@ def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
     Raises:
       UserError: the file is missing or damaged, or a tensor has another dtype.
     """
-    with files.convert_read_errors(f"{path}:"), files.open_regular(path) as reader:
+    with gfile.convert_read_errors(f"{path}:"), gfile.open_regular(path) as reader:
         header_size = int.from_bytes(reader.read(8), "little")  # Of the JSON that follows.
-        if header_size > files.MAX_JSON_BYTES:  # It would take 30 times its memory.
+        if header_size > json_objects.MAX_JSON_BYTES:  # It would take 30 times its memory.
             raise UserError(
                 f"{path}: is damaged or not a safetensors file (its header has {header_size:,}"
-                f" bytes; expected at most {files.MAX_JSON_BYTES:,})."
+                f" bytes; expected at most {json_objects.MAX_JSON_BYTES:,})."
             )
         reader.seek(0)
         content = reader.read()
@@ -284,7 +285,7 @@ def write_safetensors(path: str, tensors: Tensors) -> None:
       tensors: dict from names to arrays.
     """
     tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    with files.open_file(path, "wb") as writer:
+    with gfile.open_file(path, "wb") as writer:
         writer.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
 
 

@@ -5,8 +5,8 @@ import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import tokenization
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, json_objects
+from adapter_bert.shell.errors import UserError
 
 VOCABULARY, CONFIG, _TOKENIZER = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
 _ADDED, _SPECIAL = "added_tokens.json", "special_tokens_map.json"
@@ -55,7 +55,7 @@ class Tokenizer(NamedTuple):
 def missing(folder: str) -> List[str]:
     """Returns the path of vocab.txt if the folder has neither it nor tokenizer.json."""
     paths = [os.path.join(folder, name) for name in (VOCABULARY, _TOKENIZER)]
-    return [] if any(map(files.exists, paths)) else paths[:1]
+    return [] if any(map(gfile.exists, paths)) else paths[:1]
 
 
 def read(folder: str, vocab_size: int) -> Tokenizer:
@@ -72,7 +72,9 @@ def read(folder: str, vocab_size: int) -> Tokenizer:
     contents = {}
     for name in (CONFIG, _TOKENIZER, _ADDED, _SPECIAL):
         path = os.path.join(folder, name)
-        contents[name] = files.read_object(path, max_bytes=_MAX_BYTES) if files.exists(path) else {}
+        contents[name] = (
+            json_objects.read_object(path, max_bytes=_MAX_BYTES) if gfile.exists(path) else {}
+        )
     try:
         return _parse(folder, contents, vocab_size)
     except UserError:  # It is a ValueError, too.
@@ -95,7 +97,7 @@ def _parse(folder: str, contents: Dict[str, Any], vocab_size: int) -> Tokenizer:
                 f"{paths[_TOKENIZER]}: lowercase is {fast_lower_case}, but do_lower_case in"
                 f" {CONFIG} is {lower_case}; remove the wrong one."
             )
-    if fast_vocab is None or files.exists(paths[VOCABULARY]):
+    if fast_vocab is None or gfile.exists(paths[VOCABULARY]):
         path, vocab = paths[VOCABULARY], tokenization.load_vocab(paths[VOCABULARY])
         for token, index in (fast_vocab or {}).items():
             if token.strip() and vocab.get(token.strip()) != index:
@@ -130,7 +132,7 @@ def _parse_tokenizer(path: str, content: Any) -> Tuple[Dict[str, int], Dict[str,
         if actual != expected:
             raise UserError(f"{path}: {part}.{name} must be {expected!r}, but is {actual!r}.")
     vocab = content["model"]["vocab"]
-    ids = [files.require_type(index, int) for index in vocab.values()]
+    ids = [json_objects.require_type(index, int) for index in vocab.values()]
     if not ids or min(ids) < 0 or max(ids) >= tokenization.MAX_VOCAB_LINES:
         raise UserError(f"{path}: the ids in its vocabulary must be numbers from 0.")
     if len(set(ids)) < len(ids) or any("\n" in token for token in vocab):
@@ -182,4 +184,4 @@ def _lower_case_of(path: str, fields: Dict[str, Any]) -> Optional[bool]:
 def write(folder: str, do_lower_case: bool) -> None:
     """Writes tokenizer_config.json. Without it, HuggingFace's tokenizer lower-cases."""
     fields = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}
-    files.write_object(os.path.join(folder, CONFIG), fields)
+    json_objects.write_object(os.path.join(folder, CONFIG), fields)

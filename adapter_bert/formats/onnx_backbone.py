@@ -17,8 +17,10 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional
 import numpy as np
 from absl import logging
 
-from adapter_bert.common import configs, errors, files, model_variables, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile, json_objects, paths
+from adapter_bert.model import configs, model_variables
+from adapter_bert.shell import errors
+from adapter_bert.shell.errors import UserError
 
 FILE = "backbone.onnx"
 FORMAT = "adapter-bert backbone 1"
@@ -62,7 +64,7 @@ def load(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
         backbone = _read(path, digest, config)
         if backbone:
             return backbone
-        if digest is None and files.exists(path):
+        if digest is None and gfile.exists(path):
             raise UserError(
                 f"{path} is damaged or was not written by this program, and there is no checkpoint"
                 f" {init_checkpoint} to convert again."
@@ -103,9 +105,9 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
     failure: Exception = AssertionError()
     for path in _paths(init_checkpoint, digest):
         try:
-            with files.convert_write_errors(path):
-                files.makedirs(posixpath.dirname(path) or ".", 0o700)  # The cache, if it is new.
-            files.write_atomically(path, content)
+            with gfile.convert_write_errors(path):
+                gfile.makedirs(posixpath.dirname(path) or ".", 0o700)  # The cache, if it is new.
+            atomic.write_atomically(path, content)
             return path
         except UserError as error:
             failure = error
@@ -114,29 +116,29 @@ def write(init_checkpoint: str, config: configs.BertConfig, flag: str = "--init_
 
 def _paths(init_checkpoint: str, digest: Optional[str]) -> Iterator[str]:
     """Yields the possible paths of the file: next to the checkpoint, then in the cache folder."""
-    if not files.is_remote(init_checkpoint):
+    if not gfile.is_remote(init_checkpoint):
         yield posixpath.join(posixpath.dirname(init_checkpoint), FILE)
     if digest:
         folder = paths.cache_folder(digest[:16])
         path = os.path.join(folder, FILE)
         try:
             if os.path.isdir(folder):
-                files.make_private(folder, f"The cache folder {folder}")
+                gfile.make_private(folder, f"The cache folder {folder}")
         except UserError as error:
-            if files.is_remote(init_checkpoint):  # There is no other place.
+            if gfile.is_remote(init_checkpoint):  # There is no other place.
                 raise
             logging.warning("%s is not used: %s", path, error)
             return
-        if os.path.isfile(path) and not files.is_own(path):
-            files.remove(path)  # It may be forged.
+        if os.path.isfile(path) and not gfile.is_own(path):
+            gfile.remove(path)  # It may be forged.
         yield path
 
 
 def _checkpoint_digest(init_checkpoint: str) -> Optional[str]:
     """Returns the SHA-256 of a checkpoint's index, which has the tensors' checksums, or None."""
     for path in (init_checkpoint + ".index", init_checkpoint):
-        if files.exists(path) and not files.isdir(path):
-            return files.sha256(path)
+        if gfile.exists(path) and not gfile.isdir(path):
+            return gfile.sha256(path)
     return None
 
 
@@ -167,7 +169,7 @@ def _read(path: str, digest: Optional[str], config: configs.BertConfig) -> Optio
     from google.protobuf import message
 
     try:
-        with files.open_regular(path) as reader:
+        with gfile.open_regular(path) as reader:
             model = onnx.ModelProto.FromString(reader.read())
         tensors = {tensor.name: _to_array(tensor) for tensor in model.graph.initializer}
     except (OSError, ValueError, message.DecodeError):
@@ -221,7 +223,7 @@ def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig) -> 
                 f"--init_checkpoint {init_checkpoint}: there is neither this checkpoint nor {FILE}"
                 " in its folder."
             )
-        is_there = any(map(files.exists, _paths(init_checkpoint, digest)))
+        is_there = any(map(gfile.exists, _paths(init_checkpoint, digest)))
         state = "is of another checkpoint or damaged" if is_there else "is missing"
         raise UserError(
             f"--init_checkpoint {init_checkpoint}: its {FILE} {state}, and this Python has no"
@@ -251,7 +253,7 @@ def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig) -> 
 def _main() -> None:
     """Converts the checkpoint that the command line names; reads its config from stdin."""
     (init_checkpoint,) = sys.argv[1:]
-    config = configs.BertConfig.from_dict(files.parse_json(sys.stdin.read()))
+    config = configs.BertConfig.from_dict(json_objects.parse_json(sys.stdin.read()))
     print(write(init_checkpoint, config))
 
 

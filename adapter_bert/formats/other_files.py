@@ -4,7 +4,7 @@ import codecs
 import os
 import zipfile
 
-from adapter_bert.common import files
+from adapter_bert.files import gfile
 from adapter_bert.formats import pytorch
 
 _MAGIC = (
@@ -29,15 +29,15 @@ _EXPECTED = (
 
 def describe(path: str) -> str:
     """Returns a phrase such as "is a text file, not a checkpoint" for any path."""
-    if not files.exists(path):
+    if not gfile.exists(path):
         return f"does not exist, and is not the prefix of a checkpoint; {_EXPECTED}"
-    if files.isdir(path):
+    if gfile.isdir(path):
         return f"is a folder that holds {_content(path)}; {_EXPECTED}"
     return f"is {kind(path)}, not a checkpoint"
 
 
 def _content(folder: str) -> str:
-    names = sorted(files.listdir(folder))
+    names = sorted(gfile.listdir(folder))
     if not names:
         return "nothing"
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -46,18 +46,18 @@ def _content(folder: str) -> str:
 def kind(path: str) -> str:
     """Returns what a file is, such as "a text file", by its first bytes."""
     try:
-        with files.open_regular(path) as reader:
+        with gfile.open_regular(path) as reader:
             start = reader.read(1024)
     except OSError as error:
-        return f"unreadable ({files.reason(error)})"
+        return f"unreadable ({gfile.reason(error)})"
     for magic, described in _MAGIC:
         if start.startswith(magic):
             return described
     if pytorch.matches(path):
         return "a PyTorch file"
-    if not files.is_remote(path) and zipfile.is_zipfile(path):
+    if not gfile.is_remote(path) and zipfile.is_zipfile(path):
         return "a ZIP archive"
-    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= files.size(path):
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= gfile.size(path):
         return "a safetensors file without its config"
     if start[257:262] == b"ustar":
         return "a tar archive"

@@ -3,8 +3,8 @@
 import os
 from typing import List
 
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, json_objects
+from adapter_bert.shell.errors import UserError
 
 _CONFIG, _TYPE = "adapter_config.json", "peft_type"
 
@@ -13,7 +13,7 @@ def matches(path: str) -> bool:
     """Returns whether a path is a folder written by PEFT."""
     config = os.path.join(path, _CONFIG)
     try:
-        return files.exists(config) and _TYPE in files.read_object(config)
+        return gfile.exists(config) and _TYPE in json_objects.read_object(config)
     except UserError:
         return False
 
@@ -42,4 +42,4 @@ _ADVICE = (
 
 
 def _method(path: str) -> str:
-    return str(files.read_object(os.path.join(path, _CONFIG))[_TYPE])[:40]
+    return str(json_objects.read_object(os.path.join(path, _CONFIG))[_TYPE])[:40]

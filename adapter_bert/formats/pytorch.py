@@ -18,9 +18,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile
 from adapter_bert.formats.bert import Tensors, count_text
+from adapter_bert.shell.errors import UserError
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _ZIP_ERRORS = (
@@ -95,13 +95,13 @@ class _RefusedError(ValueError):
 
 def matches(path: str) -> bool:
     """Returns whether a path is a file written by `torch.save`."""
-    if files.isdir(path) or not files.exists(path):
+    if gfile.isdir(path) or not gfile.exists(path):
         return False
-    with files.convert_read_errors(path), files.open_regular(path) as reader:
+    with gfile.convert_read_errors(path), gfile.open_regular(path) as reader:
         start = reader.read(len(_LEGACY_MAGIC))
     if start == _LEGACY_MAGIC:
         return True
-    if not start.startswith(_ZIP_MAGIC) or files.is_remote(path):
+    if not start.startswith(_ZIP_MAGIC) or gfile.is_remote(path):
         return False
     try:
         with zipfile.ZipFile(path) as archive:
@@ -135,7 +135,7 @@ def read(path: str, ignored: Sequence[str] = ()) -> Tensors:
       UserError: the file is unreadable, damaged, or not a dict of tensors; or a tensor is not
         float32, float16 or bfloat16.
     """
-    content = files.read_bytes(path, f"{path}:")
+    content = gfile.read_bytes(path, f"{path}:")
     try:
         if content.startswith(_LEGACY_MAGIC):
             state_dict, values = _read_legacy(content)

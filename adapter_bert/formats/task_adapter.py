@@ -26,9 +26,10 @@ import safetensors
 import safetensors.numpy
 
 from adapter_bert import __version__
-from adapter_bert.common import configs, files, model_variables, task_kinds
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import card, peft
+from adapter_bert.model import configs, model_variables, task_kinds
+from adapter_bert.shell.errors import UserError
 
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
@@ -154,12 +155,12 @@ def save(folder: str, adapter: TaskAdapter) -> None:
     if adapter.description.presentation != Presentation():
         record["presentation"] = presentation
     record["sha256"] = hashlib.sha256(content).hexdigest()
-    with files.atomic_folder(folder) as partial:
-        with files.open_file(f"{partial}/{TENSORS_FILE}", "wb") as writer:
+    with atomic.atomic_folder(folder) as partial:
+        with gfile.open_file(f"{partial}/{TENSORS_FILE}", "wb") as writer:
             writer.write(content)
-        with files.open_file(f"{partial}/{CONFIG_FILE}", "w") as writer:
+        with gfile.open_file(f"{partial}/{CONFIG_FILE}", "w") as writer:
             writer.write(_to_json(record, indent=2) + "\n")
-        with files.open_file(f"{partial}/{card.FILE}", "w") as writer:
+        with gfile.open_file(f"{partial}/{card.FILE}", "w") as writer:
             writer.write(card_of(adapter))
 
 
@@ -168,7 +169,10 @@ def check_savable(description: Description) -> None:
 
     A training calls this before its first step.
     """
-    num_bytes, most = len(_to_json(dataclasses.asdict(description))), files.MAX_JSON_BYTES // 2
+    num_bytes, most = (
+        len(_to_json(dataclasses.asdict(description))),
+        json_objects.MAX_JSON_BYTES // 2,
+    )
     if num_bytes > most:  # Scores, and the names and quotes in the tensors' header, come on top.
         raise UserError(
             f"Task {description.task}: its {len(description.labels):,} labels and settings have"
@@ -199,25 +203,25 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
     """
     where = f"{flag} {folder}"
     try:
-        return _load(files.current_folder(folder), where)
+        return _load(atomic.current_folder(folder), where)
     except UserError:  # A training may have replaced the folder while it was read.
-        return _load(files.current_folder(folder), where)
+        return _load(atomic.current_folder(folder), where)
 
 
 def _load(folder: str, where: str) -> TaskAdapter:
     description, record = _read_description(folder, where)
     path = f"{folder}/{TENSORS_FILE}"
-    with files.convert_read_errors(f"{where}: {path}"), files.open_regular(path) as reader:
+    with gfile.convert_read_errors(f"{where}: {path}"), gfile.open_regular(path) as reader:
         header_size = int.from_bytes(reader.read(8), "little")  # Of the JSON that follows.
-    files.check_json_size(header_size, f"{where}: the header of {TENSORS_FILE}")
-    num_bytes, most = files.size(path), 8 + header_size + _num_bytes(description, where)
+    json_objects.check_json_size(header_size, f"{where}: the header of {TENSORS_FILE}")
+    num_bytes, most = gfile.size(path), 8 + header_size + _num_bytes(description, where)
     # Refused before it fills the memory. `check_tensors` names a few bytes more.
-    if num_bytes > most + files.MAX_JSON_BYTES:
+    if num_bytes > most + json_objects.MAX_JSON_BYTES:
         raise UserError(
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (it has"
             f" {num_bytes:,} bytes; expected {most:,})."
         )
-    content = files.read_bytes(path, f"{where}: {path}")
+    content = gfile.read_bytes(path, f"{where}: {path}")
     if hashlib.sha256(content).hexdigest() != record.pop("sha256"):
         raise UserError(
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
@@ -225,7 +229,7 @@ def _load(folder: str, where: str) -> TaskAdapter:
         )
     try:
         entries = safetensors.deserialize(content)
-        header = files.parse_json(content[8 : 8 + header_size].decode("utf-8"))
+        header = json_objects.parse_json(content[8 : 8 + header_size].decode("utf-8"))
         metadata = header["__metadata__"]["adapter_config"]
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where}: {TENSORS_FILE} is damaged ({error}).") from error
@@ -252,7 +256,7 @@ def _num_bytes(description: Description, where: str) -> int:
 
 def describe(folder: str, flag: str = "--adapter") -> Description:
     """Loads only the `Description` of a task adapter; raises UserError as `load` does."""
-    return _read_description(files.current_folder(folder), f"{flag} {folder}")[0]
+    return _read_description(atomic.current_folder(folder), f"{flag} {folder}")[0]
 
 
 def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
@@ -426,13 +430,13 @@ def compatibility_fields(description: Description) -> Dict[str, Any]:
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:
     """Returns (`Description`, the JSON object that contains it)."""
     path = f"{folder}/{CONFIG_FILE}"
-    if not files.exists(path):
+    if not gfile.exists(path):
         subfolder = f"{folder}/{FOLDER}"  # The user may have named the run's output_dir.
-        has_adapter = files.exists(f"{subfolder}/{CONFIG_FILE}")
+        has_adapter = gfile.exists(f"{subfolder}/{CONFIG_FILE}")
         hint = f"; there is one in {subfolder}" if has_adapter else ""
         raise UserError(f"{where} is not a task adapter: there is no {path}{hint}.")
     where = f"{where}: {CONFIG_FILE}"
-    record = files.read_object(path, where, f'"format": "{FORMAT}"')
+    record = json_objects.read_object(path, where, f'"format": "{FORMAT}"')
     if record.get("format") != FORMAT:
         peft.check_other(folder, where)
         hint = "; convert AdapterHub's format by `convert_checkpoint.py from_adapterhub`"

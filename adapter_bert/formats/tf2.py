@@ -17,10 +17,11 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from adapter_bert.common import configs, files, model_variables, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.formats import checkpoints
 from adapter_bert.formats.bert import Bert, count_text, describe_encoder
+from adapter_bert.model import configs, model_variables
+from adapter_bert.shell.errors import UserError
 
 _CONFIG, _VOCABULARY, _CHECKPOINT = paths.BERT_FILES.values()
 SAVED_MODEL = "saved_model.pb"
@@ -93,13 +94,13 @@ def is_object_based(reader) -> bool:
 
 def matches(path: str) -> bool:
     """Returns whether a path is a folder with a SavedModel or an object-based checkpoint."""
-    if files.exists(os.path.join(path, SAVED_MODEL)):
+    if gfile.exists(os.path.join(path, SAVED_MODEL)):
         return True
     try:
-        if not files.isdir(path):
+        if not gfile.isdir(path):
             return False
         prefix = _locate(path, "")[1]
-        return files.exists(prefix + ".index") and is_object_based(
+        return gfile.exists(prefix + ".index") and is_object_based(
             checkpoints.open_checkpoint(prefix)
         )
     except UserError:
@@ -150,11 +151,11 @@ def read(source: str, where: str) -> Bert:
 
 def _locate(source: str, where: str) -> Tuple[str, str]:
     """Returns (folder, prefix of the checkpoint)."""
-    if not files.isdir(source):
+    if not gfile.isdir(source):
         return os.path.dirname(source) or ".", source
-    if files.exists(os.path.join(source, SAVED_MODEL)):
+    if gfile.exists(os.path.join(source, SAVED_MODEL)):
         return source, os.path.join(source, "variables", "variables")
-    names = [name for name in files.listdir(source) if name.endswith(".index")]
+    names = [name for name in gfile.listdir(source) if name.endswith(".index")]
     if len(names) != 1:
         raise UserError(
             f"{where} expected a SavedModel or a folder with one checkpoint, but found"
@@ -166,7 +167,7 @@ def _locate(source: str, where: str) -> Tuple[str, str]:
 def open_checkpoint(folder: str, prefix: str, where: str):
     """Opens a checkpoint like `checkpoints.open_checkpoint`; its files must be in the folder."""
     parent, basename = os.path.split(prefix)
-    names = files.listdir(parent) if files.isdir(parent) else []
+    names = gfile.listdir(parent) if gfile.isdir(parent) else []
     found = [os.path.join(parent, name) for name in names if name.startswith(basename + ".")]
     paths.check_inside(folder, found, where)
     return checkpoints.open_checkpoint(prefix, where)
@@ -292,10 +293,10 @@ def _activation_of(folder: str, where: str) -> Optional[str]:
       UserError: BERT has no such activation; or LayerNorm precedes the sub-layers.
     """
     path = os.path.join(folder, "keras_metadata.pb")
-    if not files.exists(path):
+    if not gfile.exists(path):
         return None
     paths.check_inside(folder, [path], where)
-    metadata = files.read_bytes(path, f"{where} {path}").decode("utf-8", "replace")
+    metadata = gfile.read_bytes(path, f"{where} {path}").decode("utf-8", "replace")
     if re.search(r'"norm_first": true', metadata):
         raise UserError(f"{where} normalizes before each layer (norm_first), unlike BERT.")
     names = set(re.findall(r'"inner_activation": "(?:\w+>)?(\w+)"', metadata))
@@ -322,7 +323,7 @@ def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
     """
     for path in (folder, os.path.join(folder, "assets")):
         config_file = os.path.join(path, _CONFIG)
-        if files.exists(config_file):
+        if gfile.exists(config_file):
             paths.check_inside(folder, [config_file], where)
             return configs.BertConfig.from_json_file(config_file)
     return None
@@ -366,12 +367,12 @@ def find_vocabulary(folder: str, where: str) -> str:
       UserError: there is no vocabulary, or more than one; or it is a link out of the folder.
     """
     assets = os.path.join(folder, "assets")
-    names = sorted(files.listdir(assets)) if files.isdir(assets) else []
+    names = sorted(gfile.listdir(assets)) if gfile.isdir(assets) else []
     text_files = [name for name in names if name.endswith(".txt")]
     if _VOCABULARY in text_files:
         text_files = [_VOCABULARY]
     found = [os.path.join(assets, name) for name in text_files]
-    if not found and files.exists(os.path.join(folder, _VOCABULARY)):
+    if not found and gfile.exists(os.path.join(folder, _VOCABULARY)):
         found = [os.path.join(folder, _VOCABULARY)]
     if len(found) != 1:
         raise UserError(
@@ -395,18 +396,18 @@ def checkpoint_of(encoder: Bert) -> str:
     fingerprint = model_variables.fingerprint(encoder.tensors.get, encoder.config)
     folder = os.path.join(paths.cache_folder("bert"), fingerprint)
     prefix = os.path.join(folder, _CHECKPOINT)
-    with files.convert_write_errors(folder):
+    with gfile.convert_write_errors(folder):
         for cache in (os.path.dirname(folder), *filter(os.path.isdir, [folder])):
-            files.make_private(cache, f"The cache folder {cache}")
-    if files.exists(prefix + ".index"):
+            gfile.make_private(cache, f"The cache folder {cache}")
+    if gfile.exists(prefix + ".index"):
         return prefix
     partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Other processes may write, too.
     try:
-        with files.convert_write_errors(folder):
-            files.makedirs(partial)
+        with gfile.convert_write_errors(folder):
+            gfile.makedirs(partial)
             checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
             with contextlib.suppress(OSError):  # Another process was faster.
-                files.replace(partial, folder)
+                atomic.replace(partial, folder)
             if not os.path.isdir(folder):
                 raise OSError(f"{partial} cannot be renamed")
     finally:

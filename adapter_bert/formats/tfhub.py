@@ -13,17 +13,18 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from adapter_bert.common import configs, files, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, paths
 from adapter_bert.formats import checkpoints, tf2
 from adapter_bert.formats.bert import describe_encoder
+from adapter_bert.model import configs
+from adapter_bert.shell.errors import UserError
 
 _HUB_MODULE = "tfhub_module.pb"
 
 
 def library() -> Any:
     """Returns the package tensorflow_hub, which is slow to import, as it imports Estimator."""
-    from adapter_bert.common import tf_estimator  # noqa: F401  tensorflow_hub finds Estimator in TensorFlow.
+    from adapter_bert.shell import tf_estimator  # noqa: F401  tensorflow_hub finds Estimator in TensorFlow.
 
     # isort: split
     import tensorflow_hub
@@ -40,13 +41,13 @@ def find_module(handle: str) -> str:
     Raises:
       UserError: the module cannot be downloaded.
     """
-    if files.isdir(handle):
+    if gfile.isdir(handle):
         return handle
     try:
         return library().resolve(handle)
     except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
         raise UserError(
-            f"TF-Hub module {handle}: cannot be downloaded ({files.reason(error)}); expected a"
+            f"TF-Hub module {handle}: cannot be downloaded ({gfile.reason(error)}); expected a"
             " reachable address, or the folder of a module."
         ) from error
 
@@ -54,7 +55,7 @@ def find_module(handle: str) -> str:
 def matches(path: str) -> bool:
     """Returns whether a path is the folder of a module in TensorFlow 1's hub format."""
     names = (_HUB_MODULE, tf2.SAVED_MODEL)
-    return all(files.exists(os.path.join(path, name)) for name in names)
+    return all(gfile.exists(os.path.join(path, name)) for name in names)
 
 
 def describe(path: str, argument: str) -> List[str]:
@@ -102,7 +103,7 @@ def read_bert(handle: str) -> configs.PretrainedBert:
 
 
 def _read_tf2(folder: str, where: str) -> configs.PretrainedBert:
-    is_saved_model = files.exists(os.path.join(folder, tf2.SAVED_MODEL))
+    is_saved_model = gfile.exists(os.path.join(folder, tf2.SAVED_MODEL))
     if is_saved_model and not is_tf2(folder, where):
         raise UserError(
             f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
@@ -126,10 +127,10 @@ def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
     path = os.path.join(folder, tf2.SAVED_MODEL)
     paths.check_inside(folder, [path], where)
     try:
-        with files.open_regular(path) as reader:
+        with gfile.open_regular(path) as reader:
             return tf2.parse_message(saved_model_pb2.SavedModel, reader.read())
     except (*tf2.PARSE_ERRORS, OSError) as error:
-        raise UserError(f"{where} {path} cannot be read ({files.reason(error)}).") from error
+        raise UserError(f"{where} {path} cannot be read ({gfile.reason(error)}).") from error
 
 
 def is_tf2(folder: str, where: str) -> bool:
@@ -138,7 +139,7 @@ def is_tf2(folder: str, where: str) -> bool:
     Raises:
       UserError: as for `read_saved_model`.
     """
-    if not files.exists(os.path.join(folder, tf2.SAVED_MODEL)):
+    if not gfile.exists(os.path.join(folder, tf2.SAVED_MODEL)):
         return False
     return any(
         graph.object_graph_def.nodes for graph in read_saved_model(folder, where).meta_graphs

@@ -11,12 +11,12 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.configs import SITES, AdapterConfig
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.model_variables import ADAPTER_TABLE, ADAPTERS
+from adapter_bert.model.configs import SITES, AdapterConfig
+from adapter_bert.model.model_variables import ADAPTER_TABLE, ADAPTERS
 from adapter_bert.ops import layers
 from adapter_bert.ops.layers import Sum, create_initializer, get_shape_list
 from adapter_bert.ops.parameters import VARIABLES, Parameters
+from adapter_bert.shell.errors import UserError
 
 
 class Place(NamedTuple):

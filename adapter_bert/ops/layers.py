@@ -20,8 +20,8 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import configs
-from adapter_bert.common.model_variables import LAYER_NORM, MOVING
+from adapter_bert.model import configs
+from adapter_bert.model.model_variables import LAYER_NORM, MOVING
 from adapter_bert.ops import xla
 from adapter_bert.ops.dropout import DropoutKey, drop, random_source
 from adapter_bert.ops.gradients import apply

@@ -23,7 +23,7 @@ except ImportError:
         return tensors
 
 
-from adapter_bert.common import devices
+from adapter_bert.ops import devices
 
 _GRAPH_DICTS = "_adapter_bert_dicts"
 _portable = contextvars.ContextVar("portable", default=False)

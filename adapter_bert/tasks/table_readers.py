@@ -15,8 +15,8 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 
 from absl import logging
 
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, json_objects
+from adapter_bert.shell.errors import UserError
 
 _CSV_FIELD_LIMIT = 2**31 - 1  # The csv module's default of 131,072 characters is too small.
 DEV_NAMES = ("dev", "val", "valid", "validation")  # Of a dev set's file, without an extension.
@@ -196,7 +196,7 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
     for path in paths:
         for label in _visible_names(path):
             folder = os.path.join(path, label)
-            if files.isdir(folder):
+            if gfile.isdir(folder):
                 texts += [(label, os.path.join(folder, name)) for name in _visible_names(folder)]
     if not texts:
         raise UserError(f"{paths[0]}: found no text, expected a folder of texts for each label.")
@@ -211,7 +211,7 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
 
 
 def _visible_names(folder: str) -> List[str]:
-    return sorted(n.rstrip("/") for n in files.listdir(folder) if not n.startswith("."))
+    return sorted(n.rstrip("/") for n in gfile.listdir(folder) if not n.startswith("."))
 
 
 def _decode(data: bytes) -> Tuple[str, str]:
@@ -326,8 +326,8 @@ def parse_object(line: str, where: str) -> Dict[str, Any]:
     if line.lstrip().startswith("["):
         raise UserError(f"{where}: found a JSON list, expected a JSON object per line.")
     try:
-        record = files.parse_json(line)
-    except files.DuplicateKeyError as error:
+        record = json_objects.parse_json(line)
+    except json_objects.DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
     except ValueError as error:
         raise UserError(f"{where}: is not valid JSON ({error}).") from error
@@ -386,11 +386,11 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def _read_bytes(path: str) -> bytes:
-    if not files.exists(path):
+    if not gfile.exists(path):
         folder = os.path.dirname(path) or "."
-        missing = "" if files.isdir(folder) else ", and neither does its folder"
+        missing = "" if gfile.isdir(folder) else ", and neither does its folder"
         raise UserError(f"{path} does not exist{missing}; expected it in --data_dir.")
-    data = files.read_bytes(path, path)
+    data = gfile.read_bytes(path, path)
     for pattern, name in _BINARY_FORMATS.items():
         if re.match(pattern, data):
             raise UserError(f"{path}: the file's content is {name}; expected plain text in UTF-8.")

@@ -29,8 +29,8 @@ from typing import NamedTuple, Tuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, json_objects
+from adapter_bert.shell.errors import UserError
 
 VARIABLE = "TF_CONFIG"
 FOLDER = "workers"  # In --output_dir.
@@ -72,7 +72,7 @@ def from_environment():
         os.environ.pop(VARIABLE, None)  # TensorFlow would parse an empty value as JSON.
         return Cluster()
     try:
-        config = files.parse_json(text)
+        config = json_objects.parse_json(text)
         jobs, task = config.get("cluster", {}), config.get("task", {})
         chiefs, workers = (_addresses(jobs, name) for name in ("chief", "worker"))
         job, index = task.get("type", "worker"), int(task.get("index", 0))
@@ -177,7 +177,7 @@ class _Records:
         """Returns a worker's record, {} without a valid one."""
         path, kinds = self._path(index), {"id": str, **dict.fromkeys(_OBJECTS, dict)}
         try:
-            record = files.read_object(path)
+            record = json_objects.read_object(path)
         except UserError:
             return {}
         is_valid = all(isinstance(record.get(name, kind()), kind) for name, kind in kinds.items())
@@ -187,16 +187,16 @@ class _Records:
         """Updates this process's record; raises UserError if it cannot be written."""
         self._record.update(changes)
         path = self._path(self.workers.index)
-        with files.convert_write_errors(path):
-            files.makedirs(posixpath.dirname(path))
-        files.write_object(path, self._record)
+        with gfile.convert_write_errors(path):
+            gfile.makedirs(posixpath.dirname(path))
+        json_objects.write_object(path, self._record)
 
     def close(self, members):
         """Records that this worker is done; the last member to finish removes all records."""
         with contextlib.suppress(UserError, OSError):
             self.write(done=True)
             if all(self.read(index).get("done", True) for index in members):
-                files.rmtree(posixpath.join(self.output_dir, FOLDER))
+                gfile.rmtree(posixpath.join(self.output_dir, FOLDER))
 
     def name(self, index):
         """Returns a worker's name for messages."""
@@ -301,7 +301,7 @@ def _watch_peers(records, members, on_loss):
         yield
     except tf.errors.OpError as error:
         # If a lost worker is the cause, the watch soon notices and replaces this process.
-        logging.warning("A worker may be lost. TensorFlow reports: %s.", files.reason(error))
+        logging.warning("A worker may be lost. TensorFlow reports: %s.", gfile.reason(error))
         thread.join(_SILENCE_SECONDS + 2 * _BEAT_SECONDS)
         raise
     finally:

@@ -11,10 +11,11 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Type, TypeVar
 
 from absl import flags, logging
 
-from adapter_bert.common import configs, paths
-from adapter_bert.common.configs import AdapterConfig, Tuning
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import Settings, Supplied, flag
+from adapter_bert.files import paths
+from adapter_bert.model import configs
+from adapter_bert.model.configs import AdapterConfig, Tuning
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import Settings, Supplied, flag
 
 SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # Stage → the split it reads.
 MAX_SEED = 2**32 - 1  # NumPy's limit.

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import devices
-from adapter_bert.common.errors import UserError
+from adapter_bert.ops import devices
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import cluster
 
 

@@ -20,10 +20,19 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from adapter_bert.common import devices, files, metrics, tf_estimator
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile
 from adapter_bert.formats import checkpoints
-from adapter_bert.training import cluster, distribution, hooks, input_pipeline, progress
+from adapter_bert.ops import devices
+from adapter_bert.shell import tf_estimator
+from adapter_bert.shell.errors import UserError
+from adapter_bert.training import (
+    cluster,
+    distribution,
+    evaluations,
+    hooks,
+    input_pipeline,
+    progress,
+)
 from adapter_bert.training.distribution import Distribution
 from adapter_bert.training.rows import as_rows
 
@@ -132,7 +141,7 @@ def check_paths_for_tpu(config, **paths):
     if host in (None, "", "local"):
         return
     for flag, path in paths.items():
-        if not files.is_remote(path):
+        if not gfile.is_remote(path):
             raise UserError(
                 f"--{flag}={path}: the host of the TPU {host} cannot read this machine's files;"
                 " expected a gs:// path."
@@ -305,7 +314,7 @@ class Estimator:
         scores = score_fn(predictions)
         with self._explain_errors():
             folder = posixpath.join(self.run.output_dir, "eval")
-            progress.write_scalars(folder, step, metrics.scalars(scores))
+            progress.write_scalars(folder, step, evaluations.scalars(scores))
         return {**scores, "global_step": step}
 
     def predict(self, rows, checkpoint=None):

@@ -21,8 +21,8 @@ from typing import Any, Callable, Dict, Iterable, Optional, Sequence
 import numpy as np
 from absl import logging
 
-from adapter_bert.common import files, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, paths
+from adapter_bert.shell.errors import UserError
 
 _INDEX = "index.json"
 _HEADER_BYTES = 256  # At the start of each array's file.
@@ -66,12 +66,12 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
       UserError: the folder is remote, or not the default one and other users may write to it; or
         temporary files cannot be written.
     """
-    if folder and files.is_remote(folder):
+    if folder and gfile.is_remote(folder):
         raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
     path = folder and _make_private(folder) and os.path.join(folder, key)
     if path and os.path.exists(path):
         try:
-            if not files.is_own(path):
+            if not gfile.is_own(path):
                 raise ValueError("they belong to another user")
             return _load(path)
         except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
@@ -98,7 +98,7 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
 def _make_private(folder: str) -> bool:
     """Returns whether the folder can be used; raises UserError if one that a flag names is not."""
     try:
-        files.make_private(folder, f"--feature_cache_dir={folder}")
+        gfile.make_private(folder, f"--feature_cache_dir={folder}")
         return True
     except UserError as error:
         if folder != paths.cache_folder("features"):
@@ -129,7 +129,7 @@ def _write(path: str, build: Callable) -> None:
 
 def _remove_abandoned(folder: str) -> None:
     """Removes the temporary folders of killed processes; those of live processes are younger."""
-    for path in files.glob(_PARTIAL_PATTERN, folder):
+    for path in gfile.glob(_PARTIAL_PATTERN, folder):
         with contextlib.suppress(OSError):  # Another process may remove it, too.
             if time.time() - os.path.getmtime(path) > _ABANDONED_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
@@ -165,7 +165,7 @@ class _Writer:
                 file.seek(0)
                 file.write(_header(*self._types[name]))
         if kind is None:
-            digests = {name: files.sha256(_array_file(self._folder, name)) for name in self._files}
+            digests = {name: gfile.sha256(_array_file(self._folder, name)) for name in self._files}
             text = json.dumps({"key": self._key, "sha256": digests})
             with open(os.path.join(self._folder, _INDEX), "w") as writer:
                 writer.write(f"{text}\n{_sha256(text)}")
@@ -201,7 +201,7 @@ def _load(path: str) -> Dict[str, np.ndarray]:
     arrays = {}
     for name, digest in index["sha256"].items():
         file = _array_file(path, name)
-        if files.sha256(file) != digest:
+        if gfile.sha256(file) != digest:
             raise ValueError(f"{file} has another SHA-256")
         arrays[name] = np.load(file, mmap_mode="r")
     return arrays

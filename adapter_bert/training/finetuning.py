@@ -19,18 +19,12 @@ from absl import logging
 
 import modeling
 import optimization
-from adapter_bert.common import (
-    configs,
-    devices,
-    files,
-    metrics,
-    model_variables,
-    paths,
-    task_kinds,
-)
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
-from adapter_bert.training import cluster, pretrained
+from adapter_bert.model import configs, model_variables, task_kinds
+from adapter_bert.ops import devices
+from adapter_bert.shell.errors import UserError
+from adapter_bert.training import cluster, evaluations, pretrained
 from adapter_bert.training import estimator as estimators
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.estimator import Estimator, RunSettings
@@ -280,7 +274,7 @@ def label_descriptions(path: Optional[str], task: Task) -> Dict[str, str]:
         return {}
     where = f"--label_descriptions={path}"
     expected = 'JSON, {"<label>": "<what it means>", ...}'
-    descriptions = files.read_object(path, where, expected)
+    descriptions = json_objects.read_object(path, where, expected)
     if not all(isinstance(text, str) for text in descriptions.values()):
         raise UserError(f"{where}: expected {expected}.")
     # Of tags, what they mark may be described: "PER" for B-PER and I-PER.
@@ -669,13 +663,13 @@ def _evaluate_during_training(config, estimator, dev_sets, output, evaluations):
 
 def _saved_score(output):
     """Returns the saved adapter's score, as the file of evaluations may be lost."""
-    if not files.exists(output.adapter_folder):
+    if not gfile.exists(output.adapter_folder):
         return -math.inf
     return output.describe_adapter().scores.get(output.score, -math.inf)
 
 
 def _numbers(scores):
-    return {n: value for n, value in metrics.scalars(scores).items() if n != "global_step"}
+    return {n: value for n, value in evaluations.scalars(scores).items() if n != "global_step"}
 
 
 def _with_precision(config, estimator, output, precision):
@@ -709,7 +703,7 @@ def _report(model, output):
     """Returns the report's lines about the trained parameters and their adapter."""
     counts = parameter_counts(output.description, model.bert_config)
     trained, total = counts["trained_parameters"], counts["total_parameters"]
-    size = files.readable_size(output.adapter_folder + "/")
+    size = gfile.readable_size(output.adapter_folder + "/")
     return [
         f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
         f"Adapter: {output.adapter_folder} ({size})",
@@ -722,7 +716,7 @@ def _write_full_checkpoint(model, output):
     prefix = posixpath.join(output.path, FULL_CHECKPOINT)
     adapter_checkpoints.to_full_checkpoint(adapter, model.init_checkpoint, prefix)
     return [
-        f"Full checkpoint: {prefix} ({files.readable_size(prefix + '.')})",
+        f"Full checkpoint: {prefix} ({gfile.readable_size(prefix + '.')})",
         adapter_checkpoints.full_checkpoint_use(adapter.description),
     ]
 

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from adapter_bert.common import interrupts
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
+from adapter_bert.shell import interrupts
+from adapter_bert.shell.errors import UserError
 
 
 class StopOnInterrupt(tf.train.SessionRunHook):

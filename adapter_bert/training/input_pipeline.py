@@ -17,8 +17,8 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training.rows import Features, as_rows
 
 # The lengths that batches are truncated to. Each padding token costs compute in every step; each

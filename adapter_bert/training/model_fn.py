@@ -14,8 +14,9 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 import tuning
-from adapter_bert.common import devices, model_variables, tf_estimator
-from adapter_bert.ops import accumulation, replicas
+from adapter_bert.model import model_variables
+from adapter_bert.ops import accumulation, devices, replicas
+from adapter_bert.shell import tf_estimator
 from adapter_bert.training import config as training_config
 from adapter_bert.training import progress, restore
 from tuning import Tuning

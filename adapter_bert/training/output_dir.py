@@ -28,72 +28,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from adapter_bert.common import files, metrics, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile, json_objects, locks, paths
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
-from adapter_bert.training import cluster
-
-EVALUATIONS_FILE = "evaluations.json"
-
-
-class Evaluations:
-    """The scores of evaluated steps.
-
-    Args:
-      folder: output_dir.
-      score: name of the score, the higher the better, that defines the best step.
-
-    Raises:
-      UserError: the folder's file of scores is damaged.
-    """
-
-    def __init__(self, folder, score):
-        self._path = posixpath.join(folder, EVALUATIONS_FILE)
-        self._score = score
-        self._by_step = {}
-        if files.exists(self._path):
-            self._by_step = self._read()
-
-    def _read(self):
-        scores_by_step = files.read_object(self._path)
-        try:
-            for scores in scores_by_step.values():
-                files.require_type(scores[self._score], float)
-            return {int(step): scores for step, scores in scores_by_step.items()}
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{self._path}: expected scores by step, each with {self._score} ({error})."
-            ) from error
-
-    def at(self, step):
-        """Returns a step's scores, None if it was not evaluated."""
-        return self._by_step.get(step)
-
-    def add(self, step, scores):
-        """Records a step's scores (JSON values); the file is written atomically.
-
-        Only the best step keeps all of them. The others keep the numbers, as many confusion
-        matrices would exceed the size that `files.read_object` accepts.
-        """
-        self._by_step[step] = scores
-        best = self.best()
-        best_step = min(s for s, values in self._by_step.items() if values[self._score] == best)
-        self._by_step = {
-            s: values if s == best_step else metrics.scalars(values)
-            for s, values in self._by_step.items()
-        }
-        files.write_object(self._path, self._by_step)
-
-    def best(self):
-        """Returns the best score, -inf before the first."""
-        return max((scores[self._score] for scores in self._by_step.values()), default=-math.inf)
-
-    def since_best(self):
-        """Returns the number of evaluations since the first with the best score."""
-        best = self.best()
-        scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]
-        return len(scores) - 1 - scores.index(best) if scores else 0
-
+from adapter_bert.shell.errors import UserError
+from adapter_bert.training import cluster, evaluations
 
 FULL_CHECKPOINT = "full_model.ckpt"
 _WEIGHT_SECTIONS = ("model", "training")  # The sections that affect the weights.
@@ -121,7 +59,7 @@ _RESULT_FILES = (
 # The files of a run, which overwriting removes in this order; others are never touched. After a
 # kill later ones may remain, so scores must go before the weights that they belong to.
 _RUN_FILES = (
-    EVALUATIONS_FILE,
+    evaluations.FILE,
     *_RESULT_FILES,
     *checkpoints.TRAINING_FILES,
     *("graph.pbtxt", "events.out.tfevents.*", "eval"),
@@ -159,11 +97,11 @@ class _Scratch:
           UserError: this machine has no place for temporary files.
         """
         name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Unique, as other runs may use the folder.
-        if files.is_remote(self._output_dir):
+        if gfile.is_remote(self._output_dir):
             self._remove_at_exit(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
-            with files.convert_write_errors("The folder for temporary files"):
+            with gfile.convert_write_errors("The folder for temporary files"):
                 self._folder = tempfile.mkdtemp()
             self._remove_at_exit(shutil.rmtree, self._folder, ignore_errors=True)
         return posixpath.join(self._folder, name)
@@ -300,14 +238,14 @@ class OutputDir:
         Removes links in place of the folders in it, so that the run writes nothing elsewhere.
         """
         check_path(self.path)
-        with files.convert_write_errors(f"--output_dir={self.path}"):
-            files.makedirs(self.path)
-            if not files.is_remote(self.path) and not os.access(self.path, os.W_OK | os.X_OK):
+        with gfile.convert_write_errors(f"--output_dir={self.path}"):
+            gfile.makedirs(self.path)
+            if not gfile.is_remote(self.path) and not os.access(self.path, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             for path in (posixpath.join(self.path, name) for name in _FOLDERS):
-                if files.is_link(path):
+                if gfile.is_link(path):
                     logging.warning("Removing %s: it was a link.", path)
-                    files.remove(path)
+                    gfile.remove(path)
 
     def recorded(self, section):
         """Returns a section of the recorded settings; {} without a valid record."""
@@ -337,7 +275,7 @@ class OutputDir:
         self.create()
         if is_training:
             self._lock = _lock_folder(self.path)
-            files.recover(self.adapter_folder)
+            atomic.recover(self.adapter_folder)
             if overwrite:
                 self.clear(inputs)
             else:
@@ -352,12 +290,12 @@ class OutputDir:
             step = checkpoints.step_of(checkpoint)
             _compare(self._settings_file, settings, sections, step)
             _check_identity(checkpoint, self._settings_file, is_training)
-        elif is_training and files.exists(self.adapter_folder):
+        elif is_training and gfile.exists(self.adapter_folder):
             raise UserError(
                 f"{self.adapter_folder} is a finished task adapter whose checkpoints are gone, so"
                 " its training cannot resume; give another --output_dir, or --overwrite_output_dir."
             )
-        elif is_training and not files.exists(self._settings_file):
+        elif is_training and not gfile.exists(self._settings_file):
             results = _matching(self.path, _RESULT_FILES)
             if results:
                 raise UserError(
@@ -369,7 +307,7 @@ class OutputDir:
         if is_training:
             _remove_leftovers(self.path, checkpoint)
             self._run_identity = identity(settings)
-            files.write_object(self._settings_file, settings)
+            json_objects.write_object(self._settings_file, settings)
 
     def clear(self, inputs=()):
         """Removes an earlier run's files, for --overwrite_output_dir.
@@ -401,7 +339,7 @@ class OutputDir:
 
     def evaluations(self):
         """Returns the `Evaluations` of the training."""
-        return Evaluations(self.path, self.score)
+        return evaluations.Evaluations(self.path, self.score)
 
     def write_results(self, result, metadata):
         """Writes eval_results.txt in BERT's format and eval_results.json with all results.
@@ -415,8 +353,10 @@ class OutputDir:
         """
         path = posixpath.join(self.path, "eval_results.txt")
         names = sorted(name for name in result if np.ndim(result[name]) == 0)
-        files.write_atomically(path, "".join(f"{name} = {result[name]}\n" for name in names))
-        files.write_object(posixpath.join(self.path, "eval_results.json"), {**metadata, **result})
+        atomic.write_atomically(path, "".join(f"{name} = {result[name]}\n" for name in names))
+        json_objects.write_object(
+            posixpath.join(self.path, "eval_results.json"), {**metadata, **result}
+        )
         return path
 
     def has_checkpoints(self):
@@ -425,7 +365,7 @@ class OutputDir:
 
     def has_adapter(self):
         """Returns whether the folder has a task adapter, possibly where a kill left it."""
-        return files.exists(files.current_folder(self.adapter_folder))
+        return gfile.exists(atomic.current_folder(self.adapter_folder))
 
     def load_adapter(self):
         """Returns the folder's `task_adapter.TaskAdapter`."""
@@ -459,7 +399,7 @@ class OutputDir:
         programs that made the tensors.
         """
         digest = task_adapter.tensors_digest
-        saved = self.load_adapter() if files.exists(self.adapter_folder) else None
+        saved = self.load_adapter() if gfile.exists(self.adapter_folder) else None
         if saved and digest(saved) == digest(adapter):
             description = dataclasses.replace(
                 adapter.description,
@@ -501,7 +441,7 @@ class OutputDir:
         """
         self._scratch.remove()
         if self._lock:
-            files.unlock(self._lock.held)
+            locks.unlock(self._lock.held)
 
 
 class _FolderLock:
@@ -510,10 +450,10 @@ class _FolderLock:
     def __init__(self, folder):
         descriptor = os.open(folder, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
-        self.held = os.path.join(folder, files.HELD)
-        with files.convert_write_errors(self.held):
-            self.is_acquired = files.lock(descriptor, self.held)
-        weakref.finalize(self, files.unlock, self.held)
+        self.held = os.path.join(folder, locks.HELD)
+        with gfile.convert_write_errors(self.held):
+            self.is_acquired = locks.lock(descriptor, self.held)
+        weakref.finalize(self, locks.unlock, self.held)
 
 
 _LOCKS = weakref.WeakValueDictionary()  # Real path → lock that this process holds.
@@ -521,7 +461,7 @@ _LOCKS = weakref.WeakValueDictionary()  # Real path → lock that this process h
 
 def _lock_folder(output_dir):
     """Returns the folder's `_FolderLock`, so that two trainings never mix; None if unreadable."""
-    if files.is_remote(output_dir):
+    if gfile.is_remote(output_dir):
         return None
     path = os.path.realpath(output_dir)
     try:
@@ -531,7 +471,7 @@ def _lock_folder(output_dir):
     if not lock.is_acquired:
         raise UserError(
             f"--output_dir={output_dir}: another process is training there"
-            f"{files.holder(lock.held)}; wait until it ends, or give another --output_dir."
+            f"{locks.holder(lock.held)}; wait until it ends, or give another --output_dir."
         )
     _LOCKS[path] = lock
     return lock
@@ -540,7 +480,7 @@ def _lock_folder(output_dir):
 def _recover_record(output_dir):
     """Restores the file "checkpoint", by which TensorFlow finds checkpoints, if it is lost."""
     record = posixpath.join(output_dir, "checkpoint")
-    if files.exists(record):
+    if gfile.exists(record):
         return
     names = (checkpoints.MODEL_CHECKPOINT, checkpoints.PARTIAL_CHECKPOINT)
     indices = _matching(output_dir, [name + "-*.index" for name in names])
@@ -561,7 +501,7 @@ def _latest_checkpoint(output_dir, is_training):
     except ValueError:  # The record is not text, or has no path.
         checkpoint = None
     # TensorFlow would only log this, and retrain from the start over the remaining files.
-    if checkpoint is None and files.exists(record):
+    if checkpoint is None and gfile.exists(record):
         raise UserError(
             f"{record}: the checkpoint that it names is missing; restore its files, give another"
             f" --output_dir, or {_overwrite_flags(is_training)}."
@@ -575,23 +515,23 @@ def _remove_leftovers(output_dir, checkpoint):
     Without a checkpoint, also removes the scores, as all steps will be trained again.
     """
     leftovers = ["*.tempstate*", "checkpoint.tmp*", FULL_CHECKPOINT + ".partial.*"]
-    leftovers.append(files.PARTIAL_FILES)
+    leftovers.append(atomic.PARTIAL_FILES)
     if checkpoint is None:
-        leftovers.append(EVALUATIONS_FILE)
+        leftovers.append(evaluations.FILE)
     for path in _matching(output_dir, leftovers):
-        files.remove(path)
+        gfile.remove(path)
 
 
 def _remove(paths, message):
     for path in paths:
         logging.info(message, path)
-        files.rmtree(path)
+        gfile.rmtree(path)
 
 
 def _remove_quietly(folder, pattern):
     with contextlib.suppress(OSError):
         for path in _matching(folder, [pattern]):
-            files.remove(path)
+            gfile.remove(path)
 
 
 def _check_inputs(run_files, inputs, cause):
@@ -615,11 +555,11 @@ def _matching(folder, patterns):
     matches = []
     for pattern in patterns:
         subfolder = posixpath.dirname(pattern)
-        if subfolder and files.is_link(posixpath.join(folder, subfolder)):
+        if subfolder and gfile.is_link(posixpath.join(folder, subfolder)):
             continue  # What it leads to is not the run's.
         # TensorFlow 1 raises it if the folder of a remote pattern does not exist.
         with contextlib.suppress(FileNotFoundError):
-            matches += files.glob(pattern, folder)
+            matches += gfile.glob(pattern, folder)
     return list(dict.fromkeys(matches))  # Patterns overlap.
 
 
@@ -728,10 +668,10 @@ def _overwrite_flags(is_training):
 
 
 def _read(path):
-    if not files.exists(path):
+    if not gfile.exists(path):
         return None
     expected = "the objects model and training"
-    recorded = files.read_object(path, expected=expected)
+    recorded = json_objects.read_object(path, expected=expected)
     if not all(isinstance(section, dict) for section in recorded.values()):
         raise UserError(f"{path}: expected {expected}, found other JSON.")
     return recorded

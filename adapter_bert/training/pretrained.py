@@ -6,8 +6,9 @@ from typing import Dict
 from absl import logging
 
 import tokenization
-from adapter_bert.common import configs, files, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, paths
+from adapter_bert.model import configs
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training.config import PretrainedConfig, TokenizerConfig
 
 
@@ -118,14 +119,14 @@ def recorded_flags(config: PretrainedConfig, bert: configs.PretrainedBert) -> Di
     """
     handle = config.bert_hub_module_handle
     if handle:
-        is_folder = files.isdir(handle)
-        return {"bert_hub_module_handle": files.absolute(handle) if is_folder else handle}
+        is_folder = gfile.isdir(handle)
+        return {"bert_hub_module_handle": gfile.absolute(handle) if is_folder else handle}
     recorded = {
         "bert_config_file": bert.config_file,
         "spm_model_file" if config.spm_model_file else "vocab_file": bert.vocab_file,
         "init_checkpoint": bert.init_checkpoint,
     }
-    return {flag: files.absolute(path) for flag, path in recorded.items() if path}
+    return {flag: gfile.absolute(path) for flag, path in recorded.items() if path}
 
 
 def check_sequence_length(length: int, config: configs.BertConfig) -> None:

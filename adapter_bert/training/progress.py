@@ -10,7 +10,7 @@ from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams import summary as hparams
 from tqdm import tqdm
 
-from adapter_bert.common import files
+from adapter_bert.files import gfile
 
 _SUMMARY_EVERY_STEPS = 10
 _STORED_SCALARS = "progress"  # Graph collection of `store_scalars`'s variables.
@@ -201,7 +201,7 @@ def write_scalars(folder, step, scalars):
       scalars: dict from names to floats.
 
     Raises:
-      files.WriteError: the disk is full, or permission is missing.
+      gfile.WriteError: the disk is full, or permission is missing.
     """
     with _writer(folder, f".{step}") as writer:
         writer.add_summary(_summary(scalars), step)
@@ -215,7 +215,7 @@ def write_settings(folder, settings):
       settings: dict from names to str, bool, int or float.
 
     Raises:
-      files.WriteError: as in `write_scalars`.
+      gfile.WriteError: as in `write_scalars`.
     """
     with _writer(folder, ".hparams") as writer:
         writer.add_summary(hparams.session_start_pb(settings))
@@ -224,7 +224,7 @@ def write_settings(folder, settings):
 
 @contextlib.contextmanager
 def convert_write_errors():
-    """Converts a failed write of a TensorBoard file to a `files.WriteError`, while entered."""
+    """Converts a failed write of a TensorBoard file to a `gfile.WriteError`, while entered."""
     try:
         yield
     except (IndexError, RuntimeError) as error:  # From a size limit, or from the disk.
@@ -233,14 +233,14 @@ def convert_write_errors():
         if not match:
             raise
         path, reason = match.groups()
-        raise files.WriteError(f"{path} cannot be written ({reason}).") from error
+        raise gfile.WriteError(f"{path} cannot be written ({reason}).") from error
 
 
 @contextlib.contextmanager
 def _writer(folder, suffix):
     """Yields a FileWriter for summaries."""
-    with convert_write_errors(), files.convert_write_errors(folder):
-        files.makedirs(folder)
+    with convert_write_errors(), gfile.convert_write_errors(folder):
+        gfile.makedirs(folder)
         with tf.Graph().as_default():  # TensorFlow 2 requires a graph.
             writer = tf.summary.FileWriter(folder, filename_suffix=suffix)
         with writer:

@@ -11,10 +11,10 @@ from tensorflow.python.training.saver import BulkSaverBuilder
 
 import modeling
 import tuning
-from adapter_bert.common import tf_estimator
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.ops.layers import moving_variables, variable_name
+from adapter_bert.shell import tf_estimator
+from adapter_bert.shell.errors import UserError
 
 
 def scaffold_fn(settings, trained, config=None):

@@ -9,10 +9,11 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from absl import flags, logging
 
-from adapter_bert.common import files, paths, task_kinds
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import Supplied
+from adapter_bert.files import gfile, paths
 from adapter_bert.formats import adapter_checkpoints, checkpoints, hub, task_adapter
+from adapter_bert.model import task_kinds
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import Supplied
 from adapter_bert.training import config
 from adapter_bert.training.output_dir import OutputDir
 
@@ -137,12 +138,12 @@ def _run_bert_flags(values: flags.FlagValues, recorded: Dict[str, Any]) -> Dict[
         # `exists` is not for TF-Hub addresses.
         if name in given_flags
         and not given_flags[name]
-        and (files.exists(path) or files.exists(path + ".index"))
+        and (gfile.exists(path) or gfile.exists(path + ".index"))
     }
     config_file = bert_flags.get("bert_config_file", values.bert_config_file)
     if config_file and "init_checkpoint" not in bert_flags:
         prefix = os.path.join(os.path.dirname(config_file), paths.BERT_FILES["init_checkpoint"])
-        if files.exists(prefix + ".index"):
+        if gfile.exists(prefix + ".index"):
             bert_flags["init_checkpoint"] = prefix
     return bert_flags
 

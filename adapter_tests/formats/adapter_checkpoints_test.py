@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import model_variables
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints
+from adapter_bert.model import model_variables
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import tiny
 from adapter_tests.support.task_adapters import TaskAdaptersTestCase
 

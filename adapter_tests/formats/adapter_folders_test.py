@@ -10,9 +10,9 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, json_objects
 from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import served
 
 
@@ -124,14 +124,14 @@ class FoldersTest(tf.test.TestCase):
 
     def test_unreadable_folders_are_skipped_or_refused(self):
         served.save_all(self.root, ["sms", "stars"])
-        closed, listdir = os.path.join(self.root, "sms"), files.listdir
+        closed, listdir = os.path.join(self.root, "sms"), gfile.listdir
 
         def list_some(path):
             if path == closed:
                 raise PermissionError(errno.EACCES, "Permission denied", path)
             return listdir(path)
 
-        with mock.patch.object(files, "listdir", list_some):
+        with mock.patch.object(gfile, "listdir", list_some):
             with self.assertLogs("absl", "WARNING") as logs:
                 self.assertEqual(list(adapter_folders.find_all(self.root)), ["stars"])
             (line,) = logs.output
@@ -143,7 +143,7 @@ class FoldersTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "--adapter_dir=.* cannot be read"):
                 adapter_folders.find_all(self.root)
         error = PermissionError(errno.EACCES, "Permission denied", "s://bucket")
-        with mock.patch.object(files, "glob", side_effect=error):
+        with mock.patch.object(gfile, "glob", side_effect=error):
             sentence = r"--adapters=s://bucket/\* cannot be read \(Permission denied\)"
             with self.assertRaisesRegex(UserError, sentence):
                 adapter_folders.match_patterns(["s://bucket/*"])
@@ -152,8 +152,8 @@ class FoldersTest(tf.test.TestCase):
     def test_patterns_match_remote_folders(self):
         root = "ram://adapter_folders_test"
         for name in ("sms", "stars", "topics"):
-            files.makedirs(f"{root}/{name}/adapter")
-            files.write_object(f"{root}/{name}/adapter/{task_adapter.CONFIG_FILE}", {})
+            gfile.makedirs(f"{root}/{name}/adapter")
+            json_objects.write_object(f"{root}/{name}/adapter/{task_adapter.CONFIG_FILE}", {})
         actual = adapter_folders.match_patterns([f"{root}/s*/adapter", f"{root}/topics/adapter"])
         expected = {name: f"{root}/{name}/adapter" for name in ("sms", "stars", "topics")}
         self.assertEqual(actual, expected)

@@ -22,9 +22,10 @@ import tensorflow.compat.v1 as tf
 import convert_checkpoint
 import modeling
 import tuning
-from adapter_bert.common import files, task_kinds
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import json_objects
 from adapter_bert.formats import adapterhub, huggingface, task_adapter
+from adapter_bert.model import task_kinds
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.task_adapters import description, random_adapter
@@ -241,8 +242,8 @@ class ReadTest(AdapterHubTestCase):
     def test_adapters_of_other_model_types_are_refused(self):
         adapterhub.write(self.folder, random_adapter())
         path = os.path.join(self.folder, "adapter_config.json")
-        record = files.read_object(path)
-        files.write_object(path, {**record, "model_type": "roberta"})
+        record = json_objects.read_object(path)
+        json_objects.write_object(path, {**record, "model_type": "roberta"})
         self.assert_refused("a model of the type roberta")
 
     def test_missing_and_truncated_files_are_refused(self):
@@ -360,7 +361,8 @@ class GoldensTest(AdapterHubTestCase):
                     np.testing.assert_array_equal(actual[tensor], value, err_msg=tensor)
             for file in ("adapter_config.json", "head_config.json"):
                 expected, actual = (
-                    files.read_object(os.path.join(folder, file)) for folder in (source, written)
+                    json_objects.read_object(os.path.join(folder, file))
+                    for folder in (source, written)
                 )
                 self.assertEqual(set(actual), set(expected))
                 # In the package a dropout of None means the model's dropout, 0.1 for a BERT. A head
@@ -381,7 +383,7 @@ class GoldensTest(AdapterHubTestCase):
         part = "pytorch_model-00001-of-00001.bin"  # The format of several files.
         os.rename(os.path.join(old, "pytorch_model.bin"), os.path.join(old, part))
         index = {"weight_map": {"embeddings.word_embeddings.weight": part}}
-        files.write_object(os.path.join(old, "pytorch_model.bin.index.json"), index)
+        json_objects.write_object(os.path.join(old, "pytorch_model.bin.index.json"), index)
         actual = huggingface.read(old, "SOURCE_DIR")
         self.assertAllEqual(
             actual.tensors["bert/pooler/dense/bias"], expected.tensors["bert/pooler/dense/bias"]

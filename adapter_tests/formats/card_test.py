@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
 import modeling
-from adapter_bert.common import configs
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.model import configs
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import task_adapters
 
 

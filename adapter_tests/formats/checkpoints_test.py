@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import files, model_variables
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile
 from adapter_bert.formats import checkpoints
+from adapter_bert.model import model_variables
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, tiny
 from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
 from adapter_tests.support.shared import SHARED, needs_shared
@@ -141,7 +142,7 @@ class OpenCheckpointTest(CheckpointTestCase):
 
     def test_unreadable_checkpoints_are_refused(self):
         self.save({"a": np.float32([1, 2, 3])})
-        refused = mock.patch.object(files, "listdir", side_effect=PermissionError(13, "No leave"))
+        refused = mock.patch.object(gfile, "listdir", side_effect=PermissionError(13, "No leave"))
         for path in (self.prefix, self.folder):
             with refused:
                 self.assert_refused([path, "No leave"], checkpoints.open_checkpoint, path)
@@ -157,7 +158,7 @@ class OpenCheckpointTest(CheckpointTestCase):
         for make in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
             for suffix in (".data-00000-of-00001", ".index", ""):
                 path = self.save({"a": np.float32([])}) + suffix  # No bytes of data, as of a pipe.
-                files.remove_if_exists(path)
+                gfile.remove_if_exists(path)
                 make(path)
                 self.assert_refused(
                     [path, "not a regular file"], checkpoints.open_checkpoint, self.prefix
@@ -441,14 +442,14 @@ class WriteTest(CheckpointTestCase):
 
     def test_an_old_index_is_never_next_to_new_data(self):
         checkpoints.write(self.prefix, {"a": np.zeros(3)})
-        rename = files.rename
+        rename = gfile.rename
 
         def killed(old, new, overwrite):
             if new.endswith(".index"):
                 raise KeyboardInterrupt
             rename(old, new, overwrite)
 
-        with mock.patch.object(files, "rename", killed), self.assertRaises(KeyboardInterrupt):
+        with mock.patch.object(gfile, "rename", killed), self.assertRaises(KeyboardInterrupt):
             checkpoints.write(self.prefix, {"a": np.ones(3)})
         self.assertNotIn("bert_model.ckpt.index", os.listdir(self.folder))
 
@@ -456,7 +457,7 @@ class WriteTest(CheckpointTestCase):
         def killed(old, new, overwrite):
             raise KeyboardInterrupt
 
-        with mock.patch.object(files, "rename", killed), self.assertRaises(KeyboardInterrupt):
+        with mock.patch.object(gfile, "rename", killed), self.assertRaises(KeyboardInterrupt):
             checkpoints.write(self.prefix, {"a": np.ones(3)})
         self.assertEqual(os.listdir(self.folder), [])
 

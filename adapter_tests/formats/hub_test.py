@@ -15,7 +15,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import paths
+from adapter_bert.files import paths
 from adapter_bert.formats import hub, task_adapter
 from adapter_tests.support import mutations, own_models, task_adapters, tiny
 from adapter_tests.support.hub_server import HubServer

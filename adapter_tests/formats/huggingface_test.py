@@ -11,8 +11,8 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import huggingface
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, tiny
 from adapter_tests.support.huggingface import (
     CONFIG,

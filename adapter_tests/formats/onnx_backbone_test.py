@@ -17,15 +17,16 @@ import tensorflow.compat.v1 as tf
 pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
 
 # isort: split
-from adapter_bert.common import paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import paths
 from adapter_bert.formats import adapter_checkpoints, checkpoints, onnx_backbone
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, tiny
 
 # Loads a BERT. Prints its fingerprint, and whether TensorFlow was imported.
 _LOAD = """
 import json, sys
-from adapter_bert.common import configs, errors
+from adapter_bert.model import configs
+from adapter_bert.shell import errors
 from adapter_bert.formats import onnx_backbone
 prefix, config = sys.argv[1:]
 def main():

@@ -16,8 +16,8 @@ import zipfile
 import numpy as np
 import safetensors.numpy
 
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, huggingface, other_files, pytorch
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations
 from adapter_tests.support.refusals import RefusalTestCase
 

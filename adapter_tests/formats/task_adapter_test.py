@@ -15,11 +15,11 @@ import tensorflow.compat.v1 as tf
 import modeling
 import run_classifier
 import tuning
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import json_objects
 from adapter_bert.formats import task_adapter
 from adapter_bert.ops import layers
-from adapter_bert.serving import request_texts
+from adapter_bert.serving.inference import request_texts
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.task_adapters import TaskAdaptersTestCase, description, tensors
 
@@ -415,7 +415,7 @@ class RefusedTest(TaskAdaptersTestCase):
         self.save()
         content = self.read(self.tensors_file)
         for damaged, part in (
-            (content + bytes(files.MAX_JSON_BYTES + 1), "bytes; expected"),
+            (content + bytes(json_objects.MAX_JSON_BYTES + 1), "bytes; expected"),
             (content[:-4] + bytes(5 << 20), "bytes; expected"),
             (np.random.RandomState(0).bytes(1 << 20), "the header of adapter.safetensors has"),
             (b"\xff" * (1 << 20), "the header of adapter.safetensors has"),

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import modeling
-from adapter_bert.common import paths
+from adapter_bert.files import paths
 from adapter_bert.formats import checkpoints
 from adapter_bert.formats import tf2 as tf2_bert
 from adapter_bert.formats.bert import Bert

@@ -15,8 +15,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import modeling
 import run_classifier
-from adapter_bert.common import model_variables, paths
+from adapter_bert.files import paths
 from adapter_bert.formats import checkpoints, task_adapter, tfhub
+from adapter_bert.model import model_variables
 from adapter_tests.support import command_lines, tf2_modules, tiny
 from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
 
@@ -173,7 +174,7 @@ class HubTest(HubTestCase):
 
     def test_reading_a_folder_imports_neither_hub_nor_estimator(self):
         self.export(tokenization={"do_lower_case": True})
-        modules = {"tensorflow_hub", "adapter_bert.common.tf_estimator"}
+        modules = {"tensorflow_hub", "adapter_bert.shell.tf_estimator"}
         program = (
             "import sys; from adapter_bert.formats import tfhub; tfhub.read_bert(sys.argv[1]);"
             f" print({modules} & set(sys.modules))"

@@ -9,9 +9,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import configs, model_variables
-from adapter_bert.common.errors import UserError
+from adapter_bert.model import configs, model_variables
 from adapter_bert.ops import adapters, layers, xla
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import tiny
 from adapter_tests.support.numpy_bert import numpy_bert, numpy_norm
 

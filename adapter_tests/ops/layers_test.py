@@ -6,9 +6,9 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.errors import UserError
 from adapter_bert.ops import layers, parameters, xla
 from adapter_bert.ops.dropout import DropoutKey
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support.numpy_bert import erf
 from adapter_tests.support.ways import both_ways
 

@@ -7,8 +7,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import devices
-from adapter_bert.ops import layers, xla
+from adapter_bert.ops import devices, layers, xla
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "tools"))
 

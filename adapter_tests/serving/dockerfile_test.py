@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 pytest.importorskip("onnxruntime", reason="requirements-serving.txt is not installed")
 
 # isort: split
-from adapter_bert.common import paths
+from adapter_bert.files import paths
 from adapter_bert.formats import onnx_backbone
 from adapter_tests.support import own_models, served, tiny
 

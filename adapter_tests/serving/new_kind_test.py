@@ -10,8 +10,9 @@ import tensorflow.compat.v1 as tf
 pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
 
 # isort: split
-from adapter_bert.common.errors import UserError
-from adapter_bert.serving import bank, request_texts, saved_model
+from adapter_bert.serving.export import saved_model
+from adapter_bert.serving.inference import bank, request_texts
+from adapter_bert.shell.errors import UserError
 from adapter_tests.support import own_models, tiny
 from adapter_tests.support.toy_kinds import Marks, Ordinal, registered
 

@@ -18,7 +18,7 @@ pytest.importorskip("playwright", reason="requirements-dev.txt is not installed"
 from playwright import sync_api
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import rest_api
+from adapter_bert.serving.http import rest_api
 from adapter_tests.support import own_models, served, servers
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

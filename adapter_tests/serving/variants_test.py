@@ -15,10 +15,11 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 # isort: split
 import convert_checkpoint
 import modeling
-from adapter_bert.common import configs
 from adapter_bert.formats import onnx_backbone
-from adapter_bert.serving import onnx_export, onnx_runtime, saved_model
-from adapter_bert.serving.bank import AdapterBank, Row
+from adapter_bert.model import configs
+from adapter_bert.serving.export import onnx_export, saved_model
+from adapter_bert.serving.inference import onnx_runtime
+from adapter_bert.serving.inference.bank import AdapterBank, Row
 from adapter_tests.support import own_models, tiny
 
 A = modeling.AdapterConfig

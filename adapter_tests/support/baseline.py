@@ -1,6 +1,6 @@
 """Settings of a small model without BERT."""
 
-from adapter_bert.baseline.search_space import Settings
+from paper.baseline.search_space import Settings
 
 SPACE = Settings(
     *("tiny", False, False, False),

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import model_variables
+from adapter_bert.model import model_variables
 from adapter_tests.support.refusals import RefusalTestCase
 
 TINY = modeling.BertConfig(

@@ -8,13 +8,12 @@ Trains each METHOD/HEAD for 20 steps of 12 rows, without dropout, into FOLDER/ME
 import os
 import sys
 
-from adapter_bert.common import environment  # isort: split
-
 import tensorflow.compat.v1 as tf
 
 import modeling
 import tuning
 from adapter_bert.ops import xla
+from adapter_bert.shell import environment
 from adapter_bert.training import cluster, distribution, estimator, model_fn
 from adapter_tests.support import own_models, tiny
 

@@ -6,7 +6,7 @@ import tempfile
 import hypothesis
 
 import tokenization
-from adapter_bert.tasks import classifier_features
+from adapter_bert.tasks.text import classifier_features
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
 

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import run_classifier
-from adapter_bert.tasks import text_kind
+from adapter_bert.tasks.text import text_kind
 from adapter_tests.support import tiny
 
 

@@ -19,7 +19,7 @@ import hypothesis
 import hypothesis.strategies as st
 from absl import logging
 
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 
 # A file may be missing, or be a folder.
 MISSING, FOLDER = "missing", "folder"

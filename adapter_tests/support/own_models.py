@@ -11,8 +11,9 @@ import run_classifier
 import run_squad
 import run_tagger
 import tuning
-from adapter_bert.common import devices, tf_estimator
 from adapter_bert.formats import adapter_checkpoints, task_adapter
+from adapter_bert.ops import devices
+from adapter_bert.shell import tf_estimator
 from adapter_bert.training import model_fn
 from adapter_tests.support import tiny
 

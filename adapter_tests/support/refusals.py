@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 
 
 class RefusalTestCase(tf.test.TestCase):

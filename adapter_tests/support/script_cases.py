@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import run_classifier
-from adapter_bert.common import environment, errors
+from adapter_bert.shell import environment, errors
 from adapter_bert.training.output_dir import describe_by_flags
 from adapter_tests.support import command_lines, tiny
 

@@ -8,7 +8,8 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import bank, registry, request_texts
+from adapter_bert.serving.http import registry
+from adapter_bert.serving.inference import bank, request_texts
 from adapter_tests.support import own_models, tiny
 
 TASKS = {

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 
-from adapter_bert.serving import http_server
+from adapter_bert.serving.http import http_server
 
 
 @contextlib.contextmanager

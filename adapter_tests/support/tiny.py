@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.formats import tfhub
-from adapter_bert.tasks import tagging_features
+from adapter_bert.tasks.tagging import tagging_features
 
 _WORDS = "the a dog cat bird man woman sees likes hears big small old young and not"
 WORDS = _WORDS.split()

@@ -7,8 +7,8 @@ from unittest import mock
 
 import numpy as np
 
-from adapter_bert.common import task_kinds
-from adapter_bert.tasks import text_kind
+from adapter_bert.model import task_kinds
+from adapter_bert.tasks.text import text_kind
 
 
 class Ordinal(text_kind.TextKind):

@@ -13,7 +13,7 @@ import hypothesis
 import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import FileTestCase, many

@@ -11,7 +11,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import paths
+from adapter_bert.files import paths
 
 sys.path.append(os.path.join(paths.PROJECT, "tools"))
 

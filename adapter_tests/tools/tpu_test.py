@@ -9,7 +9,7 @@ import unittest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import paths
+from adapter_bert.files import paths
 from adapter_bert.training import model_fn
 from adapter_tests.support import own_models, tiny
 

@@ -15,8 +15,9 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import devices, files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile
+from adapter_bert.ops import devices
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import cluster, estimator
 from adapter_tests.support import mutations, tiny
 from adapter_tests.support.script_cases import ScriptTestCase
@@ -230,7 +231,7 @@ class RendezvousTest(tf.test.TestCase):
             self.is_over.clear()
             for _ in range(2):
                 self.end(*self.train_all())
-            self.assertEqual(files.listdir(output_dir), [])
+            self.assertEqual(gfile.listdir(output_dir), [])
             self.assertTrue(self.losses.empty())
 
     def test_finished_workers_are_not_reported_lost(self):

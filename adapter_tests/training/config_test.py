@@ -6,8 +6,8 @@ from absl import flags
 import modeling
 import run_classifier
 import tuning
-from adapter_bert.common import configs
-from adapter_bert.common.errors import UserError
+from adapter_bert.model import configs
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training.config import FinetuningConfig
 from adapter_tests.support.command_lines import classifier_config, classifier_flags
 from adapter_tests.support.refusals import RefusalTestCase

@@ -17,10 +17,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import paths
 from adapter_bert.formats import checkpoints
 from adapter_bert.ops import xla
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import cluster, distribution
 from adapter_tests.support import command_lines, distributed_training, tiny
 from adapter_tests.support.checkpoint_cases import trained_tensors

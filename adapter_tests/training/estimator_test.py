@@ -16,10 +16,11 @@ import modeling
 import run_classifier
 import run_squad
 import tuning
-from adapter_bert.common import devices, tf_estimator
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_bert.tasks import squad_task
+from adapter_bert.ops import devices
+from adapter_bert.shell import tf_estimator
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks.squad import squad_task
 from adapter_bert.training import distribution, estimator, input_pipeline, model_fn, rows
 from adapter_tests.support import own_models, tiny
 from adapter_tests.support.checkpoint_cases import all_tensors, trained_tensors

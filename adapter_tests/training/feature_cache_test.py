@@ -12,8 +12,8 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import files, paths
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile, paths
+from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_bert.training import feature_cache
 from adapter_tests.support import mutations
@@ -218,7 +218,7 @@ class CacheTest(tf.test.TestCase):
 
     def test_entry_of_another_user_is_rebuilt(self):
         self.cached()
-        is_own = mock.patch.object(files, "is_own", lambda path: path == self.folder)
+        is_own = mock.patch.object(gfile, "is_own", lambda path: path == self.folder)
         with is_own, self.assertLogs("absl", "WARNING") as logs:
             self.assertEqual(self.cached(), 2)
         self.assertRegex(logs.output[0], "Rebuilding .*another user")

@@ -22,9 +22,11 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from adapter_bert.common import configs, devices, files, model_variables, task_kinds
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import gfile
 from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.model import configs, model_variables, task_kinds
+from adapter_bert.ops import devices
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import (
     cluster,
     distribution,
@@ -185,7 +187,7 @@ class SavedTest(JobsTestCase):
         shutil.rmtree(self.path("adapter"))
         tensors = all_tensors(self.path("partial.ckpt-1"))
         del tensors[checkpoints.IDENTITY]
-        for path in files.glob(self.path("partial.ckpt-*")):
+        for path in gfile.glob(self.path("partial.ckpt-*")):
             os.remove(path)
         checkpoints.write(self.path("model.ckpt-1"), tensors)
         tf.train.update_checkpoint_state(self.output_dir, self.path("model.ckpt-1"))
@@ -204,7 +206,7 @@ class SavedTest(JobsTestCase):
         self.succeed(*flags, output_dir=other)
         shutil.copytree(self.trained, self.output_dir)
         shutil.rmtree(self.path("adapter"))
-        for path in files.glob(os.path.join(other, "partial.ckpt-2.*")):
+        for path in gfile.glob(os.path.join(other, "partial.ckpt-2.*")):
             shutil.copy(path, self.output_dir)
         checkpoint = self.path("partial.ckpt-2")
         tf.train.update_checkpoint_state(self.output_dir, checkpoint)
@@ -358,7 +360,7 @@ class InitCheckpointTest(JobsTestCase):
         last = tf.train.latest_checkpoint(self.whole)
         bert = os.path.join(self.folder, "bert_output", os.path.basename(last))
         os.mkdir(os.path.dirname(bert))
-        for path in files.glob(last + ".*"):
+        for path in gfile.glob(last + ".*"):
             shutil.copy(path, os.path.dirname(bert))
         self.succeed("--do_predict", f"--init_checkpoint={bert}", "--output_dir=")
         (folder,) = os.listdir("output")

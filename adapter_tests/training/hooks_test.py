@@ -7,7 +7,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import hooks
 from adapter_tests.support import tiny
 

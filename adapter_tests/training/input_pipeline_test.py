@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import classifier_features
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks.text import classifier_features
 from adapter_bert.training import input_pipeline, rows
 from adapter_tests.support import tiny
 

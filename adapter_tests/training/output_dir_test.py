@@ -17,11 +17,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import tuning
-from adapter_bert.common import files
-from adapter_bert.common.errors import UserError
+from adapter_bert.files import atomic, gfile
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import output_dir
-from adapter_bert.training.output_dir import EVALUATIONS_FILE, Evaluations
+from adapter_bert.training.evaluations import Evaluations
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.script_cases import ScriptTestCase, read, write
@@ -105,11 +105,11 @@ class ScratchTest(RunDirectoryTestCase):
             scratch = output_dir._Scratch(folder)
             prefixes = [scratch.prefix() for _ in range(2)]
             for prefix in prefixes:
-                with files.open_file(prefix + ".index", "w") as writer:
+                with gfile.open_file(prefix + ".index", "w") as writer:
                     writer.write("")
             scratch.remove()
             for prefix in prefixes:
-                self.assertFalse(files.exists(prefix + ".index"), prefix)
+                self.assertFalse(gfile.exists(prefix + ".index"), prefix)
 
     def test_remote_scratch_checkpoints_are_in_output_dir(self):
         # Two workers of a training, or two evaluations, may use the folder at once.
@@ -173,10 +173,10 @@ class ClaimTest(RunDirectoryTestCase):
             "checkpoint.tmp5",
             "full_model.ckpt.partial.index",
         ]
-        with mock.patch.object(files, "rename", side_effect=SystemExit), mock.patch.object(
-            files, "remove"
+        with mock.patch.object(gfile, "rename", side_effect=SystemExit), mock.patch.object(
+            gfile, "remove"
         ), self.assertRaises(SystemExit):
-            files.write_atomically(self.settings_file, "half written")
+            atomic.write_atomically(self.settings_file, "half written")
         left += [name for name in os.listdir(self.folder) if ".partial" in name]
         self.assertLen(left, 4)
         self.write(*left)
@@ -209,14 +209,14 @@ class ClaimTest(RunDirectoryTestCase):
                 raise killed
             os.remove(path)
 
-        with mock.patch.object(files, "remove", remove), self.assertRaises(KeyboardInterrupt):
+        with mock.patch.object(gfile, "remove", remove), self.assertRaises(KeyboardInterrupt):
             self.claim(overwrite=True)
         self.assertContainsSubset({*scores, "checkpoint"}, removed)
         self.assertNoCommonElements(scores, os.listdir(self.folder))
 
     def test_probe_file_may_already_be_removed(self):
-        remove = files.remove
-        twice = mock.patch.object(files, "remove", lambda path: (remove(path), remove(path)))
+        remove = gfile.remove
+        twice = mock.patch.object(gfile, "remove", lambda path: (remove(path), remove(path)))
         with twice:
             self.claim(is_training=False)
         self.assertEqual(os.listdir(self.folder), [])
@@ -649,7 +649,7 @@ class OverwritingRunTest(ScriptTestCase):
         for flags in ([], ["--overwrite_output_dir"]):
             for name, target in targets.items():
                 if name not in ("adapter", "test_results.tsv", "eval_results.txt") or flags:
-                    files.rmtree(self.path(name)) if os.path.lexists(self.path(name)) else None
+                    gfile.rmtree(self.path(name)) if os.path.lexists(self.path(name)) else None
                     os.makedirs(self.output_dir, exist_ok=True)
                     os.symlink(target, self.path(name))
             self.succeed(*train, *flags)
@@ -747,7 +747,7 @@ class EvaluationsTest(tf.test.TestCase):
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
 
     def test_new_evaluations_are_empty(self):
-        evaluations = output_dir.Evaluations(self.folder, "f1")
+        evaluations = Evaluations(self.folder, "f1")
         self.assertEqual((evaluations.best(), evaluations.since_best()), (-math.inf, 0))
         self.assertIsNone(evaluations.at(0))
         self.assertEqual(os.listdir(self.folder), [])
@@ -755,8 +755,8 @@ class EvaluationsTest(tf.test.TestCase):
     def test_restart_reads_earlier_evaluations(self):
         found = []
         for step, f1 in ((5, 0.25), (10, 0.5), (100, 0.5), (105, np.float32(0.125))):
-            output_dir.Evaluations(self.folder, "f1").add(step, {"f1": f1, "loss": 9.0})
-            evaluations = output_dir.Evaluations(self.folder, "f1")
+            Evaluations(self.folder, "f1").add(step, {"f1": f1, "loss": 9.0})
+            evaluations = Evaluations(self.folder, "f1")
             self.assertEqual(evaluations.at(step), {"f1": f1, "loss": 9.0})
             found.append((evaluations.best(), evaluations.since_best()))
         self.assertEqual(found, [(0.25, 0), (0.5, 0), (0.5, 1), (0.5, 2)])
@@ -766,9 +766,9 @@ class EvaluationsTest(tf.test.TestCase):
         matrix = [[1000] * 200] * 200
         for step in range(1, 31):
             f1 = 0.5 if step in (7, 20) else 0.25
-            evaluations = output_dir.Evaluations(self.folder, "f1")
+            evaluations = Evaluations(self.folder, "f1")
             evaluations.add(step, {"f1": f1, "confusion_matrix": matrix})
-        evaluations = output_dir.Evaluations(self.folder, "f1")
+        evaluations = Evaluations(self.folder, "f1")
         self.assertEqual(evaluations.at(7), {"f1": 0.5, "confusion_matrix": matrix})
         self.assertEqual([evaluations.at(step) for step in (20, 30)], [{"f1": 0.5}, {"f1": 0.25}])
 
@@ -779,7 +779,7 @@ class EvaluationsTest(tf.test.TestCase):
             with open(os.path.join(self.folder, "evaluations.json"), "w") as writer:
                 writer.write(text)
             with self.assertRaisesRegex(UserError, "evaluations.json: (expected|is not)"):
-                output_dir.Evaluations(self.folder, "f1")
+                Evaluations(self.folder, "f1")
 
 
 class ResultsTest(tf.test.TestCase):
@@ -845,7 +845,7 @@ class DamagedEvaluationsTest(tf.test.TestCase):
             evaluations.add(12, {"eval_f1": 0.7})
             evaluations.best(), evaluations.since_best()
 
-        mutations.check({EVALUATIONS_FILE: json.dumps(by_step).encode()}, read)
+        mutations.check({"evaluations.json": json.dumps(by_step).encode()}, read)
 
 
 class CheckFitsTest(tf.test.TestCase):

@@ -6,7 +6,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import pretrained
 from adapter_tests.support import command_lines, tiny
 

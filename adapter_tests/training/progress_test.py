@@ -11,7 +11,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
-from adapter_bert.common.errors import UserError
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import progress
 from adapter_bert.training.progress import ProgressHook
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
+from adapter_bert.shell.errors import UserError
 from adapter_bert.training import model_fn, restore
 from adapter_tests.support import tiny
 

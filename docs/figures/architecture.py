@@ -13,8 +13,8 @@ import os
 from adapter import FROZEN, TRAINED, line, rectangle, start, text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-WIDTH, HEIGHT = 900, 604
-BOX_WIDTH, BOX_HEIGHT, ROW, BOTTOM = 132, 32, 56, 558
+WIDTH, HEIGHT = 900, 660
+BOX_WIDTH, BOX_HEIGHT, ROW, BOTTOM = 132, 32, 56, 614
 AT_TOP = ("modeling", "optimization", "tokenization", "tuning")
 # Package → its column; the others stand in the centre, at 0.
 COLUMNS = {
@@ -22,16 +22,19 @@ COLUMNS = {
     "tokenization": 1,
     "tuning": -0.5,
     "modeling": 0.5,
-    "baseline": -0.5,
     "serving": 0.5,
+    "sweeps": -0.5,
+    "features": -1,
+    "files": -0.5,
+    "model": 0,
 }
 CENTRE, COLUMN = 240, 150
 SIDE = 230  # From the centre: where arrows pass by that lead over several rows.
 # The way of a row of text: file → what leaves it.
 WAY = (
-    ("tasks/glue.py", "an InputExample per line"),
+    ("tasks/text/glue.py", "an InputExample per line"),
     ("tokenization.py", "WordPieces"),
-    ("tasks/classifier_features.py", "token ids"),
+    ("tasks/text/classifier_features.py", "token ids"),
     ("training/rows.py", "all rows, as arrays"),
     ("training/input_pipeline.py", "a padded batch"),
     ("training/model_fn.py", "model_fn: a step"),
@@ -43,8 +46,9 @@ WAY_X, WAY_TOP, WAY_STEP = 640, 56, 66
 
 def sources():
     """Returns the paths of all modules, from the project's folder."""
-    patterns = (os.path.join(ROOT, pattern) for pattern in ("*.py", "adapter_bert/*/*.py"))
-    return [os.path.relpath(path, ROOT) for pattern in patterns for path in glob.glob(pattern)]
+    patterns = ("*.py", "adapter_bert/**/*.py", "paper/**/*.py")
+    paths = (glob.glob(os.path.join(ROOT, pattern), recursive=True) for pattern in patterns)
+    return [os.path.relpath(path, ROOT) for found in paths for path in found]
 
 
 def package_of(path):
@@ -52,7 +56,7 @@ def package_of(path):
     first, *rest = path.split("/")
     if first == "adapter_bert":
         return rest[0] if len(rest) > 1 else None
-    if first in AT_TOP:
+    if first in (*AT_TOP, "paper"):
         return first
     is_script = not first.startswith("__") and os.path.exists(os.path.join(ROOT, first + ".py"))
     return "scripts" if is_script else None

@@ -1,1 +1,0 @@
-"""Shared foundations: errors, files, settings, devices and the command line."""

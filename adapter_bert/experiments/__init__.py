@@ -1,1 +1,0 @@
-"""Many trainings: grids, sweeps, records, and the paper's tables and figures."""

@@ -1,0 +1,1 @@
+"""The vectors of BERT's layers that extract_features.py writes."""

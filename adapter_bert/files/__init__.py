@@ -1,0 +1,1 @@
+"""Files: local and remote, written atomically, locked, and JSON."""

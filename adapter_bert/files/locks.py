@@ -1,0 +1,108 @@
+"""Locks of local files and folders between processes."""
+
+import atexit
+import contextlib
+import os
+import socket
+from typing import Dict, Tuple
+
+from adapter_bert.files import gfile
+from adapter_bert.shell.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no fcntl, so there nothing is locked.
+    fcntl = None  # type: ignore[assignment]  # mypy expects a module.
+
+HELD = ".held"  # Ends the names of files that stand for locks; see `lock`.
+_HELD: Dict[str, int] = {}  # Such files of this process → its id.
+
+
+def lock(descriptor: int, held: str, shared: bool = False) -> bool:
+    """Tries to lock a local file or folder; returns False if someone else holds a conflicting lock.
+
+    The lock ends when all processes that inherited the descriptor have closed it. On a file system
+    without locks, as some network file systems are, the process that creates the file `held` holds
+    the lock, until it calls `unlock` or ends; a kill leaves the file.
+
+    Args:
+      descriptor: of the open file. A lock that it already holds is converted; if that fails, it is
+        lost.
+      held: path for that file.
+      shared: whether others may hold a shared lock at the same time. Without locks, it is only
+        checked that nobody else holds `held`.
+
+    Raises:
+      UserError: there are no locks, and `held` is of a process of this machine that has ended.
+      OSError: there are no locks, and `held` cannot be created.
+    """
+    if fcntl is None:
+        return True
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # The file system has no locks.
+        return _HELD.get(held) == os.getpid() or _create(held, shared)
+    return True
+
+
+def _create(held: str, shared: bool) -> bool:
+    """Creates the file of a lock, unless it is `shared`; returns False if the file exists."""
+    if shared:
+        return not os.path.lexists(held)
+    try:
+        with open(held, "x") as writer:
+            writer.write(f"{os.getpid()} {socket.gethostname()}")
+    except FileExistsError:
+        process, host = _read_holder(held)
+        is_local = host == socket.gethostname()
+        # This process would hold it by `_HELD`; a restarted container has the same ids again.
+        if is_local and (process == str(os.getpid()) or not _is_alive(process)):
+            raise UserError(
+                f"{held} is left of process {process}, which has ended; remove it."
+            ) from None
+        return False
+    _HELD[held] = os.getpid()
+    atexit.register(unlock, held)
+    return True
+
+
+def unlock(held: str) -> None:
+    """Removes the file of a lock, if this process has created it; see `lock`."""
+    if _HELD.get(held) == os.getpid():  # A fork inherits the entry.
+        del _HELD[held]
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(held)
+
+
+def is_held_elsewhere(held: str) -> bool:
+    """Returns whether a process of another machine, perhaps killed, created the file of a lock."""
+    return _read_holder(held)[1] not in ("", socket.gethostname())
+
+
+def holder(held: str) -> str:
+    """Returns a clause on who created the file of a lock, " (process 7 on ...)"; "" without one."""
+    process, host = _read_holder(held)
+    return f" (process {process} on {host}; if it was killed, remove {held})" if host else ""
+
+
+def _read_holder(held: str) -> Tuple[str, str]:
+    """Returns the process and the host that created the file of a lock; "" without one."""
+    try:
+        with gfile.open_regular(held) as reader:
+            process, _, host = reader.read(1000).decode(errors="replace").partition(" ")
+    except OSError:
+        return "", ""
+    return process, host
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # It is another user's.
+        return True
+    return True

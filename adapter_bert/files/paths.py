@@ -1,0 +1,126 @@
+"""Default locations of data and BERT: BERT's environment variables, then `make demo`'s files."""
+
+import os
+
+from absl import logging
+
+from adapter_bert.files import gfile
+from adapter_bert.shell.errors import UserError
+
+# The folder with the scripts.
+PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DEMO_DATA = os.path.join(PROJECT, "demo")
+DEMO_BERT = os.path.join(PROJECT, "demo", "bert")
+
+SETTINGS_FILE = "settings.json"  # In a run's folder; it names the run's BERT.
+
+# Flag → file in the folder $BERT_BASE_DIR, named as in Google's archives.
+BERT_FILES = {
+    "bert_config_file": "bert_config.json",
+    "vocab_file": "vocab.txt",
+    "init_checkpoint": "bert_model.ckpt",
+}
+
+
+def cache_folder(name: str) -> str:
+    """Returns the path of one of this project's folders in the user's cache folder.
+
+    Without a home folder, as in containers of an unknown user, it is in the project's folder.
+    """
+    home = os.path.expanduser("~")  # "~" if there is none.
+    default = os.path.join(home if os.path.isabs(home) else PROJECT, ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME", "")  # By its specification, an absolute path counts.
+    return os.path.join(cache if os.path.isabs(cache) else default, "adapter-bert", name)
+
+
+def find_data_dir(data_dir, task):
+    """Returns the folder with a task's files: the flag, else $GLUE_DIR/<task>, else the demo's.
+
+    Args:
+      data_dir: value of --data_dir or None.
+      task: the folder's name in GLUE, such as "MRPC".
+
+    Raises:
+      UserError: the named folder does not exist, or no folder is known.
+    """
+    if data_dir:
+        return existing_folder(data_dir, "--data_dir")
+    glue_dir = os.environ.get("GLUE_DIR")
+    if glue_dir:
+        folder = existing_folder(os.path.join(glue_dir, task), "$GLUE_DIR/" + task)
+        logging.info("Data: %s (from $GLUE_DIR)", folder)
+        return folder
+    folder = os.path.join(DEMO_DATA, task)
+    if gfile.isdir(folder):
+        logging.info("Data: %s (the demo's, as neither --data_dir nor $GLUE_DIR is set)", folder)
+        return folder
+    raise UserError(
+        f"No data for {task}: give --data_dir, or set GLUE_DIR to the parent folder of {task}."
+    )
+
+
+def is_same_path(path, other):
+    """Returns whether two paths refer to the same file or folder."""
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def is_inside(path, folder):
+    """Returns whether a path leads to a folder or below it, also where it has symbolic links."""
+    real_folder = os.path.realpath(folder)
+    return os.path.commonpath([real_folder, os.path.realpath(path)]) == real_folder
+
+
+def check_inside(folder, file_paths, where):
+    """Raises UserError if a symbolic link leads a path out of the folder."""
+    for path in file_paths:
+        if not is_inside(path, folder):
+            raise UserError(
+                f"{where} {path} leads out of the folder, to {os.path.realpath(path)}; copy the"
+                " file."
+            )
+
+
+def is_removed_with(path, other):
+    """Returns whether removing `path` would also remove the file, folder or checkpoint `other`.
+
+    Args:
+      path: of the file or folder to remove.
+      other: path, or prefix of a checkpoint.
+    """
+    path, other = os.path.realpath(path), os.path.realpath(other)
+    return (other + "/").startswith(path + "/") or os.path.splitext(path)[0] == other
+
+
+def find_bert(flag, value):
+    """Returns the path of a pretrained file: the flag, else in $BERT_BASE_DIR, else `make demo`'s.
+
+    Args:
+      flag: a key of `BERT_FILES`.
+      value: the flag's value or None.
+
+    Raises:
+      UserError: no such file is known.
+    """
+    if value:
+        return value
+    name = BERT_FILES[flag]
+    base = os.environ.get("BERT_BASE_DIR")
+    if base:
+        path = os.path.join(existing_folder(base, "$BERT_BASE_DIR"), name)
+        logging.info("--%s: %s (from $BERT_BASE_DIR)", flag, path)
+        return path
+    path = os.path.join(DEMO_BERT, name)
+    if gfile.glob(name + "*", DEMO_BERT):
+        logging.info("--%s: %s (from `make demo`)", flag, path)
+        return path
+    raise UserError(
+        "No pretrained BERT: give --{}, or set BERT_BASE_DIR to a folder with {}, or run"
+        " `make demo`.".format(flag, ", ".join(BERT_FILES.values()))
+    )
+
+
+def existing_folder(path, source):
+    """Returns the path of a folder; raises UserError, prefixed by `source`, if it is missing."""
+    if not gfile.isdir(path):
+        raise UserError(f"{source}: there is no folder {path}.")
+    return path

@@ -1,0 +1,1 @@
+"""Facts about models without TensorFlow: settings, variables, kinds of tasks."""

@@ -1,0 +1,1 @@
+"""SavedModels and ONNX files of tasks."""

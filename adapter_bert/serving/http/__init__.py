@@ -1,0 +1,1 @@
+"""The server: registry of tasks, requests, limits, metrics."""

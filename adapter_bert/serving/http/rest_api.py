@@ -1,0 +1,746 @@
+"""TensorFlow Serving's REST API for served tasks, as an ASGI application on Starlette.
+
+    GET    /v1/models/<task>            its state
+    GET    /v1/models/<task>/metadata   its kind, labels and scores
+    POST   /v1/models/<task>:predict    {"instances": [...]} or {"inputs": {...}}
+    POST   /v1/models:predict           {"instances": [{"task": ..., ...}, ...]}
+    GET    /v1/models                   all tasks
+    PUT    /v1/models/<task>            adds or replaces it
+    DELETE /v1/models/<task>            removes it
+    GET    /healthz, /readyz, /metrics, /openapi.json, /
+
+An error is {"error": "..."} with a status of 4xx (the client's) or 5xx (the server's).
+"""
+
+import asyncio
+import functools
+import hmac
+import json
+import os
+import threading
+import time
+from concurrent import futures
+from typing import (
+    Any,
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Dict,
+    Generator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+)
+
+from absl import logging
+from python_multipart.exceptions import FormParserError
+from starlette import convertors, formparsers
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from adapter_bert.files import gfile, json_objects
+from adapter_bert.formats import task_adapter
+from adapter_bert.model import task_kinds
+from adapter_bert.serving.http import admission, http_server, openapi, prometheus, registry
+from adapter_bert.serving.inference import bank, batcher, memory, presentations, request_texts
+from adapter_bert.shell.errors import UserError
+
+_PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; connect-src 'self';"
+    " script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
+_OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")
+_UNEXPECTED = "internal error; see the server's log"
+_MAX_CHANGE_BYTES = 64 << 10  # For a change without an upload.
+_MAX_CHANGES = 32  # Further ones at the same time get status 503.
+_MAX_SHARED = 16  # Answers that are kept for all clients.
+_MIN_UPLOAD_RATE = 125_000  # Bytes per second: 1 Mbit/s.
+_MAX_LABELS = 100_000  # Of all instances of a request together: an answer of about 3 MB.
+
+
+class Limits(NamedTuple):
+    """The limits on requests.
+
+    Attributes:
+      max_body_bytes, max_upload_bytes: size of a prediction's body, and of an upload.
+      max_instances: instances of a prediction.
+      max_queue_rows: waiting rows of all predictions together.
+      max_batch_rows: rows of a batch.
+      read_seconds: time from a request's headers to the end of its body; an upload has more, by its
+        size.
+      answer_seconds: time from then to its answer.
+    """
+
+    max_body_bytes: int = 1 << 20
+    max_upload_bytes: int = 256 << 20
+    max_instances: int = 128
+    max_queue_rows: int = 1024
+    max_batch_rows: int = batcher.BATCH_SIZE
+    read_seconds: float = 10.0
+    answer_seconds: float = 30.0
+
+
+class Refused(Exception):
+    """Ends a request with an HTTP status and an error message."""
+
+    def __init__(self, status: int, sentence: str, closes_connection: bool = False):
+        super().__init__(sentence)
+        self.status, self.closes_connection = status, closes_connection
+
+
+class _TaskConvertor(convertors.StringConvertor):
+    """Matches a task's name in a path, which ends before ":" or "/"."""
+
+    regex = "[^/:]+"
+
+
+convertors.register_url_convertor("task", _TaskConvertor())
+
+
+class _Prediction(NamedTuple):
+    """A request's instances, encoded."""
+
+    requests: List[request_texts.EncodedRequest]
+    tasks: List[registry.ServedTask]  # One per instance.
+    is_columnar: bool
+
+    def rows(self) -> List[bank.Row]:
+        pairs = zip(self.tasks, self.requests)
+        return [row for task, request in pairs for row in task.rows(request)]
+
+
+class RestApi:
+    """The endpoints of the API.
+
+    Args:
+      tasks: `registry.ServedTasks`.
+      adapter_bank: their `bank.AdapterBank`.
+      limits: `Limits`.
+      token: required in each request as `Authorization: Bearer <token>`, or None. Without a token,
+        a request's Host must name this machine, which guards against DNS rebinding.
+      allows_changes: whether requests may add and remove tasks.
+      address: the address on which the server listens.
+    """
+
+    def __init__(
+        self,
+        tasks: registry.ServedTasks,
+        adapter_bank: bank.AdapterBank,
+        limits: Limits,
+        token: Optional[str] = None,
+        allows_changes: bool = True,
+        address: str = "127.0.0.1",
+    ):
+        self._tasks, self._limits = tasks, limits
+        self._token, self._allows_changes, self._address = token, allows_changes, address
+        self._precision = adapter_bank.precision
+        with open(_PAGE, encoding="utf-8") as reader:
+            self._page_text = reader.read()
+        self._queue = admission.Queue(limits.max_queue_rows, limits.answer_seconds)
+        self._shared: Dict[str, Tuple[Any, bytes]] = {}
+        self._changes = threading.Semaphore(_MAX_CHANGES)
+        self._readers = admission.Readers(self._queue.count_work)
+        self._metrics = prometheus.Metrics(
+            queue_rows=lambda: len(self._queue),
+            tasks=lambda: len(tasks),
+            tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
+        )
+        self._batcher = batcher.Batcher(
+            functools.partial(adapter_bank.predict, return_errors=True),
+            lambda row: len(row.input_ids),
+            max_batch_size=limits.max_batch_rows,
+        )
+        self._batcher.observe(self._queue.count_work)
+        self._batcher.observe(self._metrics.count_batch)
+
+    def application(self) -> Callable:
+        """Returns the ASGI application."""
+        task_path, methods = "/v1/models/{task:task}", ["GET", "PUT", "DELETE"]
+        routes = [
+            Route("/", self.page),
+            Route("/healthz", self.health),
+            Route("/readyz", self.ready),
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
+            Route("/v1/models", self.models),
+            Route("/v1/models:predict", self.predict_mixed, methods=["POST"]),
+            Route(task_path + ":predict", self.predict, methods=["POST"]),
+            Route(task_path + "/metadata", self.metadata),
+            Route(task_path, self.model, methods=methods),
+        ]
+        handlers: Dict[Any, Callable] = {
+            Refused: _handle_refused,
+            registry.TaskNotServed: self._make_error_handler(404),
+            memory.Exhausted: self._make_error_handler(503),
+            gfile.WriteError: self._make_error_handler(507),
+            UserError: self._make_error_handler(400),
+            HTTPException: _handle_http_error,
+            Exception: _handle_unexpected,
+        }
+        application = Starlette(routes=routes, exception_handlers=handlers)
+        application.router.redirect_slashes = False  # A redirect would trust the request's Host.
+        return self._guarded(application)
+
+    def close(self) -> None:
+        """Ends the threads, once they have read and computed what waits."""
+        self._readers.close()
+        self._batcher.close()
+
+    def _guarded(self, application):
+        """Wraps an application: refuses requests by their headers, counts and times the others."""
+
+        async def wrapped(scope, receive, send):
+            if scope["type"] != "http":
+                if scope["type"] == "lifespan":
+                    await application(scope, receive, send)
+                return
+            start, statuses = time.perf_counter(), []
+
+            async def send_and_record(message):
+                if message["type"] == "http.response.start":
+                    statuses.append(message["status"])
+                await send(message)
+
+            try:
+                refusal = self._refusal(scope)
+                await (refusal or application)(scope, receive, send_and_record)
+            finally:
+                endpoint = getattr(scope.get("endpoint"), "__name__", "none")
+                status = statuses[0] if statuses else "none"
+                self._metrics.count_request(endpoint, status, time.perf_counter() - start)
+
+        return wrapped
+
+    def _make_error_handler(self, status: int) -> Callable:
+        async def failed(request, error):
+            return _error_response(status, self._tasks.without_root(str(error)))
+
+        return failed
+
+    def _refusal(self, scope: Dict[str, Any]) -> Optional[Response]:
+        """Returns an error response if a request's headers are not acceptable, or None."""
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > http_server.MAX_HEAD_BYTES:
+            sentence = f"the headers are over {http_server.MAX_HEAD_BYTES:,} bytes"
+            return _error_response(431, sentence, {"connection": "close"})
+        headers = dict(scope["headers"])
+        if _offers_upgrade(scope["headers"]) and {b"content-length", b"transfer-encoding"} & set(
+            headers
+        ):
+            sentence = "the server speaks HTTP/1.1 only: send no header Upgrade with a body"
+            return _error_response(400, sentence, {"connection": "close"})
+        if self._token is None:
+            # Every browser sends the header, so a request without it is no attack.
+            host = headers.get(b"host", b"localhost").decode("latin-1")
+            if not http_server.is_own_host(host, self._address):
+                sentence = (
+                    f"Host {host[:100]!r} does not name this server; a server with --token accepts"
+                    " any Host"
+                )
+                return _error_response(403, sentence)
+        elif scope["path"] not in _OPEN_PATHS:
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
+                sentence = "expected the header Authorization: Bearer <token>"
+                return _error_response(401, sentence, {"www-authenticate": "Bearer"})
+        if any(n == b"content-encoding" and v.lower() != b"identity" for n, v in scope["headers"]):
+            sentence = "the body has a Content-Encoding: send it without compression"
+            return _error_response(415, sentence, {"accept-encoding": "identity"})
+        return None
+
+    async def page(self, request: Request) -> Response:
+        """Returns a page to try tasks with."""
+        return HTMLResponse(self._page_text, headers=_PAGE_HEADERS)
+
+    async def health(self, request: Request) -> Response:
+        """Returns that the server is alive."""
+        return _json_response({"status": "alive"})
+
+    async def ready(self, request: Request) -> Response:
+        """Returns whether the server accepts predictions."""
+        if not self._batcher.is_open:
+            raise Refused(503, "the server is stopping")
+        return _json_response({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Returns the metrics for Prometheus."""
+        content, kind = self._metrics.render()
+        return Response(content, headers={"content-type": kind})
+
+    async def openapi(self, request: Request) -> Response:
+        """Returns the OpenAPI document."""
+        requires_token = self._token is not None
+        return _json_response(openapi.document(self._limits.max_instances, requires_token))
+
+    async def models(self, request: Request) -> Response:
+        """Lists all tasks."""
+
+        def build(tasks):
+            return {"models": [{"name": task.name, **_summary(task)} for task in tasks]}
+
+        return self._shared_response("", self._tasks.current(), build)
+
+    def _shared_response(self, name: str, tasks: Any, build: Callable) -> Response:
+        """Returns an answer, of megabytes perhaps, built once for all clients until tasks change.
+
+        Args:
+          name: under which it is kept.
+          tasks: `registry.ServedTask`, or several.
+          build: function of the tasks that returns a JSON value.
+        """
+        if self._shared.get(name, (None,))[0] != tasks:
+            if len(self._shared) >= _MAX_SHARED:
+                self._shared.clear()
+            self._shared[name] = tasks, _dump_json(build(tasks))
+        return Response(self._shared[name][1], media_type="application/json")
+
+    async def model(self, request: Request) -> Response:
+        """Calls `status`, `put` or `delete`, by the request's method."""
+        endpoint = {"PUT": self.put, "DELETE": self.delete}.get(request.method, self.status)
+        request.scope["endpoint"] = endpoint  # Its name in the metrics.
+        return await endpoint(request)
+
+    async def status(self, request: Request) -> Response:
+        """Returns a task's state in TensorFlow Serving's format."""
+        task = self._tasks.get(request.path_params["task"])
+        ok_status = {"error_code": "OK", "error_message": ""}
+        version = {"version": str(task.version), "state": "AVAILABLE", "status": ok_status}
+        return _json_response({"model_version_status": [version]})
+
+    async def metadata(self, request: Request) -> Response:
+        """Returns a task's metadata."""
+
+        def build(task):
+            spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
+            metadata = {
+                **_summary(task),
+                "precision": self._precision,
+                "signature_def": _signature(task),
+            }
+            return {"model_spec": spec, "metadata": metadata}
+
+        task = self._tasks.get(request.path_params["task"])
+        return self._shared_response(task.name, task, build)
+
+    async def predict(self, request: Request) -> Response:
+        """Predicts instances of one task."""
+        return await self._predict(request, request.path_params["task"])
+
+    async def predict_mixed(self, request: Request) -> Response:
+        """Predicts instances of any tasks, in the order of the request."""
+        return await self._predict(request, None)
+
+    async def put(self, request: Request) -> Response:
+        """Adds or replaces a task: {"adapter": folder}, or a form with the adapter's two files."""
+        self._check_allows_changes()
+        name = request.path_params["task"]
+        content_type = request.headers.get("content-type", "").lower()
+        is_form = content_type.startswith("multipart/form-data")
+        is_new = name not in self._tasks
+        if is_form:
+            task = await self._upload(request, name)
+        else:
+            self._check_length(request, _MAX_CHANGE_BYTES)
+            body = await self._read_body(request, _MAX_CHANGE_BYTES)
+            task = await self._change(self._put_folder, name, body)
+        logging.info("Task %s: serving version %d.", name, task.version)
+        return _json_response({"name": name, **_summary(task)}, 201 if is_new else 200)
+
+    def _put_folder(self, name: str, body: bytes) -> registry.ServedTask:
+        expected = '{"adapter": "<folder below --adapter_dir>"}'
+        path = _parse_object(body, {"adapter"}, expected).get("adapter")
+        if not isinstance(path, str):
+            raise UserError(f"expected {expected}")
+        return self._tasks.put_below_root(name, path)
+
+    async def _upload(self, request: Request, name: str) -> registry.ServedTask:
+        """Adds or replaces a task by the two files in a form, which are spooled to disk."""
+        expected = f"a form of the two files {' and '.join(task_adapter.FILES)}"
+        max_bytes = self._limits.max_upload_bytes
+        num_bytes = self._check_length(request, max_bytes) or max_bytes
+        chunks = self._body_chunks(request, max_bytes)
+        parser = formparsers.MultiPartParser(request.headers, chunks, max_files=2, max_fields=0)
+        try:
+            form = await self._in_time(parser.parse(), num_bytes / _MIN_UPLOAD_RATE)
+        except (formparsers.MultiPartException, FormParserError, UnicodeError) as error:
+            raise UserError(f"{error}; expected {expected}") from None
+        except OSError as error:
+            sentence = f"cannot write the upload to a temporary file ({gfile.reason(error)})"
+            raise Refused(507, sentence) from None
+        try:
+            uploads = {n: part.file for n, part in form.items() if isinstance(part, UploadFile)}
+            if set(uploads) != set(task_adapter.FILES):
+                present = ", ".join(sorted(form))[:100] or "none"
+                raise UserError(f"found {present}; expected {expected}")
+            return await self._change(self._tasks.upload, name, uploads)
+        finally:
+            await form.close()
+
+    async def delete(self, request: Request) -> Response:
+        """Removes a task."""
+        self._check_allows_changes()
+        task = await self._change(self._tasks.remove, request.path_params["task"])
+        self._metrics.remove_task(task.name)
+        logging.info("Task %s is no longer served.", task.name)
+        return _json_response({"name": task.name, "version": str(task.version)})
+
+    async def _change(self, change: Callable, *arguments: Any) -> registry.ServedTask:
+        """Calls a function of the registry in a thread of its own.
+
+        It may hang, as a network disk does: other changes and the end of the process do not wait.
+        """
+        if not self._changes.acquire(blocking=False):
+            raise Refused(503, f"{_MAX_CHANGES} changes are running already; try again later")
+        future: futures.Future[registry.ServedTask] = futures.Future()
+
+        def work():
+            try:
+                future.set_result(change(*arguments))
+            except Exception as error:
+                future.set_exception(error)
+            finally:
+                self._changes.release()
+
+        future.set_running_or_notify_cancel()  # A client may disconnect; the change is made.
+        threading.Thread(target=work, name="change", daemon=True).start()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), registry.CHANGE_SECONDS)
+        except (asyncio.TimeoutError, TimeoutError):  # Two classes before Python 3.11.
+            seconds = f"{registry.CHANGE_SECONDS:g} seconds"
+            raise Refused(504, f"no end within {seconds}; the change may still be made") from None
+
+    def _check_allows_changes(self) -> None:
+        if not self._allows_changes:
+            raise Refused(403, "changing tasks over the network needs a server with --token")
+
+    async def _predict(self, request: Request, name: Optional[str]) -> Response:
+        num_bytes = self._check_length(request, self._limits.max_body_bytes)
+        client = request.client.host if request.client else ""
+        try:
+            with self._queue.enter(client, num_bytes) as ticket, self._tasks.lease() as lease:
+                body = self._read_body(request, self._limits.max_body_bytes, ticket)
+                body = await _while_queued(ticket, body, None)
+                start = time.perf_counter()
+                answer = self._answer(body, name, lease, ticket)
+                watching = asyncio.ensure_future(_watch_client(request, ticket))
+                try:
+                    content = await _while_queued(ticket, answer, self._limits.answer_seconds)
+                finally:
+                    watching.cancel()
+                served = filter(self._tasks.__contains__, lease.names())
+                self._metrics.count_tasks(served, time.perf_counter() - start)
+        except admission.Overloaded:
+            raise Refused(503, "too many rows are waiting; try again later") from None
+        except asyncio.TimeoutError:
+            seconds = self._limits.answer_seconds
+            raise Refused(504, f"no answer within {seconds:g} seconds") from None
+        return Response(content, media_type="application/json")
+
+    async def _answer(
+        self, body: bytes, name: Optional[str], lease: registry.Lease, ticket: admission.Ticket
+    ) -> bytes:
+        """Returns the body of a prediction's response."""
+
+        def in_thread(steps):
+            return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
+
+        prediction = await in_thread(self._encode_instances(body, name, lease))
+        rows = prediction.rows()
+        self._queue.resize(ticket, len(rows))
+        try:
+            # Reads adapters in another thread, so that batches need not wait for the disk.
+            if not self._tasks.are_in_memory(prediction.tasks):
+                await run_in_threadpool(self._tasks.load, prediction.tasks)
+            outputs = await asyncio.wrap_future(self._batcher.submit(rows, ticket.tag))
+        except batcher.Closed:
+            raise Refused(503, "the server is stopping") from None
+        content, answered = await in_thread(_format_response(prediction, outputs))
+        self._metrics.count_instances(t.name for t in answered if t.name in self._tasks)
+        return content
+
+    def _encode_instances(
+        self, body: bytes, name: Optional[str], lease: registry.Lease
+    ) -> Generator[None, None, _Prediction]:
+        """Returns a request's `_Prediction`, in steps for `admission.Readers`."""
+        instances, is_columnar = _parse_instances(body)
+        if is_columnar and name is None:
+            raise UserError('a request of several tasks needs {"instances": [...]}')
+        if not 0 < len(instances) <= self._limits.max_instances:
+            raise UserError(
+                f"found {len(instances)} instances; expected 1 to {self._limits.max_instances}"
+            )
+        requests, tasks, num_rows, num_labels = [], [], 0, 0
+        for index, instance in enumerate(instances):
+            yield
+            try:
+                task_name, instance = (
+                    (name, instance) if name is not None else _split_task(instance)
+                )
+                tasks.append(lease.get(task_name))
+                requests.append(tasks[-1].texts.encode(instance))
+            except registry.TaskNotServed:
+                raise
+            except UserError as error:
+                raise UserError(f"instances[{index}]: {error}") from None
+            num_labels += len(tasks[-1].description.labels)
+            if num_labels > _MAX_LABELS:
+                raise Refused(413, f"the answer has over {_MAX_LABELS:,} labels")
+            num_rows += len(requests[-1].rows)
+            if num_rows > self._queue.max_rows:
+                raise Refused(
+                    413,
+                    f"the request has over {self._queue.max_rows} rows (a long text has several)",
+                )
+        return _Prediction(requests, tasks, is_columnar)
+
+    def _check_length(self, request: Request, max_bytes: int) -> int:
+        """Returns a body's declared length, or else 0; raises `Refused` if it is over."""
+        declared = request.headers.get("content-length", "")
+        if not declared.isdigit():
+            return 0
+        if int(declared) > max_bytes:
+            raise _too_large_error(max_bytes)
+        return int(declared)
+
+    async def _read_body(
+        self, request: Request, max_bytes: int, ticket: Optional[admission.Ticket] = None
+    ) -> bytes:
+        """Returns the bytes of a request's body; counts them for the request's ticket."""
+
+        async def read():
+            body = bytearray()
+            async for chunk in self._body_chunks(request, max_bytes):
+                body += chunk
+                if ticket:
+                    self._queue.grow(ticket, len(body))
+            return bytes(body)
+
+        return await self._in_time(read())
+
+    async def _body_chunks(self, request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
+        """Yields the chunks of a request's body."""
+        size = 0
+        try:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise _too_large_error(max_bytes)
+                yield chunk
+        except ClientDisconnect:
+            raise _disconnected_error() from None
+
+    async def _in_time(self, reading: Awaitable, more_seconds: float = 0) -> Any:
+        """Awaits the reading of a body, with a timeout."""
+        seconds = self._limits.read_seconds + more_seconds
+        try:
+            return await asyncio.wait_for(reading, seconds)
+        except asyncio.TimeoutError:
+            sentence = f"the body did not arrive within {seconds:g} seconds"
+            raise Refused(408, sentence, closes_connection=True) from None
+
+
+def _offers_upgrade(headers: List[Tuple[bytes, bytes]]) -> bool:
+    """Returns whether a client offers another protocol, so that uvicorn's parser drops the body."""
+    connection = b",".join(value for name, value in headers if name == b"connection")
+    return b"upgrade" in connection.lower() and any(name == b"upgrade" for name, _ in headers)
+
+
+async def _while_queued(
+    ticket: admission.Ticket, awaitable: Awaitable, seconds: Optional[float]
+) -> Any:
+    """Awaits a step of a request, unless the queue refuses the request first.
+
+    Raises:
+      Exception: the ticket's, once the queue refused the request or its client disconnected.
+      asyncio.TimeoutError: the step took more than `seconds`.
+    """
+    task = asyncio.ensure_future(awaitable)
+    try:
+        await asyncio.wait(
+            {task, ticket.refused}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        if task.done():
+            return task.result()
+        if ticket.refused.done():
+            raise ticket.refused.result()
+        raise asyncio.TimeoutError
+    finally:
+        task.cancel()
+
+
+async def _watch_client(request: Request, ticket: admission.Ticket) -> None:
+    """Refuses a request, whose body has been read, as soon as its client disconnects."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    ticket.refuse(_disconnected_error())
+
+
+def _disconnected_error() -> Refused:
+    return Refused(400, "the client disconnected", closes_connection=True)
+
+
+def _too_large_error(max_bytes: int) -> Refused:
+    return Refused(413, f"the body is over {max_bytes:,} bytes")
+
+
+def _parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
+    """Returns the JSON object in a body; raises UserError if it has other names."""
+    try:
+        value = json_objects.parse_json(body.decode("utf-8-sig"), _reject_constant)
+    except ValueError as error:
+        raise UserError(f"the body is not valid JSON ({error})") from None
+    if not isinstance(value, dict) or set(value) - names:
+        raise UserError(f"expected {expected}")
+    return value
+
+
+def _reject_constant(text):
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _parse_instances(body: bytes) -> Tuple[list, bool]:
+    """Returns (instances, whether they are columnar) of a body in TensorFlow Serving's formats."""
+    expected = '{"instances": [...]} or {"inputs": {...}}'
+    value = _parse_object(body, {"instances", "inputs", "signature_name"}, expected)
+    signature = value.pop("signature_name", "serving_default")
+    if signature != "serving_default":
+        raise UserError("signature_name: expected serving_default")
+    if len(value) != 1:
+        raise UserError(f"expected either {expected}")
+    ((key, payload),) = value.items()
+    if key == "instances" or isinstance(payload, list):
+        if not isinstance(payload, list):
+            raise UserError("instances: expected a list")
+        return payload, key == "inputs"
+    if not isinstance(payload, dict) or not payload:
+        raise UserError("inputs: expected an object of lists")
+    columns = list(payload.values())
+    if not all(isinstance(column, list) for column in columns):
+        raise UserError("inputs: expected an object of lists")
+    if len(set(map(len, columns))) > 1:
+        raise UserError("inputs: the lists have different lengths")
+    return [dict(zip(payload, row)) for row in zip(*columns)], True
+
+
+def _split_task(instance) -> Tuple[str, Dict[str, Any]]:
+    """Returns (task's name, instance without it), for a request that mixes tasks."""
+    if not isinstance(instance, dict) or not isinstance(instance.get("task"), str):
+        raise UserError('expected an object with "task", a task name')
+    return instance["task"], {name: v for name, v in instance.items() if name != "task"}
+
+
+def _format_response(
+    prediction: _Prediction, outputs: List[Any]
+) -> Generator[None, None, Tuple[bytes, List[registry.ServedTask]]]:
+    """Returns (response's body, task of each instance without failure), in steps for `Readers`."""
+    remaining, answers, answered = iter(outputs), [], []
+    for task, request in zip(prediction.tasks, prediction.requests):
+        yield
+        answers.append(_decode(request, [next(remaining) for _ in request.rows]))
+        if not isinstance(answers[-1], Refused):
+            answered.append(task)
+    failures = [answer for answer in answers if isinstance(answer, Refused)]
+    if failures and (prediction.is_columnar or len(failures) == len(answers)):
+        raise failures[0]
+    if not prediction.is_columnar:
+        answers = [{"error": str(a)} if isinstance(a, Refused) else a for a in answers]
+        return _dump_json({"predictions": answers}), answered
+    return _dump_json({"outputs": _columns(answers)}), answered
+
+
+def _columns(answers: List[Any]) -> Any:
+    """Returns the predictions of a columnar request: a list, or a dict of lists."""
+    if not isinstance(answers[0], dict):
+        return answers
+    if any(set(answer) != set(answers[0]) for answer in answers):
+        raise UserError("inputs: expected either texts or token ids, not both")
+    return {name: [a[name] for a in answers] for name in answers[0]}
+
+
+def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
+    """Returns an instance's prediction, or a `Refused` if one of its rows failed."""
+    for output in outputs:
+        if isinstance(output, UserError):  # Its text may name folders.
+            return Refused(500, "the task's adapter failed; the server's log has the reason")
+        if isinstance(output, Exception):
+            return Refused(500, _UNEXPECTED)
+    return request.decode(outputs)
+
+
+def _summary(task: registry.ServedTask) -> Dict[str, Any]:
+    """Returns a task's summary for the page, a dict of JSON values."""
+    description = task.description
+    presentation, num_required = presentations.of(description)
+    return {
+        "version": str(task.version),
+        "task": description.task,
+        "kind": description.kind,
+        "labels": list(description.labels),
+        "label_descriptions": presentation.label_descriptions,
+        "fields": list(presentation.fields),
+        "num_required_fields": num_required,
+        "example": presentation.example,
+        "max_seq_length": description.max_seq_length,
+        "do_lower_case": description.do_lower_case,
+        "scores": task_adapter.finite_scores(description),
+    }
+
+
+def _signature(task: registry.ServedTask) -> Dict[str, Any]:
+    """Returns a task's inputs and outputs in TensorFlow Serving's format."""
+
+    def tensor(name, kind):
+        shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+        return {"dtype": kind, "tensor_shape": shape, "name": name}
+
+    outputs = task_kinds.get(task.description.kind).answer_types
+    signature = {
+        "inputs": {name: tensor(name, "DT_STRING") for name in task.texts.fields},
+        "outputs": {name: tensor(name, kind) for name, kind in outputs.items()},
+        "method_name": "tensorflow/serving/predict",
+    }
+    return {"signature_def": {"serving_default": signature}}
+
+
+def _dump_json(value) -> bytes:
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _json_response(
+    value, status: int = 200, headers: Optional[Mapping[str, str]] = None
+) -> Response:
+    return Response(_dump_json(value), status, headers, media_type="application/json")
+
+
+def _error_response(
+    status: int, sentence: str, headers: Optional[Mapping[str, str]] = None
+) -> Response:
+    return _json_response({"error": sentence}, status, headers)
+
+
+async def _handle_refused(request, error: Refused) -> Response:
+    headers = {"connection": "close"} if error.closes_connection else {}
+    if error.status == 503:
+        headers["retry-after"] = "1"
+    return _error_response(error.status, str(error), headers)
+
+
+async def _handle_http_error(request: Request, error: HTTPException) -> Response:
+    return _error_response(
+        error.status_code, f"{error.detail}: {request.scope['path'][:100]!r}", error.headers
+    )
+
+
+async def _handle_unexpected(request, error):
+    return _error_response(500, _UNEXPECTED)

@@ -1,0 +1,1 @@
+"""Many tasks over one BERT in a process, by ONNX Runtime."""

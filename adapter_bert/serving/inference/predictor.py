@@ -1,0 +1,178 @@
+"""Predicts texts with a task adapter, as a Python function.
+
+    paraphrase = Predictor("output/demo/adapter")
+    paraphrase("The firm sold it.", "It was sold by the firm.")
+    # {"label": "1", "probabilities": {"0": 0.43, "1": 0.57}}
+
+ONNX Runtime computes; TensorFlow is needed only to convert a BERT at its first use.
+"""
+
+import functools
+import os
+import posixpath
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from adapter_bert.files import gfile, json_objects, paths
+from adapter_bert.formats import adapter_folders, hub, task_adapter
+from adapter_bert.serving.inference import bank, request_texts
+from adapter_bert.shell.errors import UserError
+from adapter_bert.training import pretrained
+
+_Path = Union[str, "os.PathLike[str]"]
+_MAX_CHARACTERS = 1 << 30  # No limit: only a server needs one.
+
+
+class Bert(NamedTuple):
+    """The files of a pretrained BERT.
+
+    Attributes:
+      init_checkpoint: prefix of the checkpoint.
+      vocab_file: path of the WordPiece vocabulary, or of a SentencePiece model.
+      is_sentencepiece: whether vocab_file is a SentencePiece model.
+    """
+
+    init_checkpoint: str
+    vocab_file: str
+    is_sentencepiece: bool = False
+
+
+class Predictor:
+    """Predicts a task's texts. Any thread may call it.
+
+    Args:
+      adapter: folder of a task adapter, or of the run that wrote it; or hf://owner/name[@revision].
+      bert: folder of the BERT that it was trained on, with vocab.txt, and bert_model.ckpt or
+        backbone.onnx. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
+      precision, num_threads: see `bank.AdapterBank`.
+
+    Attributes:
+      description: `task_adapter.Description`.
+      bert: `Bert`.
+
+    Raises:
+      UserError: the adapter's config is damaged; its BERT is not found, or is another one. Damaged
+        tensors raise it in the first call, which reads them.
+    """
+
+    def __init__(
+        self,
+        adapter: _Path,
+        bert: Union[_Path, Bert, None] = None,
+        *,
+        precision: str = "float32",
+        num_threads: Optional[int] = None,
+    ):
+        folder = hub.local_folder(os.fspath(adapter), "Folder")
+        folder = gfile.absolute(folder)  # The working directory may change.
+        folder = min(
+            adapter_folders.candidates(folder),
+            key=lambda path: posixpath.basename(path).isdigit(),  # A run comes before uploads.
+            default=folder,
+        )
+        self.description = task_adapter.describe(folder, "Folder")
+        config = self.description.backbone.bert_config()
+        self.bert = bert if isinstance(bert, Bert) else _find_bert(folder, bert)
+        options: Dict[str, Any] = {"precision": precision, "num_threads": num_threads}
+        self._make = functools.partial(type(self), folder, self.bert, **options)
+        tokenizers = request_texts.Tokenizers(self.bert.vocab_file, self.bert.is_sentencepiece)
+        encoding = request_texts.TextEncoding(config, tokenizers, _MAX_CHARACTERS)
+        self._texts = request_texts.TaskTexts(self.description, encoding, f"Folder {folder}")
+        self._bank = bank.AdapterBank(config, self.bert.init_checkpoint, **options)
+        self._bank.add(self.description.task, folder, lazy=True)
+
+    def __reduce__(self) -> Any:
+        return self._make, ()  # Another process makes its own sessions.
+
+    def __call__(self, *texts: Any, **fields: Any) -> Any:
+        """Predicts one instance, or a list of them.
+
+        Args:
+          *texts: the task's texts, such as a sentence, a pair, or a question and its context; or
+            one instance, a text, a tuple of texts or a dict of `fields`; or one list of instances.
+          **fields: the texts by name, such as question and context; or tokens, the list of words of
+            a sentence to tag.
+
+        Returns:
+          The prediction in the server's format: a dict, or a number for a regression. For a list, a
+          list of predictions.
+
+        Raises:
+          UserError: the texts are not an instance of this task.
+        """
+        if len(texts) == 1 and not fields:
+            if isinstance(texts[0], list):
+                return self._answer(texts[0])
+            if isinstance(texts[0], (dict, tuple)):
+                return self._answer([texts[0]])[0]
+        return self._answer([self._instance(texts, fields)])[0]
+
+    def _instance(self, texts: Tuple[Any, ...], fields: Any) -> Any:
+        names = self._texts.fields
+        if len(texts) > len(names):
+            raise UserError(f"found {len(texts)} texts; expected {' and '.join(names)}")
+        named = dict(zip(names, texts))
+        for name in sorted(set(named) & set(fields)):
+            raise UserError(f"found {name} twice; expected each text once")
+        return {**named, **fields}
+
+    def _answer(self, instances: List[Any]) -> List[Any]:
+        requests = []
+        for index, instance in enumerate(instances):
+            try:
+                if isinstance(instance, tuple):
+                    instance = self._instance(instance, {})
+                requests.append(self._texts.encode(instance))
+            except UserError as error:
+                raise UserError(f"Instance {index}: {error}.") from None
+        task = self.description.task
+        outputs = iter(
+            self._bank.predict(bank.Row(task, *ids) for request in requests for ids in request.rows)
+        )
+        return [request.decode([next(outputs) for _ in request.rows]) for request in requests]
+
+
+def _find_bert(folder: str, bert: Optional[_Path]) -> Bert:
+    """Returns the `Bert` in a folder, or else the one for the task adapter in a folder."""
+    if bert is None:
+        recorded = _recorded_bert(folder)
+        if recorded:
+            return recorded
+        checkpoint = paths.find_bert("init_checkpoint", None)
+        return Bert(gfile.absolute(checkpoint), paths.find_bert("vocab_file", None))
+    bert = gfile.absolute(paths.existing_folder(os.fspath(bert), "bert"))
+    checkpoint, vocabulary = (paths.BERT_FILES[name] for name in ("init_checkpoint", "vocab_file"))
+    return Bert(posixpath.join(bert, checkpoint), posixpath.join(bert, vocabulary))
+
+
+def _recorded_bert(folder: str) -> Optional[Bert]:
+    """Returns the `Bert` of the run that wrote an adapter, or None if its files are gone."""
+    path = posixpath.join(posixpath.dirname(folder.rstrip("/")), paths.SETTINGS_FILE)
+    try:
+        recorded = json_objects.read_object(path).get("pretrained")
+    except UserError:
+        return None
+    if not isinstance(recorded, dict):
+        return None
+    names = ("bert_hub_module_handle", "init_checkpoint", "spm_model_file", "vocab_file")
+    recorded = {name: recorded[name] for name in names if isinstance(recorded.get(name), str)}
+    if any(map(gfile.is_remote, recorded.values())) and not gfile.is_remote(folder):
+        return None  # A downloaded folder must not name what else to download.
+    handle = recorded.get("bert_hub_module_handle")
+    if handle:
+        if handle.startswith("/") and not gfile.isdir(handle):
+            return None
+        bert = pretrained.read_hub_bert(handle)
+        assert bert.vocab_file is not None
+        return Bert(bert.init_checkpoint, bert.vocab_file)
+    checkpoint = recorded.get("init_checkpoint")
+    sentencepiece = recorded.get("spm_model_file")
+    vocabulary = sentencepiece or recorded.get("vocab_file")
+    if not checkpoint or not vocabulary:
+        return None
+    from adapter_bert.formats import onnx_backbone  # Here, as Python 3.7 has no ONNX.
+
+    converted = posixpath.join(posixpath.dirname(checkpoint), onnx_backbone.FILE)
+    has_weights = any(map(gfile.exists, (checkpoint + ".index", checkpoint, converted)))
+    if not gfile.exists(vocabulary) or not has_weights:
+        return None
+    return Bert(checkpoint, vocabulary, bool(sentencepiece))

@@ -1,0 +1,236 @@
+"""Selects a Python that has TensorFlow, and defers imports until the flags are parsed.
+
+    from adapter_bert.shell import environment
+
+    if __name__ == "__main__":
+        environment.prepare()
+
+comes first in every script. After it, a project module is imported only when one of its attributes
+is first used, so --help and flag errors do not wait for TensorFlow. `load` imports the rest once
+the flags are parsed.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import threading
+import types
+import warnings
+from typing import Any, List
+
+_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGES = (__name__.split(".")[0], "paper")
+_DEMO_PYTHON = os.path.join(_PROJECT, ".venv", "bin", "python")
+# Packages that a script may need, with their display names.
+TRAINING = {"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"}
+MODELS = {"tensorflow": "TensorFlow"}
+SERVING = {"onnxruntime": "ONNX Runtime", "starlette": "Starlette", "uvicorn": "uvicorn"}
+REPORTS = {"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "SciPy"}
+# Logged during TensorFlow's import whatever TF_CPP_MIN_LOG_LEVEL is; fatal messages (F) stay.
+_STARTUP_MESSAGES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
+
+# TensorFlow's C++ start-up messages would hide the script's own; a value set by the user stays.
+_IS_QUIET = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
+
+
+def missing_packages(packages):
+    """Returns the display names, such as "TensorFlow", of the packages that this Python lacks.
+
+    Args:
+      packages: `TRAINING`, `MODELS`, `SERVING` or `REPORTS`.
+    """
+    return [name for package, name in packages.items() if not importlib.util.find_spec(package)]
+
+
+def prepare(packages=None):
+    """Restarts the script in the Python of `make demo` if this one lacks a package.
+
+    Also restarts it in UTF-8 if the locale has another encoding: TensorFlow takes names for UTF-8.
+    Exits with code 1 and a sentence if neither has all packages. Imports of project modules after
+    this call are deferred until `load`.
+
+    Args:
+      packages: `TRAINING` (default), `MODELS`, `SERVING` or `REPORTS`.
+    """
+    packages = TRAINING if packages is None else packages
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        # From Python 3.10 with the interpreter's options.
+        command = getattr(sys, "orig_argv", [sys.executable, *sys.argv])
+        os.execv(sys.executable, command)
+    missing = missing_packages(packages)
+    if not missing:
+        sys.meta_path.insert(0, _DeferringFinder(packages))
+        return
+    version = ".".join(map(str, sys.version_info[:2]))
+    problem = f"Python {version} ({sys.executable}) has no {' and no '.join(missing)}"
+    if os.path.exists(_DEMO_PYTHON) and os.path.abspath(sys.executable) != _DEMO_PYTHON:
+        print(f"{problem}; continuing with {_DEMO_PYTHON}.", file=sys.stderr, flush=True)
+        os.execv(_DEMO_PYTHON, [_DEMO_PYTHON] + sys.argv)
+    advice = (
+        "`pip install -r requirements-serving.txt` with Python 3.10 to 3.13"
+        if packages == SERVING
+        else "`make demo`, or `pip install -r requirements.txt` with Python 3.9 to 3.13"
+    )
+    sys.exit(f"Error: {problem}. Run {advice}.")
+
+
+def load():
+    """Imports the modules that `prepare` deferred, TensorFlow first; without any, does nothing.
+
+    Exits with code 1 and a sentence if TensorFlow and Estimator are incompatible.
+    """
+    for finder in [f for f in sys.meta_path if isinstance(f, _DeferringFinder)]:
+        sys.meta_path.remove(finder)
+        logging.disable(logging.INFO)  # matplotlib logs the fonts that it finds.
+        try:
+            with _filter_stderr() if _IS_QUIET else contextlib.nullcontext():
+                if "tensorflow" in finder.packages:
+                    import_tensorflow()
+                if "tensorflow_estimator" in finder.packages:
+                    importlib.import_module("adapter_bert.shell.tf_estimator")
+        except ImportError as error:
+            sys.exit(f"Error: {error}")
+        for module in finder.deferred:
+            if isinstance(module, _DeferredModule):
+                module.execute()
+        logging.disable(logging.NOTSET)
+
+
+def import_tensorflow():
+    """Imports TensorFlow without Keras; `tf.keras` imports that when it is asked for.
+
+    TensorFlow imports Keras if it is there, and Keras pandas, scikit-learn and matplotlib.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()  # An eighth of the import would be searching its new modules for garbage.
+    try:
+        with hidden("keras"):
+            importlib.import_module("tensorflow")
+        gc.freeze()
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def hidden(*packages):
+    """While entered, packages that are not imported yet seem not to be installed."""
+    modules: Any = sys.modules
+    missing = dict.fromkeys(package for package in packages if package not in modules)
+    modules.update(missing)  # None is Python's mark of no such module.
+    try:
+        yield
+    finally:
+        for package in missing:
+            del modules[package]
+
+
+@contextlib.contextmanager
+def docstrings():
+    """While entered, `python -OO` imports modules with their docstrings, which some edit."""
+    loader: Any = importlib.machinery.SourceFileLoader
+    original = loader.get_code
+    if sys.flags.optimize > 1:
+        loader.get_code = _compile_with_docstrings
+    try:
+        yield
+    finally:
+        loader.get_code = original
+
+
+def _compile_with_docstrings(loader, fullname):
+    path = loader.get_filename(fullname)
+    return compile(loader.get_data(path), path, "exec", dont_inherit=True, optimize=1)
+
+
+class _DeferredModule(types.ModuleType):
+    """A module that is executed on the first access to one of its attributes."""
+
+    def execute(self):
+        """Executes the module and turns it into an ordinary one."""
+        module: Any = self
+        module.__class__ = types.ModuleType
+        module.__loader__ = module.__spec__.loader = module.__spec__.loader_state
+        module.__loader__.exec_module(module)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):  # The import system reads these; they must not trigger execution.
+            raise AttributeError(name)
+        self.execute()
+        return getattr(self, name)
+
+
+class _DeferringFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the project's modules and loads them as `_DeferredModule`."""
+
+    def __init__(self, packages):
+        self.packages = packages
+        self.deferred: List[_DeferredModule] = []
+
+    def find_spec(self, fullname, path=None, target=None):
+        if "." in fullname and fullname.split(".")[0] not in _PACKAGES:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path or [_PROJECT])
+        if spec is None or spec.loader is None or spec.submodule_search_locations is not None:
+            return None
+        spec.loader_state, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec):
+        self.deferred.append(_DeferredModule(spec.name))
+        return self.deferred[-1]
+
+    def exec_module(self, module):
+        """Does nothing: `_DeferredModule.execute` executes the module."""
+
+
+@contextlib.contextmanager
+def _filter_stderr():
+    """Filters `_STARTUP_MESSAGES` out of stderr by a child process, which survives our crash."""
+    try:
+        stderr = os.dup(2)
+        command = ["sed", *(part for message in _STARTUP_MESSAGES for part in ("-e", message))]
+        filter_process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stderr)
+    except OSError:  # No stderr, or no sed.
+        yield
+        return
+    os.dup2(filter_process.stdin.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        filter_process.communicate()
+
+
+_default_excepthook: Any = getattr(threading, "excepthook", None)  # Python 3.7 has none.
+
+
+def silence_tensorflow():
+    """Silences TensorFlow's log, as its errors also come as exceptions; --verbosity=1 keeps it."""
+    if "tensorflow" not in sys.modules:
+        return
+    # `prepare` also runs where these packages are missing.
+    import tensorflow.compat.v1 as tf
+    from absl import logging as absl_logging
+
+    tf.get_logger().propagate = False  # absl's handler would print each message again.
+    is_verbose = absl_logging.get_verbosity() > absl_logging.INFO
+    tf.logging.set_verbosity(tf.logging.INFO if is_verbose else tf.logging.FATAL)
+    if not is_verbose:
+        warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
+        threading.excepthook = _report_thread
+
+
+def _report_thread(failure):
+    """Reports an error in a thread, except one that the main thread raises again."""
+    if failure.thread.name != "EventLoggerThread":
+        _default_excepthook(failure)

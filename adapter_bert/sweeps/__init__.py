@@ -1,0 +1,1 @@
+"""Many trainings: grids, sweeps, their records, and the selection of the best."""

@@ -1,0 +1,116 @@
+"""Identifies a trial's data by a digest of each split's files.
+
+Digests do not depend on paths: {"train": "8f2a…", "dev": "07c1…"}.
+"""
+
+import functools
+import os
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from adapter_bert.files import gfile, paths
+from adapter_bert.formats import task_adapter
+from adapter_bert.shell.errors import UserError
+from adapter_bert.sweeps import grids
+from adapter_bert.tasks.text import custom_tasks, glue, text_kind
+
+_CUSTOM = custom_tasks.Layout("custom", text_a="", label="")  # Files do not depend on columns.
+
+
+class DataSource(NamedTuple):
+    """The flags that name a trial's data, with environment variables expanded; None if not given.
+
+    Attributes:
+      splits: "train", "dev", and "test" if the trial predicts.
+    """
+
+    script: str
+    splits: Tuple[str, ...]
+    task_name: Optional[str]
+    data_dir: Optional[str]
+    train_file: Optional[str]
+    predict_file: Optional[str]
+    dev_file: Optional[str]
+    test_file: Optional[str]
+
+
+def data_source_of(trial: grids.Trial) -> DataSource:
+    """Returns the `DataSource` of a trial.
+
+    Raises:
+      UserError: an environment variable is not set.
+    """
+    flags = dict(trial.flags)
+    splits = ("train", "dev", "test") if flags.get("do_predict") else ("train", "dev")
+    values = (
+        grids.expand_variables(name, flags[name]) if name in flags else None
+        for name in ("task_name", *grids.DATA_FLAGS)
+    )
+    return DataSource(trial.script, splits, *values)
+
+
+class DataDigests:
+    """Computes digests of trials' data; reads a file again only if it has changed."""
+
+    def __init__(self):
+        # Cached, because it is called after every trial and logs the folder.
+        self._find_data_dir = functools.lru_cache(maxsize=None)(paths.find_data_dir)
+        self._files = {}  # From a path to ((length, modification time), SHA-256).
+
+    def compute(self, source: DataSource) -> Dict[str, str]:
+        """Returns a digest for each split of a `DataSource`.
+
+        Raises:
+          UserError: a flag or a file is missing, or a file cannot be read.
+        """
+        digests = {}
+        for split, (split_paths, shared_splits) in self._paths_by_split(source).items():
+            if not split_paths:
+                raise UserError(f"The {split} split has no file.")
+            named_paths = [pair for path in split_paths for pair in _iter_files(path)]
+            contents = [(name, self._sha256(path)) for name, path in named_paths]
+            digests[split] = task_adapter.digest([*contents, *shared_splits])
+        return digests
+
+    def _sha256(self, path: str) -> str:
+        with gfile.convert_read_errors(path):
+            stamp = gfile.size(path), gfile.modified_ns(path)
+        if self._files.get(path, (None,))[0] != stamp:
+            self._files[path] = stamp, gfile.sha256(path)
+        return self._files[path][1]
+
+    def _paths_by_split(self, source: DataSource) -> Dict[str, Tuple[List[str], List[str]]]:
+        """Returns for each split its paths, and the splits with which it shares training rows."""
+        kind = grids.scripts()[source.script]
+        if not isinstance(kind, text_kind.TextKind):
+            split_paths = kind.data_paths(source._asdict())
+            return {
+                split: (split_paths[split], []) for split in source.splits if split in split_paths
+            }
+        task, folder = custom_tasks.look_up(source.task_name, _CUSTOM)
+        data_dir = self._find_data_dir(source.data_dir, folder)
+        if isinstance(task, glue.TaskProcessor):
+            return {split: (task.files_of(split, data_dir), []) for split in source.splits}
+        split_files = {
+            split: custom_tasks.files_of(task, split, data_dir)
+            for split in ("train", "dev", "test")
+        }
+        shared_splits = [split for split, split_paths in split_files.items() if not split_paths]
+        return {
+            split: (
+                split_files[split] or split_files["train"],
+                shared_splits if split in ("train", *shared_splits) else [],
+            )
+            for split in source.splits
+        }
+
+
+def _iter_files(path: str) -> Iterator[Tuple[str, str]]:
+    """Yields the name and path of a file, or of each file below a folder."""
+    if not gfile.isdir(path):
+        yield os.path.basename(path), path
+        return
+    with gfile.convert_read_errors(path):
+        entries = list(gfile.walk(path))
+    file_paths = [os.path.join(folder, name) for folder, _, names in entries for name in names]
+    for file in sorted(file_paths):
+        yield os.path.relpath(file, path), file

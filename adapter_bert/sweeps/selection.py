@@ -1,0 +1,484 @@
+"""Selects settings by their score on the dev set, over seeds.
+
+A record is a dict, see `records`. Its setting is its flags without the seed and the task. Scores
+are in points, i.e. multiplied by 100, like the paper's. Settings are compared by their task's
+score, or by accuracy after `by_criterion`.
+"""
+
+import collections
+import dataclasses
+import json
+import math
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from adapter_bert.model import configs
+from adapter_bert.sweeps import grids
+from adapter_bert.training import config
+
+VALIDATION, TEST = "eval", "test"  # Prefixes of the names of scores.
+CRITERIA = ("accuracy", "score")
+_ACCURACY = "eval_accuracy"
+TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
+
+_POOLER, INIT_SCALE = "train_pooler", "adapter_init_scale"
+_DEFAULT_SEED = config.FinetuningConfig.random_seed
+
+# From a flag to its value for records without it.
+DEFAULTS = {
+    "tuning": "adapters",
+    _POOLER: False,
+    "layer_norms": None,
+    **{f"adapter_{f.name}": f.default for f in dataclasses.fields(configs.AdapterConfig)},
+}
+
+# Flags that do not belong to a setting.
+_NON_SETTING_FLAGS = ("random_seed", "task_name", "do_train", "do_eval", "do_predict")
+# Flags that say how the baseline's model was found; the record's `settings` is the model.
+_SEARCH_FLAGS = (
+    *("trials", "sampler", "pruner", "early_stopping_patience"),
+    *("preset", "module", "setting"),
+)
+
+
+class Method(NamedTuple):
+    """A tuning method of the paper, a curve or a point in its figures.
+
+    Attributes:
+      name: the value of --tuning; for the baseline, a name of this module.
+      label: the name in reports.
+      level: the flag of the curve's points; None for a single point.
+    """
+
+    name: str
+    label: str
+    level: Optional[str] = None
+
+    def level_of(self, record):
+        """Returns a record's level on the curve, or None."""
+        return flag_of(record, self.level)
+
+
+ADAPTERS = Method("adapters", "adapters", "adapter_size")
+TOP_LAYERS = Method("top_layers", "top layers", "num_top_layers")
+LAYER_NORM = Method("layer_norm", "LayerNorms only")
+HEAD = Method("head", "head only")
+FULL = Method("full", "full fine-tuning")
+NO_BERT = Method("no_bert", "no-BERT baseline")
+
+
+class Selected(NamedTuple):
+    """A task's selected setting and its score.
+
+    Attributes:
+      score: the score's name with its split, such as "test_accuracy".
+      value: the score in points; `choose_mean` gives a mean over seeds.
+      sem: the standard error of the mean; None for a single seed.
+      seeds: the number of seeds of the mean, or from which the best one was selected.
+      trained: the number of trained parameters; None if unknown.
+      share: trained parameters as a share of BERT's; None without BERT.
+      setting: flag → value.
+      values: the score of each seed, in points.
+    """
+
+    score: str
+    value: float
+    sem: Optional[float]
+    seeds: int
+    trained: Optional[int]
+    share: Optional[float]
+    setting: Dict[str, Any]
+    values: Tuple[float, ...] = ()
+
+
+def score_name(record, split):
+    """Returns the name of the task's score on a split, such as "test_accuracy"."""
+    return split + record["score"][len(VALIDATION) :]
+
+
+def points(record, split):
+    """Returns a record's score on a split in points, or None."""
+    return _to_points(record, score_name(record, split))
+
+
+def by_criterion(records, criterion):
+    """Returns records prepared for comparing settings by a criterion.
+
+    Args:
+      records: list of records of finished runs.
+      criterion: one of `CRITERIA`: "score" is the task's score; "accuracy" is the validation
+        accuracy as in section 3.1 of the paper, or the score of tasks without one (STS-B, SQuAD).
+    """
+    if criterion == "score":
+        return records
+    return [
+        {**record, "selected_by": _ACCURACY}
+        if record["script"] in TEXT_SCRIPTS and _to_points(record, _ACCURACY) is not None
+        else record
+        for record in records
+    ]
+
+
+def criterion_points(record):
+    """Returns the value by which a record's setting is compared in points, or None."""
+    return _to_points(record, record.get("selected_by", score_name(record, VALIDATION)))
+
+
+def _to_points(record, name):
+    value = record["scores"].get(name)
+    if value is None or not math.isfinite(value):
+        return None
+    return value if record["script"] == "run_squad.py" else 100 * value
+
+
+def flag_of(record, name):
+    """Returns a flag's value or its known default, or else None.
+
+    --layer_norms is None if it has the value that it would have if not given: "all", or "adapted"
+    with --adapter_layers.
+    """
+    value = record["flags"].get(name, DEFAULTS.get(name))
+    if name == "layer_norms":
+        implied = "all" if flag_of(record, "adapter_layers") is None else "adapted"
+        return None if value == implied else value
+    return value
+
+
+def setting(record):
+    """Returns a record's setting, a dict of flags without seed, task and default values.
+
+    Learning rate and number of epochs are always in it, also if they are the method's default. A
+    baseline without BERT has its model instead of the flags by which it was found.
+    """
+    if _method_name(record) == NO_BERT.name:
+        left_out = (*_NON_SETTING_FLAGS, *_SEARCH_FLAGS)
+        flags = {name: v for name, v in record["flags"].items() if name not in left_out}
+        return {**flags, **record["settings"]}
+    record = {**record, "flags": {**schedule_of(record), **record["flags"]}}
+    values = {name: flag_of(record, name) for name in sorted(record["flags"])}
+    nondefault = {
+        name: value
+        for name, value in values.items()
+        if name not in _NON_SETTING_FLAGS and not (name in DEFAULTS and value == DEFAULTS[name])
+    }
+    if _method_name(record) != ADAPTERS.name:
+        return nondefault
+    return {ADAPTERS.level: flag_of(record, ADAPTERS.level), **nondefault}
+
+
+def key_of(flags):
+    """Returns a canonical text of a dict of flags."""
+    return json.dumps(flags, sort_keys=True)
+
+
+def design(record):
+    """Returns the adapters' design, a dict of the flags that differ from the default adapter's."""
+    return {
+        name: value
+        for name, value in setting(record).items()
+        if name.startswith("adapter_") or name in (_POOLER, "layer_norms")
+        if name != ADAPTERS.level
+    }
+
+
+def design_difference(record, usual_design):
+    """Returns how a record's design differs from another, a dict of flags with its values."""
+    record_design = design(record)
+    names = [
+        name
+        for name in sorted({*record_design, *usual_design})
+        if record_design.get(name) != usual_design.get(name)
+    ]
+    return {name: flag_of(record, name) for name in names}
+
+
+def filter_by_method(records, method):
+    """Returns the records of a method, of any design."""
+    return [record for record in records if _method_name(record) == method.name]
+
+
+def _method_name(record):
+    if record["script"] == "run_baseline.py":
+        return NO_BERT.name
+    return flag_of(record, "tuning")
+
+
+def curve_point(record):
+    """Returns the group within which a setting is selected, as a hashable key.
+
+    It consists of task, method, level (size of adapters, number of top layers) and design.
+    """
+    levels = [flag_of(record, method.level) for method in (ADAPTERS, TOP_LAYERS)]
+    data = [record["flags"].get(name) for name in ("task_name", *grids.DATA_FLAGS)]
+    method = (record["script"], _method_name(record), *levels)
+    return (*map(str, (*method, *data)), key_of(design(record)))
+
+
+def chosen_grids(records):
+    """Returns the setting that `choose_mean` selects for each `curve_point`, as grids of flags.
+
+    Args:
+      records: list of records of finished runs.
+    """
+    result = []
+    for point_records in group_by(records, curve_point).values():
+        choice = choose_mean(point_records)
+        if choice:
+            record = next(r for r in point_records if setting(r) == choice.setting)
+            result.append({"script": record["script"], **record["flags"]})
+    return result
+
+
+def find_usual_design(records, method):
+    """Returns the design that a method's records have on most tasks and levels; see `design`.
+
+    Curves and tables of sizes leave out other designs. Ties go to the design nearest the default.
+    """
+    locations = collections.defaultdict(set)
+    for record in filter_by_method(records, method):
+        locations[key_of(design(record))].add((record["task"], method.level_of(record)))
+    ranked = sorted(locations, key=lambda key: (-len(locations[key]), len(json.loads(key)), key))
+    return json.loads(ranked[0]) if ranked else {}
+
+
+def settings_without(record, flags):
+    """Returns a canonical text of a record's setting without some flags."""
+    return key_of({name: value for name, value in setting(record).items() if name not in flags})
+
+
+def plain_setting(record):
+    """Returns a record's (task, settings without the adapters' design but for their scale)."""
+    return record["task"], settings_without(record, design(without(record, INIT_SCALE)))
+
+
+def select_comparable(records, flag):
+    """Returns the records whose other settings were trained with most values of a flag.
+
+    A setting needs more than half as many values as the setting with the most. Otherwise, values
+    that a further study tried with more settings would look better. Tasks are treated separately.
+    """
+    result = []
+    for task_records in group_by(records, lambda record: record["task"]).values():
+        curves = group_by(task_records, lambda record: settings_without(record, {flag})).values()
+        counts = [len({flag_of(record, flag) for record in curve}) for curve in curves]
+        for curve, count in zip(curves, counts):
+            result += curve if 2 * count > max(counts) else []
+    return result
+
+
+def select_usual(records, method):
+    """Returns a method's records of its usual design, with any scale of initial weights.
+
+    The scale is selected like the learning rate.
+    """
+    matching = [(record, without(record, INIT_SCALE)) for record in records]
+    usual_design = find_usual_design([plain for _, plain in matching], method)
+    return [
+        record
+        for record, plain in matching
+        if _method_name(record) == method.name and design(plain) == usual_design
+    ]
+
+
+def select_by_scale(records):
+    """Returns the adapters that differ from the usual ones at most in their initial weights.
+
+    They are comparable along the scale of these weights.
+    """
+    usual_design = find_usual_design(records, ADAPTERS)
+    adapters = [
+        record
+        for record in filter_by_method(records, ADAPTERS)
+        if set(design_difference(record, usual_design)) <= {INIT_SCALE}
+    ]
+    return select_comparable(adapters, INIT_SCALE)
+
+
+def without(record, flag):
+    """Returns a record without a flag."""
+    flags = {name: value for name, value in record["flags"].items() if name != flag}
+    return {**record, "flags": flags}
+
+
+def select_adapters(records, pooler=False, sizes=None):
+    """Returns the records of adapters of the usual design, with or without a trained pooler.
+
+    Args:
+      records: list.
+      pooler: the value of --train_pooler.
+      sizes: values of --adapter_size; None for all.
+    """
+    adapters = [
+        record
+        for record in filter_by_method(records, ADAPTERS)
+        if flag_of(record, _POOLER) == pooler
+    ]
+    return [
+        record
+        for record in select_usual(adapters, ADAPTERS)
+        if sizes is None or ADAPTERS.level_of(record) in sizes
+    ]
+
+
+def group_by(records, key):
+    """Returns a dict from `key(record)` to its list of records, sorted by key."""
+    groups = collections.defaultdict(list)
+    for record in records:
+        groups[key(record)].append(record)
+    ranked = sorted(groups, key=lambda name: (name is not None, name))  # None cannot be compared.
+    return {name: groups[name] for name in ranked}
+
+
+def choose_best(records, split=VALIDATION):
+    """Returns the best run on the dev set over all settings and seeds, as for GLUE.
+
+    Args:
+      records: one task's records.
+      split: the split to score.
+
+    Returns:
+      `Selected`, whose setting includes the seed; None if no record has the scores.
+    """
+    scored = _filter_scored(records, split)
+    if not scored:
+        return None
+    best = max(scored, key=criterion_points)
+    seeds = len(set(map(_seed_of, scored)))
+    selected = _selected([best], split)
+    seed = best["flags"].get("random_seed")
+    return selected._replace(seeds=seeds, setting={**selected.setting, "random_seed": seed})
+
+
+def choose_mean(records, split=VALIDATION):
+    """Returns the setting with the best mean over seeds on the dev set.
+
+    Settings are compared over the seeds that all of them have (over all seeds if they share none),
+    so that an unfinished sweep has no influence. A setting is dropped first, so that it does not
+    reduce the shared seeds, if another one beats it on all its seeds, or ties and has more seeds.
+
+    Args:
+      records: one task's records.
+      split: the split to score.
+
+    Returns:
+      `Selected`, over all seeds of the setting; None if no record has the scores.
+    """
+    settings = collections.defaultdict(dict)
+    for record in _filter_scored(records, split):
+        settings[key_of(setting(record))][_seed_of(record)] = record
+    if not settings:
+        return None
+
+    def validation(key, seeds):
+        # In one order, as rounding could make each of two equal settings beat the other.
+        return float(np.mean([criterion_points(settings[key][seed]) for seed in sorted(seeds)]))
+
+    def is_beaten(key):
+        seeds = settings[key].keys()
+
+        def rank(other):
+            return validation(other, seeds), len(settings[other])
+
+        return any(
+            seeds <= settings[other].keys() and rank(other) > rank(key) for other in settings
+        )
+
+    candidates = [key for key in sorted(settings) if not is_beaten(key)]
+    shared = set.intersection(*(set(settings[key]) for key in candidates))
+    best = max(candidates, key=lambda key: validation(key, shared or settings[key]))
+    return _selected(list(settings[best].values()), split)
+
+
+def _seed_of(record):
+    return record["flags"].get("random_seed", _DEFAULT_SEED)
+
+
+def schedule_of(record):
+    """Returns a record's learning rate and number of epochs, given or default; {} without BERT."""
+    method = _method_name(record)
+    if method == NO_BERT.name:
+        return {}
+    rate, epochs = config.default_schedule(method)
+    default = {"learning_rate": rate, "num_train_epochs": int(epochs)}
+    return {name: record["flags"].get(name, value) for name, value in default.items()}
+
+
+def at_equal_epochs(by_method):
+    """Returns each method's records with numbers of epochs that all methods of the task share.
+
+    If they share none, all records stay.
+
+    Args:
+      by_method: dict from `Method` or label to records.
+    """
+
+    def epochs_of(record):
+        return schedule_of(record).get("num_train_epochs")
+
+    tried = collections.defaultdict(list)
+    for records in by_method.values():
+        for task, task_records in group_by(records, lambda r: r["task"]).items():
+            tried[task].append(set(map(epochs_of, task_records)))
+    counted = {
+        task: set.intersection(*epochs) or set.union(*epochs) for task, epochs in tried.items()
+    }
+    return {
+        method: [record for record in records if epochs_of(record) in counted[record["task"]]]
+        for method, records in by_method.items()
+    }
+
+
+def match_settings(records, reference_records):
+    """Returns the records whose settings, except the design, occur among the others."""
+    settings = set(map(plain_setting, reference_records))
+    return [record for record in records if plain_setting(record) in settings]
+
+
+def _filter_scored(records, split):
+    """Returns the records that have both the criterion and the split's score."""
+    return [
+        record
+        for record in records
+        if criterion_points(record) is not None and points(record, split) is not None
+    ]
+
+
+def _selected(records, split):
+    """Returns the `Selected` of one setting's records, one per seed."""
+    values = [points(record, split) for record in records]
+    scores = records[0]["scores"]
+    trained, backbone = scores.get("trained_parameters"), scores.get("backbone_parameters")
+    if _method_name(records[0]) == NO_BERT.name:
+        backbone = None
+    return Selected(
+        score=score_name(records[0], split),
+        value=float(np.mean(values)),
+        sem=standard_error(values),
+        seeds=len(values),
+        trained=int(trained) if trained else None,
+        share=trained / backbone if trained and backbone else None,
+        setting=setting(records[0]),
+        values=tuple(values),
+    )
+
+
+def is_bimodal(values):
+    """Returns whether scores over seeds form two groups, so that their mean is misleading.
+
+    The gap between the groups is 10 points or more, and at least twice as wide as either group.
+    """
+    ordered = sorted(values)
+    gaps = [right - left for left, right in zip(ordered, ordered[1:])]
+    if not gaps:
+        return False
+    index = int(np.argmax(gaps))
+    widest = max(ordered[index] - ordered[0], ordered[-1] - ordered[index + 1])
+    return gaps[index] >= 10 and gaps[index] >= 2 * widest
+
+
+def standard_error(values):
+    """Returns the standard error of the mean, or None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))

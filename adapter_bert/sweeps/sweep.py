@@ -1,0 +1,706 @@
+"""Runs a sweep: each trial in its own process, recorded when it ends.
+
+    folder/results*.jsonl        the trials' results, see `records`
+    folder/trials/<name>/        a trial's output_dir, with its output in log.txt
+    folder/precision.json        the measured precision for trials with --precision=auto
+
+Several sweepers on one machine may share a folder: each trial's log is locked while the sweeper or
+the trial has it open, so after a kill the next sweeper waits for trials that still run. Sweepers on
+several machines take shards.
+"""
+
+import collections
+import contextlib
+import functools
+import os
+import posixpath
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import BinaryIO, NamedTuple
+
+from absl import logging
+from tqdm import tqdm
+
+from adapter_bert.files import atomic, gfile, json_objects, locks, paths
+from adapter_bert.formats import checkpoints, task_adapter, tfhub
+from adapter_bert.model import configs
+from adapter_bert.ops import devices
+from adapter_bert.shell import interrupts
+from adapter_bert.shell.errors import UserError
+from adapter_bert.sweeps import data_digests, grids, records
+from adapter_bert.sweeps.records import DONE, FAILED
+from adapter_bert.training import evaluations, output_dir, progress
+
+_POLL_SECONDS = 0.3
+_DATA_CHANGED = (
+    "its data have changed since the sweep began, or cannot be read; run the sweep again"
+)
+
+KEEP = ("adapters", "scores", "all")  # Files that stay of a finished trial.
+
+
+# Flags of the BERT's files that its checkpoint does not contain.
+_BERT_FILES = ("bert_config_file", "vocab_file", "spm_model_file")
+
+# Flags that name a location or a device. As extra flags, they are not part of a trial's key, in
+# which `_backbone_fingerprint` identifies the BERT.
+_LOCATION_FLAGS = (
+    *(*_BERT_FILES, "init_checkpoint", "bert_hub_module_handle", "feature_cache_dir"),
+    *("tpu_name", "tpu_zone", "gcp_project", "master"),
+)
+
+
+class _Running(NamedTuple):
+    key: str
+    process: subprocess.Popen
+    log: BinaryIO
+    start: float
+
+
+class Sweep:
+    """Trials and the folder of their results.
+
+    Args:
+      trials: list of `grids.Trial`.
+      folder: local path.
+      jobs: number of trials that run in parallel; each gets its share of the CPU cores.
+      shard: (i, n): this sweeper runs every n-th trial, from the i-th.
+      extra_flags: "--name=value" flags for every trial. They count like the grid's, except those
+        that locate BERT, the cache or a TPU.
+      keep: one of `KEEP`.
+      retry_failed: run failed trials again.
+
+    Attributes:
+      trials: ordered dict from keys to trials.
+
+    Raises:
+      UserError: a trial needs an environment variable that is not set, or a missing BERT; a flag is
+        given twice, or is one that the sweep sets; two custom tasks have folders of the same name;
+        one task has several columns of labels; or the folder is not local, or has a name that
+        TensorFlow takes for a pattern.
+    """
+
+    def __init__(
+        self,
+        trials,
+        folder,
+        *,
+        jobs=1,
+        shard=(0, 1),
+        extra_flags=(),
+        keep="adapters",
+        retry_failed=False,
+    ):
+        self._root, self._jobs, self._shard = folder, jobs, shard
+        self._keep, self._retry_failed = keep, retry_failed
+        if gfile.is_remote(folder):
+            raise UserError(f"--output_dir={folder}: a sweep needs a local folder.")
+        output_dir.check_path(folder)
+        new_flags = {}
+        for name, value in map(_parse_flag, extra_flags):
+            if name in new_flags:
+                raise UserError(f"--{name} is given twice.")
+            new_flags[name] = value
+        for trial in trials:
+            duplicates = sorted(new_flags.keys() & dict(trial.flags))
+            if duplicates:
+                raise UserError(
+                    f"--{duplicates[0]} is a flag of the grid already; change it with --set."
+                )
+        self._location_flags = {
+            name: new_flags.pop(name) for name in _LOCATION_FLAGS if name in new_flags
+        }
+        trials = [trial.with_flags(new_flags) for trial in trials]
+        all_flags = [trial.with_flags(self._location_flags) for trial in trials]
+        grids.check_flags(all_flags)
+        self._variables = grids.variables(all_flags)
+        _check_names(trials)
+        runs = [{"script": t.script, "task": t.task, "flags": dict(t.flags)} for t in trials]
+        records.check_same_data(runs, f"--output_dir={folder}")
+        self.trials, self._old_keys, self._data = {}, {}, {}
+        self._digests = data_digests.DataDigests()
+        self._add_trials(trials)
+        self._commands = {key: self._command(key) for key in self.trials}
+        self._records = records.Reader(folder)
+        self._precisions = os.path.join(folder, "precision.json")
+        self._durations, self._awaited = [], set()
+
+    def name(self, key):
+        """Returns a trial's name, which is also its folder's."""
+        trial = self.trials[key]
+        return re.sub(r"[^\w.-]+", "_", f"{trial.task}-{trial.method}-{key[:8]}")
+
+    def records(self):
+        """Returns the trials' records, a dict by key; also records without digests of data."""
+        by_key = {r["key"]: r for r in self._records.read()}
+        by_trial = {}
+        for key, old_keys in self._old_keys.items():
+            # A trial without digests may have failed because its data were missing.
+            done = (by_key[old] for old in old_keys if by_key.get(old, {}).get("status") == DONE)
+            record = by_key.get(key) or next(done, None)
+            if record:
+                by_trial[key] = record
+        return by_trial
+
+    def running(self):
+        """Returns the last line of output of each running trial, a dict by key."""
+        folders = {key: self._trial_folder(key) for key in self.trials}
+        return {
+            key: self._hide(folder.last_line())
+            for key, folder in folders.items()
+            if folder.is_running()
+        }
+
+    def commands(self, keys=None):
+        """Returns the command of each remaining trial of this sweeper, a list of str.
+
+        It names environment variables; see `shell_line`.
+
+        Args:
+          keys: the keys of the trials to run; None for all.
+        """
+        remaining = self._remaining_keys(self.records(), keys)
+        return [self._command(key, is_expanded=False) for key in remaining]
+
+    def check_flags(self):
+        """Raises UserError if a script does not accept a flag of its trials; takes seconds."""
+        flags_by_script = {}
+        for _, script, *command_flags in self._commands.values():
+            for flag in command_flags:
+                key = "--output_dir" if flag.startswith("--output_dir=") else flag
+                flags_by_script.setdefault(script, {}).setdefault(key, flag)
+        for script, command_flags in flags_by_script.items():
+            with _convert_start_errors(script):
+                process = subprocess.run(
+                    [sys.executable, script, *command_flags.values(), "--only_check_args"],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+            if process.returncode:
+                reason = self._hide(failure_reason(process.stdout.decode(errors="replace")))
+                name = os.path.basename(script)
+                raise UserError(f"{name} does not accept the trials' flags: {reason}")
+
+    def run(self, keys=None):
+        """Runs the remaining trials, and waits for those that other sweepers run.
+
+        Args:
+          keys: the keys of the trials to run; None for all.
+
+        Raises:
+          UserError: a record cannot be written, or other machines hold all remaining trials.
+          KeyboardInterrupt: Ctrl-C; the trials have saved their last step.
+        """
+        self._check_links()
+        self._initial_records = self.records()
+        for key, record in self._initial_records.items():
+            if record["status"] == DONE:  # A killed sweeper may not have cleaned up.
+                self._trial_folder(key).clean_up()
+        queue, running = collections.deque(self._remaining_keys(self._initial_records, keys)), {}
+        self._awaited.clear()
+        try:
+            while queue or running:
+                self._poll(queue, running)
+                if queue and not running:
+                    self._check_holders(queue)
+                time.sleep(_POLL_SECONDS)
+        finally:
+            interrupt([trial.process for trial in running.values()])
+
+    def _add_trials(self, trials):
+        """Adds trials by their keys; reads files of data and BERT once for all trials."""
+        once = functools.lru_cache(maxsize=None)
+        fingerprint, data_digest = once(_backbone_fingerprint), once(self._digest)
+        bert_files_digest = once(_bert_files_digest)
+        for trial in trials:
+            flags = self._expanded_locations(trial)
+            handle = flags.get("bert_hub_module_handle")
+            bert = fingerprint(handle, flags.get("init_checkpoint"))
+            data = data_digest(data_digests.data_source_of(trial), trial.task)
+            other_files = bert_files_digest(handle, *map(flags.get, _BERT_FILES))
+            expanded, backbone = _expand_flags(trial), [bert, other_files] if other_files else bert
+            identified = expanded if data else trial
+            key = identified.key(backbone, data)
+            # Without digests of data, or of the BERT's other files, as in earlier versions.
+            old_keys = [trial.key(backbone), identified.key(bert, data), trial.key(bert)]
+            self.trials[key], self._old_keys[key], self._data[key] = trial, old_keys, data
+
+    def _expanded_locations(self, trial):
+        """Returns a trial's flags, a dict, with environment variables in locations expanded."""
+        flags = {**dict(trial.flags), **self._location_flags}
+        return {
+            name: grids.expand_variables(name, value) if name in _LOCATION_FLAGS else value
+            for name, value in flags.items()
+        }
+
+    def _digest(self, source, task):
+        """Returns the digests of a `data_digests.DataSource`, or None if it cannot be read."""
+        try:
+            return self._digests.compute(source)
+        except UserError as error:
+            logging.warning(
+                "%s: its data cannot be read (%s). Trials that finished with this data do not"
+                " count, and later changes to it are not detected.",
+                task,
+                self._hide(str(error).rstrip(".")),
+            )
+            return None
+
+    def _has_changed_data(self, key):
+        """Returns whether a trial's data have changed since its key was computed."""
+        trial, data = self.trials[key], self._data[key]
+        return data and data != self._digest(data_digests.data_source_of(trial), trial.task)
+
+    def _poll(self, queue, running):
+        """Records ended trials, and starts others in their slots."""
+        for slot, run in list(running.items()):
+            if run.process.poll() is not None:
+                del running[slot]
+                self._finish(run, len(queue) + len(running))
+        for slot in set(range(self._jobs)) - set(running):
+            self._start_next(queue, running, slot)
+
+    def _remaining_keys(self, known_records, keys=None):
+        """Returns the keys of this shard's trials that are left to run."""
+        index, count = self._shard
+        return [
+            key
+            for key in list(self.trials)[index::count]
+            if (keys is None or key in keys) and not self._is_finished(known_records, key)
+        ]
+
+    def _is_finished(self, known_records, key):
+        return key in known_records and (
+            known_records[key]["status"] == DONE or not self._retry_failed
+        )
+
+    def _start_next(self, queue, running, slot):
+        """Starts the first waiting trial that no other sweeper runs, and adds it to `running`."""
+        for _ in range(len(queue)):
+            key = queue.popleft()
+            log = self._trial_folder(key).lock_log()
+            if log is None:
+                queue.append(key)
+                self._log_wait(key)
+            elif self.records().get(key) != self._initial_records.get(key):
+                _close(log)  # Another sweeper has finished it.
+            elif self._has_changed_data(key):
+                _close(log)
+                raise UserError(f"{self.trials[key].task}: {_DATA_CHANGED}.")
+            else:
+                logging.info("Running %s", self.name(key))
+                cores = _assigned_cores(slot, self._jobs)
+                precision = self._precision_flags(key)
+                command = [*self._commands[key], *precision]
+                line = shell_line([*self._command(key, is_expanded=False), *precision])
+                with interrupts.postpone_signals():  # Else Ctrl-C would leave it running.
+                    process = self._trial_folder(key).start(command, log, line, cores)
+                    running[slot] = _Running(key, process, log, time.monotonic())
+                return
+
+    def _log_wait(self, key):
+        """Logs once why a trial has to wait."""
+        if key not in self._awaited:
+            self._awaited.add(key)
+            logging.info(
+                "%s runs elsewhere%s.", self.name(key), locks.holder(self._trial_folder(key).held)
+            )
+
+    def _check_holders(self, queue):
+        """Raises UserError if other machines hold all trials, as they may be killed ones."""
+        held = [self._trial_folder(key).held for key in queue]
+        if all(map(locks.is_held_elsewhere, held)):
+            raise UserError(
+                f"{self.name(queue[0])} runs on another machine{locks.holder(held[0])}."
+            )
+
+    def _finish(self, run, num_remaining):
+        """Records a trial whose process has ended."""
+        seconds, folder = time.monotonic() - run.start, self._trial_folder(run.key)
+        trial = self.trials[run.key]
+        # Other values of environment variables may be secret; reports need the numbers.
+        numbers = {n: v for n, v in _expand_flags(trial).flags if n in records.NUMBERS}
+        record = {
+            "key": run.key,
+            "script": trial.script,
+            "flags": {**dict(trial.flags), **numbers},
+            "seconds": round(seconds, 1),
+            "finished": records.now(),
+            **({"data": self._data[run.key]} if self._data[run.key] else {}),
+            **folder.outcome(run.process.returncode, trial),
+        }
+        if record["status"] == FAILED:
+            record["reason"] = self._hide(record["reason"])
+        with gfile.convert_write_errors(run.log.name):
+            grids.hide_values_in_file(run.log, self._variables)
+        if record["status"] == DONE and self._has_changed_data(run.key):
+            reason = f"{_DATA_CHANGED} with --retry_failed"
+            record = {**record, "status": FAILED, "reason": reason}
+        is_done = record["status"] == DONE
+        if is_done:
+            folder.mark_for_cleanup(self._keep)
+        records.append(self._root, self._shard, record)
+        if is_done:
+            folder.clean_up()
+        _close(run.log)
+        self._durations.append(seconds)
+        remaining_seconds = sum(self._durations) / len(self._durations) * num_remaining / self._jobs
+        logging.info(
+            "%s %s (%s; %d to go, about %s)",
+            self.name(run.key),
+            _describe_record(record),
+            tqdm.format_interval(seconds),
+            num_remaining,
+            tqdm.format_interval(remaining_seconds),
+        )
+
+    def _hide(self, text):
+        """Returns a text without the values of environment variables; see `grids.hide_values`."""
+        return grids.hide_values(text, self._variables)
+
+    def _command(self, key, is_expanded=True):
+        trial = self.trials[key].with_flags(self._location_flags)
+        script, *flags = trial.command(self._folder(key), is_expanded)
+        return [sys.executable, os.path.join(paths.PROJECT, script), *flags]
+
+    def _precision_flags(self, key):
+        """Returns --precision for a trial with "auto": measured once per BERT's width.
+
+        A trial that has a checkpoint resumes with its precision.
+        """
+        flags = self._expanded_locations(self.trials[key])
+        is_resumed = output_dir.OutputDir(self._folder(key)).has_checkpoints()
+        if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or is_resumed:
+            return []
+        config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
+        width, path = (config.hidden_size, config.intermediate_size), self._precisions
+        is_waiting, held = False, path + ".lock" + locks.HELD
+        with contextlib.ExitStack() as stack:
+            with gfile.convert_write_errors(path + ".lock"):
+                lock = stack.enter_context(gfile.open_to_append(path + ".lock"))
+                while not locks.lock(lock.fileno(), held):
+                    if not is_waiting:
+                        logging.info(
+                            "Another sweeper measures the precision%s.", locks.holder(held)
+                        )
+                    is_waiting = True
+                    time.sleep(_POLL_SECONDS)
+            precisions = json_objects.read_object(path) if os.path.exists(path) else {}
+            if str(width) not in precisions:
+                precisions[str(width)] = devices.choose_precision("auto", False, width)
+                json_objects.write_object(path, precisions)
+            locks.unlock(held)
+        return [f"--precision={precisions[str(width)]}"]
+
+    def _check_links(self):
+        """Raises UserError if the records or a trial's folder are a link to something else."""
+        records_files = gfile.glob("results*.jsonl", self._root)
+        folders = [os.path.join(self._root, "trials"), *map(self._folder, self.trials)]
+        for path in [*records_files, *folders]:
+            if gfile.is_link(path):
+                raise UserError(f"{path} is a link, which a sweep does not write to; remove it.")
+
+    def _folder(self, key):
+        return os.path.join(self._root, "trials", self.name(key))
+
+    def _trial_folder(self, key):
+        return TrialFolder(self._folder(key))
+
+
+def _discarded_patterns(keep):
+    """Returns the patterns of the files to remove from a finished trial's folder."""
+    if keep == "all":
+        return ()
+    adapter_folder = (task_adapter.FOLDER,) if keep == "scores" else ()
+    return (*checkpoints.TRAINING_FILES, *adapter_folder)
+
+
+def _describe_record(record):
+    if record["status"] != DONE:
+        return f"failed: {record['reason']}"
+    return f"has {record['score']} {record['scores'][record['score']]:.4f}"
+
+
+def _assigned_cores(slot, jobs):
+    """Returns the CPU cores for one of several parallel trials; None for all cores."""
+    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[slot::jobs] if len(cores) >= jobs else None
+
+
+def _parse_flag(flag):
+    """Returns (name, value) of --name=value; raises UserError for another format."""
+    match = re.fullmatch(r"--?(\w+)=(.*)", flag, re.DOTALL)
+    if not match:
+        raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
+    name, value = match.groups()
+    return name, value if name in _LOCATION_FLAGS else grids.read_value(name, value, "--" + name)
+
+
+def _check_names(trials):
+    """Raises UserError if two custom tasks have the same name: records could not be told apart."""
+    tasks = {}
+    for trial in trials:
+        flags = dict(trial.flags)
+        if str(flags.get("task_name")).lower() == "custom" and flags.get("data_dir"):
+            folder = posixpath.normpath(grids.expand_variables("data_dir", flags["data_dir"]))
+            task = f"--data_dir={folder}"
+            earlier = tasks.setdefault(trial.task, task)
+            if earlier != task:
+                raise UserError(
+                    f"{task} and {earlier} have the same name, {trial.task}; rename a folder, or"
+                    " give each its own sweep and --output_dir."
+                )
+
+
+def _expand_flags(trial):
+    """Returns a trial with environment variables expanded, except in locations.
+
+    Data and BERT have digests in the key, which do not depend on their folders.
+    """
+    return trial.with_flags(
+        {
+            name: _expand(name, value)
+            for name, value in trial.flags
+            if "$" in str(value) and name not in (*grids.DATA_FLAGS, *_LOCATION_FLAGS)
+        }
+    )
+
+
+def _expand(name, value):
+    with grids.hide_values_in_errors(grids.variables([grids.Trial("", ((name, value),))])):
+        return grids.read_value(name, grids.expand_variables(name, value), f"--{name}")
+
+
+@functools.lru_cache(maxsize=None)  # Reading a TF-Hub module is slow.
+def _bert_config(handle, config_file):
+    """Returns the `configs.BertConfig` that a trial's flags name."""
+    if handle:
+        return tfhub.read_bert(handle).config
+    return configs.BertConfig.from_json_file(paths.find_bert("bert_config_file", config_file))
+
+
+def _backbone_fingerprint(handle, init_checkpoint):
+    """Returns what identifies a BERT, without reading its tensors."""
+    if handle:
+        digests = [digest for _, digest in gfile.file_digests(handle)]  # None of an address.
+        return task_adapter.digest(digests) if digests else handle
+    prefix = paths.find_bert("init_checkpoint", init_checkpoint)
+    return gfile.sha256(prefix + ".index")  # The index has a checksum of each tensor.
+
+
+def _bert_files_digest(handle, config_file, vocab_file, spm_model_file):
+    """Returns a digest of the BERT's config and vocabulary; None for a module, or without them."""
+    if handle:
+        return None
+    names = {"bert_config_file": config_file, "vocab_file": vocab_file}
+    if spm_model_file:  # It replaces the vocabulary.
+        names = {"bert_config_file": config_file, "spm_model_file": spm_model_file}
+    try:
+        return task_adapter.digest(
+            gfile.sha256(paths.find_bert(name, value)) for name, value in names.items()
+        )
+    except (UserError, OSError):  # A trial that needs the file reports it.
+        return None
+
+
+_COMMAND_PREFIX = "\n$ "  # Precedes each command in the log.
+_INTERRUPT_TIMEOUT = 120.0  # Seconds in which an interrupted trial must save its step.
+
+
+class TrialFolder:
+    """A trial's output_dir and log. Only one sweeper at a time can lock the log.
+
+    Args:
+      path: local path; the folder need not exist.
+
+    Attributes:
+      held: the file that stands for the log's lock on a file system without locks.
+    """
+
+    def __init__(self, path):
+        self._path = path
+        self._log = os.path.join(path, "log.txt")
+        self.held = self._log + locks.HELD
+        # Their names say what to keep: what a file contains must not decide what is removed.
+        self._cleanup_marks = {keep: os.path.join(path, f".unkept-{keep}") for keep in KEEP}
+
+    def lock_log(self):
+        """Returns the log, open and locked until all processes with the file have closed it.
+
+        Returns:
+          A binary file; None if another process has the lock.
+        """
+        with gfile.convert_write_errors(self._log):
+            os.makedirs(self._path, exist_ok=True)
+            log = gfile.open_to_append(self._log)
+            is_locked = locks.lock(log.fileno(), self.held)
+        if is_locked:
+            return log
+        log.close()
+        return None
+
+    def is_running(self):
+        """Returns whether a process has locked the log."""
+        if not os.path.exists(self._log):
+            return False
+        with gfile.convert_read_errors(self._log), gfile.open_regular(self._log) as log:
+            return not locks.lock(log.fileno(), self.held, shared=True)
+
+    def start(self, command, log, line=None, cores=None):
+        """Starts a trial's process.
+
+        Args:
+          command: list of str.
+          log: from `lock_log`. The process inherits the lock, in case the sweeper is killed.
+          line: the command for the log; None for `shell_line(command)`.
+          cores: indices of the CPU cores that it may use; None for all.
+        """
+        run = output_dir.OutputDir(self._path)
+        if run.has_adapter() and not run.has_checkpoints():
+            run.clear()  # The trial finished and was cleaned up, but its record is lost.
+        with gfile.convert_write_errors(self._log):
+            log.write(f"{_COMMAND_PREFIX}{line or shell_line(command)}\n".encode())
+            log.flush()
+        with _convert_start_errors(command[1]):
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_isolate_signals,
+            )
+        if cores:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, cores)
+        return process
+
+    def last_line(self):
+        """Returns the trial's last line of output."""
+        return _nonempty_lines(self._log_end(2000))[-1]
+
+    def outcome(self, return_code, trial):
+        """Returns the part of the record that describes how the trial ended; see `records`.
+
+        Args:
+          return_code: the process's.
+          trial: `grids.Trial`.
+        """
+        if return_code < 0:
+            return {"status": FAILED, "reason": f"killed by signal {-return_code}"}
+        if return_code:
+            _, _, output = self._log_end(1 << 16).rpartition(_COMMAND_PREFIX)
+            return {"status": FAILED, "reason": failure_reason(output)}
+        try:
+            return self._result(trial)
+        except UserError as error:
+            return {"status": FAILED, "reason": str(error)}
+
+    def _result(self, trial):
+        """Returns a finished trial's results; raises UserError if a file is missing."""
+        path = os.path.join(self._path, "eval_results.json")
+        results = json_objects.read_object(path)
+        scores = evaluations.scalars(results)
+        test = os.path.join(self._path, "test_scores.json")
+        if os.path.exists(test):
+            scores.update(evaluations.scalars(json_objects.read_object(test)))
+        description = task_adapter.describe(os.path.join(self._path, task_adapter.FOLDER))
+        progress.write_settings(self._path, dict(trial.flags))
+        result = {
+            "status": DONE,
+            "task": grids.task_label(results["task"], dict(trial.flags).get("data_dir")),
+            "score": results["score"],
+            "scores": scores,
+            "backbone": {
+                "name": description.backbone.name,
+                "fingerprint": description.backbone.fingerprint,
+            },
+        }
+        records.check_scores(result, path)
+        return result
+
+    def mark_for_cleanup(self, keep):
+        """Marks the folder for `clean_up`, before the trial is recorded; `keep` is of `KEEP`."""
+        atomic.write_atomically(self._cleanup_marks[keep], "")
+
+    def clean_up(self):
+        """Removes the files that need not stay, if the folder is still marked for it."""
+        for keep, mark in self._cleanup_marks.items():
+            with contextlib.suppress(FileNotFoundError):  # Another sweeper has removed them.
+                if os.path.lexists(mark):
+                    for pattern in _discarded_patterns(keep):
+                        for path in gfile.glob(pattern, self._path):
+                            gfile.rmtree(path)
+                    gfile.rmtree(mark)
+
+    def _log_end(self, num_bytes):
+        with open(self._log, "rb") as log:
+            log.seek(max(0, os.path.getsize(self._log) - num_bytes))
+            return log.read(num_bytes).decode(errors="replace")
+
+
+def _close(log):
+    """Closes a log of `TrialFolder.lock_log`, which ends this process's lock."""
+    log.close()
+    locks.unlock(log.name + locks.HELD)
+
+
+@contextlib.contextmanager
+def _convert_start_errors(script):
+    """Converts an OSError to a `UserError` that names the script, while entered."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{script} cannot be started ({gfile.reason(error)}).") from error
+
+
+def _isolate_signals():
+    """Isolates a trial from Ctrl-C, which the sweeper then forwards once."""
+    os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def shell_line(command):
+    """Returns a trial's command as a line for a shell, which expands the $NAME in its flags.
+
+    Args:
+      command: list of str; $ is part of a name in the script's path and in --output_dir.
+    """
+
+    def quote(word):
+        is_flag = word.startswith("--") and not word.startswith("--output_dir=")
+        parts = re.split(r"(\$\w+)", word) if is_flag else [word]
+        return "".join(
+            f'"{part}"' if index % 2 else shlex.quote(part)
+            for index, part in enumerate(parts)
+            if part
+        )
+
+    return " ".join(map(quote, command))
+
+
+def interrupt(processes):
+    """Interrupts trials and waits until they have saved their step."""
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(_INTERRUPT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def failure_reason(text):
+    """Returns a failed script's error message, or else its last line."""
+    lines = _nonempty_lines(text)
+    errors = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
+    return (errors or lines)[-1]
+
+
+def _nonempty_lines(text):
+    return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()] or [""]

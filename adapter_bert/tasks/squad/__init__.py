@@ -1,0 +1,1 @@
+"""Question answering in SQuAD's format."""

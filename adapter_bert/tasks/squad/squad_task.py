@@ -1,0 +1,292 @@
+"""The SQuAD task: settings, encoded windows, and answers from predictions."""
+
+import dataclasses
+import itertools
+import posixpath
+from typing import Any, Dict, Optional
+
+import numpy as np
+from absl import logging
+
+import tokenization
+from adapter_bert.files import gfile
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import flag
+from adapter_bert.tasks import token_spans
+from adapter_bert.tasks.squad import squad_answers, squad_data, squad_features, squad_scores
+from adapter_bert.training import evaluations, feature_cache
+from adapter_bert.training.config import FinetuningConfig
+from adapter_bert.training.rows import TextRows
+
+_DEFAULTS = squad_answers.AnswerSettings()
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadConfig(FinetuningConfig):
+    """The settings of run_squad.py."""
+
+    train_file: Optional[str] = flag(
+        None, "Training set, SQuAD's JSON, such as train-v1.1.json.", "Task and data"
+    )
+    predict_file: Optional[str] = flag(
+        None, "Dev set, SQuAD's JSON, such as dev-v1.1.json.", "Task and data"
+    )
+    max_seq_length: int = flag(
+        384, "Tokens of a row: a question and a window of its paragraph.", "Task and data"
+    )
+    doc_stride: int = flag(
+        squad_features.DOC_STRIDE,
+        "Stride of the windows over a paragraph, in tokens.",
+        "Task and data",
+    )
+    max_query_length: int = flag(
+        squad_features.MAX_QUERY_LENGTH,
+        "Longest question in tokens; longer ones are truncated.",
+        "Task and data",
+        lower=1,
+    )
+    version_2_with_negative: bool = flag(
+        False, "SQuAD 2.0: questions may have no answer.", "Task and data"
+    )
+    n_best_size: int = flag(
+        _DEFAULTS.n_best_size,
+        "Number of answers per question in nbest_predictions.json, and of starts and ends"
+        " considered per window.",
+        "Evaluation and prediction",
+        lower=1,
+    )
+    max_answer_length: int = flag(
+        _DEFAULTS.max_answer_length,
+        "Longest answer in tokens.",
+        "Evaluation and prediction",
+        lower=1,
+    )
+    null_score_diff_threshold: float = flag(
+        _DEFAULTS.null_score_diff_threshold,
+        '"No answer" is predicted if its score exceeds the best answer\'s by more than this.',
+        "Evaluation and prediction",
+    )
+    verbose_logging: bool = flag(
+        False, "Log each answer that cannot be located in its text.", "Evaluation and prediction"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        for stage in self.stages:
+            name = "train_file" if stage == "train" else "predict_file"
+            if not getattr(self, name):
+                raise UserError(f"--{name} is required: a JSON file in SQuAD's format.")
+        squad_features.check_limits(self.limits)
+        if "null_score_diff_threshold" in self.given_flags and not self.version_2_with_negative:
+            raise UserError("--null_score_diff_threshold requires --version_2_with_negative.")
+        if self.tuning.train_pooler:
+            raise UserError("--train_pooler: question answering does not use the pooler.")
+
+    @property
+    def limits(self) -> squad_features.Limits:
+        """The limits of questions and windows."""
+        return squad_features.Limits(self.max_seq_length, self.doc_stride, self.max_query_length)
+
+    @property
+    def task_name(self) -> str:
+        """The name of the task; scores of its two versions are not comparable."""
+        return "SQuAD 2.0" if self.version_2_with_negative else "SQuAD"
+
+    def settings_of(self, digest: Optional[str]) -> Dict[str, Any]:
+        """Returns the settings besides the model that decide the weights.
+
+        Args:
+          digest: of the training set; None without training.
+        """
+        names = ("doc_stride", "max_query_length", "version_2_with_negative")
+        return {"data": digest, **{name: getattr(self, name) for name in names}}
+
+    @property
+    def answers(self) -> Dict[str, Any]:
+        """How answers are chosen, where it differs from the defaults; see `trained_settings`."""
+        defaults = squad_answers.trained_settings({})
+        named = {name: getattr(self, name) for name in defaults}
+        return {name: value for name, value in named.items() if value != defaults[name]}
+
+    def dev_settings_of(self, digest: str) -> Dict[str, Any]:
+        """Returns the settings that decide the dev scores: the file and how answers are chosen."""
+        names = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
+        return {"dev_data": digest, **{name: getattr(self, name) for name in names}}
+
+
+def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns the flags of run_squad.py that a task adapter supplies, from its `training`."""
+    return {
+        **squad_features.trained_settings(training),
+        **squad_answers.trained_settings(training),
+    }
+
+
+def windows(config, tokenizer, is_training):
+    """Returns the windows of a file's questions, from the cache if they are in it.
+
+    Args:
+      config: `SquadConfig`.
+      tokenizer: `tokenization.FullTokenizer`.
+      is_training: bool; reads --train_file, otherwise --predict_file.
+
+    Returns:
+      (`TextRows`, number of questions, digest of the file).
+
+    Raises:
+      UserError: the file is missing, or is not SQuAD's JSON with the version's answers, or no
+        paragraph has any words.
+    """
+    path = config.train_file if is_training else config.predict_file
+    version_2 = config.version_2_with_negative
+
+    def make(add):
+        def note(left_out):
+            text = left_out.encode("utf-8", "backslashreplace")
+            add({"left_out": np.frombuffer(text, np.uint8)})
+
+        examples = squad_data.read_squad_examples(
+            path, is_training, version_2_with_negative=version_2, report=note, lazily=True
+        )
+        questions = squad_features.tokenize_questions(
+            examples, tokenizer, config.limits, is_training
+        )
+        squad_features.add_rows(questions, tokenizer, add)
+        if gfile.sha256(path) != digest:  # Else the cache would keep them under its digest.
+            raise UserError(f"{path} has changed while it was read; run again.")
+
+    digest = gfile.sha256(path)
+    key = feature_cache.key_of(
+        [digest, tokenizer.fingerprint, is_training, version_2, tuple(config.limits)],
+        [squad_data, squad_features, token_spans, tokenization],
+    )
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
+    if not len(arrays["a_start"]):
+        raise UserError(f"{path}: no paragraph has any words.")
+    if "left_out" in arrays:
+        logging.warning("%s: %s.", path, arrays.pop("left_out").tobytes().decode())
+    num_questions = int(arrays.pop("num_questions").sum())
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return TextRows(arrays, cls_id, sep_id, config.max_seq_length), num_questions, digest
+
+
+class Evaluator:
+    """Decodes answers from the windows' predictions, and scores and writes them.
+
+    Args:
+      config: `SquadConfig`.
+      tokenizer: `tokenization.FullTokenizer`.
+      digest: of --predict_file, as returned by `windows`.
+      can_score: bool; whether answers will be scored.
+
+    Raises:
+      UserError: answers will be scored, but --predict_file has none.
+    """
+
+    def __init__(self, config, tokenizer, digest, can_score):
+        self._path = config.predict_file
+        self._digest = digest
+        if can_score:
+            self._truths = squad_data.answer_texts(self._path, config.version_2_with_negative)
+        self._tokenizer = tokenizer
+        self._limits = config.limits
+        self._settings = squad_answers.AnswerSettings(
+            config.n_best_size,
+            config.max_answer_length,
+            config.do_lower_case,
+            config.version_2_with_negative,
+            config.null_score_diff_threshold,
+            config.verbose_logging,
+            exact=bool(config.spm_model_file),
+        )
+
+    def answers(self, predictions):
+        """Returns a dict from ids to `squad_answers.Answer`s.
+
+        Args:
+          predictions: iterable of the windows' logits.
+
+        Raises:
+          UserError: --predict_file has changed since `windows` read it.
+        """
+        try:
+            result = self._answers(iter(predictions))
+        except UserError:  # The file may be in the middle of a rewrite.
+            self._check_unchanged()
+            raise
+        # Only now, as reading predictions may be what computes them.
+        self._check_unchanged()
+        return result
+
+    def _check_unchanged(self):
+        if gfile.sha256(self._path) != self._digest:
+            raise UserError(
+                f"--predict_file={self._path} has changed since its questions were read; run again"
+                " and leave it unchanged until they are answered."
+            )
+
+    def _answers(self, predictions):
+        answers, windows = {}, []
+
+        def examples():
+            for example in squad_data.read_squad_examples(self._path, False, lazily=True):
+                yield example
+                # By now, `read` has had all windows of this example.
+                answers[example.qas_id] = squad_answers.choose_answer(
+                    example.doc_tokens, windows, self._settings
+                )
+                windows.clear()
+
+        def read(feature):
+            # If the file has changed, there may be more windows than predictions.
+            for prediction in itertools.islice(predictions, 1):
+                windows.append((feature, squad_answers.raw_result(feature, prediction)))
+
+        limits = self._limits
+        squad_features.convert_examples_to_features(
+            examples(),
+            self._tokenizer,
+            limits.max_seq_length,
+            limits.doc_stride,
+            limits.max_query_length,
+            is_training=False,
+            output_fn=read,
+        )
+        return answers
+
+    def scores(self, answers):
+        """Returns the scores of the version's official script, named eval_..."""
+        texts = {key: answer.text for key, answer in answers.items()}
+        if self._settings.version_2_with_negative:
+            odds = {key: answer.null_odds for key, answer in answers.items()}
+            threshold = self._settings.null_score_diff_threshold
+            scores = squad_scores.scores_v2(self._truths, texts, odds, threshold)
+        else:
+            scores = squad_scores.scores_v1(self._truths, texts)
+        return {"eval_" + name: value for name, value in scores.items()}
+
+    def write(self, folder, answers):
+        """Writes the files of BERT's script, and returns their paths."""
+        names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
+        paths = [posixpath.join(folder, name) for name in names]
+        settings = self._settings
+        if not settings.version_2_with_negative:
+            gfile.remove_if_exists(paths[-1])  # Of an earlier prediction.
+        squad_answers.write_predictions(
+            *((), (), ()),  # `answers` stands for the examples, features and results.
+            settings.n_best_size,
+            settings.max_answer_length,
+            settings.do_lower_case,
+            *paths,
+            version_2_with_negative=settings.version_2_with_negative,
+            answers=answers,
+        )
+        return paths if settings.version_2_with_negative else paths[:-1]
+
+
+def summary(result):
+    """Returns the scores on one line, F1 first."""
+    shown = evaluations.scalars(result, "eval_")
+    names = sorted(shown, key=lambda name: (name != "f1", name))
+    parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
+    return f"SQuAD: {', '.join(parts)}"

@@ -1,0 +1,1 @@
+"""Tagging: a label for each word."""

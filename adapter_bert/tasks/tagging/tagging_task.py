@@ -1,0 +1,522 @@
+"""A tagging task: settings, encoded sentences, and tags from predictions."""
+
+import dataclasses
+import itertools
+import posixpath
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from absl import logging
+
+import tokenization
+from adapter_bert.files import atomic, gfile, json_objects
+from adapter_bert.files.paths import is_same_path
+from adapter_bert.formats import task_adapter
+from adapter_bert.model import task_kinds
+from adapter_bert.shell.errors import UserError
+from adapter_bert.shell.settings import flag
+from adapter_bert.tasks.tagging import tag_schemes, tagging, tagging_data, tagging_features
+from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
+from adapter_bert.training import evaluations, feature_cache, finetuning
+from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
+
+NAME = "tagging"  # The default of --task_name.
+_EXTENSIONS = ("txt", "jsonl")
+_PREDICTIONS = {"dev": "dev_predictions", "test": "predictions"}  # Their files, by split.
+_DATA_FLAGS = ("data_dir", "train_file", "dev_file", "test_file")
+_COLUMN_FLAGS = ("token_column", "tag_column")
+_NO_SPANS = "none"  # Of --tag_scheme.
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggerConfig(EvaluationConfig, FinetuningConfig):
+    """The settings of run_tagger.py."""
+
+    task_name: Optional[str] = flag(
+        None, f"Name of the task in reports. Default: {NAME}.", "Task and data"
+    )
+    data_dir: Optional[str] = flag(
+        None,
+        "Folder with one file per split: train.txt, dev.conll, test.jsonl, or eng.train, eng.testa,"
+        " eng.testb.",
+        "Task and data",
+    )
+    train_file: Optional[str] = flag(
+        None, "Tagged sentences for training; overrides --data_dir.", "Task and data"
+    )
+    dev_file: Optional[str] = flag(
+        None, "Tagged sentences to evaluate on; overrides --data_dir.", "Task and data"
+    )
+    test_file: Optional[str] = flag(
+        None,
+        "Sentences to predict, with or without tags; overrides --data_dir.",
+        "Task and data",
+    )
+    token_column: Optional[str] = flag(
+        None,
+        "Column of the words: a number from 1, or for .jsonl files a key. Default: 1, tokens.",
+        "Task and data",
+    )
+    tag_column: Optional[str] = flag(
+        None,
+        "Column of the tags: a number from 1, or from -1 for the last, or for .jsonl files a key."
+        " Default: -1, tags.",
+        "Task and data",
+    )
+    tag_scheme: str = flag(
+        "auto",
+        "How tags mark spans of words, as B-PER and I-PER, or B and I without a type; auto detects"
+        f" it. {_NO_SPANS}: tags are learned as they are, and not scored by F1.",
+        "Task and data",
+        choices=("auto", _NO_SPANS, *tag_schemes.SCHEMES),
+    )
+    max_seq_length: int = flag(
+        128, "Tokens of a row; longer sentences are read in windows.", "Task and data"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.tuning.train_pooler:
+            raise UserError("--train_pooler: tagging does not use the pooler.")
+        if self.task_name and not re.fullmatch(r"\w[\w.-]*", self.task_name):
+            raise UserError(
+                f"--task_name={self.task_name}: expected letters, digits, '_', '.' and '-'."
+            )
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task_name or NAME
+
+    @property
+    def answers(self) -> Dict[str, str]:
+        """The flags that a task adapter records; see `trained_settings`."""
+        values = {name: getattr(self, name) for name in _COLUMN_FLAGS}
+        # Of other schemes, the adapter's labels tell that there is one.
+        values["tag_scheme"] = _NO_SPANS if self.tag_scheme == _NO_SPANS else None
+        return {name: value for name, value in values.items() if value}
+
+
+def trained_settings(training: Dict[str, Any]) -> Dict[str, str]:
+    """Returns the flags that a task adapter supplies, from its `training`.
+
+    Raises:
+      UserError: a value is not a str.
+    """
+    names = (*_COLUMN_FLAGS, "tag_scheme")
+    values = {name: task_kinds.recorded_answer(training, name, "") for name in names}
+    return {name: value for name, value in values.items() if name in training.get("answers", {})}
+
+
+class Split(NamedTuple):
+    """The sentences of a file.
+
+    Attributes:
+      file: `tagging_data.TaggedFile`.
+      tags: the tags of each sentence, chunk tags in IOB2; None for a test file without tags or
+        with placeholders.
+      notation: that of the file's chunk tags; None for other tags.
+    """
+
+    file: tagging_data.TaggedFile
+    tags: Optional[List[List[str]]]
+    notation: Optional[tag_schemes.Notation]
+
+    @property
+    def words(self) -> List[List[str]]:
+        """The words of each sentence."""
+        return [sentence.words for sentence in self.file.sentences]
+
+    def digest(self) -> str:
+        """Returns a digest of words and tags, independent of the file's format."""
+        tags = self.tags or [[]] * len(self.words)
+        return task_adapter.digest(zip(map(tuple, self.words), map(tuple, tags)))
+
+
+def load(
+    config: TaggerConfig,
+    given: Optional[task_adapter.TaskAdapter],
+    output_dir: Optional[str] = None,
+) -> Tuple["finetuning.Task", Dict[str, Split]]:  # A string, as --help must not import TensorFlow.
+    """Returns the task, and the splits that a run needs of train, dev and test.
+
+    The labels come from --adapter, or else from the training file.
+
+    Args:
+      config: `TaggerConfig`.
+      given: `task_adapter.TaskAdapter` of --adapter, or None.
+      output_dir: folder of the run; an earlier run's labels keep their order.
+
+    Raises:
+      UserError: a file is missing or malformed.
+    """
+    paths = tagging_data.find_files({name: getattr(config, name) for name in _DATA_FLAGS})
+    needed = [SPLITS[stage] for stage in config.stages]
+    labels = tuple(given.description.labels) if given else ()
+    earlier = labels or classifier_data.earlier_labels(config, output_dir)
+    tagged_files = {split: _read(config, paths, split, earlier) for split in needed}
+    if given:
+        where, is_chunks = "--adapter", tag_schemes.mark_chunks(labels)
+        if config.tag_scheme in tag_schemes.SCHEMES and not is_chunks:
+            raise UserError(
+                f"--tag_scheme={config.tag_scheme}: the adapter's labels do not mark spans:"
+                f" {_shown(labels)}."
+            )
+        is_chunks = is_chunks and config.tag_scheme != _NO_SPANS
+        train = tagged_files.get("train")
+    else:
+        why = ", or --adapter, for the task's labels"
+        train = tagged_files.get("train") or _read(config, paths, "train", earlier, why)
+        notation = tag_schemes.notation_of(_tags_of(train), config.tag_scheme)
+        if config.tag_scheme == "auto" and _are_plain(earlier, train):
+            notation = None  # As in that run, perhaps of an older version.
+        where, is_chunks = train.path, notation is not None
+        labels = _labels_of(train, notation, config.tag_scheme)
+        if set(labels) == set(earlier):
+            labels = tuple(earlier)
+    arguments = labels, is_chunks, config.tag_scheme
+    trained = train and _as_split("train", train, *arguments)
+    like = trained and trained.notation
+    splits = {
+        name: trained if trained and file is train else _as_split(name, file, *arguments, like)
+        for name, file in tagged_files.items()
+    }
+    for name, split in splits.items():
+        _check_tags(name, split, labels)
+        if name != "train":  # Predictions have the format of their file.
+            split.file.check_tags(labels)
+    _log_tags(where, splits, labels, is_chunks)
+    if is_chunks and any(splits[name].tags for name in splits if name != "train"):
+        _seqeval()  # Fails before the training if it is missing.
+    score = "f1" if is_chunks else "accuracy"
+    return finetuning.Task(config.name, tagging.KIND.name, labels, score), splits
+
+
+def _log_tags(where, splits, labels, is_chunks):
+    """Logs how tags were taken, and the flag that changes it."""
+    if is_chunks:
+        schemes = {split.notation.scheme for split in splits.values() if split.notation}
+        logging.info(
+            "%s: tags mark spans, which are scored by F1; scheme: %s. To choose another, or none,"
+            " set --tag_scheme.",
+            *(where, " and ".join(sorted(schemes))),
+        )
+    else:
+        logging.info(
+            "%s: the %d tags are learned as they are and scored by accuracy: %s. If they mark"
+            " spans, set --tag_scheme.",
+            *(where, len(labels), _shown(labels)),
+        )
+
+
+def _are_plain(labels: Sequence[str], train: tagging_data.TaggedFile) -> bool:
+    """Returns whether a run learned the tags of a training file as they are."""
+    return list(labels) == sorted({tag for _, tag in tagging_data.tags_at(train.sentences)})
+
+
+def _shown(labels: Iterable[str]) -> str:
+    labels = list(labels)
+    return ", ".join(map(tagging_data.shown, labels[:10])) + ", ..." * (len(labels) > 10)
+
+
+def _tags_of(file: tagging_data.TaggedFile) -> List[List[str]]:
+    return [sentence.tags or [] for sentence in file.sentences]
+
+
+def check_outputs(splits: Dict[str, Split], output_dir: str) -> None:
+    """Raises UserError if the file of a split is one that the run would write."""
+    names = [name for split, name in _PREDICTIONS.items() if split in splits]
+    for split in splits.values():
+        for name, end in itertools.product(names, (*_EXTENSIONS, "json")):
+            if is_same_path(split.file.path, posixpath.join(output_dir, f"{name}.{end}")):
+                raise UserError(
+                    f"{split.file.path}: predictions would replace it; give another --output_dir."
+                )
+
+
+def _read(config, paths, split, known, why=""):
+    if not paths[split]:
+        folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
+        raise UserError(
+            f"{folder or f'Neither --data_dir nor --{split}_file is given'}; expected sentences"
+            f" for {split} in {split}.txt or --{split}_file{why}."
+        )
+    if len(paths[split]) > 1:
+        names = " and ".join(map(posixpath.basename, paths[split][:3]))
+        raise UserError(f"--data_dir={config.data_dir} has {names}; choose one by --{split}_file.")
+    (path,) = paths[split]
+    word_column, tag_column = (_column(config, name, path) for name in _COLUMN_FLAGS)
+    file = tagging_data.read(path, word_column, tag_column, split != "test", known)
+    _check_words(file)
+    return file
+
+
+def _check_words(file: tagging_data.TaggedFile) -> None:
+    """Raises UserError if the words are all chunk tags, and two more signs say that they are tags.
+
+    Alone, a sentence such as B, L, U, E or B-52 is no reason.
+    """
+    words = [sentence.words for sentence in file.sentences]
+    word_set = set(itertools.chain.from_iterable(words))
+    notation = tag_schemes.notation_of(words)
+    if not notation or not all(map(notation.is_tag, word_set)):
+        return
+    of_tags = tag_schemes.notation_of(_tags_of(file))
+    tag_set = {tag for _, tag in tagging_data.tags_at(file.sentences)}
+    tags_are_chunks = of_tags is not None and all(map(of_tags.is_tag, tag_set))
+    signs = (
+        bool(notation.separator),
+        tag_schemes.OUTSIDE in word_set,
+        not tags_are_chunks,
+        not tags_are_chunks and len(tag_set) > len(word_set),
+    )
+    if sum(signs) >= 2:
+        raise UserError(
+            f"{file.path}: all words are tags, such as {tagging_data.shown(min(word_set))}; check"
+            " --token_column and --tag_column."
+        )
+
+
+def _column(config, name, path):
+    """Returns a column flag's value; None if it is --adapter's and for files of another format."""
+    value = getattr(config, name)
+    is_number = bool(value) and tagging_data.is_column_number(value)
+    if name not in config.given_flags and is_number == path.endswith(".jsonl"):
+        return None
+    return value
+
+
+def _labels_of(
+    train: tagging_data.TaggedFile, notation: Optional[tag_schemes.Notation], scheme: str
+) -> Tuple[str, ...]:
+    """Returns the labels of a training file: its tags; for chunks B and I of each type."""
+    all_tags = [tag for _, tag in tagging_data.tags_at(train.sentences)]
+    tags = set(all_tags)
+    if len(tags) < 2:
+        raise UserError(
+            f"{train.path}: all tags are {tagging_data.shown(all_tags[0])}; expected at least two"
+            " tags."
+        )
+    if notation:
+        _check_notation(train, notation, scheme)
+        types = {chunk.label for each in _tags_of(train) for chunk in tag_schemes.chunks(each)}
+        chunks = (tag_schemes.Chunk(name, 0, 2) for name in sorted(types))  # Tagged as B, I.
+        pairs = (tag_schemes.IOB2.tags_of([chunk], 2) for chunk in chunks)
+        return (tag_schemes.OUTSIDE, *itertools.chain.from_iterable(pairs))
+    if all_tags.count(all_tags[0]) == 1:
+        logging.warning(
+            "%s: only the first line has the tag %s; remove the line if it is a header.",
+            train.path,
+            tagging_data.shown(all_tags[0]),
+        )
+    return tuple(custom_tasks.in_order(sorted(tags)))
+
+
+def _check_notation(file, notation: tag_schemes.Notation, scheme: str) -> None:
+    """Raises UserError for a tag that is not of the notation or, unless it is auto, the scheme."""
+    letters = ["B", "I", "E", "S", "L", "U", "M", "W"]
+    if scheme != "auto":
+        letters = [letter for letter in letters if letter in "B" + tag_schemes.SCHEMES[scheme]]
+    for line, tag in tagging_data.tags_at(file.sentences):
+        if not notation.is_tag(tag) or tag[0] not in ("O", *letters):
+            separator = notation.separator
+            types = f" with a type, as in B{separator}PER" if separator else ""
+            raise UserError(
+                f"{file.path}, line {line}: found the tag {tagging_data.shown(tag)}, expected O, or"
+                f" {', '.join(letters[:-1])} or {letters[-1]}{types} (--tag_scheme={scheme})."
+            )
+
+
+def _as_split(name, file, labels, is_chunks, scheme, like=None):
+    tags = _tags_of(file)
+    separator = "" if "B" in labels else "-"
+    default = like or tag_schemes.Notation("IOB2" if scheme == "auto" else scheme, separator)
+    notation = is_chunks and tag_schemes.notation_of(tags, scheme, like) or default
+    if bool(notation.separator) != bool(separator):  # Only one of them has types.
+        notation = default
+    is_tag = notation.is_tag if is_chunks else set(labels).__contains__
+    if name == "test" and not any(is_tag(tag) for _, tag in tagging_data.tags_at(file.sentences)):
+        logging.info("%s: no word has a tag of the task: predictions are not scored.", file.path)
+        return Split(file, None, default if is_chunks else None)
+    if not is_chunks:
+        return Split(file, tags, None)
+    _check_notation(file, notation, scheme)
+    return Split(file, [tag_schemes.to_iob2(each) for each in tags], notation)
+
+
+def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
+    """Raises UserError for an unknown tag in training, or if all of dev are; else warns of one."""
+    known = set(labels)
+    tags_of_split = {tag for tags in split.tags or () for tag in tags}
+    # A test file may have only chunks of other types.
+    if name != "test" and tags_of_split and not tags_of_split & known:
+        shown = ", ".join(map(tagging_data.shown, sorted(tags_of_split)[:10]))
+        raise UserError(
+            f"{split.file.path}: none of its tags ({shown}) is a label of the task; check"
+            " --tag_column."
+        )
+    for sentence, tags in zip(split.file.sentences, split.tags or ()):
+        for line, tag in zip(sentence.lines, tags):
+            if tag not in known:
+                where = f"{split.file.path}, line {line}: the tag {tagging_data.shown(tag)}"
+                if name == "train":
+                    shown = ", ".join(map(tagging_data.shown, labels[:10]))
+                    raise UserError(f"{where} is not in the adapter's labels ({shown}).")
+                logging.warning("%s is not in the training set: it counts as an error.", where)
+                return
+
+
+def encode(split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer):
+    """Returns the `tagging_features.TaggedRows` of a split, from the cache if they are in it."""
+    ids = {label: index for index, label in enumerate(labels)}
+
+    def make(add):
+        pieces = tagging_features.WordPieces(tokenizer, config.max_seq_length)
+        tag_ids: Iterable[Any] = [None] * len(split.words)
+        if split.tags is not None:
+            tag_ids = ([ids.get(tag, -1) for tag in tags] for tags in split.tags)
+        tagging_features.add_rows(zip(split.words, tag_ids), pieces, add)
+
+    key = feature_cache.key_of(
+        [split.digest(), tokenizer.fingerprint, tuple(labels), config.max_seq_length],
+        [tagging_features, tokenization],
+    )
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
+
+
+class Predicted(NamedTuple):
+    """The predicted tags of each sentence, chunk tags in IOB2, and the mean loss per word."""
+
+    tags: List[List[str]]
+    loss: float
+
+
+class Evaluator:
+    """Decodes tags from the rows' predictions, and scores and writes them.
+
+    Args:
+      task: `finetuning.Task`.
+      split: `Split`.
+      rows: `tagging_features.TaggedRows` of the split.
+    """
+
+    def __init__(self, task, split: Split, rows):
+        self._task, self._split, self._rows = task, split, rows
+
+    def decode(self, predictions) -> Predicted:
+        """Returns the decoded predictions.
+
+        Args:
+          predictions: iterable of the rows' predictions.
+        """
+        tag_ids, loss = [], 0.0
+        for index, prediction in enumerate(predictions):
+            tag_ids.append(prediction["tag_ids"][self._rows.positions(index)])
+            loss += float(prediction["loss"])
+        labels = self._task.labels
+        flat = iter(np.concatenate(tag_ids))  # One per word, in the order of the file.
+        tags = [[labels[next(flat)] for _ in words] for words in self._split.words]
+        if self._split.notation:
+            tags = [tag_schemes.to_iob2(each) for each in tags]
+        return Predicted(tags, loss / max(1, self._rows.num_learned))
+
+    def scores(self, predicted: Predicted) -> Dict[str, float]:
+        """Returns the scores, named eval_..."""
+        result = scores(self._split.tags, predicted.tags, bool(self._split.notation))
+        return {**classifier_results.add_prefix("eval", result), "eval_loss": predicted.loss}
+
+    def write(self, folder: str, split: str, predicted: Predicted) -> List[str]:
+        """Writes the file with the predicted tags, and a JSON file with entities.
+
+        Args:
+          folder: path.
+          split: "dev" or "test".
+          predicted: `Predicted`.
+
+        Returns:
+          The paths.
+        """
+        tags = predicted.tags
+        if self._split.notation:
+            as_tags = self._split.notation.tags_of
+            tags = [as_tags(tag_schemes.chunks(each), len(each)) for each in tags]
+        name, extension = _PREDICTIONS[split], self._split.file.extension
+        for other in _EXTENSIONS:
+            if other != extension:
+                gfile.remove_if_exists(posixpath.join(folder, f"{name}.{other}"))
+        paths = [posixpath.join(folder, f"{name}.{end}") for end in (extension, "json")]
+        atomic.write_atomically(paths[0], self._split.file.with_tags(tags))
+        json_objects.write_object(paths[1], {"sentences": self._answers(predicted)})
+        return paths
+
+    def _answers(self, predicted):
+        answers = []
+        for words, tags in zip(self._split.words, predicted.tags):
+            text = " ".join(words)
+            offsets = tagging.join_words(words)
+            answer = tagging.tagged(text, offsets, tags, bool(self._split.notation))
+            answers.append({"text": text, **answer})
+        return answers
+
+    def write_test(self, folder: str, predicted: Predicted) -> List[str]:
+        """Writes the predictions of a test split and, if it has tags, its scores.
+
+        Returns:
+          The lines of the report.
+        """
+        path = posixpath.join(folder, "test_scores.json")
+        gfile.remove_if_exists(path)  # An earlier run's would not match these predictions.
+        written = self.write(folder, "test", predicted)
+        report = [f"Predictions: {', '.join(written)} ({len(predicted.tags)} sentences)"]
+        if self._split.tags is None:
+            return report
+        result = scores(self._split.tags, predicted.tags, bool(self._split.notation))
+        result = classifier_results.add_prefix("test", result)
+        json_objects.write_object(
+            path, {**classifier_results.metadata(self._task, "test"), **result}
+        )
+        return [*report, f"{summary(self._task, 'test', result)} ({path})"]
+
+
+def scores(
+    tags: Optional[Sequence[List[str]]], predicted: Sequence[List[str]], is_chunks: bool
+) -> Dict[str, float]:
+    """Returns the accuracy of words and, for chunks, the scores of whole chunks.
+
+    Args:
+      tags, predicted: the tags of each sentence, chunk tags in IOB2.
+      is_chunks: bool; adds precision, recall and f1. As in conlleval, a chunk is correct if both
+        its ends and its type are.
+    """
+    assert tags is not None
+    equal = [a == b for pair in zip(tags, predicted) for a, b in zip(*pair)]
+    result = {"accuracy": float(np.mean(equal))}
+    if is_chunks:
+        precision, recall, f1, _ = _seqeval().precision_recall_fscore_support(
+            list(tags), list(predicted), average="micro", zero_division=0
+        )
+        result.update(precision=float(precision), recall=float(recall), f1=float(f1))
+    return result
+
+
+def _seqeval():
+    """Returns seqeval's module of scores; raises UserError if it is not installed."""
+    try:
+        from seqeval.metrics import sequence_labeling
+    except ImportError as error:
+        raise UserError(
+            f"Scoring chunks needs the package seqeval, which cannot be imported ({error}); run"
+            " `pip install -r requirements.txt`."
+        ) from None
+    return sequence_labeling
+
+
+def summary(task, stage: str, result: Dict[str, Any]) -> str:
+    """Returns a stage's scores on one line, F1 first."""
+    shown = evaluations.scalars(result, stage + "_")
+    names = [name for name in ("f1", "precision", "recall", "accuracy", "loss") if name in shown]
+    parts = [f"{name} {shown[name]:.4f}" for name in names]
+    return f"{task.name} {'dev' if stage == 'eval' else stage}: {', '.join(parts)}"

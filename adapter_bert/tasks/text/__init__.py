@@ -1,0 +1,1 @@
+"""Tasks that label a text or a pair: GLUE, tables, classes, numbers and sets of labels."""

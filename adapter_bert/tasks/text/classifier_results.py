@@ -1,0 +1,252 @@
+"""Scores and files from a classification task's predictions.
+
+Predictions are a dict of arrays over N rows: "loss" [N], and what the `text_kind.TextKind`
+predicts, "probabilities" [N, L] of L labels or "prediction" [N].
+"""
+
+import posixpath
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from adapter_bert.files import atomic, gfile, json_objects
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.text import text_kind, text_windows
+from adapter_bert.tasks.text.glue import Task
+from adapter_bert.training import evaluations
+
+Predictions = Dict[str, np.ndarray]
+
+# A larger matrix adds half a megabyte of JSON to each evaluation, which nobody reads.
+_MAX_MATRIX_LABELS = 200
+
+
+def stack(predictions: Iterable[Predictions]) -> Predictions:
+    """Returns a sequence of N dicts of arrays as one dict of arrays [N, ...]."""
+    rows = list(predictions)
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def of_texts(predictions: Iterable[Predictions], task: Task, rows: Any) -> Predictions:
+    """Returns the predictions of texts, from those of rows or of the texts' windows.
+
+    Args:
+      predictions: of each row.
+      task: `glue.Task`.
+      rows: `rows.PackedRows`.
+    """
+    windows = getattr(rows, "windows", None)
+    if windows is None:
+        return stack(predictions)
+    return windows.join(stack(predictions), text_kind.get(task.kind).is_single_label)
+
+
+def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str, Any]:
+    """Returns the scores of a task's predictions.
+
+    Args:
+      task: `glue.Task`.
+      labels: array [N], label ids or numbers; [N, L] for a multi-label task.
+      predictions: see the module's docstring.
+
+    Returns:
+      A dict of floats: the `metrics` of the task's kind, and "loss", the mean over rows. For up to
+      200 classes also "confusion_matrix", L lists of L counts.
+    """
+    kind, num_labels = text_kind.get(task.kind), len(task.labels)
+    answers = kind.answers(predictions)
+    result: Dict[str, Any] = {
+        **kind.scores(labels, answers, num_labels),
+        "loss": float(np.mean(predictions["loss"])),
+    }
+    if kind.is_single_label and num_labels <= _MAX_MATRIX_LABELS:
+        confusion = metrics.confusion_matrix(labels, answers, num_labels)
+        result["confusion_matrix"] = confusion.tolist()
+    return result
+
+
+def score_fn(
+    task: Task, split: str, rows: Any, batch_size: int
+) -> Callable[[Predictions], Dict[str, Any]]:
+    """Returns a function that scores the predictions of a dev set.
+
+    Scores of a second dev set carry its name, as in eval_mismatched_accuracy.
+
+    Args:
+      task: `glue.Task`.
+      split: name of the dev set.
+      rows: `rows.PackedRows` with "label_ids".
+      batch_size: of the evaluation. "loss" is the mean over batches, as in BERT's script.
+    """
+    suffix = split[len("dev_") :]
+
+    def score(predictions):
+        result = scores(task, text_windows.labels_of(rows), predictions)
+        if suffix:
+            return add_prefix("eval_" + suffix, result)
+        loss = mean_of_batches(predictions["loss"], batch_size)
+        return {**add_prefix("eval", result), "loss": loss}
+
+    return score
+
+
+def metadata(task: Task, stage: str) -> Dict[str, Any]:
+    """Returns the header of a file of scores: the task, its main score and its labels."""
+    return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
+
+
+def add_prefix(prefix: str, scores: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns the scores with a prefix before each name."""
+    return {f"{prefix}_{name}": value for name, value in scores.items()}
+
+
+def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
+    """Returns a stage's scores on one line, the task's main score first."""
+    shown = evaluations.scalars(result, stage + "_")
+    return ", ".join(
+        f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
+        for name in sorted(shown, key=lambda name: (name != task.score, name))
+    )
+
+
+def mean_of_batches(losses, batch_size: int) -> float:
+    """Returns the mean over batches of the mean loss, BERT's "loss"; the last may be smaller."""
+    batches = [losses[start : start + batch_size] for start in range(0, len(losses), batch_size)]
+    return float(np.mean([np.mean(batch) for batch in batches]))
+
+
+def write_predictions(folder: str, task: Task, split: str, predictions: Predictions) -> List[str]:
+    """Writes the files of a test split's predictions, and returns their paths.
+
+    test_results.tsv has BERT's format, probabilities only. predictions.tsv also names the labels.
+    submission/<NAME>.tsv has the format of GLUE's server. File names of a second test split carry
+    its name.
+
+    Args:
+      folder: path.
+      task: `glue.Task`.
+      split: name of one of the task's splits.
+      predictions: see the module's docstring.
+
+    Returns:
+      The paths, test_results.tsv first.
+    """
+    kind = text_kind.get(task.kind)
+    texts = kind.texts(kind.answers(predictions), task.labels)
+    values = predictions[kind.prediction]
+    tables = {
+        _file_name("test_results", split): [list(map(str, np.atleast_1d(row))) for row in values],
+        _file_name("predictions", split): _prediction_rows(task, texts, predictions),
+    }
+    if split in task.submission:
+        submission = posixpath.join(folder, "submission")
+        with gfile.convert_write_errors(submission):
+            gfile.makedirs(submission)
+        tables[f"submission/{task.submission[split]}.tsv"] = [
+            ["index", "prediction"],
+            *([str(index), text] for index, text in enumerate(kind.submitted(texts))),
+        ]
+    return [_write_rows(folder, name, rows) for name, rows in tables.items()]
+
+
+def write_test(
+    folder: str,
+    task: Task,
+    split: str,
+    predictions: Predictions,
+    labels: Optional[np.ndarray] = None,
+) -> Tuple[List[str], Dict[str, float]]:
+    """Writes the predictions of a test split and, if it has labels, its scores.
+
+    The scores go to test_scores.json, or to a file with a second split's name. Those of an earlier
+    run are removed first.
+
+    Args:
+      folder, task, split, predictions: as in `write_predictions`.
+      labels: as in `scores`, or None.
+
+    Returns:
+      (the report's lines, the scores, named test_...).
+    """
+    path = posixpath.join(folder, _file_name("test_scores", split, ".json"))
+    # Scores and labels of an earlier run would not match these predictions.
+    for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
+        gfile.remove_if_exists(old_path)
+    written = write_predictions(folder, task, split, predictions)
+    report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
+    if labels is None:
+        return report, {}
+    write_answers(folder, task, split, labels)
+    test_scores = add_prefix("test", scores(task, labels, predictions))
+    json_objects.write_object(path, {**metadata(task, "test"), **test_scores})
+    report.append(f"{task.name} test: {summary(task, 'test', test_scores)} ({path})")
+    return report, test_scores
+
+
+def remove_unread(folder: str, task: Task, splits: Iterable[str]) -> None:
+    """Removes an earlier run's files of second splits that this run has no data of.
+
+    Args:
+      folder: path.
+      task: `glue.Task`.
+      splits: the names of all splits that the run has evaluated or predicted.
+    """
+    read = set(splits)
+    for split in set(task.splits) - read:
+        stage, _, suffix = split.partition("_")
+        if suffix and stage in read:
+            names = [_file_name(name, split) for name in ("predictions", "labels", "test_results")]
+            names += [_file_name("test_scores", split, ".json")]
+            names += [f"submission/{task.submission.get(split)}.tsv"]
+            for name in names:
+                gfile.remove_if_exists(posixpath.join(folder, name))
+
+
+def write_answers(
+    folder: str,
+    task: Task,
+    split: str,
+    labels: np.ndarray,
+    predictions: Optional[Predictions] = None,
+) -> None:
+    """Writes the labels of a split, and optionally its predictions, for a row-by-row comparison.
+
+    Labels go to labels.tsv or dev_labels.tsv, with the columns index and label. A dev split's
+    predictions go to dev_predictions.tsv, in the format of predictions.tsv.
+
+    Args:
+      folder, task, split: as in `write_predictions`; a dev split, or a test split with labels.
+      labels: as in `scores`.
+      predictions: as in `write_predictions`; None if they are already written.
+    """
+    kind = text_kind.get(task.kind)
+    rows = [[str(index), text] for index, text in enumerate(kind.texts(labels, task.labels))]
+    _write_rows(folder, _file_name("labels", split), [["index", "label"], *rows])
+    if predictions is not None:
+        texts = kind.texts(kind.answers(predictions), task.labels)
+        rows = _prediction_rows(task, texts, predictions)
+        _write_rows(folder, _file_name("predictions", split), rows)
+
+
+def _file_name(name: str, split: str, extension: str = ".tsv") -> str:
+    """Returns predictions.tsv for "test", dev_predictions_mismatched.tsv for "dev_mismatched"."""
+    stage, _, suffix = split.partition("_")
+    return ("dev_" if stage == "dev" else "") + name + (f"_{suffix}" if suffix else "") + extension
+
+
+def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
+    path = posixpath.join(folder, name)
+    # Labels of a converted adapter may contain tabs and line breaks.
+    lines = ("\t".join(" ".join(field.split()) for field in row) for row in rows)
+    atomic.write_atomically(path, "".join(line + "\n" for line in lines))
+    return path
+
+
+def _prediction_rows(task: Task, texts: List[str], predictions: Predictions) -> List[List[str]]:
+    """Returns the rows of predictions.tsv: index, label and, unless regression, probabilities."""
+    rows = [[str(index), text] for index, text in enumerate(texts)]
+    values = predictions[text_kind.get(task.kind).prediction]
+    if values.ndim == 1:
+        return [["index", "label"], *rows]
+    rows = [row + list(map(str, probabilities)) for row, probabilities in zip(rows, values)]
+    return [["index", "label", *task.labels], *rows]

@@ -1,0 +1,554 @@
+"""Classification tasks in tables with named columns: the user's own, and those of the paper.
+
+`LAYOUTS` has the 17 additional tasks of Houlsby et al. 2019 (section 3.3, table 3), as their files
+are published.
+"""
+
+import collections
+import itertools
+import os
+import re
+from decimal import Decimal
+from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+
+import numpy as np
+from absl import logging
+
+from adapter_bert.files import gfile
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks import table_readers
+from adapter_bert.tasks.text import text_kind
+from adapter_bert.tasks.text.classifier_features import InputExample
+from adapter_bert.tasks.text.glue import SplitProcessor, Task, TaskProcessor, get_processor
+
+_ENDINGS = ("tsv", "txt", "csv", "jsonl")
+_FILE_NAMES = {"train": ("train",), "dev": table_readers.DEV_NAMES, "test": ("test",)}
+_SPLIT_SEED = 0
+# Marks of rows without a label, in lower case; rows with SNLI's are skipped.
+_NO_MAJORITY = "-"
+_MARKS = {
+    *("", "?", "_", _NO_MAJORITY, "--", "\u2013", "\u2014", "\u22121", "[]", "\\n"),
+    *("nan", "na", "n/a", "n.a.", "<na>", "#n/a", "null", "unlabeled", "unlabelled"),
+}
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,3})?", re.IGNORECASE)
+
+
+class Layout(NamedTuple):
+    """The meaning of a table's columns.
+
+    Attributes:
+      name: of the task.
+      text_a, text_b, label: names of columns; text_b is None for a single text.
+      kind: as in `glue.Task`.
+      files: names of the published files, which are split into train, dev and test: one file, or
+        folders with a subfolder per label. If they are missing, files train, dev and test with the
+        same columns are read.
+      columns: names of the columns of a published file without a header.
+      labels: in the order of their ids; if empty, they come from the training rows.
+      aliases: other spellings of labels in the file, compared without surrounding spaces.
+      excluded_labels: labels whose rows are skipped; "-" only if it is not a class, like "+".
+      skip_empty: whether rows without a text are skipped.
+      is_label_prefix: whether `label` is a prefix; the first column that begins with it is the
+        label.
+    """
+
+    name: str
+    text_a: str
+    label: str
+    text_b: Optional[str] = None
+    kind: str = "classification"
+    files: Tuple[str, ...] = ()
+    columns: Tuple[str, ...] = ()
+    labels: Tuple[str, ...] = ()
+    aliases: Dict[str, str] = {}
+    excluded_labels: Tuple[str, ...] = (_NO_MAJORITY,)
+    skip_empty: bool = False
+    is_label_prefix: bool = False
+
+    def label_column(self, table: table_readers.Table) -> Optional[int]:
+        """Returns the index of the label's column in a `table_readers.Table`, or None."""
+        if self.is_label_prefix:
+            names = [name for name in table.columns if name.startswith(self.label)]
+            return table.columns.index(names[0]) if names else None
+        if self.label not in table.columns:
+            return None
+        return table.column(self.label, self.flag("--label_column"))
+
+    def flag(self, name: str) -> str:
+        """Returns what errors call a column: its flag; for a named task, the task."""
+        return name if self.name == "custom" else f"--task_name={self.name}"
+
+
+_NEWS = ("ID", "TITLE", "URL", "PUBLISHER", "CATEGORY", "STORY", "HOSTNAME", "TIMESTAMP")
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "airline",
+            "text",
+            "airline_sentiment",
+            files=("Tweets.csv",),
+            labels=("negative", "neutral", "positive"),
+        ),
+        Layout(
+            "corporate_messaging",
+            "text",
+            "category",
+            files=("Corporate-messaging-DFE.csv",),
+            labels=("Action", "Dialogue", "Exclude", "Information"),
+        ),
+        Layout(
+            "disasters",
+            "text",
+            "choose_one",
+            files=("socialmedia-disaster-tweets-DFE.csv",),
+            labels=("Not Relevant", "Relevant"),
+            excluded_labels=("Can't Decide",),
+        ),
+        Layout(
+            "economic_news_relevance",
+            "text",
+            "relevance",
+            files=("Full-Economic-News-DFE-839861.csv",),
+            labels=("no", "yes"),
+            excluded_labels=("not sure",),
+        ),
+        Layout("newsgroups", "text", "label", files=("20news-bydate-train", "20news-bydate-test")),
+        Layout("emotion", "content", "sentiment", files=("text_emotion.csv",)),
+        Layout(
+            "global_warming",
+            "tweet",
+            "existence",
+            files=("1377884570_tweet_global_warming.csv",),
+            labels=("No", "Yes"),
+            aliases={"N": "No", "Y": "Yes"},
+            excluded_labels=("", "NA", "N/A"),
+        ),
+        Layout(
+            "political_audience",
+            "text",
+            "audience",
+            files=("political_social_media.csv",),
+            labels=("constituency", "national"),
+        ),
+        Layout(
+            "political_bias",
+            "text",
+            "bias",
+            files=("political_social_media.csv",),
+            labels=("neutral", "partisan"),
+        ),
+        Layout("political_message", "text", "message", files=("political_social_media.csv",)),
+        Layout(
+            "primary_emotions", "sentence", "emotion", files=("primary-plutchik-wheel-DFE.csv",)
+        ),
+        Layout(
+            "progressive_opinion",
+            "tweet",
+            "q2_",
+            files=("progressive-tweet-sentiment.csv",),
+            is_label_prefix=True,
+        ),
+        Layout(
+            "progressive_stance",
+            "tweet",
+            "q1_",
+            files=("progressive-tweet-sentiment.csv",),
+            is_label_prefix=True,
+        ),
+        Layout(
+            "us_economic_performance",
+            "text",
+            "positivity",
+            files=("us-economic-newspaper.csv",),
+            labels=("no", "yes"),
+            aliases={"": "no", **{str(i): "yes" for i in range(1, 10)}},
+        ),
+        Layout(
+            "customer_complaints",
+            "Consumer complaint narrative",
+            "Issue",
+            files=("Consumer_Complaints.csv",),
+            skip_empty=True,
+        ),
+        Layout(
+            "news_aggregator",
+            "TITLE",
+            "CATEGORY",
+            files=("newsCorpora.csv",),
+            columns=_NEWS,
+            labels=("b", "e", "m", "t"),
+        ),
+        Layout(
+            "sms_spam",
+            "text",
+            "label",
+            files=("SMSSpamCollection",),
+            columns=("label", "text"),
+            labels=("ham", "spam"),
+        ),
+    )
+}
+
+
+def look_up(
+    task_name: Optional[str], custom: Optional[Layout] = None
+) -> Tuple[Union[Layout, TaskProcessor], str]:
+    """Returns a task by its name, in any case, with the name of its folder.
+
+    Args:
+      task_name: the value of --task_name.
+      custom: the `Layout` of --task_name=custom.
+
+    Returns:
+      (`Layout` of a task with named columns, or the `glue.TaskProcessor` of another; name of the
+      folder of its data).
+
+    Raises:
+      UserError: the name is missing or unknown.
+    """
+    if not task_name:
+        raise UserError("--task_name is required, for example --task_name=MRPC.")
+    name = task_name.lower().replace("-", "_")
+    layout = custom if name == "custom" else LAYOUTS.get(name)
+    if layout is not None:
+        return layout, layout.name
+    processor = get_processor(task_name, [*LAYOUTS, "custom"])
+    return processor, processor.task.folder or processor.task.name
+
+
+def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
+    """Returns the paths of the files or folders of a split.
+
+    Args:
+      layout: `Layout`.
+      split: "train", "dev" or "test".
+      data_dir: folder of the files.
+
+    Returns:
+      List of str; empty if the split is missing or is a share of the training rows.
+
+    Raises:
+      UserError: several files match the split.
+    """
+    existing = [
+        path
+        for name in _FILE_NAMES[split]
+        for path in (os.path.join(data_dir, f"{name}.{ending}") for ending in _ENDINGS)
+        if gfile.exists(path)
+    ]
+    published = [os.path.join(data_dir, name) for name in layout.files]
+    if published and all(map(gfile.exists, published)):
+        if existing:
+            raise UserError(
+                f"{data_dir}: found {published[0]}, of which a part is used as {split}, and"
+                f" {existing[0]}; expected one of them."
+            )
+        return published if split == "train" else []
+    if len(existing) > 1:
+        raise UserError(f"{data_dir}: found {' and '.join(existing)}, expected one of them.")
+    return existing
+
+
+class TableProcessor(SplitProcessor):
+    """Reads the examples of a `Layout`.
+
+    Args:
+      layout: `Layout`.
+      data_dir: folder of the files.
+      labels: labels of a trained model, used instead of those in the training file; or None.
+      earlier: labels of an earlier run, whose order is kept if the training file has the same.
+      described: labels that are classes even if they look like marks of rows without a label.
+
+    Raises:
+      UserError: files or columns are missing, or a row is invalid; names the file and line.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        data_dir: str,
+        labels: Optional[Sequence[str]] = None,
+        earlier: Sequence[str] = (),
+        described: Collection[str] = (),
+    ):
+        self._layout = layout
+        self._kind = text_kind.get(layout.kind)
+        self._data_dir = data_dir
+        self._tables = {}
+        self._canonical: Dict[str, str] = {}  # A label's text → its canonical spelling.
+        self._known = frozenset(labels or layout.labels or described)
+        if labels is None:
+            labels = layout.labels or self._read_labels(earlier)
+        super().__init__(
+            Task(layout.name, tuple(labels), {}, kind=layout.kind, score=self._kind.score)
+        )
+        self._known = frozenset(labels)
+
+    def splits_of(self, stage: str, data_dir: str) -> List[str]:
+        """Returns the one split of each stage, which has the stage's name."""
+        del data_dir
+        return [stage]
+
+    def has_labels(self, split: str) -> bool:
+        """Returns whether the split has labels; only a test split may lack them."""
+        return split != "test" or self._label_column(self._split(split), split) is not None
+
+    def is_held_out(self, split: str) -> bool:
+        """Returns whether the split is a share of the training file's rows."""
+        return split != "train" and not self._path(split)
+
+    def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
+        """Returns the examples of a split, in the order of its file."""
+        del data_dir
+        table = self._split(split)
+        num_rows = len(self._table(table.path).rows)
+        if len(table.rows) < num_rows:
+            used = len(table.rows), num_rows, split
+            logging.info("%s: %d of its %d rows are used as %s.", table.path, *used)
+        layout, label = self._layout, self._label_column(table, split)
+        if label is None and split != "test":
+            raise table.column_error(layout.label, layout.flag("--label_column"))
+        if label is None and layout.label_column(table) is not None:
+            logging.info("%s: no row has a label: predictions are not scored.", table.path)
+        text_a = table.column(layout.text_a, layout.flag("--text_column"))
+        text_b = None
+        if layout.text_b:
+            text_b = table.column(layout.text_b, layout.flag("--text_b_column"))
+        examples = [
+            InputExample(
+                f"{split}-{row.line}",
+                table.text(row, text_a),
+                None if text_b is None else table.text(row, text_b),
+                self._label(table, row, label),
+            )
+            for row in table.rows
+        ]
+        if label is not None and not any(example.label for example in examples):
+            raise UserError(f"{table.path}: found no label in {len(examples)} rows.")
+        return examples
+
+    def _label_column(self, table: table_readers.Table, split: str) -> Optional[int]:
+        """Returns the index of the label's column; None without one or, in test, without labels."""
+        column = self._layout.label_column(table)
+        return None if split == "test" and self._lacks_labels(table, column) else column
+
+    def _lacks_labels(self, table: table_readers.Table, column: Optional[int]) -> bool:
+        """Returns whether a file has only blanks and marks, or one placeholder, as labels."""
+        if column is None or self._is_published(table.path):  # In the latter, a blank may be one.
+            return column is None
+        rows = (row for row in table.rows if not table.is_blank(row, column))
+        names = {n for row in rows for n in names_in(self._parse_label(table, row, column))}
+        marks = set(filter(_is_mark, names - self._known))
+        is_label = any(self._kind.is_label(name, self._known) for name in names - marks)
+        return not is_label and (marks == names or len(names) == 1)
+
+    def _is_published(self, path: str) -> bool:
+        return os.path.basename(path) in self._layout.files
+
+    def _split(self, split: str) -> table_readers.Table:
+        """Returns the `Table` of a split: its file, or a share of the training file's rows."""
+        path = self._path(split)
+        if path and split != "train":
+            return self._table(path)
+        table = self._training_table()
+        missing = [name for name in ("dev", "test") if not self._path(name)]
+        if split == "train" and not missing:
+            return table
+        shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
+        rows = split_rows(table.rows, shares)[split]
+        if not rows:
+            raise UserError(
+                f"{table.path}: {len(table.rows)} rows are too few to hold some out as {split};"
+                f" give a file {split}.tsv, .csv or .jsonl."
+            )
+        return table._replace(rows=rows)
+
+    def _training_table(self) -> table_readers.Table:
+        """Returns the `Table` of the training file, before rows are held out."""
+        path = self._path("train")
+        if path is None:
+            expected = self._layout.files or [f"train.{ending}" for ending in _ENDINGS]
+            missing = [
+                name for name in expected if not gfile.exists(os.path.join(self._data_dir, name))
+            ]
+            raise UserError(
+                f"--data_dir={self._data_dir}: there is no {' or '.join(missing)}, which supplies"
+                " missing splits and, without --adapter, the labels."
+            )
+        return self._table(path)
+
+    def _path(self, split: str) -> Optional[str]:
+        """Returns the path of a split; None if it is a share of the training file."""
+        paths = files_of(self._layout, split, self._data_dir)
+        return paths[0] if paths else None
+
+    def _table(self, path: str) -> table_readers.Table:
+        """Returns a file's `Table` without the skipped rows."""
+        if path not in self._tables:
+            self._tables[path] = self._filter_rows(self._read(path))
+        return self._tables[path]
+
+    def _read(self, path: str) -> table_readers.Table:
+        layout = self._layout
+        if not self._is_published(path):
+            return table_readers.read_table(path)
+        if gfile.isdir(path):
+            folders = [os.path.join(self._data_dir, name) for name in layout.files]
+            return table_readers.read_folders(folders, (layout.label, layout.text_a))
+        return table_readers.read_table(path, layout.columns, allow_legacy=True)
+
+    def _filter_rows(self, table: table_readers.Table) -> table_readers.Table:
+        layout, label = self._layout, self._layout.label_column(table)
+        rows, excluded = table.rows, set(layout.excluded_labels) - self._known
+        if label is not None:
+            labels = [
+                "" if table.is_blank(row, label) else self._canonical_label(table, row, label)
+                for row in rows
+            ]
+            if "+" in {*labels, *self._known}:
+                excluded.discard(_NO_MAJORITY)
+            # A test file may have only marks.
+            rows = [r for r, text in zip(rows, labels) if text not in excluded] or rows
+        if layout.skip_empty:
+            text = table.column(layout.text_a, layout.flag("--text_column"))
+            rows = [row for row in rows if table.text(row, text).strip()]
+        if not rows:
+            raise UserError(f"{table.path}: all {len(table.rows)} rows are skipped.")
+        is_published = self._is_published(table.path)
+        if len(rows) < len(table.rows):
+            logging.log(
+                logging.INFO if is_published else logging.WARNING,
+                "%s: skipped %d of %d rows, without a text or with one of the labels %s.",
+                table.path,
+                len(table.rows) - len(rows),
+                len(table.rows),
+                sorted(excluded),
+            )
+        if layout.text_a in table.columns and not is_published:
+            text = table.columns.index(layout.text_a)
+            num_empty = sum(table.is_blank(row, text) for row in rows)
+            if num_empty:
+                where = table.path, layout.text_a, num_empty, len(rows)
+                logging.warning("%s: the column %s is empty in %d of %d rows.", *where)
+        return table._replace(rows=rows)
+
+    def _read_labels(self, earlier: Sequence[str]) -> Sequence[str]:
+        if not self._kind.min_labels:
+            return ()
+        table = self._training_table()
+        label = self._layout.label_column(table)
+        if label is None:
+            raise table.column_error(self._layout.label, self._layout.flag("--label_column"))
+        rows = [names_in(self._parse_label(table, row, label)) for row in table.rows]
+        labels = set(itertools.chain.from_iterable(rows))
+        if not labels:
+            raise UserError(f"{table.path}: found no label in {len(rows)} rows.")
+        for mark in sorted(_marks_among(labels) - self._known):
+            found = [row.line for row, names in zip(table.rows, rows) if mark in names]
+            raise UserError(
+                f"{table.path}, line {found[0]}: the label {mark!r}, of {len(found)} rows, looks"
+                " like a mark of rows without a label; remove these rows, or describe the label in"
+                " --label_descriptions if it is a class."
+            )
+        if len(labels) < self._kind.min_labels:
+            raise UserError(
+                f"{table.path}: found only the label {labels.pop()!r} in {len(rows)} rows,"
+                " expected at least two labels."
+            )
+        ordered = in_order(labels)
+        for first, second in zip(ordered, ordered[1:]):
+            if _number(first) == _number(second):
+                raise UserError(
+                    f"{table.path}: the labels {first} and {second} are the same number; write it"
+                    " alike in all rows."
+                )
+        return earlier if labels == set(earlier) else ordered
+
+    def _canonical_label(
+        self, table: table_readers.Table, row: table_readers.Row, column: int
+    ) -> str:
+        """Returns a row's label on one line, in the task's spelling."""
+        text = table.text(row, column, self._kind.accepts_lists)
+        if text not in self._canonical:
+            label = " ".join(text.split())
+            if not label.isascii() and label not in self._known:  # An older model's may differ.
+                label = table_readers.normalize(label)
+            self._canonical[text] = self._layout.aliases.get(label, label)
+        return self._canonical[text]
+
+    def _parse_label(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
+        """Returns a row's label, a str or a tuple of str; raises UserError if it is not Unicode."""
+        where = f"{table.path}, line {row.line}"
+        label = self._kind.parse_label(self._canonical_label(table, row, column), where)
+        for name in names_in(label):
+            table_readers.check_label(name, where)
+        return label
+
+    def _label(self, table: table_readers.Table, row: table_readers.Row, column: Optional[int]):
+        """Returns a row's label, checked to be the task's; without a column a placeholder."""
+        if column is None:
+            return self._kind.placeholder(self.task.labels)
+        label = self._parse_label(table, row, column)
+        for name in names_in(label):
+            if not self._kind.is_label(name, self._known):
+                expected = self._kind.describe_labels(self.task.labels)
+                raise UserError(
+                    f"{table.path}, line {row.line}: found the label {name!r}, expected {expected}."
+                )
+        return label
+
+
+def _is_mark(label: str) -> bool:
+    # "none" may be a class.
+    return label.lower() in _MARKS or label == "None" or _number(label) == -1
+
+
+def _marks_among(labels: Collection[str]) -> Set[str]:
+    """Returns the labels that mark rows without one; of + and -, or -1 and 1, none is a mark."""
+    marks = set(filter(_is_mark, labels))
+    if "+" in labels:
+        marks.discard(_NO_MAJORITY)
+    numbers = {n for n in map(_number, labels) if isinstance(n, Decimal)}
+    if numbers == {-1, 1} or min(numbers, default=0) < -1:
+        marks = {mark for mark in marks if _number(mark) != -1}
+    return marks
+
+
+def in_order(labels: Collection[str]) -> List[str]:
+    """Returns labels in the order of their ids: numeric if all are numbers."""
+    are_numbers = all(isinstance(_number(label), Decimal) for label in labels)
+    return sorted(labels, key=_number if are_numbers else None)
+
+
+def _number(label: str) -> Union[str, Decimal]:
+    """Returns a label as a number if it is one."""
+    return Decimal(label) if _NUMBER.fullmatch(label) else label
+
+
+def names_in(label: Any) -> Tuple[str, ...]:
+    """Returns the labels in a set of labels, or the one label of a row."""
+    return label if isinstance(label, tuple) else (label,)
+
+
+def split_rows(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
+    """Returns rows split at random, with a fixed seed.
+
+    As in the paper's table 3, 80% are train and 10% each dev (rounded down) and test. If one of the
+    two has a file, the other is 10%.
+
+    Args:
+      rows: list.
+      shares: dict from "train" and one or both of "dev" and "test" to their weights.
+
+    Returns:
+      A dict from the same names to lists of rows, in the order of `rows`.
+    """
+    order = np.random.RandomState(_SPLIT_SEED).permutation(len(rows))
+    remaining, weight, parts = order, sum(shares.values()), collections.OrderedDict()
+    for name, share in shares.items():
+        count = len(remaining) * share // weight
+        parts[name], remaining = remaining[:count], remaining[count:]
+        weight -= share
+    return {name: [rows[i] for i in sorted(indices)] for name, indices in parts.items()}

@@ -1,0 +1,85 @@
+"""The scores of a training's evaluated steps."""
+
+import math
+import posixpath
+from typing import Any, Dict
+
+import numpy as np
+
+from adapter_bert.files import gfile, json_objects
+from adapter_bert.shell.errors import UserError
+
+FILE = "evaluations.json"  # In output_dir.
+
+
+class Evaluations:
+    """The scores of evaluated steps.
+
+    Args:
+      folder: output_dir.
+      score: name of the score, the higher the better, that defines the best step.
+
+    Raises:
+      UserError: the folder's file of scores is damaged.
+    """
+
+    def __init__(self, folder, score):
+        self._path = posixpath.join(folder, FILE)
+        self._score = score
+        self._by_step = {}
+        if gfile.exists(self._path):
+            self._by_step = self._read()
+
+    def _read(self):
+        scores_by_step = json_objects.read_object(self._path)
+        try:
+            for scores in scores_by_step.values():
+                json_objects.require_type(scores[self._score], float)
+            return {int(step): scores for step, scores in scores_by_step.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self._path}: expected scores by step, each with {self._score} ({error})."
+            ) from error
+
+    def at(self, step):
+        """Returns a step's scores, None if it was not evaluated."""
+        return self._by_step.get(step)
+
+    def add(self, step, scores):
+        """Records a step's scores (JSON values); the file is written atomically.
+
+        Only the best step keeps all of them. The others keep the numbers, as many confusion
+        matrices would exceed the size that `json_objects.read_object` accepts.
+        """
+        self._by_step[step] = scores
+        best = self.best()
+        best_step = min(s for s, values in self._by_step.items() if values[self._score] == best)
+        self._by_step = {
+            s: values if s == best_step else scalars(values) for s, values in self._by_step.items()
+        }
+        json_objects.write_object(self._path, self._by_step)
+
+    def best(self):
+        """Returns the best score, -inf before the first."""
+        return max((scores[self._score] for scores in self._by_step.values()), default=-math.inf)
+
+    def since_best(self):
+        """Returns the number of evaluations since the first with the best score."""
+        best = self.best()
+        scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]
+        return len(scores) - 1 - scores.index(best) if scores else 0
+
+
+def scalars(scores: Dict[str, Any], prefix: str = "") -> Dict[str, float]:
+    """Returns the single numbers among a dict's values, as floats.
+
+    Args:
+      scores: dict.
+      prefix: selects the names that begin with it; it is removed from them.
+    """
+    scalar_types = (int, float, np.number)
+    return {
+        name[len(prefix) :]: float(value)
+        for name, value in scores.items()
+        if isinstance(value, scalar_types) and name.startswith(prefix)
+    }

@@ -1,0 +1,843 @@
+"""Tests of rest_api.py over a tiny BERT.
+
+Answers are compared with those of each task's own model.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import errno
+import gzip
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+import urllib.request
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytest.importorskip("starlette", reason="requirements-serving.txt is not installed")
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
+from starlette.testclient import TestClient
+
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving.http import registry, rest_api
+from adapter_bert.serving.inference import memory, request_texts
+from adapter_tests.support import own_models, served, servers, tiny
+
+TEXT = "The dog sees a big bird."
+WORDS = ["[CLS]", "the", "dog", "sees", "a", "big", "bird", ".", "[SEP]"]
+ROW = [tiny.VOCABULARY.index(word) for word in WORDS]
+
+
+class RestApiTestCase(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bank = served.make_bank()
+        cls.models = own_models.SingleTaskModels(served.prepare()[0])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.bank.close()
+        super().tearDownClass()
+
+    def setUp(self):
+        super().setUp()
+        self.root = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        self.tasks = served.tasks_of(self.bank, self.root)
+        self.addCleanup(self.empty)
+
+    def empty(self):
+        self.tasks.close()
+        for name in self.bank.names():
+            self.bank.remove(name)
+
+    def client(self, bank=None, token=None, may_change=True, address="127.0.0.1", **limits):
+        limits = rest_api.Limits(**limits)
+        api = rest_api.RestApi(self.tasks, bank or self.bank, limits, token, may_change, address)
+        self.addCleanup(api.close)
+        self.batcher, self.queue = api._batcher, api._queue
+        return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
+
+    def own(self, adapter, row=ROW, segments=None):
+        """Returns the prediction of a task adapter's own model."""
+        return self.models.predictions(adapter, row, segments or [0] * len(row))
+
+    def assert_error(self, response, status, *parts):
+        self.assertEqual(response.status_code, status, response.text)
+        (error,) = response.json().items()
+        self.assertEqual(error[0], "error")
+        self.assertTrue(error[1].isprintable(), error[1])
+        for part in parts:
+            self.assertIn(part, error[1])
+
+
+class PredictionsTest(RestApiTestCase):
+    def test_predictions_match_single_task_models(self):
+        adapters, client = served.prepare()[1], self.client()
+        for name in ("sms", "topics", "sets"):
+            labels = adapters[name].description.labels
+            expected = self.own(adapters[name])["probabilities"]
+            response = client.post(f"/v1/models/{name}:predict", json={"instances": [TEXT]})
+            self.assertEqual(response.status_code, 200, response.text)
+            (found,) = response.json()["predictions"]
+            self.assertEqual(list(found["probabilities"]), list(labels))
+            self.assertAllClose(list(found["probabilities"].values()), expected, 1e-5, 1e-5)
+            if name == "sets":
+                self.assertEqual(found["labels"], [x for x, p in zip(labels, expected) if p > 0.5])
+            else:
+                self.assertEqual(found["label"], labels[np.argmax(expected)])
+        response = client.post("/v1/models/stars:predict", json={"instances": [{"text": TEXT}]})
+        expected = self.own(adapters["stars"])["prediction"]
+        self.assertAllClose(response.json()["predictions"], [expected], 1e-5, 1e-5)
+
+    def test_row_and_column_formats_give_equal_answers(self):
+        client = self.client()
+        pairs = [("the dog", "a cat"), ("a bird sees", "the man and the woman")]
+        rows = [{"text": a, "text_b": b} for a, b in pairs]
+        columns = {"text": [a for a, _ in pairs], "text_b": [b for _, b in pairs]}
+        url = "/v1/models/sms:predict"
+        by_row = client.post(url, json={"instances": rows}).json()["predictions"]
+        by_column = client.post(url, json={"inputs": columns}).json()["outputs"]
+        self.assertEqual(by_column["label"], [answer["label"] for answer in by_row])
+        self.assertEqual(by_column["probabilities"], [one["probabilities"] for one in by_row])
+        body = {"signature_name": "serving_default", "inputs": ["the dog"]}
+        found = client.post("/v1/models/stars:predict", json=body).json()
+        body = {"instances": ["the dog"]}
+        same = client.post("/v1/models/stars:predict", json=body).json()
+        self.assertEqual(found["outputs"], same["predictions"])
+
+    def test_token_ids_are_accepted_as_input(self):
+        instance = {"input_ids": ROW, "segment_ids": [0, 1] * 4 + [0]}
+        body, adapter = {"instances": [instance]}, served.prepare()[1]["squad"]
+        found = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"][0]
+        expected = self.own(adapter, ROW, instance["segment_ids"])
+        for name in ("start_logits", "end_logits"):
+            self.assertAllClose(found[name], expected[name], 1e-5, 1e-5)
+
+    def test_question_is_answered_from_several_windows(self):
+        context = "The old Man sees a cat. " * 3
+        body = {"instances": [{"question": "who", "context": context}]}
+        (found,) = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"]
+        self.assertIn(found["answer"], context)
+        self.assertTrue(found["answer"])
+        self.assertTrue(0 < found["probability"] <= 1)
+
+    def test_request_may_mix_tasks(self):
+        client = self.client()
+        instances = [
+            {"task": "topics", "text": "a dog"},
+            {"task": "squad", "question": "who", "context": "The man sees a dog."},
+            {"task": "stars", "text": "a dog"},
+            {"task": "topics", "text": "the bird", "text_b": "a cat"},
+        ]
+        found = client.post("/v1/models:predict", json={"instances": instances}).json()
+        for instance, answer in zip(instances, found["predictions"]):
+            own = {name: value for name, value in instance.items() if name != "task"}
+            url = f"/v1/models/{instance['task']}:predict"
+            alone = client.post(url, json={"instances": [own]}).json()
+            self.assert_same(answer, alone["predictions"][0])
+
+    def assert_same(self, found, expected):
+        """Checks that names, their order and texts are equal, and numbers up to rounding."""
+        self.assertEqual(type(found), type(expected))
+        if isinstance(found, dict):
+            self.assertEqual(list(found), list(expected))
+            for name in found:
+                self.assert_same(found[name], expected[name])
+        elif isinstance(found, float):
+            self.assertAllClose(found, expected, 1e-5, 1e-5)
+        else:
+            self.assertEqual(found, expected)
+
+    def test_malformed_requests_get_400(self):
+        client = self.client(max_instances=3, max_body_bytes=2000)
+        deep = b"[" * 1999
+        for bodies, part in (
+            ((b"{", b"", b"\xff\xfe", deep, b'{"instances": [NaN]}'), "JSON"),
+            ((b'{"instances": ["a"], "instances": ["b"]}',), '"instances" twice'),
+            ((b"[]", b"{}", b'{"instances": [], "inputs": []}'), '"inputs"'),
+            ((b'{"instances": ["a"], "signature": "x"}',), '"inputs"'),
+            ((b'{"instances": ["a"], "signature_name": "x"}',), "serving_default"),
+            ((b'{"instances": "a"}',), "instances:"),
+            ((b'{"instances": []}', b'{"instances": ["a", "a", "a", "a"]}'), "1 to 3"),
+            ((b'{"instances": ["a", 5]}',), "instances[1]:"),
+            ((b'{"instances": [{"text": 5}]}',), "instances[0]: text"),
+            ((b'{"inputs": "a"}', b'{"inputs": {"text": "a"}}'), "inputs:"),
+            ((b'{"inputs": {"text": ["a"], "text_b": []}}',), "inputs"),
+        ):
+            for body in bodies:
+                with self.subTest(body[:40]):
+                    response = client.post("/v1/models/sms:predict", content=body)
+                    self.assert_error(response, 400, part)
+        for body, part in (
+            ({"instances": ["a"]}, '"task"'),
+            ({"inputs": {"text": ["a"]}}, "instances"),
+        ):
+            self.assert_error(client.post("/v1/models:predict", json=body), 400, part)
+        ask = {"instances": ["the dog"]}
+        self.assertEqual(client.post("/v1/models/sms:predict", json=ask).status_code, 200)
+
+    def test_columnar_request_with_mixed_inputs_gets_400(self):
+        asked = [{"question": "who", "context": "The man sees."}, {"input_ids": [2, 3]}]
+        response = self.client().post("/v1/models/squad:predict", json={"inputs": asked})
+        self.assert_error(response, 400, "inputs:")
+
+    def test_lone_surrogate_is_accepted_in_text(self):
+        body = b'{"instances": ["the \\ud83d dog"]}'
+        response = self.client().post("/v1/models/sms:predict", content=body)
+        self.assertEqual(response.status_code, 200, response.text)
+
+    def test_unknown_tasks_paths_and_methods_get_404_or_405(self):
+        client, ask = self.client(), {"instances": ["a"]}
+        for response in (
+            client.post("/v1/models/nothing:predict", json=ask),
+            client.post("/v1/models:predict", json={"instances": [{"task": "nothing"}]}),
+            client.get("/v1/models/nothing"),
+            client.get("/v1/models/nothing/metadata"),
+            client.delete("/v1/models/nothing"),
+        ):
+            self.assert_error(response, 404, "'nothing'")
+        self.assert_error(client.get("/v2%0A%1B"), 404, "/v2")
+        response = client.get("/v1/models/sms:predict")
+        self.assert_error(response, 405)
+        self.assertEqual(response.headers["allow"], "POST")
+        response = client.post("/v1/models/sms", json=ask)
+        self.assert_error(response, 405)
+        self.assertEqual(set(response.headers["allow"].split(", ")) - {"HEAD"}, {*_CHANGES, "GET"})
+
+    def test_encoded_bodies_get_415_and_byte_order_marks_are_skipped(self):
+        client, url = self.client(), "/v1/models/sms:predict"
+        body = b'{"instances": ["the dog"]}'
+        for encoding in ("gzip", "br", "GZIP, identity"):
+            sent = {"Content-Encoding": encoding}
+            for response in (
+                client.post(url, content=gzip.compress(body), headers=sent),
+                client.put("/v1/models/new", content=body, headers=sent),
+            ):
+                self.assert_error(response, 415, "Content-Encoding")
+        plain = client.post(url, content=body, headers={"Content-Encoding": "identity"})
+        marked = client.post(url, content=b"\xef\xbb\xbf" + body)
+        self.assertEqual((plain.status_code, marked.text), (200, plain.text))
+        change = b'\xef\xbb\xbf{"adapter": "sms/adapter"}'
+        self.assertEqual(client.put("/v1/models/new", content=change).status_code, 201)
+
+    def test_large_bodies_get_413_with_or_without_length(self):
+        client, url = self.client(max_body_bytes=100), "/v1/models/sms:predict"
+        self.assert_error(client.post(url, content=b"x" * 101), 413, "100 bytes")
+        parts = (b"x" * 50 for _ in range(3))
+        self.assert_error(client.post(url, content=parts), 413, "100 bytes")
+
+    def test_answer_with_too_many_labels_gets_413(self):
+        client, instances = self.client(), {"instances": ["a", "the"]}
+        with mock.patch.object(rest_api, "_MAX_LABELS", 5):
+            response = client.post("/v1/models/topics:predict", json=instances)
+            self.assert_error(response, 413, "over 5 labels")
+            response = client.post("/v1/models/sms:predict", json=instances)
+        self.assertEqual(response.status_code, 200)
+
+    def test_protocol_upgrade_with_body_gets_400(self):
+        client = self.client()
+        headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}
+        twice = [("Connection", "Upgrade"), ("Connection", "close"), ("Upgrade", "h2c")]
+        for sent in (headers, twice):
+            response = client.post("/v1/models/sms:predict", content=b"", headers=sent)
+            self.assert_error(response, 400, "HTTP/1.1", "Upgrade")
+        self.assertEqual(client.get("/healthz", headers=headers).status_code, 200)
+
+    def test_concurrent_requests_get_their_own_answers(self):
+        client, texts = self.client(), [" ".join(tiny.WORDS[:n]) for n in range(1, 12)]
+        url = "/v1/models/topics:predict"
+
+        def ask(text):
+            return client.post(url, json={"instances": [text]}).json()["predictions"][0]
+
+        alone = [ask(text) for text in texts]
+        with concurrent.futures.ThreadPoolExecutor(11) as pool:
+            for _ in range(3):
+                for one, other in zip(alone, pool.map(ask, texts)):
+                    values = [list(answer["probabilities"].values()) for answer in (one, other)]
+                    self.assertAllClose(*values, 1e-5, 1e-5)
+
+
+_CHANGES = ("PUT", "DELETE")
+
+
+class OverloadTest(RestApiTestCase):
+    @contextlib.contextmanager
+    def blocked(self, **limits):
+        """Sends a first request, which waits until an event is set or the context ends.
+
+        Yields (client, URL, future of the first request's response, the event).
+        """
+        begun, go = threading.Event(), threading.Event()
+
+        def predict(rows, return_errors):
+            begun.set()
+            go.wait(20)
+            return self.bank.predict(rows)
+
+        client, url = (
+            self.client(mock.Mock(self.bank, predict=predict), **limits),
+            "/v1/models/stars:predict",
+        )
+        # As in a server, one event loop handles all requests.
+        with client, concurrent.futures.ThreadPoolExecutor(4) as pool:
+            try:
+                first = pool.submit(client.post, url, json={"instances": ["the dog"]})
+                self.assertTrue(begun.wait(20))
+                yield client, url, first, go
+            finally:
+                go.set()
+
+    def test_request_to_full_queue_gets_503(self):
+        with self.blocked(max_queue_rows=2) as (client, url, first, go):
+            large = {"instances": ["a" * 9000]}  # So long that it counts as two rows.
+            response = client.post(url, json=large)
+            self.assert_error(response, 503, "too many rows")
+            self.assertEqual(response.headers["retry-after"], "1")
+            go.set()
+            self.assertEqual(first.result().status_code, 200)
+            self.assertEqual(client.post(url, json={"instances": ["a"]}).status_code, 200)
+            three = {"instances": ["a", "the", "dog"]}
+            self.assert_error(client.post(url, json=three), 413, "over 2 rows")
+
+    def test_body_without_declared_length_counts_by_actual_size(self):
+        pool = concurrent.futures.ThreadPoolExecutor(2)
+        with pool, self.blocked(max_queue_rows=3) as (client, url, first, go):
+            body = b'{"instances": ["a"]}'
+            short = [pool.submit(client.post, url, content=iter([body])) for _ in range(2)]
+            while len(self.batcher) < 2 and not any(one.done() for one in short):
+                time.sleep(0.01)
+            long = client.post(url, content=(b"a" * 9000 for _ in range(9)))
+            self.assert_error(long, 503, "too many rows")
+            go.set()
+            self.assertEqual([one.result().status_code for one in short], [200, 200])
+
+    def test_short_request_displaces_waiting_long_request(self):
+        with self.blocked(max_queue_rows=3) as (client, url, first, go):
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                long = pool.submit(client.post, url, json={"instances": ["a " * 450] * 2})
+                while len(self.batcher) < 2:  # Until its texts are read.
+                    time.sleep(0.01)
+                short = pool.submit(client.post, url, json={"instances": ["a"]})
+                self.assert_error(long.result(), 503, "too many rows")
+                go.set()
+                self.assertEqual(short.result().status_code, 200)
+            self.assertEqual(first.result().status_code, 200)
+
+    def test_unread_texts_count_as_waiting_rows(self):
+        begun, go = threading.Event(), threading.Event()
+        encode = request_texts.TaskTexts.encode
+
+        def slow(texts, instance):
+            begun.set()
+            go.wait(20)
+            return encode(texts, instance)
+
+        client, url = self.client(max_queue_rows=2), "/v1/models/stars:predict"
+        patched = mock.patch.object(request_texts.TaskTexts, "encode", slow)
+        with client, patched, concurrent.futures.ThreadPoolExecutor(2) as pool:
+            waiting = pool.submit(client.post, url, json={"instances": ["a" * 900] * 10})
+            try:
+                self.assertTrue(begun.wait(20))
+                response = client.post(url, json={"instances": ["a" * 900] * 20})
+                self.assert_error(response, 503, "too many rows")
+            finally:
+                go.set()
+            self.assert_error(waiting.result(), 413, "over 2 rows")
+
+    def test_work_of_a_disconnected_client_is_cancelled(self):
+        body = json.dumps({"instances": ["the dog"] * 100})
+        request = "POST /v1/models/stars:predict HTTP/1.1\r\nHost: localhost\r\n"
+        request = f"{request}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        batches, begun, go = [], threading.Event(), threading.Event()
+
+        def predict(rows, return_errors):
+            batches.append(len(rows))
+            begun.set()
+            go.wait(20)
+            return self.bank.predict(rows)
+
+        for sent, end in (
+            (request, socket.socket.close),
+            (request, lambda client: client.shutdown(socket.SHUT_WR)),
+            (request * 2, socket.socket.close),  # Pipelined.
+        ):
+            client = self.client(mock.Mock(self.bank, predict=predict), max_queue_rows=100)
+            with servers.serving(client.app) as port:
+                gone = socket.create_connection(("127.0.0.1", port))
+                self.addCleanup(gone.close)
+                gone.sendall(sent)
+                self.assertTrue(begun.wait(20))
+                end(gone)
+                for _ in range(1000):
+                    if len(self.queue):
+                        time.sleep(0.01)
+                self.assertEqual(len(self.queue), 0)
+                url = f"http://127.0.0.1:{port}/v1/models/stars:predict"
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    alive = pool.submit(urllib.request.urlopen, url, body.encode(), 20)
+                    while len(self.queue) < 100 and not alive.done():
+                        time.sleep(0.01)
+                    go.set()
+                    self.assertEqual(alive.result().status, 200)
+            self.assertEqual(sum(batches), batches[0] + 100)
+            batches.clear(), begun.clear(), go.clear()
+
+    def test_slow_answer_gets_504(self):
+        with self.blocked(answer_seconds=1.0) as (client, url, first, _):
+            self.assert_error(first.result(), 504, "1 seconds")
+
+    def test_computation_error_gets_500_without_details(self):
+        def broken(rows, return_errors):
+            raise ValueError("secret")
+
+        client = self.client(mock.Mock(self.bank, predict=broken))
+        response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
+        self.assert_error(response, 500)
+        self.assertNotIn("secret", response.text)
+
+    def test_missing_adapter_file_fails_only_its_own_requests(self):
+        with contextlib.closing(served.make_bank(max_in_memory=1)) as bank:
+            self.tasks = served.tasks_of(bank, self.root)
+            client, ask = self.client(bank), {"instances": ["a"]}
+            os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
+            response = client.post("/v1/models/sms:predict", json=ask)
+            self.assert_error(response, 500, "the task's adapter failed")
+            self.assertNotIn("sms/adapter", response.text)
+            mixed = [{"task": "sms", "text": "a"}, {"task": "stars", "text": "a"}]
+            response = client.post("/v1/models:predict", json={"instances": mixed})
+            self.assertEqual(response.status_code, 200)
+            failed, answered = response.json()["predictions"]
+            self.assertIn("the task's adapter failed", failed["error"])
+            self.assertIsInstance(answered, float)
+            self.assertEqual(client.post("/v1/models/topics:predict", json=ask).status_code, 200)
+            self.tasks.close()
+
+    def test_huge_weights_fail_only_their_own_instances(self):
+        huge, client = served.other("sms"), self.client()
+        tensors = {name: value * np.float32(1e30) for name, value in huge.tensors.items()}
+        task_adapter.save(os.path.join(self.root, "huge"), huge._replace(tensors=tensors))
+        self.assertEqual(client.put("/v1/models/huge", json={"adapter": "huge"}).status_code, 201)
+        instances = [
+            {"task": name, "text": text}
+            for name, text in (("sms", TEXT), ("huge", TEXT), ("topics", TEXT), ("huge", "a"))
+        ]
+        response = client.post("/v1/models:predict", json={"instances": instances})
+        self.assertEqual(response.status_code, 200, response.text)
+        answers = response.json()["predictions"]
+        for index in (1, 3):
+            self.assertIn("the task's adapter failed", answers[index]["error"])
+        for index, name in ((0, "sms"), (2, "topics")):
+            expected = self.own(served.prepare()[1][name])["probabilities"]
+            found = list(answers[index]["probabilities"].values())
+            self.assertAllClose(found, expected, 1e-5, 1e-5)
+        for body in ({"instances": ["a"]}, {"inputs": {"text": ["a", "the"]}}):
+            response = client.post("/v1/models/huge:predict", json=body)
+            self.assert_error(response, 500, "the task's adapter failed")
+        metrics = client.get("/metrics").text
+        self.assertIn('adapter_bert_instances_total{task="sms"} 1.0', metrics)
+        self.assertNotIn('adapter_bert_instances_total{task="huge"}', metrics)
+
+    def test_predictions_get_503_after_batcher_closes(self):
+        client = self.client()
+        self.assertEqual(client.get("/readyz").status_code, 200)
+        self.batcher.close()
+        self.assert_error(client.get("/readyz"), 503)
+        response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
+        self.assert_error(response, 503)
+        self.assertEqual(client.get("/healthz").status_code, 200)
+
+
+class DescriptionsTest(RestApiTestCase):
+    def test_state_and_metadata_follow_tensorflow_serving(self):
+        client = self.client()
+        status = {"error_code": "OK", "error_message": ""}
+        self.assertEqual(
+            client.get("/v1/models/sms").json(),
+            {"model_version_status": [{"version": "1", "state": "AVAILABLE", "status": status}]},
+        )
+        found = client.get("/v1/models/squad/metadata").json()
+        self.assertEqual(
+            found["model_spec"], {"name": "squad", "signature_name": "", "version": "1"}
+        )
+        signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+        self.assertEqual(set(signature["inputs"]), {"question", "context"})
+        self.assertEqual(signature["outputs"]["answer"]["dtype"], "DT_STRING")
+        self.assertEqual(signature["outputs"]["probability"]["dtype"], "DT_FLOAT")
+
+    def test_models_endpoint_lists_all_tasks(self):
+        found = self.client().get("/v1/models").json()["models"]
+        self.assertEqual([task["name"] for task in found], sorted(served.TASKS))
+        sms = next(task for task in found if task["name"] == "sms")
+        self.assertEqual(sms["labels"], ["ham", "spam"])
+        self.assertEqual(sms["kind"], "classification")
+
+    def test_descriptions_are_built_once_for_each_change(self):
+        client = self.client()
+        for path, count in (("", len(served.TASKS)), ("/sms/metadata", 1), ("/squad/metadata", 1)):
+            with mock.patch.object(rest_api, "_summary", wraps=rest_api._summary) as summaries:
+                texts = {client.get("/v1/models" + path).text for _ in range(3)}
+                self.assertEqual((len(texts), summaries.call_count), (1, count))
+        client.put("/v1/models/sms", json={"adapter": "sms/adapter"})
+        client.delete("/v1/models/topics")
+        found = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
+        self.assertEqual(set(found), set(served.TASKS) - {"topics"})
+        self.assertEqual(found["sms"]["version"], "2")
+        spec = client.get("/v1/models/sms/metadata").json()["model_spec"]
+        self.assertEqual(spec["version"], "2")
+        self.assert_error(client.get("/v1/models/topics/metadata"), 404)
+        with mock.patch.object(rest_api, "_MAX_SHARED", 2):
+            for name in ("stars", "sets", "squad", "stars"):
+                spec = client.get(f"/v1/models/{name}/metadata").json()["model_spec"]
+                self.assertEqual(spec["name"], name)
+
+    def test_non_finite_scores_become_null(self):
+        made = served.other("sms")
+        scores = {"eval_loss": float("nan"), "eval_mse": float("inf"), "eval_accuracy": 0.5}
+        description = dataclasses.replace(made.description, scores=scores)
+        task_adapter.save(os.path.join(self.root, "odd"), made._replace(description=description))
+        client = self.client()
+        self.assertEqual(client.put("/v1/models/odd", json={"adapter": "odd"}).status_code, 201)
+        found = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
+        self.assertEqual(
+            found["odd"]["scores"], {"eval_loss": None, "eval_mse": None, "eval_accuracy": 0.5}
+        )
+
+    def test_metrics_count_requests_instances_and_tasks(self):
+        client = self.client()
+        client.post("/v1/models/sms:predict", json={"instances": ["a", "the"]})
+        client.post("/v1/models/nothing:predict", json={"instances": ["a"]})
+        client.get("/nowhere")
+        response = client.get("/metrics")
+        self.assertStartsWith(response.headers["content-type"], "text/plain")
+        for line in (
+            'adapter_bert_requests_total{endpoint="predict",status="200"} 1.0',
+            'adapter_bert_requests_total{endpoint="predict",status="404"} 1.0',
+            'adapter_bert_requests_total{endpoint="none",status="404"} 1.0',
+            'adapter_bert_instances_total{task="sms"} 2.0',
+            'adapter_bert_request_seconds_count{endpoint="predict"} 2.0',
+            'adapter_bert_task_seconds_count{task="sms"} 1.0',
+            f"adapter_bert_tasks {len(self.tasks)}.0",
+            "adapter_bert_queue_rows 0.0",
+            "adapter_bert_tasks_in_memory 1.0",
+        ):
+            self.assertIn(line, response.text)
+        self.assertNotIn("nothing", response.text)
+        self.assertEqual(client.delete("/v1/models/sms").status_code, 200)
+        self.assertNotIn('task="sms"', client.get("/metrics").text)
+
+    def test_task_removed_during_prediction_leaves_no_metrics(self):
+        client = None
+
+        def remove_and_predict(rows, return_errors):
+            client.delete("/v1/models/sms")
+            return self.bank.predict(rows, return_errors)
+
+        client = self.client(mock.Mock(self.bank, predict=remove_and_predict))
+        response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
+        self.assertEqual(response.status_code, 200, response.text)
+        self.assertNotIn('task="sms"', client.get("/metrics").text)
+
+    def test_body_that_never_arrives_gets_408(self):
+        async def receive():
+            await asyncio.sleep(60)
+
+        async def send(message):
+            sent.append(message)
+
+        sent, application = [], self.client(read_seconds=0.1).app
+        scope = {"type": "http", "method": "POST", "path": "/v1/models/sms:predict"}
+        scope.update(
+            {
+                "raw_path": b"/v1/models/sms:predict",
+                "query_string": b"",
+                "headers": [(b"host", b"127.0.0.1")],
+                "client": ("127.0.0.1", 1),
+            }
+        )
+        asyncio.run(application(scope, receive, send))
+        self.assertEqual(sent[0]["status"], 408)
+
+    def test_upload_timeout_grows_with_declared_size(self):
+        async def receive():
+            await asyncio.sleep(0.3)  # More than read_seconds.
+            return {"type": "http.request", "body": b"--b--", "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        sent, application = [], self.client(read_seconds=0.1).app
+        for length, status in ((b"5", 408), (b"125000", 400)):  # The larger has 1.1 seconds.
+            headers = {
+                b"content-type": b"multipart/form-data; boundary=b",
+                b"content-length": length,
+            }
+            scope = {"type": "http", "method": "PUT", "path": "/v1/models/up", "query_string": b""}
+            scope["headers"] = [(b"host", b"127.0.0.1"), *headers.items()]
+            scope.update(raw_path=b"/v1/models/up", client=("127.0.0.1", 1))
+            sent.clear()
+            asyncio.run(application(scope, receive, send))
+            self.assertEqual(sent[0]["status"], status, sent)
+
+    def test_page_loads_no_external_resources(self):
+        response = self.client(token="secret").get("/")
+        self.assertStartsWith(response.headers["content-type"], "text/html")
+        self.assertIn("default-src 'none'", response.headers["content-security-policy"])
+        self.assertEqual(response.headers["x-content-type-options"], "nosniff")
+        self.assertNotRegex(response.text, r"https?://|src=|@import|url\(")
+
+
+class ChangesTest(RestApiTestCase):
+    def predicted(self, client, name):
+        response = client.post(f"/v1/models/{name}:predict", json={"instances": [TEXT]})
+        return list(response.json()["predictions"][0]["probabilities"].values())
+
+    def test_tasks_are_added_replaced_and_removed_by_folder(self):
+        client, new = self.client(), served.other("sms")
+        task_adapter.save(os.path.join(self.root, "later"), new)
+        response = client.put("/v1/models/extra", json={"adapter": "later"})
+        self.assertEqual((response.status_code, response.json()["version"]), (201, "1"))
+        response = client.put("/v1/models/sms", json={"adapter": "later"})
+        self.assertEqual((response.status_code, response.json()["version"]), (200, "2"))
+        expected = self.own(new)["probabilities"]
+        for name in ("extra", "sms"):
+            self.assertAllClose(self.predicted(client, name), expected, 1e-5, 1e-5)
+        response = client.delete("/v1/models/extra")
+        self.assertEqual(response.json(), {"name": "extra", "version": "1"})
+        self.assert_error(client.get("/v1/models/extra"), 404, "'extra'")
+        self.assertTrue(os.path.exists(os.path.join(self.root, "later", "adapter_config.json")))
+
+    def test_uploads_are_validated_and_served(self):
+        folder, adapter = os.path.join(self.root, "..", "made"), served.other("topics")
+        task_adapter.save(folder, adapter)
+        files = {}
+        for name in task_adapter.FILES:
+            with open(os.path.join(folder, name), "rb") as reader:
+                files[name] = (name, reader.read())
+        client = self.client()
+        response = client.put("/v1/models/up", files=files)
+        self.assertEqual(response.status_code, 201, response.text)
+        expected = self.own(adapter)["probabilities"]
+        self.assertAllClose(self.predicted(client, "up"), expected, 1e-5, 1e-5)
+        response = client.put(
+            "/v1/models/up", content=b"", headers={"content-type": "MULTIPART/Form-Data"}
+        )
+        self.assert_error(response, 400, "expected a form of the two files")
+        one = {"adapter_config.json": files["adapter_config.json"]}
+        response = client.put("/v1/models/up", files=one)
+        self.assert_error(response, 400, "adapter.safetensors")
+        broken = {"content-type": "multipart/form-data; boundary=b"}
+        for body in (b"no boundary", b"--b\r\nno header\r\n\r\n", b"--b\r\n:\r\n\r\n--b--"):
+            response = client.put("/v1/models/up", content=body, headers=broken)
+            self.assert_error(response, 400, "expected a form of the two files")
+        broken["content-type"] += "; charset=undefined"
+        body = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n\r\n--b--\r\n'
+        response = client.put("/v1/models/up", content=body, headers=broken)
+        self.assert_error(response, 400, "expected a form of the two files")
+        small = self.client(max_upload_bytes=1000)
+        self.assert_error(small.put("/v1/models/up", files=files), 413, "1,000 bytes")
+        with open(os.path.join(self.root, "taken"), "w"):  # A file blocks the task's folder.
+            response = client.put("/v1/models/taken", files=files)
+        self.assert_error(response, 507, "taken/1")
+
+    def test_invalid_changes_are_refused(self):
+        client = self.client()
+        for name, body, status, part in (
+            ("new", {"adapter": "../sms"}, 400, "--adapter_dir"),
+            ("new", {"adapter": "/etc"}, 400, "--adapter_dir"),
+            ("new", {"adapter": 5}, 400, "adapter"),
+            ("new", {"folder": "sms"}, 400, "adapter"),
+            ("new", {"adapter": "nothing"}, 400, "'nothing'"),
+            ("-new", {"adapter": "sms"}, 400, "'-new'"),
+            ("..%2Fnew", {"adapter": "sms"}, 404, ""),
+        ):
+            with self.subTest(body):
+                self.assert_error(client.put(f"/v1/models/{name}", json=body), status, part)
+        bare = self.client(may_change=False)
+        for response in (
+            bare.put("/v1/models/sms", json={"adapter": "sms/adapter"}),
+            bare.delete("/v1/models/sms"),
+        ):
+            self.assert_error(response, 403, "--token")
+        self.assertEqual(self.tasks.get("sms").version, 1)
+
+    def test_a_change_that_hangs_ends_and_blocks_no_other_task(self):
+        describe, go = task_adapter.describe, threading.Event()
+        for name in ("hangs", "other"):
+            task_adapter.save(os.path.join(self.root, name), served.other("sms"))
+
+        def hanging(folder, *arguments):
+            if folder.endswith("/hangs"):
+                go.wait(60)
+            return describe(folder, *arguments)
+
+        client, change = self.client(), {"adapter": "hangs"}
+        # One event loop handles all requests.
+        with client, mock.patch.object(task_adapter, "describe", hanging):
+            with mock.patch.object(registry, "CHANGE_SECONDS", 0.3):
+                self.assert_error(client.put("/v1/models/sms", json=change), 504, "0.3 seconds")
+                self.assert_error(client.delete("/v1/models/sms"), 504, "0.3 seconds")
+            for response in (
+                client.put("/v1/models/topics", json={"adapter": "other"}),
+                client.put("/v1/models/new", json={"adapter": "other"}),
+                client.delete("/v1/models/stars"),
+            ):
+                self.assertIn(response.status_code, (200, 201), response.text)
+            with mock.patch.object(rest_api, "_MAX_CHANGES", 1):
+                full = self.client()
+            with full, concurrent.futures.ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(full.put, "/v1/models/sets", json=change)
+                while not waiting.done() and full.delete("/v1/models/none").status_code != 503:
+                    time.sleep(0.01)
+                go.set()
+                self.assertEqual(waiting.result().status_code, 200)
+
+    def test_errors_of_changes_name_no_folder_outside_the_root(self):
+        adapter, client = served.other("sms"), self.client()
+        for name in ("damaged", "other/deep"):
+            task_adapter.save(os.path.join(self.root, name), adapter)
+            with open(os.path.join(self.root, name, "adapter.safetensors"), "ab") as writer:
+                writer.write(b"more")
+        outside = tempfile.mkdtemp()
+        task_adapter.save(os.path.join(outside, "sms"), adapter)
+        os.symlink(outside, os.path.join(self.root, "out"))
+        files = {name: (name, b"{}") for name in task_adapter.FILES}
+        with open(os.path.join(self.root, "taken"), "w"):
+            for response, part in (
+                (client.put("/v1/models/a", json={"adapter": "damaged"}), "a: damaged: "),
+                (client.put("/v1/models/a", json={"adapter": "other/deep"}), "other/deep: "),
+                (client.put("/v1/models/a", json={"adapter": "out/sms"}), "out/sms leads out"),
+                (client.put("/v1/models/a", files=files), "a: a/1.partial: "),
+                (client.put("/v1/models/taken", files=files), "taken/1 cannot be written"),
+            ):
+                self.assertIn(response.status_code, (400, 507))
+                self.assert_error(response, response.status_code, part)
+                self.assertNotRegex(response.text, f"{self.root}|{outside}|: /")
+
+    def test_a_change_without_memory_gets_503(self):
+        client, change = self.client(), {"adapter": "sms/adapter"}
+        with mock.patch.object(memory, "free", return_value=(100.0, "ulimit -v")):
+            response = client.put("/v1/models/new", json=change)
+            self.assert_error(response, 503, "new: sms/adapter: too little memory")
+        self.assertEqual(client.put("/v1/models/new", json=change).status_code, 201)
+
+    def test_host_must_name_this_machine_without_token(self):
+        task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))
+        here, everywhere = self.client(), self.client(address="0.0.0.0")
+        with_token = self.client(token="secret")
+        own_name = socket.gethostname()
+        for host, from_here, from_elsewhere in (
+            ("127.0.0.1:8501", 1, 1),
+            ("localhost", 1, 1),
+            ("[::1]:8501", 1, 1),
+            ("192.0.2.1:8501", 0, 1),
+            (own_name + ":8501", own_name == "localhost", 1),
+            ("example.org:8501", 0, 0),
+            ("127.0.0.1.example.org", 0, 0),
+            ("[", 0, 0),
+            ("", 0, 0),
+        ):
+            headers = {"Host": host}
+            for client, allowed in ((here, from_here), (everywhere, from_elsewhere)):
+                for method, path in (
+                    ("GET", "/"),
+                    ("GET", "/v1/models"),
+                    ("GET", "/metrics"),
+                    ("POST", "/v1/models/sms:predict"),
+                    ("PUT", "/v1/models/new"),
+                    ("DELETE", "/v1/models/new"),
+                ):
+                    with self.subTest(f"{method} {path} {host}"):
+                        body = {"instances": ["a"]} if method == "POST" else {"adapter": "later"}
+                        body = None if method in ("GET", "DELETE") else body
+                        response = client.request(method, path, json=body, headers=headers)
+                        if allowed:
+                            self.assertIn(response.status_code, (200, 201), response.text)
+                        else:
+                            self.assert_error(response, 403, "--token")
+            headers["Authorization"] = "Bearer secret"
+            response = with_token.put(
+                "/v1/models/other", json={"adapter": "later"}, headers=headers
+            )
+            self.assertIn(response.status_code, (200, 201))
+
+    def test_trailing_slash_gets_404_instead_of_redirect(self):
+        client = self.client(token="secret")
+        headers = {"Host": "example.org", "Authorization": "Bearer secret"}
+        for path in ("/v1/models/", "/healthz/"):
+            response = client.get(path, headers=headers, follow_redirects=False)
+            self.assertEqual(response.status_code, 404)
+
+    def test_large_headers_get_431_before_token_check(self):
+        client = self.client(token="secret")
+        for size, status in ((60000, 401), (66000, 431)):
+            for headers in (
+                {"x-a": "b" * size},
+                {f"x-{n}": "b" * (size // 100) for n in range(99)},
+            ):
+                self.assert_error(client.get("/v1/models", headers=headers), status)
+
+    def test_long_change_without_upload_gets_413(self):
+        client, url = self.client(), "/v1/models/new"
+        body = b"[" + b"[]," * 30000 + b"[]]"
+        self.assert_error(client.put(url, content=body), 413, "65,536 bytes")
+        self.assert_error(client.put(url, content=iter([body])), 413, "65,536 bytes")
+        self.assert_error(client.put(url, content=body[:60000]), 400, "JSON")
+
+    def test_upload_gets_507_if_disk_is_full(self):
+        files = {name: (name, b"x" * (2 << 20)) for name in task_adapter.FILES}
+        no_room = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with mock.patch.object(tempfile, "TemporaryFile", side_effect=no_room):
+            response = self.client().put("/v1/models/up", files=files)
+        self.assert_error(response, 507, "temporary file (No space left on device)")
+        self.assertFalse(os.path.exists(os.path.join(self.root, "up")))
+
+    def test_answers_stay_correct_while_tasks_are_replaced(self):
+        adapters = [served.other("sms", seed) for seed in (100, 101)]
+        for index, adapter in enumerate(adapters):
+            task_adapter.save(os.path.join(self.root, f"new{index}"), adapter)
+        versions = [served.prepare()[1]["sms"], *adapters]
+        expected = [self.own(adapter)["probabilities"] for adapter in versions]
+        client, done = self.client(), threading.Event()
+
+        def ask():
+            found = []
+            while not done.is_set():
+                found.append(self.predicted(client, "sms"))
+            return found
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            asking = [pool.submit(ask) for _ in range(4)]
+            for turn in range(10):
+                response = client.put("/v1/models/sms", json={"adapter": f"new{turn % 2}"})
+                self.assertEqual(response.status_code, 200, response.text)
+            done.set()
+            answers = [answer for future in asking for answer in future.result()]
+        for answer in answers:
+            near = [np.allclose(answer, one, 1e-5, 1e-5) for one in expected]
+            self.assertEqual(near.count(True), 1)
+        self.assertAllClose(self.predicted(client, "sms"), expected[2], 1e-5, 1e-5)
+
+    def test_requests_except_open_paths_need_the_token(self):
+        client = self.client(token="secret")
+        for path in ("/", "/healthz", "/readyz"):
+            self.assertEqual(client.get(path).status_code, 200)
+        for headers in ({}, {"Authorization": "secret"}, {"Authorization": "Bearer secre"}):
+            for path in ("/v1/models", "/metrics", "/nowhere"):
+                response = client.get(path, headers=headers)
+                self.assert_error(response, 401, "Authorization: Bearer")
+                self.assertEqual(response.headers["www-authenticate"], "Bearer")
+        self.assert_error(client.post("/", headers={"Host": "["}), 405, "/")
+        good = {"Authorization": "Bearer secret"}
+        self.assertEqual(client.get("/v1/models", headers=good).status_code, 200)

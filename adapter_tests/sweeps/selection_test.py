@@ -1,0 +1,331 @@
+"""Tests of selection.py on hand-made records, with choices and errors computed by hand."""
+
+import math
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.sweeps import selection
+from adapter_bert.sweeps.selection import ADAPTERS, FULL, NO_BERT, TEST, TOP_LAYERS, VALIDATION
+from adapter_tests.support.records import record, seeds
+
+
+class PointsTest(tf.test.TestCase):
+    def test_fractions_are_scaled_and_squad_percents_kept(self):
+        found = selection.points(record("CoLA", 0.25, score="matthews"), VALIDATION)
+        self.assertAlmostEqual(found, 25.0)
+        found = selection.points(record("airline", 0.5, test=0.75), TEST)
+        self.assertAlmostEqual(found, 75.0)
+        squad = record("SQuAD", 63.5, score="f1", script="run_squad.py")
+        self.assertEqual(selection.points(squad, VALIDATION), 63.5)
+
+    def test_missing_and_nan_scores_give_no_points(self):
+        self.assertIsNone(selection.points(record("CoLA", 0.25), TEST))
+        self.assertIsNone(selection.points(record("CoLA", math.nan), VALIDATION))
+        self.assertIsNone(selection.points({**record("CoLA", 0.1), "scores": {}}, VALIDATION))
+
+
+class StandardErrorTest(tf.test.TestCase):
+    def test_standard_error_equals_hand_computed_values(self):
+        # Deviations -1, 0, 1: the sample variance is 2 / 2.
+        self.assertAlmostEqual(selection.standard_error([4.0, 5.0, 6.0]), 1 / math.sqrt(3))
+        # Deviations -2, -2, 4: the sample variance is 24 / 2.
+        self.assertAlmostEqual(selection.standard_error([1.0, 1.0, 7.0]), math.sqrt(12 / 3))
+
+    def test_one_seed_has_no_standard_error(self):
+        self.assertIsNone(selection.standard_error([4.0]))
+
+
+class ChooseMeanTest(tf.test.TestCase):
+    def test_setting_is_chosen_by_validation_score(self):
+        records = [
+            *seeds("airline", [0.5, 0.6, 0.7], [0.1, 0.2, 0.3], learning_rate=1e-4, trained=7),
+            *seeds("airline", [0.9, 0.3, 0.3], [0.8, 0.9, 1.0], learning_rate=1e-3),
+        ]
+        found = selection.choose_mean(records, TEST)
+        self.assertEqual(found.score, "test_accuracy")
+        self.assertAlmostEqual(found.value, 20.0)
+        self.assertAlmostEqual(found.sem, 10 / math.sqrt(3))
+        self.assertEqual((found.seeds, found.trained, found.share), (3, 7, 7 / 10_000))
+        self.assertEqual(
+            found.setting, {"adapter_size": 64, "learning_rate": 1e-4, "num_train_epochs": 5}
+        )
+
+    def test_settings_are_compared_over_shared_seeds(self):
+        # Both rates were tried with seed 1. Then only the better one was tried with seeds 2 and 3.
+        records = [
+            *seeds("MRPC", [0.80, 0.70, 0.72], learning_rate=1e-4),
+            *seeds("MRPC", [0.79], learning_rate=1e-3),
+        ]
+        found = selection.choose_mean(records)
+        self.assertEqual(found.setting["learning_rate"], 1e-4)
+        self.assertEqual(found.seeds, 3)
+        self.assertAlmostEqual(found.value, 74.0)
+
+    def test_worse_setting_does_not_reduce_shared_seeds(self):
+        records = [
+            *seeds("MRPC", [0.80, 0.70, 0.70], learning_rate=1e-4),
+            *seeds("MRPC", [0.79, 0.79, 0.79], learning_rate=3e-4),
+            *seeds("MRPC", [0.10], learning_rate=1e-3),  # Abandoned after its first seed.
+        ]
+        self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 3e-4)
+
+    def test_tie_goes_to_the_setting_with_more_seeds(self):
+        records = [
+            *seeds("MRPC", [0.86, 0.86, 0.86], adapter_size=64),
+            *seeds("MRPC", [0.87, 0.80, 0.80], adapter_size=8, learning_rate=1e-4),
+            *seeds("MRPC", [0.87], adapter_size=8, learning_rate=1e-3),
+        ]
+        choice = selection.choose_mean(records)
+        self.assertAlmostEqual(choice.value, 86.0)
+        self.assertEqual((choice.setting["adapter_size"], choice.seeds), (64, 3))
+
+    def test_settings_that_tie_on_permuted_seeds_are_chosen_from(self):
+        # In points, 0.2 + 0.3 + 0.1 is 0.6, and 0.2 + 0.1 + 0.3 is more.
+        records = [
+            record("MRPC", thousandths / 1000, seed, learning_rate=rate)
+            for rate, scores in ((1e-4, {1: 2, 2: 3, 3: 1}), (1e-3, {1: 2, 3: 3, 2: 1}))
+            for seed, thousandths in scores.items()
+        ]
+        self.assertAlmostEqual(selection.choose_mean(records).value, 0.2)
+
+    def test_all_seeds_are_compared_if_settings_share_no_seed(self):
+        records = [
+            record("MRPC", 0.8, 1, learning_rate=1e-4),
+            record("MRPC", 0.9, 2, learning_rate=1e-3),
+        ]
+        self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 1e-3)
+
+    def test_trained_is_an_integer_and_baseline_has_no_share(self):
+        # All scores are floats, even a number of parameters.
+        found = selection.choose_mean([record("MRPC", 0.8, trained=22713986.0)])
+        self.assertEqual(repr(found.trained), "22713986")
+        found = selection.choose_mean([record("airline", 0.8, script="run_baseline.py")])
+        self.assertIsNone(found.share)
+
+    def test_seeds_of_a_baseline_are_the_runs_of_one_model(self):
+        search = record("airline", 0.8, script="run_baseline.py", trials=60)
+        same = record("airline", 0.6, 2, script="run_baseline.py", preset="airline")
+        other = record("airline", 0.9, 2, script="run_baseline.py", preset="airline")
+        other["settings"] = {"hidden_size": 128}
+        self.assertEqual(selection.choose_mean([search, same]).values, (80.0, 60.0))
+        self.assertEqual(selection.choose_mean([search, other]).values, (90.0,))
+        shorter = record("airline", 0.7, script="run_baseline.py", max_words=64)
+        self.assertEqual(selection.choose_mean([search, shorter]).values, (80.0,))
+
+    def test_one_seed_has_no_error(self):
+        found = selection.choose_mean([record("MRPC", 0.8)])
+        self.assertIsNone(found.sem)
+        self.assertEqual(found.seeds, 1)
+
+    def test_explicit_and_implied_default_seed_count_once(self):
+        records = [record("CoLA", 0.6), record("CoLA", 0.6, seed=12345)]
+        del records[0]["flags"]["random_seed"]
+        self.assertEqual(selection.choose_mean(records).seeds, 1)
+        self.assertEqual(selection.choose_best(records).seeds, 1)
+
+    def test_setting_without_a_score_is_not_chosen(self):
+        records = [
+            record("airline", 0.9, test=None, learning_rate=1e-3),
+            record("airline", 0.5, test=0.4, learning_rate=1e-4),
+        ]
+        self.assertAlmostEqual(selection.choose_mean(records, TEST).value, 40.0)
+        self.assertIsNone(selection.choose_mean(records[:1], TEST))
+        self.assertIsNone(selection.choose_mean([]))
+
+    def test_default_flags_and_stages_do_not_split_a_setting(self):
+        records = [
+            record("MRPC", 0.6, 1, adapter_size=64, do_train=True, do_eval=True),
+            record("MRPC", 0.8, 2, tuning="adapters", do_predict=True, adapter_activation="gelu"),
+        ]
+        found = selection.choose_mean(records)
+        self.assertEqual(found.seeds, 2)
+        self.assertAlmostEqual(found.value, 70.0)
+        self.assertAlmostEqual(found.sem, 10.0)
+
+    def test_explicit_default_schedule_does_not_split_a_setting(self):
+        for tuning, rate, epochs in (("adapters", 3e-4, 5), ("full", 5e-5, 3)):
+            records = [
+                record("MRPC", 0.9, 1, tuning=tuning),
+                record("MRPC", 0.8, 2, tuning=tuning, learning_rate=rate),
+                record("MRPC", 0.7, 3, tuning=tuning, num_train_epochs=epochs),
+            ]
+            found = selection.choose_mean(records)
+            self.assertEqual(found.seeds, 3)
+            self.assertAlmostEqual(found.value, 80.0)
+
+    def test_repeated_run_of_a_seed_counts_once(self):
+        records = [record("MRPC", 0.6), record("MRPC", 0.6, adapter_size=64)]
+        self.assertEqual(selection.choose_mean(records).seeds, 1)
+
+
+class ComparableTest(tf.test.TestCase):
+    def test_settings_with_few_values_of_the_flag_are_left_out(self):
+        curve = [record("MRPC", 0.5, adapter_size=size) for size in (8, 64, 256)]
+        # Lacks the largest size, which may have failed.
+        nearly = [record("MRPC", 0.5, adapter_size=size, learning_rate=1e-4) for size in (8, 64)]
+        other = [record("MRPC", 0.5, adapter_size=64, learning_rate=1e-3)]
+        alone = [record("CoLA", 0.5, seed, adapter_size=64) for seed in (1, 2)]
+        found = selection.select_comparable([*other, *curve, *nearly, *alone], "adapter_size")
+        self.assertCountEqual(map(str, found), map(str, [*curve, *nearly, *alone]))
+        single = [record("CoLA", 0.5, tuning="full", learning_rate=rate) for rate in (1e-5, 5e-5)]
+        self.assertCountEqual(map(str, selection.select_comparable(single, None)), map(str, single))
+
+
+class ChooseBestTest(tf.test.TestCase):
+    def test_best_run_is_chosen_over_settings_and_seeds(self):
+        records = [
+            *seeds("airline", [0.5, 0.6, 0.7], [0.1, 0.2, 0.3], adapter_size=8),
+            *seeds("airline", [0.9, 0.3], [0.4, 0.9], adapter_size=256),
+        ]
+        found = selection.choose_best(records, TEST)
+        self.assertAlmostEqual(found.value, 40.0)
+        self.assertIsNone(found.sem)
+        self.assertEqual(found.seeds, 3)
+        self.assertEqual((found.setting["adapter_size"], found.setting["random_seed"]), (256, 1))
+        self.assertIsNone(selection.choose_best(records[:0]))
+
+
+class CriterionTest(tf.test.TestCase):
+    def records(self):
+        """Returns records of CoLA; the first rate is the best by score, the second by accuracy."""
+        found = []
+        for rate, score, accuracy in ((1e-4, 0.5, 0.7), (1e-3, 0.4, 0.8)):
+            entry = record("CoLA", score, score="matthews", learning_rate=rate)
+            entry["scores"]["eval_accuracy"] = accuracy
+            found.append(entry)
+        return found
+
+    def test_accuracy_selects_but_the_task_score_is_reported(self):
+        for criterion, rate, value in (("score", 1e-4, 50.0), ("accuracy", 1e-3, 40.0)):
+            records = selection.by_criterion(self.records(), criterion)
+            for choose in (selection.choose_mean, selection.choose_best):
+                found = choose(records)
+                self.assertEqual(found.setting["learning_rate"], rate)
+                self.assertAlmostEqual(found.value, value)
+                self.assertEqual(found.score, "eval_matthews")
+
+    def test_tasks_without_accuracy_are_selected_by_score(self):
+        tagger = record("CoNLL", 0.5, score="f1", script="run_tagger.py")
+        tagger["scores"]["eval_accuracy"] = 0.9  # Accuracy per word.
+        for entry in (tagger, record("STS-B", 0.8, score="spearman")):
+            (found,) = selection.by_criterion([entry], "accuracy")
+            points = selection.points(entry, VALIDATION)
+            self.assertEqual(selection.criterion_points(found), points)
+
+    def test_chosen_grids_hold_best_setting_of_each_curve_point(self):
+        records = [
+            *seeds("MRPC", [0.8, 0.9], adapter_size=8, learning_rate=1e-4),
+            *seeds("MRPC", [0.7, 0.7], adapter_size=8, learning_rate=1e-3),
+            *seeds("MRPC", [0.6, 0.6], adapter_size=64, learning_rate=1e-3),
+            *seeds("MRPC", [0.9, 0.9], tuning="full", learning_rate=1e-5),
+            *seeds("MRPC", [0.9, 0.9], adapter_size=8, learning_rate=1e-2, train_pooler=True),
+            *seeds("CoLA", [0.9, 0.9], adapter_size=8, learning_rate=1e-2),
+        ]
+        found = selection.chosen_grids(records)
+        self.assertCountEqual(
+            [(g["task_name"], g.get("adapter_size"), g["learning_rate"]) for g in found],
+            [
+                *(("MRPC", 8, 1e-4), ("MRPC", 64, 1e-3), ("MRPC", None, 1e-5)),
+                *(("MRPC", 8, 1e-2), ("CoLA", 8, 1e-2)),
+            ],
+        )
+        self.assertEqual({grid["script"] for grid in found}, {"run_classifier.py"})
+
+
+class BimodalTest(tf.test.TestCase):
+    def test_scores_in_two_separate_groups_are_bimodal(self):
+        for values, expected in (
+            ((0.0, 25.3, 0.0), True),
+            ((20.7, 0.0, 19.6), True),
+            ((57.0, 46.1, 34.7), False),
+            ((28.2, 29.3, 22.8), False),
+            ((0.0, 9.9), False),
+            ((0.0, 10.0), True),
+            ((1.0,), False),
+            ((), False),
+        ):
+            self.assertEqual(selection.is_bimodal(values), expected, values)
+
+
+class MethodsTest(tf.test.TestCase):
+    def test_each_record_belongs_to_one_method(self):
+        records = [
+            record("MRPC", 0.1),
+            record("MRPC", 0.2, tuning="adapters", adapter_size=8),
+            record("MRPC", 0.3, tuning="full"),
+            record("MRPC", 0.4, tuning="top_layers", num_top_layers=3),
+            record("MRPC", 0.5, script="run_baseline.py"),
+        ]
+        counts = [
+            len(selection.filter_by_method(records, method))
+            for method in (ADAPTERS, FULL, TOP_LAYERS, NO_BERT)
+        ]
+        self.assertEqual(counts, [2, 1, 1, 1])
+        self.assertEqual([ADAPTERS.level_of(r) for r in records[:2]], [64, 8])
+        self.assertEqual(TOP_LAYERS.level_of(records[3]), 3)
+        self.assertIsNone(FULL.level_of(records[2]))
+
+
+class UsualDesignTest(tf.test.TestCase):
+    def test_usual_design_covers_most_tasks_and_sizes(self):
+        records = [
+            record("MRPC", 0.1, adapter_size=8, adapter_init_scale=0.01),
+            record("MRPC", 0.1, adapter_size=64, adapter_init_scale=0.01),
+            *seeds("MRPC", [0.1, 0.2, 0.3], adapter_size=64),
+        ]
+        self.assertEqual(
+            selection.find_usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01}
+        )
+        # The scale is a setting, like the learning rate.
+        self.assertEqual(selection.select_usual(records, ADAPTERS), records)
+
+    def test_tie_goes_to_the_design_nearest_the_default(self):
+        records = [
+            record("MRPC", 0.1, adapter_init_scale=0.01, adapter_activation="relu"),
+            record("MRPC", 0.1, adapter_init_scale=0.01),
+        ]
+        self.assertEqual(selection.select_usual(records, ADAPTERS), records[1:])
+        self.assertEqual(
+            selection.find_usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01}
+        )
+        records.append(record("MRPC", 0.1, adapter_init_scale=0.001))
+        self.assertEqual(selection.find_usual_design(records, ADAPTERS), {})
+
+    def test_adapters_are_selected_with_or_without_pooler(self):
+        records = [
+            record("MRPC", 0.1, adapter_size=8),
+            record("MRPC", 0.1, adapter_size=64, adapter_depth=2),
+            record("MRPC", 0.1, adapter_size=8, train_pooler=True, adapter_init_scale=0.01),
+            record("MRPC", 0.1, adapter_size=64, train_pooler=True),
+            record("MRPC", 0.1, adapter_size=8, adapter_depth=2, train_pooler=True),
+            record("MRPC", 0.1, tuning="full"),
+        ]
+        self.assertEqual(selection.select_adapters(records), records[:1])
+        self.assertEqual(selection.select_adapters(records, pooler=True), records[2:4])
+        self.assertEqual(selection.select_adapters(records, True, [64]), records[3:4])
+
+    def test_design_difference_lists_changed_flags(self):
+        usual = {"adapter_init_scale": 0.01}
+        found = selection.design_difference(
+            record("MRPC", 0.1, adapter_depth=2, adapter_size=8), usual
+        )
+        self.assertEqual(found, {"adapter_depth": 2, "adapter_init_scale": 0.001})
+        self.assertEqual(selection.design_difference(record("MRPC", 0.1, **usual), usual), {})
+
+    def test_implied_layer_norms_do_not_change_the_design(self):
+        plain = record("MRPC", 0.1)
+        upper = record("MRPC", 0.1, adapter_layers="6-11")
+        for one, value, is_same in (
+            (plain, "all", True),
+            (plain, "adapted", False),
+            (plain, "none", False),
+            (upper, "adapted", True),
+            (upper, "all", False),
+        ):
+            said = {**one, "flags": {**one["flags"], "layer_norms": value}}
+            self.assertEqual(selection.design(said) == selection.design(one), is_same, value)
+            found = selection.design_difference(said, selection.design(one))
+            self.assertEqual(found, {} if is_same else {"layer_norms": value})
+
+    def test_method_without_records_selects_nothing(self):
+        self.assertEqual(selection.select_usual([record("MRPC", 0.1)], FULL), [])

@@ -1,0 +1,172 @@
+"""Reads the results of ablations, and builds their table and panels."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from adapter_bert.files import json_objects
+from adapter_bert.shell.errors import UserError
+from adapter_bert.sweeps import selection
+from paper import figures, published, report_tables
+
+# Fields of ablation.json that a task's models share: they differ in their seeds only.
+_SAME = (
+    *("backbone", "setting", "data", "num_rows", "max_seq_length", "precision"),
+    *("long_texts", "window_pooling"),
+)
+
+
+class Ablation(NamedTuple):
+    """The ablations of a task's models, in points.
+
+    Attributes:
+      task: its name.
+      score: name of the score.
+      num_layers: L.
+      full: the scores with all adapters, one per model.
+      none: the scores without any adapter, one per model.
+      majority: the share of the most frequent label; None for a regression.
+      backbone: the fingerprint of the BERT.
+      spans: (first layer, last layer) → the scores without these layers' adapters, one per model.
+    """
+
+    task: str
+    score: str
+    num_layers: int
+    full: List[float]
+    none: List[float]
+    majority: Optional[float]
+    backbone: str
+    spans: Dict[Tuple[int, int], List[float]]
+
+    def changes(self, first, last):
+        """Returns what the removal of a span changes, one number per model."""
+        return list(np.subtract(self.spans[first, last], self.full))
+
+
+def read(paths):
+    """Returns the `Ablation` of each task in the files of run_ablation.py, one file per model.
+
+    Raises:
+      UserError: a file is missing or has another format, or files of a task do not match.
+    """
+    models: Dict[str, Ablation] = {}
+    sources: Dict[str, Any] = {}  # By task; all its files must have the same.
+    digests = set()
+    for path in paths:
+        record, model = json_objects.read_as(
+            path, "--ablations", "ablation.json", _ablation_in_points
+        )
+        source = _source(record, model)
+        key = model.task, record["adapter"]
+        if key in digests:
+            raise UserError(f"--ablations: {path} is of the same adapter as an earlier file.")
+        digests.add(key)
+        before = models.get(model.task)
+        if before is None:
+            models[model.task], sources[model.task] = model, source
+            continue
+        if source != sources[model.task]:
+            raise UserError(
+                f"--ablations: {path} and an earlier file of {model.task} differ in setting, BERT"
+                " or data."
+            )
+        models[model.task] = before._replace(
+            full=before.full + model.full,
+            none=before.none + model.none,
+            spans={span: values + model.spans[span] for span, values in before.spans.items()},
+        )
+    return sorted(models.values(), key=lambda ablation: published.sort_key(ablation.task))
+
+
+def _ablation_in_points(record):
+    """Returns a file's content, and the `Ablation` of its model."""
+    num_layers = json_objects.require_type(record["num_layers"], int)
+    spans = {
+        (json_objects.require_type(first, int), json_objects.require_type(last, int)): [
+            _points(value)
+        ]
+        for first, last, value in record["spans"]
+    }
+    is_complete = len(spans) == num_layers * (num_layers + 1) // 2 > 0
+    if not is_complete or not all(0 <= first <= last < num_layers for first, last in spans):
+        raise ValueError(f"the spans do not match {num_layers} layers")
+    json_objects.require_type(record["adapter"], str)
+    return record, Ablation(
+        task=json_objects.require_type(record["task"], str),
+        score=json_objects.require_type(record["score"], str),
+        num_layers=num_layers,
+        full=[_points(record["all"])],
+        none=[_points(record["none"])],
+        # A regression has no classes.
+        majority=_points(record["majority"]) if "majority" in record else None,
+        backbone=json_objects.require_type(record["backbone"], str),
+        spans=spans,
+    )
+
+
+def _points(value):
+    return 100 * json_objects.require_finite(value, float)
+
+
+def _source(record, ablation):
+    same = [record.get(name) for name in _SAME]
+    return same, ablation.score, ablation.num_layers, ablation.majority
+
+
+def cells(ablation):
+    """Returns a `report_tables.Cell` for each score."""
+    scores: List[Any] = [
+        ("all adapters", None, ablation.full),
+        ("no adapters", None, ablation.none),
+    ]
+    if ablation.majority is not None:
+        scores.append(("majority class", None, [ablation.majority]))
+    scores += [("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation.spans.items())]
+    score = f"{selection.VALIDATION}_{ablation.score}"
+    return [
+        report_tables.Cell(
+            *(method, level, ablation.task),
+            selection.Selected(
+                *(score, float(np.mean(values)), selection.standard_error(values), len(values)),
+                *(None, None, {}),
+            ),
+        )
+        for method, level, values in scores
+    ]
+
+
+def table(ablations):
+    """Returns a `report_tables.Table` with a row for each ablation."""
+    columns = ["", "score", "models", "all adapters", "worst single layer removed"]
+    columns += ["lower half removed", "upper half removed", "all removed", "majority class"]
+    rows = []
+    for ablation in ablations:
+        spans, num_layers = ablation.spans, ablation.num_layers
+        scores = [
+            ablation.full,
+            min((spans[layer, layer] for layer in range(num_layers)), key=np.mean),
+            spans.get((0, num_layers // 2 - 1)),  # A single layer has no lower half.
+            spans[num_layers // 2, num_layers - 1],
+            ablation.none,
+            None if ablation.majority is None else [ablation.majority],
+        ]
+        texts = [
+            report_tables.GAP
+            if values is None
+            else report_tables.format_score(np.mean(values), selection.standard_error(values))
+            for values in scores
+        ]
+        models = str(len(ablation.full))
+        rows.append([published.title(ablation.task), ablation.score, models, *texts])
+    return report_tables.Table("", columns, rows)
+
+
+def panel(ablation):
+    """Returns a `figures.Heatmap` of the scores' mean changes, by the span's ends."""
+    values = np.full([ablation.num_layers, ablation.num_layers], np.nan)
+    for span in ablation.spans:
+        values[span] = np.mean(ablation.changes(*span))
+    title = f"{published.title(ablation.task)}: {ablation.score}"
+    labels = "Last layer removed", "First layer removed"
+    return figures.Heatmap(title, *labels, values, "Change (points)")

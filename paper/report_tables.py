@@ -1,0 +1,256 @@
+"""Cells of selected scores, and tables of cells, for `reports`."""
+
+import collections
+from typing import Any, List, NamedTuple
+
+import numpy as np
+
+from adapter_bert.shell import printing
+from adapter_bert.sweeps import selection
+from adapter_bert.sweeps.selection import FULL, VALIDATION
+from paper import published
+
+GAP = "–"
+
+
+class Cell(NamedTuple):
+    """A method's selected score on a task, at a level: a size, a learning rate, ... or None."""
+
+    method: str
+    level: Any
+    task: str
+    choice: selection.Selected
+
+    @property
+    def text(self):
+        """The score's text in tables."""
+        return format_score(self.choice.value, self.choice.sem)
+
+    def to_row(self):
+        """Returns all of the cell's values, a dict."""
+        choice = self.choice
+        setting = " ".join(f"{name}={value}" for name, value in choice.setting.items())
+        return {
+            "method": self.method,
+            "level": self.level,
+            "task": self.task,
+            "score": choice.score,
+            "points": choice.value,
+            "sem": choice.sem,
+            "seeds": choice.seeds,
+            "trained_parameters": choice.trained,
+            "setting": setting,
+        }
+
+
+class Table(NamedTuple):
+    """A heading, the columns' titles (the first is usually empty) and rows of texts."""
+
+    heading: str
+    columns: List[str]
+    rows: List[List[str]]
+
+
+def cells_of(label, records, split, choose=selection.choose_mean, level=None):
+    """Returns the `Cell` of each task that has a score.
+
+    Args:
+      label, level: the cells' method and level.
+      records: the records of this method and level.
+      split: the split to score.
+      choose: `selection.choose_mean` or `selection.choose_best`.
+    """
+    by_task = selection.group_by(records, lambda record: published.sort_key(record["task"]))
+    choices = {task: choose(task_records, split) for (_, task), task_records in by_task.items()}
+    return [Cell(label, level, task, choice) for task, choice in choices.items() if choice]
+
+
+def cells_along(label, records, flag, split=VALIDATION):
+    """Returns the `Cell`s of records, one for each task and value of a flag."""
+    by_level = selection.group_by(records, lambda record: selection.flag_of(record, flag))
+    return [
+        cell
+        for level, level_records in by_level.items()
+        for cell in cells_of(label, level_records, split, level=level)
+    ]
+
+
+def tasks_of(cells):
+    """Returns the cells' tasks, in the paper's order."""
+    return sorted({cell.task for cell in cells}, key=published.sort_key)
+
+
+def count_seeds(cells):
+    """Returns the numbers of seeds of cells, as a text: "3 seeds", "1 to 3 seeds"."""
+    counts = sorted({cell.choice.seeds for cell in cells}) or [0]
+    prefix = f"{counts[0]} to " if len(counts) > 1 else ""
+    return prefix + pluralize(counts[-1], "seed")
+
+
+def pluralize(count, noun):
+    """Returns a count with its noun: "1 seed", "2 seeds"."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def methods_table(heading, cells, num_tasks=None):
+    """Returns a table: a row for each method, a column for each task, and a mean over tasks.
+
+    The mean is over `find_complete_tasks`.
+
+    Args:
+      num_tasks: N, or None. Adds the columns total parameters, as a multiple of BERT's for N tasks,
+        and trained parameters per task. Full fine-tuning needs N times BERT; a method that trains a
+        share p of BERT for each task needs 1 + N p.
+    """
+    tasks, by_method = tasks_of(cells), collections.defaultdict(dict)
+    for cell in cells:
+        by_method[cell.method][cell.task] = cell
+    averaged = find_complete_tasks([by_task.keys() for by_task in by_method.values()])
+    suffix = "" if averaged == set(tasks) else f" of {titles(averaged)}"
+    columns = ["", *map(published.title, tasks), "mean" + suffix]
+    columns += ["total parameters", "trained per task"] if num_tasks else []
+    rows = []
+    for method, by_task in by_method.items():
+        texts = [by_task[task].text if task in by_task else GAP for task in tasks]
+        is_averaged = averaged <= by_task.keys()
+        mean = _format_mean([by_task[task].choice.value for task in averaged if is_averaged])
+        rows.append([method, *texts, mean, *(_costs(by_task, num_tasks) if num_tasks else [])])
+    return Table(heading, columns, rows)
+
+
+def titles(tasks):
+    """Returns the tasks' display names, in the paper's order: "CoLA, MRPC"."""
+    return ", ".join(map(published.title, sorted(tasks, key=published.sort_key)))
+
+
+def find_complete_tasks(sets_of_tasks):
+    """Returns the set of tasks that gives the largest table without gaps.
+
+    Means over different sets of tasks are not comparable.
+    """
+    candidates = dict.fromkeys(map(frozenset, sets_of_tasks))
+    for tasks in list(candidates):
+        candidates.update(dict.fromkeys([tasks & other for other in candidates]))
+
+    def size(tasks):
+        return len(tasks) * sum(tasks <= other for other in sets_of_tasks), len(tasks)
+
+    return max(candidates, key=size, default=frozenset())
+
+
+def _costs(cells, num_tasks):
+    """Returns [total parameters, trained per task] of a method's cells, a dict by task."""
+    shares = [cell.choice.share for cell in cells.values()]
+    if None in shares:
+        return [GAP, GAP]
+    if next(iter(cells.values())).method == FULL.label:  # Heads are not counted.
+        return [f"{num_tasks:.2f}×", "100%"]
+    share = float(np.mean(shares))
+    return [f"{1 + num_tasks * share:.2f}×", f"{share:.2%}"]
+
+
+def levels_table(heading, cells):
+    """Returns a table: a row for each method and level, a column for each task and parameters."""
+    tasks = tasks_of(cells)
+    rows = []
+    for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
+        level_cells = {
+            cell.task: cell for cell in cells if (cell.method, cell.level) == (method, level)
+        }
+        label = method if level is None else f"{method}, {level:g}"
+        texts = [level_cells[task].text if task in level_cells else GAP for task in tasks]
+        rows.append([label, *texts, _format_mean_trained(level_cells.values())])
+    return Table(heading, ["", *map(published.title, tasks), "trained parameters"], rows)
+
+
+def variants_table(cells, differences):
+    """Returns a table: a row for each method and level, a score and a difference for each task.
+
+    Args:
+      differences: each cell's difference from the default, in points, or None.
+    """
+    tasks = tasks_of(cells)
+    by_key = {(c.method, c.level, c.task): (c, d) for c, d in zip(cells, differences)}
+    rows = []
+    for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
+        row = [method, str(level)]
+        for task in tasks:
+            cell, difference = by_key.get((method, level, task), (None, None))
+            row.append(cell.text if cell else GAP)
+            row.append(GAP if difference is None else f"{difference:+.1f}")
+        row_cells = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
+        rows.append([*row, _format_mean_trained(row_cells)])
+    task_columns = [text for task in tasks for text in (published.title(task), "difference")]
+    return Table("", ["adapter", "size", *task_columns, "trained parameters"], rows)
+
+
+def transpose(table):
+    """Returns a table with rows and columns swapped."""
+    first, *rows = zip(table.columns, *table.rows)
+    return Table(table.heading, list(first), [list(row) for row in rows])
+
+
+def paper_table_1(tasks):
+    """Returns the paper's Table 1 for these tasks: a list of one `Table`, or empty."""
+    tasks = [task for task in tasks if task in published.TABLE_1[0].scores]
+    columns = ["", *tasks, "mean", "total parameters", "trained per task"]
+    rows = []
+    for row in published.TABLE_1:
+        values = [row.scores[task] for task in tasks]
+        texts = [f"{value:.1f}" for value in values]
+        rows.append([row.label, *texts, _format_mean(values), row.total, row.trained])
+    heading = "The paper's, with BERT-Large: test scores; parameters with all nine tasks"
+    return [Table(heading, columns, rows)] if tasks else []
+
+
+def paper_table_2(tasks):
+    """Returns the paper's Table 2 for these tasks: a list of one `Table`, or empty."""
+    paper_rows = [published.TABLE_2[task] for task in tasks if task in published.TABLE_2]
+    rows = [[row.title, *(format_score(*pair) for pair in row[1:])] for row in paper_rows]
+    pairs = zip(*(row[1:] for row in paper_rows))
+    rows.append(["mean", *(_format_mean([value for value, _ in column]) for column in pairs)])
+    for label, costs in published.COSTS_2.items():
+        rows.append([label, *(cost or GAP for cost in costs)])
+    heading = "The paper's, with BERT-Base; parameters with all 17 tasks"
+    return [Table(heading, ["", *published.COLUMNS_2], rows)] if paper_rows else []
+
+
+def _format_mean_trained(cells):
+    """Returns the mean number of trained parameters; tasks differ by their heads."""
+    trained = [cell.choice.trained for cell in cells if cell.choice.trained]
+    return f"{np.mean(trained):,.0f}" if trained else GAP
+
+
+def _format_mean(values):
+    return f"{np.mean(values):.1f}" if values else GAP
+
+
+def format_score(value, sem):
+    """Returns a score with its standard error, "80.0 ± 0.4"; `sem` may be None."""
+    return f"{value:.1f}{format_error(sem)}"
+
+
+def format_error(sem):
+    """Returns a standard error as it follows a number, " ± 0.4"; "" for None."""
+    return "" if sem is None else f" ± {sem:.1f}"
+
+
+def to_markdown(table):
+    """Returns a `Table` as Markdown."""
+    header, *rows = [list(map(printing.markdown, row)) for row in [table.columns, *table.rows]]
+    rows = [header, ["---"] * len(table.columns), *rows]
+    lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return f"## {printing.markdown(table.heading)}\n\n{lines}" if table.heading else lines
+
+
+def to_tsv(numbers):
+    """Returns dicts with equal keys as the text of a .tsv; None is an empty field."""
+    columns = list(numbers[0])
+    rows = [columns, *([_format_field(row[name]) for name in columns] for row in numbers)]
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def _format_field(value):
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else printing.one_line(str(value))
