@@ -30,7 +30,7 @@ FOLDER = paths.PROJECT
 _PROCESS = """
 import sys
 sys.path.insert(0, {folder!r})
-from adapter_bert.baseline import search as baseline_search
+from paper.baseline import search as baseline_search
 search = baseline_search.Search(baseline_search.SearchSettings(*{settings!r}), alone=False)
 def train(settings, on_score):
     print("begin", flush=True)
