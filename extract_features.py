@@ -37,12 +37,12 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
 from adapter_bert.training import estimator as estimators
 from adapter_bert.training import (
-    finetuning,
     input_pipeline,
     model_fn,
     progress,
     starting_point,
 )
+from adapter_bert.training import run as training_run
 from adapter_bert.training.config import DeviceConfig, TokenizerConfig
 
 
@@ -215,19 +215,18 @@ def run(values):
     config = ExtractionConfig.from_flags(values, start.supplied)
     texts: Any = read_examples(config.input_file, lazily=True)
     with _working_folder(config) as folder:
-        setup = finetuning.set_up_evaluation(config, start, folder)
-        bert = setup.bert.config
+        loaded = training_run.LoadedModel(config, start, folder)
+        bert = loaded.bert.config
         encoder_features.check_layers(config.layers, bert.num_hidden_layers)
         configs.check_pairs(bert, texts.fields, f"--input_file={config.input_file}")
         if not start.adapter:
-            checkpoints.check_plain(setup.bert.init_checkpoint)
-        # `_` keeps the checkpoint alive that the estimator reads.
+            checkpoints.check_plain(loaded.bert.init_checkpoint)
         builder = functools.partial(
             model_fn_builder, layer_indexes=config.layers, pooling=config.pooling
         )
-        estimator, _ = encoder_features.build_estimator(config, setup, builder)
+        estimator = encoder_features.build_estimator(config, loaded, builder)
         outputs = encoder_features.extract(
-            estimator, texts, config, setup.tokenizer, input_fn_builder
+            estimator, texts, config, loaded.tokenizer, input_fn_builder
         )
         writer = feature_files.FeatureWriter(
             config.output_file, len(texts), config, bert.hidden_size

@@ -42,12 +42,11 @@ from adapter_bert.sweeps import grids
 from adapter_bert.tasks.text import classifier_data, text_kind, text_windows
 from adapter_bert.tasks.text.classifier_data import LongTextConfig, TaskConfig
 from adapter_bert.training import (
-    finetuning,
     input_pipeline,
-    output_dir,
     progress,
     starting_point,
 )
+from adapter_bert.training import run as training_run
 from adapter_bert.training.config import DeviceConfig, EvaluationConfig, TextConfig, default_folder
 from adapter_bert.training.rows import ProductRows
 
@@ -82,27 +81,28 @@ def run(values):
     processor, data_dir = classifier_data.find_task(config, adapter)
     split = processor.splits_of("dev", data_dir)[0]
     examples = processor.get_examples(split, data_dir)
-    data = finetuning.Data(
-        fields=classifier_data.fields_of({split: examples}),
-        trained_on=classifier_data.trained_on(processor, {split: examples}, data_dir),
+    training_run.check_data(
+        adapter.description.training,
+        adapter.description,
+        classifier_data.fields_of({split: examples}),
+        classifier_data.trained_on(processor, {split: examples}, data_dir),
     )
-    finetuning.check_data(adapter.description.training, adapter.description, data)
     folder = config.output_dir or default_folder(str(config.task_name).lower(), "adapters")
-    setup = finetuning.set_up_evaluation(config, start, folder)
+    model = training_run.LoadedModel(config, start, folder)
     sources = {
         "adapter": task_adapter.tensors_digest(adapter),
         "backbone": adapter.description.backbone.fingerprint,
         "setting": _setting_digest(adapter.description),
         "data": classifier_data.digest(examples),
         "max_seq_length": config.max_seq_length,
-        "precision": setup.precision,
+        "precision": model.precision,
         **config.window_settings(),
     }
     path = posixpath.join(folder, _JSON)
     record = None if config.overwrite_output_dir else _read_finished(path, sources)
     if record is None:
-        output_dir.OutputDir(folder).create()
-        record = {**_evaluate(setup, processor, examples), **sources}
+        model.folder.create()
+        record = {**_evaluate(model, processor, examples), **sources}
         record["task"] = grids.task_label(record["task"], data_dir)
         text = "\n".join(map(printing.one_line, report(record))) + "\n"
         atomic.write_atomically(posixpath.join(folder, _TEXT), text)
@@ -179,23 +179,19 @@ def span_gates(num_layers, adapted_layers=None):
     return np.array([layers >= 0, *(unadapted | ~mask for mask in removed)], np.float32)
 
 
-def _evaluate(setup, processor, examples):
+def _evaluate(model, processor, examples):
     """Evaluates all spans; returns the `_record` of their scores."""
     task, labels = processor.task, processor.get_labels()
-    # `output` must stay alive: it holds the checkpoint that the estimator reads.
-    estimator, output = finetuning.begin_evaluation(
-        setup,
-        task,
-        functools.partial(
-            run_classifier.model_fn_builder,
-            num_labels=len(labels),
-            kind=task.kind,
-            predicts_loss=True,
-        ),
+    builder = functools.partial(
+        run_classifier.model_fn_builder,
+        num_labels=len(labels),
+        kind=task.kind,
+        predicts_loss=True,
     )
-    rows = classifier_data.encode_examples(examples, labels, setup.config, setup.tokenizer)
-    num_layers = setup.bert.config.num_hidden_layers
-    gates = span_gates(num_layers, output.description.adapter.layers)
+    estimator = model.estimator_of(task.kind, labels, builder)
+    rows = classifier_data.encode_examples(examples, labels, model.config, model.tokenizer)
+    num_layers = model.bert.config.num_hidden_layers
+    gates = span_gates(num_layers, model.start.adapter.description.adapter.layers)
     answers = _predict_answers(estimator, rows, gates, task)
     return _record(task, num_layers, text_windows.labels_of(rows), answers)
 

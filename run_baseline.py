@@ -38,12 +38,13 @@ from adapter_bert.tasks.text import (
     text_kind,
 )
 from adapter_bert.tasks.text.classifier_data import TaskConfig
-from adapter_bert.training import evaluations, output_dir
+from adapter_bert.training import evaluations, record, run_folder
 from adapter_bert.training.config import MAX_SEED
 from paper.baseline import search, search_space, training
 from paper.baseline.search_space import EVALUATE_EVERY, SPACE
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
+_BETTER_MODEL = "better_model"  # Of a training whose model will replace the one in output_dir.
 _WIDTH = 512, 128  # Typical sizes of a convolution's products: embedding and filters.
 
 # Flags that are recorded if they differ from the default.
@@ -155,7 +156,7 @@ class Setup(NamedTuple):
       config: `BaselineConfig`.
       data: `training.Dataset`.
       modules: `training.ModuleCache` of the data.
-      output: `OutputDir`.
+      output: `RunFolder`.
       precision: "float32" or "bfloat16".
     """
 
@@ -163,7 +164,7 @@ class Setup(NamedTuple):
     config: BaselineConfig
     data: "training.Dataset"
     modules: "training.ModuleCache"
-    output: "output_dir.OutputDir"
+    output: "run_folder.RunFolder"
     precision: str
 
 
@@ -176,7 +177,7 @@ def run(values):
     if preset and unused:
         raise UserError(f"--{min(unused)}: --preset trains one model, without a search.")
     task_folder = str(config.task_name).lower() + "-baseline"
-    output = output_dir.OutputDir(config.output_dir or os.path.join("output", task_folder))
+    output = run_folder.RunFolder(config.output_dir or os.path.join("output", task_folder))
     if gfile.is_remote(output.path):
         raise UserError(f"--output_dir={output.path}: a baseline needs a local folder.")
     processor, data_dir = classifier_data.find_task(config, None, output.path)
@@ -220,11 +221,11 @@ def run(values):
 
 
 def _clear_output_dir(output, search_lock, reads):
-    """Removes an earlier run's files, including its search; `reads` is as in `OutputDir.clear`."""
+    """Removes an earlier run's files, including its search; `reads` is as in `RunFolder.clear`."""
     if not search_lock.alone:
         raise UserError(f"--overwrite_output_dir: another process is working in {output.path}.")
     output.clear(reads)
-    for name in (_DATABASE, _SEARCH, _RECORDS, output_dir.BETTER_MODEL):
+    for name in (_DATABASE, _SEARCH, _RECORDS, _BETTER_MODEL):
         path = posixpath.join(output.path, name)
         if gfile.exists(path):
             logging.info("--overwrite_output_dir removes %s", path)
@@ -409,7 +410,7 @@ def _model(setup, settings):
 def _train_if_needed(setup, model, settings):
     """Trains unless the model is trained already; returns its parameter count and step, a dict."""
     output = setup.output
-    better = output_dir.OutputDir(posixpath.join(output.path, output_dir.BETTER_MODEL))
+    better = run_folder.RunFolder(posixpath.join(output.path, _BETTER_MODEL))
     recorded = _recorded(output)
     if recorded and all(recorded.get(name) == settings[name] for name in settings):
         settings = recorded  # A preset with a search's values must leave the folder to the search.
@@ -422,7 +423,7 @@ def _train_if_needed(setup, model, settings):
     if replaces:
         output = better
     is_other = replaces and _recorded(output) != settings
-    output.claim(settings, is_training=True, overwrite=is_other)
+    output.claim(record.of_sections(settings), is_training=True, overwrite=is_other)
     path = posixpath.join(output.path, "eval_results.json")
     if gfile.exists(path):
         if checkpoints.latest(output.path):
@@ -436,7 +437,7 @@ def _train_if_needed(setup, model, settings):
 
 
 def _replace_model(output, folder):
-    """Replaces the model in an `OutputDir` by the one in a folder, which is then removed."""
+    """Replaces the model in an `RunFolder` by the one in a folder, which is then removed."""
     output.clear()
     _move_model(folder, output.path)
 
@@ -515,7 +516,7 @@ def _settings_file(output):
 
 
 def _recorded(output):
-    """Returns the content of settings.json in an `OutputDir`; None without one."""
+    """Returns the content of settings.json in an `RunFolder`; None without one."""
     path = _settings_file(output)
     return json_objects.read_object(path) if gfile.exists(path) else None
 

@@ -12,12 +12,10 @@ from adapter_bert.shell import environment
 if __name__ == "__main__":
     environment.prepare()
 
-import functools
-
 import modeling
 from adapter_bert.shell import cli
 from adapter_bert.tasks import heads
-from adapter_bert.tasks.text import classifier_data, classifier_results, text_kind, text_windows
+from adapter_bert.tasks.text import text_kind, text_windows
 from adapter_bert.tasks.text.classifier_data import ClassifierConfig
 from adapter_bert.tasks.text.classifier_features import (  # noqa: F401  BERT's users import these here.
     InputExample,
@@ -37,7 +35,9 @@ from adapter_bert.tasks.text.record_files import (  # noqa: F401  Likewise.
     file_based_convert_examples_to_features,
     file_based_input_fn_builder,
 )
-from adapter_bert.training import finetuning, model_fn, starting_point
+from adapter_bert.tasks.text.task import TextTask
+from adapter_bert.training import model_fn, starting_point
+from adapter_bert.training import run as training_run
 from adapter_bert.training.input_pipeline import input_fn_builder  # noqa: F401  Likewise.
 
 
@@ -177,74 +177,11 @@ def metric_fn(per_example_loss, label_ids, logits, is_real_example):
 
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
-    task_name = (values.task_name or "").lower()
-    start = starting_point.find(values, task_name, text_windows.recorded, "run_classifier.py")
+    name = (values.task_name or "").lower()
+    start = starting_point.find(values, name, text_windows.recorded, "run_classifier.py")
     config = ClassifierConfig.from_flags(values, start.supplied)
-    folder = config.folder_of(str(config.task_name).lower())
-    processor, data_dir = classifier_data.find_task(config, start.adapter, folder)
-    task, labels = processor.task, processor.get_labels()
-    setup = finetuning.set_up(config, start, folder)
-    finetuning.check(setup, task)
-    classifier_data.class_weights(config.class_weights, task, None)  # Fails before the encoding.
-    examples = classifier_data.read_examples(processor, setup.stages, data_dir)
-    rows = {
-        split: classifier_data.encode_examples(examples[split], labels, config, setup.tokenizer)
-        for split in examples
-    }
-    label_ids = rows["train"]["label_ids"] if "train" in rows else None
-    weights = classifier_data.class_weights(config.class_weights, task, label_ids)
-    data = classifier_data.data_of(examples, rows, weights, config)
-    data = data._replace(trained_on=classifier_data.trained_on(processor, examples, data_dir))
-    labeled = {split for split in rows if processor.has_labels(split)}
-    builder = functools.partial(
-        model_fn_builder,
-        num_labels=len(labels),
-        kind=task.kind,
-        class_weights=weights,
-        predicts_loss=True,
-    )
-    estimator, output = finetuning.begin(setup, task, data, builder)
-    del examples, processor  # Frees the texts, which training does not need.
-    return _run_stages(config, estimator, output, task, rows, labeled)
-
-
-def _run_stages(config, estimator, output, task, rows, labeled):
-    """Trains, evaluates and predicts the splits in `rows`; returns the report's lines."""
-    dev_sets = {
-        split: finetuning.DevSet(
-            rows[split],
-            functools.partial(classifier_results.of_texts, task=task, rows=rows[split]),
-            classifier_results.score_fn(task, split, rows[split], config.eval_batch_size),
-        )
-        for split in rows
-        if split.startswith("dev")
-    }
-    report = finetuning.train_and_evaluate(
-        config,
-        estimator,
-        rows.get("train"),
-        list(dev_sets.values()),
-        output,
-        classifier_results.metadata(task, "eval"),
-        lambda result: f"{task.name} dev: {classifier_results.summary(task, 'eval', result)}",
-    )
-    for split, dev_set in dev_sets.items():
-        predictions = finetuning.decoded(config, estimator, dev_set, output)
-        labels = text_windows.labels_of(dev_set.rows)
-        classifier_results.write_answers(output.path, task, split, labels, predictions)
-    for split in rows:
-        if split.startswith("test"):
-            predictions = finetuning.predict(config, estimator, rows[split], output)
-            lines, _ = classifier_results.write_test(
-                output.path,
-                task,
-                split,
-                classifier_results.of_texts(predictions, task, rows[split]),
-                text_windows.labels_of(rows[split]) if split in labeled else None,
-            )
-            report += lines
-    classifier_results.remove_unread(output.path, task, rows)
-    return report
+    task = TextTask(config, start.adapter)
+    return training_run.Run(config, task, model_fn_builder, start).execute()
 
 
 define_flags = ClassifierConfig.define_flags

@@ -19,8 +19,9 @@ from adapter_bert.tasks.squad import squad_task
 from adapter_bert.tasks.squad.squad_answers import RawResult, get_final_text, write_predictions  # noqa: F401  BERT's users import these here.
 from adapter_bert.tasks.squad.squad_data import SquadExample, read_squad_examples  # noqa: F401  Likewise.
 from adapter_bert.tasks.squad.squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  Likewise.
-from adapter_bert.tasks.squad.squad_task import SquadConfig
-from adapter_bert.training import finetuning, model_fn, starting_point
+from adapter_bert.tasks.squad.squad_task import SquadConfig, SquadTask
+from adapter_bert.training import model_fn, starting_point
+from adapter_bert.training import run as training_run
 
 
 def create_model(
@@ -119,39 +120,8 @@ def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     start = starting_point.find(values, "squad", squad_task.trained_settings, "run_squad.py")
     config = SquadConfig.from_flags(values, start.supplied)
-    setup = finetuning.set_up(config, start, config.folder_of("squad"))
-    task = finetuning.Task("SQuAD", "span", (), score="f1")
-    finetuning.check(setup, task)
-    data = finetuning.Data(settings=config.settings_of(None), answers=config.answers)
-    train = predict = evaluator = None
-    if {"eval", "predict"} & set(setup.stages):  # First: the training set takes longer to read.
-        predict, _, digest = squad_task.windows(config, setup.tokenizer, False)
-        data = data._replace(dev_settings=config.dev_settings_of(digest))
-        evaluator = squad_task.Evaluator(config, setup.tokenizer, digest, "eval" in setup.stages)
-    if "train" in setup.stages:
-        train, num_questions, digest = squad_task.windows(config, setup.tokenizer, True)
-        data = data._replace(num_examples=num_questions, settings=config.settings_of(digest))
-    estimator, output = finetuning.begin(setup, task, data, model_fn_builder)
-    return _run_stages(setup.stages, config, estimator, output, train, predict, evaluator)
-
-
-def _run_stages(stages, config, estimator, output, train, predict, evaluator):
-    """Trains, evaluates and predicts; returns the report's lines."""
-    dev_set = evaluator and finetuning.DevSet(predict, evaluator.answers, evaluator.scores)
-    report = finetuning.train_and_evaluate(
-        config,
-        estimator,
-        train,
-        [dev_set] if "eval" in stages else [],
-        output,
-        {"task": config.task_name, "score": "eval_f1"},
-        squad_task.summary,
-    )
-    if "predict" in stages:
-        answers = finetuning.decoded(config, estimator, dev_set, output)
-        written = ", ".join(evaluator.write(output.path, answers))
-        report.append(f"Predictions: {written} ({len(answers)} questions)")
-    return report
+    task = SquadTask(config)
+    return training_run.Run(config, task, model_fn_builder, start).execute()
 
 
 define_flags = SquadConfig.define_flags

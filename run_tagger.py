@@ -10,16 +10,14 @@ from adapter_bert.shell import environment
 
 if __name__ == "__main__":
     environment.prepare()
-import functools
 
 import modeling
 from adapter_bert.shell import cli
 from adapter_bert.tasks import heads
 from adapter_bert.tasks.tagging import tagging, tagging_features, tagging_task
-from adapter_bert.tasks.tagging.tagging_task import TaggerConfig
-from adapter_bert.tasks.text import classifier_results
-from adapter_bert.training import finetuning, model_fn, starting_point
-from adapter_bert.training.config import SPLITS
+from adapter_bert.tasks.tagging.tagging_task import TaggerConfig, TaggingTask
+from adapter_bert.training import model_fn, starting_point
+from adapter_bert.training import run as training_run
 
 
 def create_model(
@@ -121,50 +119,8 @@ def run(values):
     name = (values.task_name or tagging_task.NAME).lower()
     start = starting_point.find(values, name, tagging_task.trained_settings, "run_tagger.py")
     config = TaggerConfig.from_flags(values, start.supplied)
-    folder = config.folder_of(config.name.lower())
-    task, splits = tagging_task.load(config, start.adapter, folder)
-    setup = finetuning.set_up(config, start, folder)
-    finetuning.check(setup, task)
-    splits = {name: splits[name] for name in (SPLITS[stage] for stage in setup.stages)}
-    tagging_task.check_outputs(splits, setup.run.output_dir)
-    rows = {
-        name: tagging_task.encode(split, task.labels, config, setup.tokenizer)
-        for name, split in splits.items()
-    }
-    data = finetuning.Data(answers=config.answers)
-    if "train" in splits:
-        settings = {"data": splits["train"].digest()}
-        data = data._replace(num_examples=len(rows["train"]), settings=settings)
-    if "dev" in splits:
-        data = data._replace(dev_settings={"dev_data": splits["dev"].digest()})
-    builder = functools.partial(model_fn_builder, num_labels=len(task.labels))
-    estimator, output = finetuning.begin(setup, task, data, builder)
-    evaluators = {name: tagging_task.Evaluator(task, splits[name], rows[name]) for name in splits}
-    return _run_stages(config, estimator, output, task, rows, evaluators)
-
-
-def _run_stages(config, estimator, output, task, rows, evaluators):
-    """Trains, evaluates and predicts the splits in `rows`; returns the report's lines."""
-    dev_set = None
-    if "dev" in rows:
-        evaluator = evaluators["dev"]
-        dev_set = finetuning.DevSet(rows["dev"], evaluator.decode, evaluator.scores)
-    report = finetuning.train_and_evaluate(
-        config,
-        estimator,
-        rows.get("train"),
-        [dev_set] if dev_set else [],
-        output,
-        classifier_results.metadata(task, "eval"),
-        lambda result: tagging_task.summary(task, "eval", result),
-    )
-    if dev_set:
-        predicted = finetuning.decoded(config, estimator, dev_set, output)
-        evaluators["dev"].write(output.path, "dev", predicted)
-    if "test" in rows:
-        predictions = finetuning.predict(config, estimator, rows["test"], output)
-        report += evaluators["test"].write_test(output.path, evaluators["test"].decode(predictions))
-    return report
+    task = TaggingTask(config, start.adapter)
+    return training_run.Run(config, task, model_fn_builder, start).execute()
 
 
 define_flags = TaggerConfig.define_flags

@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 import run_classifier
 import tokenization
 from adapter_bert.files.paths import PROJECT
-from adapter_bert.training import finetuning
+from adapter_bert.training.config import FinetuningConfig
 from adapter_tests.support import tiny
 
 FOLDER = os.path.join(PROJECT, "benchmarks")
@@ -498,8 +498,8 @@ class StepsTest(tf.test.TestCase):
             glue = tempfile.mkdtemp(dir=self.get_temp_dir())
             tiny.write_mrpc(os.path.join(glue, "MRPC"), rows)
             name, epochs = epoch.epochs_flag(glue, 3).split("=")
-            config = finetuning.FinetuningConfig(**{name.lstrip("-"): float(epochs)})
-            self.assertEqual(finetuning.schedule(config, rows)["num_train_steps"], 3, rows)
+            config = FinetuningConfig(**{name.lstrip("-"): float(epochs)})
+            self.assertEqual(config.schedule(rows)["num_train_steps"], 3, rows)
 
 
 class TracedTest(tf.test.TestCase):

@@ -22,7 +22,7 @@ from adapter_bert.files.paths import PROJECT
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell import cli, errors
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training import finetuning
+from adapter_bert.training import run as training_run
 from adapter_tests.support import mutations, own_models, tf2_modules, tiny
 
 ODD_VALUES = (
@@ -106,7 +106,7 @@ def given_in(folder):
 
 
 class OddFlagsTest(tf.test.TestCase):
-    RUN = ((finetuning, "finetune"), (finetuning, "predict"), (finetuning, "evaluate"))
+    RUN = ((training_run.Run, "execute"),)
 
     @classmethod
     def setUpClass(cls):
@@ -191,7 +191,7 @@ class OddFlagsTest(tf.test.TestCase):
     def test_run_ablation(self):
         given = {**self.bert, **self.cache, **self.mrpc, "output_dir": "out"}
         given.update(max_seq_length=16, adapter=self.adapter)
-        self.check("run_ablation", given, (finetuning, "begin_evaluation"))
+        self.check("run_ablation", given, (training_run.LoadedModel, "estimator_of"))
 
     def test_run_baseline(self):
         from paper.baseline import training

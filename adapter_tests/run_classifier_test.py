@@ -27,7 +27,7 @@ from adapter_bert.shell import errors, tf_estimator
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_bert.tasks.text import classifier_data, glue
-from adapter_bert.training import finetuning
+from adapter_bert.training import run as training_run
 from adapter_tests.support import command_lines, own_models, tiny
 from adapter_tests.support.mutations import files_in
 from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, read, write
@@ -229,7 +229,7 @@ class ScriptTest(ScriptTestCase):
             return []
 
         flags = ["--task_name=custom", "--text_column=body", "--label_column=kind", "--do_train"]
-        with mock.patch.object(finetuning, "train_and_evaluate", train):
+        with mock.patch.object(training_run.Run, "execute", train):
             self.succeed(*flags, "--data_dir=" + folder)
         self.assertEqual(held, [[]])
 

@@ -16,7 +16,7 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.squad import squad_data, squad_scores, squad_task
-from adapter_bert.training.output_dir import OutputDir
+from adapter_bert.training.run_folder import RunFolder
 from adapter_tests.support import command_lines, mutations, own_models, tiny
 from adapter_tests.support.checkpoint_cases import trained_tensors
 from adapter_tests.support.script_cases import AnyScriptTestCase
@@ -286,24 +286,26 @@ class Version2Test(SquadTestCase):
         self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
         self.assertEqual(read_json(elsewhere, "null_odds.json"), odds)
         # Overwriting removes all of the run's files.
-        OutputDir(self.output_dir).remove_results()
+        RunFolder(self.output_dir).remove_results()
         self.assertEqual([name for name in os.listdir(self.output_dir) if "pred" in name], [])
         self.assertNotIn("null_odds.json", os.listdir(self.output_dir))
-        OutputDir(self.output_dir).clear()
+        RunFolder(self.output_dir).clear()
         self.assertEqual(os.listdir(self.output_dir), [])
 
-    def evaluator(self, *arguments):
-        """Returns (the evaluator of --predict_file, its rows) for these flags."""
-        given = self.config_and_tokenizer(*arguments)
-        rows, _, digest = squad_task.windows(*given, False)
-        return squad_task.Evaluator(*given, digest, True), rows
+    def task(self, *arguments):
+        """Returns (the task of --predict_file, its rows) for these flags."""
+        config, tokenizer = self.config_and_tokenizer(*arguments)
+        task = squad_task.SquadTask(config)
+        task.load(["eval", "predict"])
+        return task, task.encode(tokenizer)["test"]
 
     def test_answers_are_those_of_berts_functions(self):
         random = np.random.RandomState(0)
-        evaluator, rows = self.evaluator()
+        task, rows = self.task()
         logits = random.randn(len(rows), 2, 12).round(2)
         predictions = [dict(zip(("start_logits", "end_logits"), each)) for each in logits]
-        paths = evaluator.write(self.folder, evaluator.answers(predictions))
+        (line,) = task.write(self.folder, "test", task.evaluate("test", predictions))
+        paths = line.split(": ")[1].split(" (")[0].split(", ")
         config, tokenizer = self.config_and_tokenizer()
         examples, features = run_squad.read_squad_examples(self.predict_file, False), []
         run_squad.convert_examples_to_features(
@@ -325,19 +327,19 @@ class Version2Test(SquadTestCase):
             self.assertEqual(read_json(path), read_json(other))
 
     def test_scores_respect_the_null_score_threshold(self):
-        evaluator, rows = self.evaluator("--null_score_diff_threshold=3")
+        task, rows = self.task("--null_score_diff_threshold=3")
         logits = {"start_logits": np.eye(12)[0], "end_logits": np.eye(12)[0]}
-        answers = evaluator.answers([logits] * len(rows))
+        answers, scores = task.evaluate("test", [logits] * len(rows))
         self.assertEqual({answer.null_odds for answer in answers.values()}, {2.0})
         self.assertNotIn("", {answer.text for answer in answers.values()})
-        self.assertEqual(evaluator.scores(answers)["eval_NoAns_exact"], 0.0)
+        self.assertEqual(scores["eval_NoAns_exact"], 0.0)
 
     def test_predict_file_changed_during_prediction_is_refused(self):
         path = os.path.join(self.folder, "dev.json")
         shutil.copy(self.predict_file, path)
-        evaluator, rows = self.evaluator("--predict_file=" + path)
+        task, rows = self.task("--predict_file=" + path)
         logits = {"start_logits": np.zeros(12), "end_logits": np.zeros(12)}
-        self.assertLen(evaluator.answers([logits] * len(rows)), 21)
+        self.assertLen(task.evaluate("test", [logits] * len(rows)).answers, 21)
 
         def predictions():
             tiny.write_squad(path, 21, 5, True)
@@ -345,11 +347,11 @@ class Version2Test(SquadTestCase):
 
         changed = r"\A--predict_file=\S+dev\.json .*\.\Z"
         with self.assertRaisesRegex(UserError, changed):
-            evaluator.answers(predictions())
+            task.evaluate("test", predictions())
         for num_questions in (20, 22):  # Fewer windows than predictions, or more.
             tiny.write_squad(path, num_questions, 5, True)
             with self.assertRaisesRegex(UserError, changed):
-                evaluator.answers(iter([logits] * len(rows)))
+                task.evaluate("test", iter([logits] * len(rows)))
 
 
 @pytest.mark.without_xla
@@ -463,10 +465,11 @@ class DamagedFilesTest(tf.test.TestCase):
 
     def test_damaged_predict_file_is_read_or_refused(self):
         def read(config, tokenizer):
-            rows, _, digest = squad_task.windows(config, tokenizer, False)
-            evaluator = squad_task.Evaluator(config, tokenizer, digest, True)
+            task = squad_task.SquadTask(config)
+            task.load(["eval"])
+            rows = task.encode(tokenizer)["dev"]
             logits = dict.fromkeys(("start_logits", "end_logits"), np.zeros(16))
-            evaluator.scores(evaluator.answers([logits] * len(rows)))
+            task.evaluate("dev", [logits] * len(rows))
 
         for version_2 in (False, True):
             self.check("predict", version_2, read)

@@ -16,8 +16,7 @@ import tokenization
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.tagging import tag_schemes, tagging_data, tagging_task
-from adapter_bert.training import finetuning
-from adapter_bert.training.output_dir import OutputDir
+from adapter_bert.training.run_folder import RunFolder
 from adapter_tests.support import command_lines, mutations, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase, read, write
 
@@ -191,9 +190,9 @@ class TrainingTest(TaggerTestCase):
             again = json.load(reader)
         self.assertEqual(again["eval_f1"], self.results()["eval_f1"])
         self.assertAllClose(again["eval_loss"], self.results()["eval_loss"])
-        OutputDir(output_dir).remove_results()
+        RunFolder(output_dir).remove_results()
         self.assertEqual([name for name in os.listdir(output_dir) if "pred" in name], [])
-        OutputDir(output_dir).clear()
+        RunFolder(output_dir).clear()
         self.assertEqual(os.listdir(output_dir), [])
 
     def predict(self, path, output_dir, *arguments):
@@ -224,15 +223,6 @@ class TrainingTest(TaggerTestCase):
                 {name for name in os.listdir(output_dir) if "pred" in name or "test" in name},
                 {"predictions.txt", "predictions.json"},
             )
-
-    def test_failed_scoring_leaves_no_earlier_scores(self):
-        output_dir = os.path.join(self.folder, "output")
-        write(os.path.join(output_dir, "test_scores.json"), "{}")
-        given = ["--do_predict", "--adapter=" + self.path("adapter")]
-        with mock.patch.object(tagging_task, "scores", side_effect=UserError("no scores")):
-            self.refuse(["no scores"], *given, output_dir=output_dir)
-        self.assertIn("predictions.txt", os.listdir(output_dir))
-        self.assertNotIn("test_scores.json", os.listdir(output_dir))
 
     def test_two_files_of_a_split_are_refused_only_if_it_is_read(self):
         folder, output_dir = (os.path.join(self.folder, name) for name in ("data", "output"))
@@ -398,15 +388,13 @@ class DamagedFilesTest(tf.test.TestCase):
                 *("--do_train", "--do_eval", "--do_predict"),
             )
             config = tagging_task.TaggerConfig.from_flags(values)
-            task, splits = tagging_task.load(config, None)
-            for split in splits.values():
-                rows = tagging_task.encode(split, task.labels, config, tokenizer)
-                evaluator = tagging_task.Evaluator(task, split, rows)
+            task = tagging_task.TaggingTask(config)
+            task.load(config.stages)
+            for split, rows in task.encode(tokenizer).items():
                 tag_ids = np.arange(8) % len(task.labels)
-                predicted = evaluator.decode([{"tag_ids": tag_ids, "loss": 0.0}] * len(rows))
-                if split.tags:
-                    evaluator.scores(predicted)
-                evaluator.write(folder, "test", predicted)
+                evaluated = task.evaluate(split, [{"tag_ids": tag_ids, "loss": 0.0}] * len(rows))
+                if split != "train":
+                    task.write(folder, split, evaluated)
 
         contents = {
             "train.txt": columns(4, 0).encode(),
@@ -448,11 +436,12 @@ class TaskTest(tf.test.TestCase):
                 path = os.path.join(self.get_temp_dir(), f"{split}.{name}")
                 flags += (f"--{split}_file={write(path, content)}",)
         flags += ("--do_eval",) if dev and train else ()
+        flags += (f"--output_dir={output_dir or self.get_temp_dir() + '/new'}",)
         values = command_lines.parsed(run_tagger.define_flags, *flags)
         with self.assertLogs("absl", "INFO") as log:
             config = tagging_task.TaggerConfig.from_flags(values)
-            task, splits = tagging_task.load(config, given, output_dir)
-        return task, splits, "\n".join(log.output)
+            task = tagging_task.TaggingTask(config, given)
+        return task, task.splits, "\n".join(log.output)
 
     def test_spans_of_every_notation_are_scored_like_seqeval(self):
         random = np.random.RandomState(0)
@@ -615,12 +604,12 @@ class TaskTest(tf.test.TestCase):
             flags = ["--do_train", "--train_file=" + path]
             values = command_lines.parsed(run_tagger.define_flags, *flags)
             with mock.patch.object(tagging_task.logging, "warning") as warning:
-                tagging_task.load(tagging_task.TaggerConfig.from_flags(values), None)
+                tagging_task.TaggingTask(tagging_task.TaggerConfig.from_flags(values))
             expected = f"{path}: only the first line has the tag 'tag'; remove the line if it is"
             warned = [call[0][0] % call[0][1:] for call in warning.call_args_list]
             self.assertEqual([line.startswith(expected) for line in warned], [True] * count)
 
     def test_summary_shows_task_split_and_scores(self):
-        task = finetuning.Task("tagging", "tagging", ("O", "B-X", "I-X"), "f1")
-        line = tagging_task.summary(task, "eval", {"eval_f1": 0.5, "eval_accuracy": 1.0})
+        task, _, _ = self.load(train="a\tB-X\nb\tO\n")
+        line = task.summary("eval", {"eval_f1": 0.5, "eval_accuracy": 1.0})
         self.assertEqual(line, "tagging dev: f1 0.5000, accuracy 1.0000")

@@ -1,6 +1,6 @@
 """Computes the outputs of BERT's layers for texts, with or without a task adapter.
 
-    estimator, _ = build_estimator(config, setup, model_fn_builder)
+    estimator = build_estimator(config, loaded, model_fn_builder)
     with feature_files.FeatureWriter(path, len(texts), config, hidden_size) as writer:
         for features, values in extract(estimator, texts, config, tokenizer, input_fn_builder):
             writer.write(features, values)
@@ -15,7 +15,7 @@ import collections
 import contextlib
 import functools
 import itertools
-from typing import Any, Generator, Iterable, Optional, Sequence, Tuple
+from typing import Generator, Iterable, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -23,8 +23,9 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.features import feature_files
 from adapter_bert.features.feature_files import InputExample, InputFeatures
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training import finetuning, input_pipeline, model_fn, rows
+from adapter_bert.training import input_pipeline, model_fn, rows
 from adapter_bert.training.estimator import Estimator
+from adapter_bert.training.run import LoadedModel
 
 # The most bytes of outputs that wait for the outputs of earlier texts.
 _MAX_WAITING_BYTES = 1 << 28
@@ -40,35 +41,32 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
             )
 
 
-def build_estimator(config, setup: finetuning.Setup, model_fn_builder) -> Tuple[Estimator, Any]:
-    """Returns an Estimator of plain BERT, or of BERT with the task adapter in `setup`.
+def build_estimator(config, loaded: LoadedModel, model_fn_builder) -> Estimator:
+    """Returns an Estimator of plain BERT, or of BERT with the task adapter of `loaded`.
 
     Args:
       config: has use_one_hot_embeddings.
-      setup: the result of `finetuning.set_up_evaluation`.
+      loaded: must live as long as the Estimator.
       model_fn_builder: see `Estimator`.
-
-    Returns:
-      (`Estimator`; an object that the caller must keep alive as long as the Estimator).
 
     Raises:
       UserError: the task adapter belongs to another model.
     """
     one_hot = config.use_one_hot_embeddings
-    if setup.start.adapter:
-        given = setup.start.adapter.description
-        task = finetuning.Task(given.task, given.kind, given.labels, score="")
-        estimator, output = finetuning.begin_evaluation(setup, task, model_fn_builder)
-        return estimator.with_model(use_one_hot_embeddings=one_hot), output
+    if loaded.start.adapter:
+        given = loaded.start.adapter.description
+        return loaded.estimator_of(
+            given.kind, given.labels, model_fn_builder, use_one_hot_embeddings=one_hot
+        )
     model = model_fn.ModelSettings(
-        bert_config=setup.bert.config,
-        init_checkpoint=setup.bert.init_checkpoint,
+        bert_config=loaded.bert.config,
+        init_checkpoint=loaded.bert.init_checkpoint,
         adapter_fn=None,
-        use_tpu=setup.use_tpu,
-        precision=setup.precision,
+        use_tpu=loaded.use_tpu,
+        precision=loaded.precision,
         use_one_hot_embeddings=one_hot,
     )
-    return Estimator(model, setup.run, model_fn_builder), None
+    return Estimator(model, loaded.devices, model_fn_builder)
 
 
 def pool(layer: tf.Tensor, input_mask: tf.Tensor, pooling: str) -> tf.Tensor:

@@ -311,6 +311,20 @@ def parameters(tensors: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
+def parameter_counts(description: Description) -> Dict[str, int]:
+    """Returns the numbers of trained_parameters, total_parameters and backbone_parameters."""
+    trained = parameters(shapes(description))
+    encoder = model_variables.encoder_shapes(description.backbone.bert_config())
+    counts = {"backbone_parameters": encoder, "total_parameters": {**encoder, **trained}}
+    if task_kinds.get(description.kind).reads_tokens:  # The pooler gets no gradient.
+        trained = {name: shape for name, shape in trained.items() if "/pooler/" not in name}
+    counts["trained_parameters"] = trained
+    return {
+        name: sum(int(np.prod(shape)) for shape in tensors.values())
+        for name, tensors in counts.items()
+    }
+
+
 def check_tensors(tensors: Dict[str, np.ndarray], description: Description, where: str) -> None:
     """Checks that the names and shapes of tensors match a description.
 

@@ -516,6 +516,7 @@ class Tuning(Settings):
         "Trained parameters",
         name="tuning",
         choices=METHODS,
+        records={"method": ""},
     )
     num_top_layers: Optional[int] = flag(
         None, "Number of layers that --tuning=top_layers trains.", "Trained parameters"

@@ -48,6 +48,8 @@ class TaskKind:
       adapterhub_head: the type of AdapterHub's head that is the same layer, or None.
       pipeline_tag: the Hub's name for this kind of task.
       script: the script that trains tasks of this kind.
+      result_files: patterns of the files in output_dir that the script writes from a run's weights.
+      other_files: patterns of the files and folders that it writes besides, in this order.
     """
 
     name: str
@@ -65,6 +67,8 @@ class TaskKind:
     adapterhub_head: Optional[str] = None
     pipeline_tag = "text-classification"
     script = "run_classifier.py"
+    result_files: Tuple[str, ...] = ()
+    other_files: Tuple[str, ...] = ()
 
     def num_outputs(self, num_labels: int) -> int:
         """Returns L, the number of outputs of the head."""

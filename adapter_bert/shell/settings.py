@@ -18,9 +18,11 @@ from typing import (
     Callable,
     Dict,
     Iterable,
+    List,
     NamedTuple,
     Optional,
     Sequence,
+    Set,
     Tuple,
     Type,
     TypeVar,
@@ -64,6 +66,9 @@ class _Flag(NamedTuple):
     upper: Optional[float]
     parse: Optional[Callable[[str], Any]]
     is_multiple: bool
+    is_input: bool
+    records: Dict[str, str] = {}
+    binds_evaluation: bool = False
 
 
 def flag(
@@ -77,6 +82,9 @@ def flag(
     upper: Optional[float] = None,
     parse: Optional[Callable[[str], Any]] = None,
     is_multiple: bool = False,
+    is_input: bool = False,
+    records: Optional[Dict[str, str]] = None,
+    binds_evaluation: bool = False,
 ) -> Any:
     """Returns a dataclass field that is set by a flag.
 
@@ -89,11 +97,16 @@ def flag(
       lower, upper: bounds of a numeric flag.
       parse: function from the flag's text to the field's value; raises UserError.
       is_multiple: repeat a tuple's flag for each value, instead of a list with commas.
+      is_input: whether the flag names a file or folder that the run reads.
+      records: the recorded settings that the flag decides, and what errors call them; "" for the
+        flag alone. A setting with the flag's own name need not be listed.
+      binds_evaluation: whether a trained model must be evaluated with the value of its training.
     """
     if section not in SECTIONS:
         raise ValueError(f"{section!r} is not in SECTIONS")
     choices = None if choices is None else tuple(choices)
-    metadata = _Flag(help, section, name, choices, lower, upper, parse, is_multiple)
+    metadata = _Flag(help, section, name, choices, lower, upper, parse, is_multiple, is_input)
+    metadata = metadata._replace(records=records or {}, binds_evaluation=binds_evaluation)
     return dataclasses.field(default=default, metadata={"flag": metadata})
 
 
@@ -139,6 +152,33 @@ class Settings:
           UserError: a value is invalid, whatever the data and the pretrained BERT.
         """
         return cls(**cls.values_of(values, supplied))
+
+    @classmethod
+    def recorded_names(cls) -> Dict[str, str]:
+        """Returns recorded setting → what errors call it, where that is not its flag."""
+        deciding: Dict[Tuple[str, str], List[str]] = {}
+        for flag_name, field, _ in _fields_with_flags(cls):
+            for item in field.metadata["flag"].records.items():
+                deciding.setdefault(item, []).append(f"--{flag_name}")
+        return {
+            name: f"{words} ({', '.join(names)})" if words else names[0]
+            for (name, words), names in deciding.items()
+        }
+
+    @classmethod
+    def evaluation_flags(cls) -> Set[str]:
+        """Returns the names of the flags that bind an evaluation; see `flag`."""
+        fields = _fields_with_flags(cls)
+        return {name for name, field, _ in fields if field.metadata["flag"].binds_evaluation}
+
+    def inputs(self) -> List[Tuple[str, str]]:
+        """Returns (flag, path) of each file or folder that the run reads."""
+        named = [
+            (f"--{name}", getattr(self, field.name))
+            for name, field, _ in _fields_with_flags(type(self))
+            if field.metadata["flag"].is_input
+        ]
+        return [(name, path) for name, path in named if path]
 
     def changed_flags(self, names: Iterable[str]) -> Dict[str, Any]:
         """Returns flag → value of the named flags that differ from their defaults."""

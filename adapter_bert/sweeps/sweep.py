@@ -33,7 +33,7 @@ from adapter_bert.shell import interrupts
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import data_digests, grids, records
 from adapter_bert.sweeps.records import DONE, FAILED
-from adapter_bert.training import evaluations, output_dir, progress
+from adapter_bert.training import evaluations, progress, run_folder
 
 _POLL_SECONDS = 0.3
 _DATA_CHANGED = (
@@ -99,7 +99,7 @@ class Sweep:
         self._keep, self._retry_failed = keep, retry_failed
         if gfile.is_remote(folder):
             raise UserError(f"--output_dir={folder}: a sweep needs a local folder.")
-        output_dir.check_path(folder)
+        run_folder.check_path(folder)
         new_flags = {}
         for name, value in map(_parse_flag, extra_flags):
             if name in new_flags:
@@ -373,7 +373,7 @@ class Sweep:
         A trial that has a checkpoint resumes with its precision.
         """
         flags = self._expanded_locations(self.trials[key])
-        is_resumed = output_dir.OutputDir(self._folder(key)).has_checkpoints()
+        is_resumed = run_folder.RunFolder(self._folder(key)).has_checkpoints()
         if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or is_resumed:
             return []
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
@@ -561,7 +561,7 @@ class TrialFolder:
           line: the command for the log; None for `shell_line(command)`.
           cores: indices of the CPU cores that it may use; None for all.
         """
-        run = output_dir.OutputDir(self._path)
+        run = run_folder.RunFolder(self._path)
         if run.has_adapter() and not run.has_checkpoints():
             run.clear()  # The trial finished and was cleaned up, but its record is lost.
         with gfile.convert_write_errors(self._log):

@@ -19,6 +19,7 @@ from adapter_bert.shell.settings import Settings, Supplied, flag
 
 SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # Stage → the split it reads.
 MAX_SEED = 2**32 - 1  # NumPy's limit.
+_MAX_STEPS = 2**31 - 1  # More than any training takes; an int32 holds it.
 
 # (learning rate, epochs). At BERT's default rate, adapters predict only the majority class of CoLA;
 # 3e-4 and 5 come from adapter-bert's README. Methods that train BERT's weights keep BERT's values.
@@ -44,12 +45,16 @@ class PretrainedConfig(Settings):
         "bert_config.json of the BERT. Default: in $BERT_BASE_DIR, or else the one from"
         " `make demo`.",
         "Pretrained BERT",
+        is_input=True,
+        records={"hidden_act": "hidden_act", "num_attention_heads": "num_attention_heads"},
     )
     vocab_file: Optional[str] = flag(
         None,
         "WordPiece vocabulary of the BERT. Default: in $BERT_BASE_DIR, or else the one from"
         " `make demo`.",
         "Pretrained BERT",
+        is_input=True,
+        records={"vocabulary": "the vocabulary"},
     )
     init_checkpoint: Optional[str] = flag(
         None,
@@ -57,15 +62,18 @@ class PretrainedConfig(Settings):
         " run_tagger.py without training, also a run's folder or checkpoint. Default: in"
         " $BERT_BASE_DIR, or else the one from `make demo`.",
         "Pretrained BERT",
+        is_input=True,
+        records={"backbone": "the BERT"},
     )
     bert_hub_module_handle: Optional[str] = flag(
         None,
         "TF-Hub module (URL or folder) with weights, config and vocabulary, instead of"
         " --bert_config_file, --vocab_file and --init_checkpoint.",
         "Pretrained BERT",
+        is_input=True,
     )
     spm_model_file: Optional[str] = flag(
-        None, "SentencePiece model, used instead of --vocab_file.", "Pretrained BERT"
+        None, "SentencePiece model, used instead of --vocab_file.", "Pretrained BERT", is_input=True
     )
 
 
@@ -83,7 +91,10 @@ class TextConfig(TokenizerConfig):
     """A pretrained BERT, and the length of the texts that it reads."""
 
     max_seq_length: int = flag(
-        128, "Longest text or pair in tokens; longer ones are truncated.", "Task and data"
+        128,
+        "Longest text or pair in tokens; longer ones are truncated.",
+        "Task and data",
+        binds_evaluation=True,
     )
     feature_cache_dir: Optional[str] = flag(
         None,
@@ -170,6 +181,8 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         " read from the adapter.",
         "Stages",
         name="adapter",
+        is_input=True,
+        records={"started_from": "the task adapter that it starts from"},
     )
     train_batch_size: int = flag(32, "Examples per training step.", "Training", lower=1)
     learning_rate: Optional[float] = flag(
@@ -184,11 +197,13 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         f"Passes over the training data. Default: {_EPOCHS} for the methods whose default rate is"
         f" {_RATE}, BERT's {_BERT_EPOCHS} for full and top_layers.",
         "Training",
+        records={"num_train_steps": "number of steps"},
     )
     warmup_proportion: float = flag(
         0.1,
         "Share of the steps for warmup of the learning rate, which then decays to 0.",
         "Training",
+        records={"num_warmup_steps": "number of warm-up steps"},
     )
     random_seed: int = flag(
         12345,
@@ -225,6 +240,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         " each epoch with --keep_best or --early_stopping_patience.",
         "Evaluation and prediction",
         lower=0,
+        records={"evaluated_every": ""},
     )
     keep_best: bool = flag(
         False,
@@ -413,6 +429,51 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     def folder_of(self, task: str) -> str:
         """Returns --output_dir, by default a folder of its own for each task and method."""
         return self.output_dir or default_folder(task, self.tuning.method)
+
+    @classmethod
+    def recorded_names(cls) -> Dict[str, str]:
+        """Returns recorded setting → what errors call it, also for a task's and `Tuning`'s."""
+        of_task = {"task": "task", "kind": "kind of task", "labels": "labels"}
+        return {**of_task, **Tuning.recorded_names(), **super().recorded_names()}
+
+    def schedule(self, num_examples: int) -> Dict[str, Any]:
+        """Returns the learning rate and the number of steps, as fields of `ModelSettings`.
+
+        Args:
+          num_examples: size of the training set.
+
+        Raises:
+          UserError: there is less than one step, or too many.
+        """
+        rate, epochs = self.rate_and_epochs()
+        for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
+            if getattr(self, name) is None:
+                method = self.tuning.method
+                logging.info("--%s: %g, the default for --tuning=%s", name, value, method)
+        num_steps = num_examples / self.train_batch_size * epochs
+        if num_steps < 1:
+            raise UserError(
+                f"{num_examples} training examples in batches of {self.train_batch_size} for"
+                f" {epochs} epochs make less than one step: lower --train_batch_size or raise"
+                " --num_train_epochs."
+            )
+        if num_steps > _MAX_STEPS:
+            raise UserError(
+                f"--num_train_epochs={epochs:g} makes {num_steps:g} steps of --train_batch_size="
+                f"{self.train_batch_size}; expected at most {_MAX_STEPS}."
+            )
+        num_train_steps = int(num_steps)
+        return {
+            "learning_rate": rate,
+            "num_train_steps": num_train_steps,
+            "num_warmup_steps": int(num_train_steps * self.warmup_proportion),
+        }
+
+    def evaluation_interval(self, num_examples: int) -> int:
+        """Returns the number of training steps between evaluations; 0 for none."""
+        if self.eval_every_steps or not (self.keep_best or self.early_stopping_patience):
+            return self.eval_every_steps
+        return max(1, num_examples // self.train_batch_size)
 
     def rate_and_epochs(self) -> Tuple[float, float]:
         """Returns --learning_rate and --num_train_epochs, by default those of the method."""

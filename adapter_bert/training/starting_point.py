@@ -15,7 +15,7 @@ from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Supplied
 from adapter_bert.training import config
-from adapter_bert.training.output_dir import OutputDir
+from adapter_bert.training.run_folder import RunFolder
 
 
 class StartingPoint(NamedTuple):
@@ -70,7 +70,7 @@ def find(
         return StartingPoint(None, supplied._replace(replacements={"init_checkpoint": prefix}))
     where = f"--init_checkpoint {values.init_checkpoint}"
     _check_kind(run.adapter.description, where, script)
-    recorded = OutputDir(run.output_dir).recorded("pretrained")
+    recorded = RunFolder(run.output_dir).recorded("pretrained")
     bert = {"init_checkpoint": None, "adapter": run.path, **_run_bert_flags(values, recorded)}
     logging.info(
         "--init_checkpoint=%s belongs to a run: using its task adapter, %s, on its BERT, %s.",
@@ -162,7 +162,7 @@ def _supplied_by_head(
     """
     if not task or values.bert_hub_module_handle:
         return Supplied()
-    output = OutputDir(values.output_dir or config.default_folder(task, values.tuning))
+    output = RunFolder(values.output_dir or config.default_folder(task, values.tuning))
     has_head = output.has_checkpoints() or output.has_adapter()
     if has_head and output.recorded("model") and (values.output_dir or prefix is None):
         return Supplied()

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 import run_classifier
 from adapter_bert.shell import environment, errors
-from adapter_bert.training.output_dir import describe_by_flags
+from adapter_bert.training import record
 from adapter_tests.support import command_lines, tiny
 
 FOLDER = os.path.dirname(os.path.abspath(run_classifier.__file__))
@@ -87,7 +87,7 @@ class AnyScriptTestCase(tf.test.TestCase):
         names.update({"bert_config." + name: 0 for name in names.pop("bert_config")})
         known = command_lines.parsed(self.SCRIPT.define_flags)
         for name in set(names) - {"task", "kind", "labels"}:  # run_squad.py determines them.
-            (told,) = describe_by_flags([(name, 1, 2)])
+            (told,) = record.describe([(name, 1, 2)], self.SCRIPT.define_flags.__self__)
             said = re.findall(r"--(\w+)", told)
             self.assertTrue(any(flag in known for flag in said), told)
 

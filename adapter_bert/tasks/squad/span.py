@@ -24,6 +24,7 @@ class Span(task_kinds.TaskKind):
     }
     num_required = 2
     script = "run_squad.py"
+    result_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
     pipeline_tag = "question-answering"
     adapterhub_head = "question_answering"
     answer_types = {

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import posixpath
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -17,6 +17,7 @@ from adapter_bert.tasks.squad import squad_answers, squad_data, squad_features, 
 from adapter_bert.training import evaluations, feature_cache
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
+from adapter_bert.training.task import Evaluated, Task
 
 _DEFAULTS = squad_answers.AnswerSettings()
 
@@ -26,27 +27,43 @@ class SquadConfig(FinetuningConfig):
     """The settings of run_squad.py."""
 
     train_file: Optional[str] = flag(
-        None, "Training set, SQuAD's JSON, such as train-v1.1.json.", "Task and data"
+        None,
+        "Training set, SQuAD's JSON, such as train-v1.1.json.",
+        "Task and data",
+        is_input=True,
+        records={"data": "the training data"},
     )
     predict_file: Optional[str] = flag(
-        None, "Dev set, SQuAD's JSON, such as dev-v1.1.json.", "Task and data"
+        None,
+        "Dev set, SQuAD's JSON, such as dev-v1.1.json.",
+        "Task and data",
+        is_input=True,
+        records={"dev_data": "the dev data"},
     )
     max_seq_length: int = flag(
-        384, "Tokens of a row: a question and a window of its paragraph.", "Task and data"
+        384,
+        "Tokens of a row: a question and a window of its paragraph.",
+        "Task and data",
+        binds_evaluation=True,
     )
     doc_stride: int = flag(
         squad_features.DOC_STRIDE,
         "Stride of the windows over a paragraph, in tokens.",
         "Task and data",
+        binds_evaluation=True,
     )
     max_query_length: int = flag(
         squad_features.MAX_QUERY_LENGTH,
         "Longest question in tokens; longer ones are truncated.",
         "Task and data",
         lower=1,
+        binds_evaluation=True,
     )
     version_2_with_negative: bool = flag(
-        False, "SQuAD 2.0: questions may have no answer.", "Task and data"
+        False,
+        "SQuAD 2.0: questions may have no answer.",
+        "Task and data",
+        binds_evaluation=True,
     )
     n_best_size: int = flag(
         _DEFAULTS.n_best_size,
@@ -92,26 +109,12 @@ class SquadConfig(FinetuningConfig):
         """The name of the task; scores of its two versions are not comparable."""
         return "SQuAD 2.0" if self.version_2_with_negative else "SQuAD"
 
-    def settings_of(self, digest: Optional[str]) -> Dict[str, Any]:
-        """Returns the settings besides the model that decide the weights.
-
-        Args:
-          digest: of the training set; None without training.
-        """
-        names = ("doc_stride", "max_query_length", "version_2_with_negative")
-        return {"data": digest, **{name: getattr(self, name) for name in names}}
-
     @property
     def answers(self) -> Dict[str, Any]:
         """How answers are chosen, where it differs from the defaults; see `trained_settings`."""
         defaults = squad_answers.trained_settings({})
         named = {name: getattr(self, name) for name in defaults}
         return {name: value for name, value in named.items() if value != defaults[name]}
-
-    def dev_settings_of(self, digest: str) -> Dict[str, Any]:
-        """Returns the settings that decide the dev scores: the file and how answers are chosen."""
-        names = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
-        return {"dev_data": digest, **{name: getattr(self, name) for name in names}}
 
 
 def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
@@ -170,27 +173,24 @@ def windows(config, tokenizer, is_training):
     return TextRows(arrays, cls_id, sep_id, config.max_seq_length), num_questions, digest
 
 
-class Evaluator:
-    """Decodes answers from the windows' predictions, and scores and writes them.
+class SquadTask(Task):
+    """Question answering; its split "test" is its split "dev". See `Task`.
 
     Args:
       config: `SquadConfig`.
-      tokenizer: `tokenization.FullTokenizer`.
-      digest: of --predict_file, as returned by `windows`.
-      can_score: bool; whether answers will be scored.
-
-    Raises:
-      UserError: answers will be scored, but --predict_file has none.
     """
 
-    def __init__(self, config, tokenizer, digest, can_score):
-        self._path = config.predict_file
-        self._digest = digest
-        if can_score:
-            self._truths = squad_data.answer_texts(self._path, config.version_2_with_negative)
-        self._tokenizer = tokenizer
-        self._limits = config.limits
-        self._settings = squad_answers.AnswerSettings(
+    name, kind, score = "SQuAD", "span", "f1"
+
+    def __init__(self, config: SquadConfig):
+        self.config, self.folder = config, config.folder_of("squad")
+        self.answer_settings = config.answers
+        self._stages: Sequence[str] = ()
+        self._predict_file = str(config.predict_file)
+        self._truths: Any = None
+        self._digest = ""
+        self._tokenizer: Any = None
+        self._choice = squad_answers.AnswerSettings(
             config.n_best_size,
             config.max_answer_length,
             config.do_lower_case,
@@ -200,40 +200,66 @@ class Evaluator:
             exact=bool(config.spm_model_file),
         )
 
-    def answers(self, predictions):
-        """Returns a dict from ids to `squad_answers.Answer`s.
-
-        Args:
-          predictions: iterable of the windows' logits.
+    def load(self, stages: Sequence[str]) -> None:
+        """Reads the true answers of --predict_file; `encode` streams the questions.
 
         Raises:
-          UserError: --predict_file has changed since `windows` read it.
+          UserError: answers will be scored, but --predict_file has none.
+        """
+        self._stages = stages
+        if "eval" in stages:
+            version_2 = self.config.version_2_with_negative
+            self._truths = squad_data.answer_texts(self._predict_file, version_2)
+
+    def encode(self, tokenizer: Any) -> Dict[str, Any]:
+        """Returns the `TextRows` of windows; see `Task`."""
+        config, rows, self._tokenizer = self.config, {}, tokenizer
+        train_digest = None
+        if {"eval", "predict"} & set(self._stages):  # First: the training set takes longer to read.
+            predict, _, self._digest = windows(config, tokenizer, False)
+            rows.update({"dev": predict} if "eval" in self._stages else {})
+            rows.update({"test": predict} if "predict" in self._stages else {})
+            names = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
+            self.dev_settings = {name: getattr(config, name) for name in names}
+            self.dev_settings["dev_data"] = self._digest
+        if "train" in self._stages:
+            rows["train"], self.num_examples, train_digest = windows(config, tokenizer, True)
+        names = ("doc_stride", "max_query_length", "version_2_with_negative")
+        self.settings = {"data": train_digest, **{name: getattr(config, name) for name in names}}
+        return rows
+
+    def evaluate(self, split: str, predictions: Any) -> Evaluated:
+        """Returns a dict from ids to `squad_answers.Answer`s, and with true answers the scores.
+
+        Raises:
+          UserError: --predict_file has changed since its windows were read.
         """
         try:
-            result = self._answers(iter(predictions))
+            answers = self._answers(iter(predictions))
         except UserError:  # The file may be in the middle of a rewrite.
             self._check_unchanged()
             raise
         # Only now, as reading predictions may be what computes them.
         self._check_unchanged()
-        return result
+        return Evaluated(answers, {} if self._truths is None else self._scores(answers))
 
-    def _check_unchanged(self):
-        if gfile.sha256(self._path) != self._digest:
+    def _check_unchanged(self) -> None:
+        if gfile.sha256(self._predict_file) != self._digest:
             raise UserError(
-                f"--predict_file={self._path} has changed since its questions were read; run again"
-                " and leave it unchanged until they are answered."
+                f"--predict_file={self._predict_file} has changed since its questions were read;"
+                " run again and leave it unchanged until they are answered."
             )
 
-    def _answers(self, predictions):
+    def _answers(self, predictions: Iterator[Dict[str, Any]]) -> Dict[str, Any]:
         answers, windows = {}, []
 
         def examples():
-            for example in squad_data.read_squad_examples(self._path, False, lazily=True):
+            examples = squad_data.read_squad_examples(self._predict_file, False, lazily=True)
+            for example in examples:
                 yield example
                 # By now, `read` has had all windows of this example.
                 answers[example.qas_id] = squad_answers.choose_answer(
-                    example.doc_tokens, windows, self._settings
+                    example.doc_tokens, windows, self._choice
                 )
                 windows.clear()
 
@@ -242,7 +268,7 @@ class Evaluator:
             for prediction in itertools.islice(predictions, 1):
                 windows.append((feature, squad_answers.raw_result(feature, prediction)))
 
-        limits = self._limits
+        limits = self.config.limits
         squad_features.convert_examples_to_features(
             examples(),
             self._tokenizer,
@@ -254,39 +280,45 @@ class Evaluator:
         )
         return answers
 
-    def scores(self, answers):
+    def _scores(self, answers: Dict[str, Any]) -> Dict[str, float]:
         """Returns the scores of the version's official script, named eval_..."""
         texts = {key: answer.text for key, answer in answers.items()}
-        if self._settings.version_2_with_negative:
+        if self.config.version_2_with_negative:
             odds = {key: answer.null_odds for key, answer in answers.items()}
-            threshold = self._settings.null_score_diff_threshold
+            threshold = self.config.null_score_diff_threshold
             scores = squad_scores.scores_v2(self._truths, texts, odds, threshold)
         else:
             scores = squad_scores.scores_v1(self._truths, texts)
         return {"eval_" + name: value for name, value in scores.items()}
 
-    def write(self, folder, answers):
-        """Writes the files of BERT's script, and returns their paths."""
+    def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Writes the files of BERT's script for the split "test"; see `Task`."""
+        if split != "test":
+            return []
         names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
         paths = [posixpath.join(folder, name) for name in names]
-        settings = self._settings
-        if not settings.version_2_with_negative:
+        config = self.config
+        if not config.version_2_with_negative:
             gfile.remove_if_exists(paths[-1])  # Of an earlier prediction.
         squad_answers.write_predictions(
             *((), (), ()),  # `answers` stands for the examples, features and results.
-            settings.n_best_size,
-            settings.max_answer_length,
-            settings.do_lower_case,
+            config.n_best_size,
+            config.max_answer_length,
+            config.do_lower_case,
             *paths,
-            version_2_with_negative=settings.version_2_with_negative,
-            answers=answers,
+            version_2_with_negative=config.version_2_with_negative,
+            answers=evaluated.answers,
         )
-        return paths if settings.version_2_with_negative else paths[:-1]
+        written = ", ".join(paths if config.version_2_with_negative else paths[:-1])
+        return [f"Predictions: {written} ({len(evaluated.answers)} questions)"]
 
+    def metadata(self, stage: str) -> Dict[str, Any]:
+        """Returns the header of a file of scores, which are not comparable between versions."""
+        return {"task": self.config.task_name, "score": f"{stage}_{self.score}"}
 
-def summary(result):
-    """Returns the scores on one line, F1 first."""
-    shown = evaluations.scalars(result, "eval_")
-    names = sorted(shown, key=lambda name: (name != "f1", name))
-    parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
-    return f"SQuAD: {', '.join(parts)}"
+    def summary(self, stage: str, scores: Dict[str, Any]) -> str:
+        """Returns the scores on one line, F1 first."""
+        shown = evaluations.scalars(scores, stage + "_")
+        names = sorted(shown, key=lambda name: (name != "f1", name))
+        parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
+        return f"SQuAD: {', '.join(parts)}"

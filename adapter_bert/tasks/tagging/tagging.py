@@ -34,6 +34,10 @@ class Tagging(task_kinds.TaskKind):
     words_field = "tokens"
     answer_types = {"tokens": "DT_STRING", "tags": "DT_STRING", "entities": "DT_VARIANT"}
     script = "run_tagger.py"
+    result_files = (
+        *("predictions.json", "predictions.jsonl", "predictions.txt"),
+        *("dev_predictions.json", "dev_predictions.jsonl", "dev_predictions.txt"),
+    )
     pipeline_tag = "token-classification"
     adapterhub_head = "tagging"
 

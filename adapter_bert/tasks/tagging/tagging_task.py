@@ -18,8 +18,9 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
 from adapter_bert.tasks.tagging import tag_schemes, tagging, tagging_data, tagging_features
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
-from adapter_bert.training import evaluations, feature_cache, finetuning
+from adapter_bert.training import evaluations, feature_cache
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
+from adapter_bert.training.task import Evaluated, Task
 
 NAME = "tagging"  # The default of --task_name.
 _EXTENSIONS = ("txt", "jsonl")
@@ -34,24 +35,38 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
     """The settings of run_tagger.py."""
 
     task_name: Optional[str] = flag(
-        None, f"Name of the task in reports. Default: {NAME}.", "Task and data"
+        None,
+        f"Name of the task in reports. Default: {NAME}.",
+        "Task and data",
+        records={"task": "task"},
     )
     data_dir: Optional[str] = flag(
         None,
         "Folder with one file per split: train.txt, dev.conll, test.jsonl, or eng.train, eng.testa,"
         " eng.testb.",
         "Task and data",
+        is_input=True,
+        records={"labels": "labels", "data": "the training data", "dev_data": "the dev data"},
     )
     train_file: Optional[str] = flag(
-        None, "Tagged sentences for training; overrides --data_dir.", "Task and data"
+        None,
+        "Tagged sentences for training; overrides --data_dir.",
+        "Task and data",
+        is_input=True,
+        records={"data": "the training data"},
     )
     dev_file: Optional[str] = flag(
-        None, "Tagged sentences to evaluate on; overrides --data_dir.", "Task and data"
+        None,
+        "Tagged sentences to evaluate on; overrides --data_dir.",
+        "Task and data",
+        is_input=True,
+        records={"dev_data": "the dev data"},
     )
     test_file: Optional[str] = flag(
         None,
         "Sentences to predict, with or without tags; overrides --data_dir.",
         "Task and data",
+        is_input=True,
     )
     token_column: Optional[str] = flag(
         None,
@@ -72,7 +87,10 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
         choices=("auto", _NO_SPANS, *tag_schemes.SCHEMES),
     )
     max_seq_length: int = flag(
-        128, "Tokens of a row; longer sentences are read in windows.", "Task and data"
+        128,
+        "Tokens of a row; longer sentences are read in windows.",
+        "Task and data",
+        binds_evaluation=True,
     )
 
     def __post_init__(self):
@@ -134,14 +152,12 @@ class Split(NamedTuple):
         return task_adapter.digest(zip(map(tuple, self.words), map(tuple, tags)))
 
 
-def load(
+def _read_splits(
     config: TaggerConfig,
     given: Optional[task_adapter.TaskAdapter],
     output_dir: Optional[str] = None,
-) -> Tuple["finetuning.Task", Dict[str, Split]]:  # A string, as --help must not import TensorFlow.
-    """Returns the task, and the splits that a run needs of train, dev and test.
-
-    The labels come from --adapter, or else from the training file.
+) -> Tuple[Tuple[str, ...], bool, Dict[str, Split]]:
+    """Returns the labels, whether tags mark spans, and the splits that a run needs.
 
     Args:
       config: `TaggerConfig`.
@@ -189,8 +205,7 @@ def load(
     _log_tags(where, splits, labels, is_chunks)
     if is_chunks and any(splits[name].tags for name in splits if name != "train"):
         _seqeval()  # Fails before the training if it is missing.
-    score = "f1" if is_chunks else "accuracy"
-    return finetuning.Task(config.name, tagging.KIND.name, labels, score), splits
+    return labels, is_chunks, splits
 
 
 def _log_tags(where, splits, labels, is_chunks):
@@ -222,17 +237,6 @@ def _shown(labels: Iterable[str]) -> str:
 
 def _tags_of(file: tagging_data.TaggedFile) -> List[List[str]]:
     return [sentence.tags or [] for sentence in file.sentences]
-
-
-def check_outputs(splits: Dict[str, Split], output_dir: str) -> None:
-    """Raises UserError if the file of a split is one that the run would write."""
-    names = [name for split, name in _PREDICTIONS.items() if split in splits]
-    for split in splits.values():
-        for name, end in itertools.product(names, (*_EXTENSIONS, "json")):
-            if is_same_path(split.file.path, posixpath.join(output_dir, f"{name}.{end}")):
-                raise UserError(
-                    f"{split.file.path}: predictions would replace it; give another --output_dir."
-                )
 
 
 def _read(config, paths, split, known, why=""):
@@ -387,98 +391,120 @@ def encode(split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer)
     return tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
 
 
-class Predicted(NamedTuple):
-    """The predicted tags of each sentence, chunk tags in IOB2, and the mean loss per word."""
-
-    tags: List[List[str]]
-    loss: float
-
-
-class Evaluator:
-    """Decodes tags from the rows' predictions, and scores and writes them.
+class TaggingTask(Task):
+    """A tagging task; see `Task`. The labels come from --adapter, or else from the training file.
 
     Args:
-      task: `finetuning.Task`.
-      split: `Split`.
-      rows: `tagging_features.TaggedRows` of the split.
+      config: `TaggerConfig`.
+      adapter: the task adapter of --adapter, or None.
+
+    Raises:
+      UserError: a file is missing or malformed.
     """
 
-    def __init__(self, task, split: Split, rows):
-        self._task, self._split, self._rows = task, split, rows
+    kind = tagging.KIND.name
 
-    def decode(self, predictions) -> Predicted:
-        """Returns the decoded predictions.
+    def __init__(self, config: TaggerConfig, adapter: Optional[task_adapter.TaskAdapter] = None):
+        self.config, self.name = config, config.name
+        self.folder = config.folder_of(config.name.lower())
+        self.answer_settings = config.answers
+        self.labels, is_chunks, self.splits = _read_splits(config, adapter, self.folder)
+        self.score = "f1" if is_chunks else "accuracy"
+        self._rows: Dict[str, tagging_features.TaggedRows] = {}
 
-        Args:
-          predictions: iterable of the rows' predictions.
+    def load(self, stages: Sequence[str]) -> None:
+        """Selects the sentences of the stages.
+
+        Raises:
+          UserError: the file of a split is one that the run would write.
         """
-        tag_ids, loss = [], 0.0
+        self.splits = {name: self.splits[name] for name in (SPLITS[stage] for stage in stages)}
+        names = [name for split, name in _PREDICTIONS.items() if split in self.splits]
+        for split in self.splits.values():
+            for name, end in itertools.product(names, (*_EXTENSIONS, "json")):
+                if is_same_path(split.file.path, posixpath.join(self.folder, f"{name}.{end}")):
+                    raise UserError(
+                        f"{split.file.path}: predictions would replace it; give another"
+                        " --output_dir."
+                    )
+
+    def encode(self, tokenizer: Any) -> Dict[str, Any]:
+        """Returns the `tagging_features.TaggedRows` of each split; see `Task`."""
+        self._rows = {
+            name: encode(split, self.labels, self.config, tokenizer)
+            for name, split in self.splits.items()
+        }
+        if "train" in self.splits:
+            self.num_examples = len(self._rows["train"])
+            self.settings = {"data": self.splits["train"].digest()}
+        if "dev" in self.splits:
+            self.dev_settings = {"dev_data": self.splits["dev"].digest()}
+        return self._rows
+
+    def head(self) -> Dict[str, Any]:
+        """Returns the arguments of run_tagger.py's `model_fn_builder`."""
+        return {"num_labels": len(self.labels)}
+
+    def evaluate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Evaluated:
+        """Returns the predicted tags of each sentence, chunk tags in IOB2, and their scores."""
+        tag_ids, loss, rows, file = [], 0.0, self._rows[split], self.splits[split]
         for index, prediction in enumerate(predictions):
-            tag_ids.append(prediction["tag_ids"][self._rows.positions(index)])
+            tag_ids.append(prediction["tag_ids"][rows.positions(index)])
             loss += float(prediction["loss"])
-        labels = self._task.labels
         flat = iter(np.concatenate(tag_ids))  # One per word, in the order of the file.
-        tags = [[labels[next(flat)] for _ in words] for words in self._split.words]
-        if self._split.notation:
+        tags = [[self.labels[next(flat)] for _ in words] for words in file.words]
+        if file.notation:
             tags = [tag_schemes.to_iob2(each) for each in tags]
-        return Predicted(tags, loss / max(1, self._rows.num_learned))
+        if file.tags is None:
+            return Evaluated(tags, {})
+        stage = "eval" if split == "dev" else split
+        result = scores(file.tags, tags, bool(file.notation))
+        result = classifier_results.add_prefix(stage, result)
+        if split == "dev":
+            result["eval_loss"] = loss / max(1, rows.num_learned)
+        return Evaluated(tags, result)
 
-    def scores(self, predicted: Predicted) -> Dict[str, float]:
-        """Returns the scores, named eval_..."""
-        result = scores(self._split.tags, predicted.tags, bool(self._split.notation))
-        return {**classifier_results.add_prefix("eval", result), "eval_loss": predicted.loss}
-
-    def write(self, folder: str, split: str, predicted: Predicted) -> List[str]:
-        """Writes the file with the predicted tags, and a JSON file with entities.
-
-        Args:
-          folder: path.
-          split: "dev" or "test".
-          predicted: `Predicted`.
-
-        Returns:
-          The paths.
-        """
-        tags = predicted.tags
-        if self._split.notation:
-            as_tags = self._split.notation.tags_of
+    def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Writes a file with the predicted tags, and a JSON file with entities; see `Task`."""
+        file, tags = self.splits[split], evaluated.answers
+        if file.notation:
+            as_tags = file.notation.tags_of
             tags = [as_tags(tag_schemes.chunks(each), len(each)) for each in tags]
-        name, extension = _PREDICTIONS[split], self._split.file.extension
+        name, extension = _PREDICTIONS[split], file.file.extension
         for other in _EXTENSIONS:
             if other != extension:
                 gfile.remove_if_exists(posixpath.join(folder, f"{name}.{other}"))
-        paths = [posixpath.join(folder, f"{name}.{end}") for end in (extension, "json")]
-        atomic.write_atomically(paths[0], self._split.file.with_tags(tags))
-        json_objects.write_object(paths[1], {"sentences": self._answers(predicted)})
-        return paths
+        written = [posixpath.join(folder, f"{name}.{end}") for end in (extension, "json")]
+        atomic.write_atomically(written[0], file.file.with_tags(tags))
+        answers = self._answers(file, evaluated.answers)
+        json_objects.write_object(written[1], {"sentences": answers})
+        if split == "dev":
+            return []
+        path = posixpath.join(folder, "test_scores.json")
+        gfile.remove_if_exists(path)  # An earlier run's would not match these predictions.
+        report = [f"Predictions: {', '.join(written)} ({len(tags)} sentences)"]
+        if not evaluated.scores:
+            return report
+        json_objects.write_object(path, {**self.metadata("test"), **evaluated.scores})
+        return [*report, f"{self.summary('test', evaluated.scores)} ({path})"]
 
-    def _answers(self, predicted):
+    def _answers(self, file: Split, tags: Sequence[List[str]]) -> List[Dict[str, Any]]:
         answers = []
-        for words, tags in zip(self._split.words, predicted.tags):
+        for words, tags_of_words in zip(file.words, tags):
             text = " ".join(words)
             offsets = tagging.join_words(words)
-            answer = tagging.tagged(text, offsets, tags, bool(self._split.notation))
+            answer = tagging.tagged(text, offsets, tags_of_words, bool(file.notation))
             answers.append({"text": text, **answer})
         return answers
 
-    def write_test(self, folder: str, predicted: Predicted) -> List[str]:
-        """Writes the predictions of a test split and, if it has tags, its scores.
-
-        Returns:
-          The lines of the report.
-        """
-        path = posixpath.join(folder, "test_scores.json")
-        gfile.remove_if_exists(path)  # An earlier run's would not match these predictions.
-        written = self.write(folder, "test", predicted)
-        report = [f"Predictions: {', '.join(written)} ({len(predicted.tags)} sentences)"]
-        if self._split.tags is None:
-            return report
-        result = scores(self._split.tags, predicted.tags, bool(self._split.notation))
-        result = classifier_results.add_prefix("test", result)
-        json_objects.write_object(
-            path, {**classifier_results.metadata(self._task, "test"), **result}
-        )
-        return [*report, f"{summary(self._task, 'test', result)} ({path})"]
+    def summary(self, stage: str, scores: Dict[str, Any]) -> str:
+        """Returns a stage's scores on one line, F1 first."""
+        shown = evaluations.scalars(scores, stage + "_")
+        names = [
+            name for name in ("f1", "precision", "recall", "accuracy", "loss") if name in shown
+        ]
+        parts = [f"{name} {shown[name]:.4f}" for name in names]
+        return f"{self.name} {'dev' if stage == 'eval' else stage}: {', '.join(parts)}"
 
 
 def scores(
@@ -512,11 +538,3 @@ def _seqeval():
             " `pip install -r requirements.txt`."
         ) from None
     return sequence_labeling
-
-
-def summary(task, stage: str, result: Dict[str, Any]) -> str:
-    """Returns a stage's scores on one line, F1 first."""
-    shown = evaluations.scalars(result, stage + "_")
-    names = [name for name in ("f1", "precision", "recall", "accuracy", "loss") if name in shown]
-    parts = [f"{name} {shown[name]:.4f}" for name in names]
-    return f"{task.name} {'dev' if stage == 'eval' else stage}: {', '.join(parts)}"

@@ -16,9 +16,10 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
 from adapter_bert.tasks import table_readers
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
-from adapter_bert.training import feature_cache, finetuning, output_dir, rows
+from adapter_bert.training import feature_cache, rows
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import PackedRows
+from adapter_bert.training.run_folder import RunFolder
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
@@ -30,12 +31,20 @@ Splits = Dict[str, List["classifier_features.InputExample"]]  # By name of the s
 class TaskConfig(Settings):
     """The settings that select the task and its data."""
 
-    task_name: Optional[str] = flag(None, f"The task: {_KNOWN}.", "Task and data")
+    task_name: Optional[str] = flag(
+        None, f"The task: {_KNOWN}.", "Task and data", records={"task": "task"}
+    )
     data_dir: Optional[str] = flag(
         None,
         "Folder with the task's files. Default: $GLUE_DIR/<task> ($GLUE_DIR/diagnostic for AX), or"
         " the demo's data.",
         "Task and data",
+        is_input=True,
+        records={
+            "labels": "labels",
+            "data": "the training data",
+            "dev_data": "the dev data",
+        },
     )
     text_column: Optional[str] = flag(None, _COLUMN + "text.", "Task and data")
     text_b_column: Optional[str] = flag(None, _COLUMN + "second text of a pair.", "Task and data")
@@ -45,6 +54,7 @@ class TaskConfig(Settings):
         "--task_name=custom: the format of a label. " + text_kind.label_formats(),
         "Task and data",
         choices=sorted(text_kind.by_label_type()),
+        records={"kind": "kind of task"},
     )
 
 
@@ -59,12 +69,14 @@ class LongTextConfig(Settings):
         " windows are pooled. Of a pair, the longer text is split.",
         "Task and data",
         choices=text_windows.LONG_TEXTS,
+        binds_evaluation=True,
     )
     window_pooling: str = flag(
         "mean",
         "--long_texts=windows: how to pool the probabilities, or numbers, of a text's windows.",
         "Task and data",
         choices=text_windows.POOLINGS,
+        binds_evaluation=True,
     )
 
     def window_settings(self) -> Dict[str, Any]:
@@ -145,7 +157,7 @@ def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
     """Returns the labels of an earlier run in the folder, in the order of their ids; [] if none."""
     if not run_folder or config.overwrite_output_dir:
         return []
-    labels = output_dir.OutputDir(run_folder).recorded("model").get("labels")
+    labels: Any = RunFolder(run_folder).recorded("model").get("labels")
     is_list = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     return labels if is_list else []
 
@@ -238,30 +250,6 @@ def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
         more = ", ..." if len(labels) > 50 else ""
         logging.info("%d labels in order (training rows): %s%s.", len(labels), shown, more)
     return examples
-
-
-def data_of(
-    examples: Splits, rows: Dict[str, PackedRows], weights: Optional[List[float]], config
-) -> "finetuning.Data":
-    """Returns what a run records about its data.
-
-    Args:
-      examples: the result of `read_examples`.
-      rows: the result of `encode_examples` for each split.
-      weights: the result of `class_weights`.
-      config: `LongTextConfig`.
-    """
-    settings: Dict[str, Any] = {"data": digest(examples.get("train", ()))}
-    if weights:
-        settings["class_weights"] = weights
-    settings.update(config.window_settings())
-    dev_sets = [examples[split] for split in examples if split.startswith("dev")]
-    return finetuning.Data(
-        len(rows.get("train", ())),
-        settings,
-        {"dev_data": digest(*dev_sets)},
-        fields_of(examples),
-    )
 
 
 def fields_of(examples: Splits) -> Tuple[str, ...]:

@@ -41,6 +41,16 @@ class TextKind(task_kinds.TaskKind):
         "text_b": "",
     }
     has_text_signature = True
+    result_files = (
+        *("test_results.tsv", "test_scores.json", "predictions.tsv", "dev_predictions.tsv"),
+        *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
+        *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
+        *("submission/*.tsv", "ablation.json", "ablation.txt"),
+    )
+    other_files = (
+        *("labels.tsv", "labels_mismatched.tsv", "dev_labels.tsv", "dev_labels_mismatched.tsv"),
+        "submission",
+    )
 
     # Labels in files.
 

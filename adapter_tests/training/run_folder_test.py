@@ -1,12 +1,10 @@
-"""Tests of output_dir.py: which run may use a folder, and which files it removes there."""
+"""Tests of run_folder.py: which run may use a folder, and which files it removes there."""
 
 import copy
-import dataclasses
 import errno
 import fcntl
 import fnmatch
 import json
-import math
 import os
 import shutil
 import socket
@@ -16,12 +14,12 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import tuning
 from adapter_bert.files import atomic, gfile
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training import output_dir
-from adapter_bert.training.evaluations import Evaluations
+from adapter_bert.tasks.text.classifier_data import ClassifierConfig
+from adapter_bert.training import record, run_folder
+from adapter_bert.training.run_folder import RunFolder
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.script_cases import ScriptTestCase, read, write
@@ -39,9 +37,9 @@ SETTINGS = {
 
 
 def claim_in(folder, settings, is_training, overwrite=False, reads=()):
-    """Claims a folder; returns its OutputDir, which holds the lock of a training."""
-    output = output_dir.OutputDir(folder)
-    output.claim(settings, is_training, overwrite, reads)
+    """Claims a folder; returns its RunFolder, which holds the lock of a training."""
+    output = RunFolder(folder)
+    output.claim(record.of_sections(settings, ClassifierConfig), is_training, overwrite, reads)
     return output
 
 
@@ -87,46 +85,33 @@ class RunDirectoryTestCase(RefusalTestCase):
         return str(super().assert_refused(parts, self.claim, **claim))
 
 
-class ScratchTest(RunDirectoryTestCase):
-    def test_local_scratch_folder_is_removed_with_its_object(self):
-        scratch = output_dir._Scratch(self.folder)
-        first, second = scratch.prefix(), scratch.prefix()
-        self.assertNotEqual(first, second)
-        folder = os.path.dirname(first)
-        self.assertEqual(folder, os.path.dirname(second))
-        self.assertTrue(os.path.isdir(folder))
-        self.assertFalse(os.path.exists(self.folder))
-        del scratch
-        self.assertFalse(os.path.exists(folder))
-
-    def test_remove_deletes_scratch_checkpoints(self):
+class TemporaryCheckpointTest(RunDirectoryTestCase):
+    def test_temporary_checkpoint_is_removed_with_its_folder_object(self):
+        bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+        adapter = own_models.build_task_adapter(bert)
         remote = [] if tf.__version__.startswith("1.") else ["ram://bucket/asked"]
-        for folder in (self.folder, *remote):
-            scratch = output_dir._Scratch(folder)
-            prefixes = [scratch.prefix() for _ in range(2)]
-            for prefix in prefixes:
-                with gfile.open_file(prefix + ".index", "w") as writer:
-                    writer.write("")
-            scratch.remove()
-            for prefix in prefixes:
-                self.assertFalse(gfile.exists(prefix + ".index"), prefix)
-
-    def test_remote_scratch_checkpoints_are_in_output_dir(self):
-        # Two workers of a training, or two evaluations, may use the folder at once.
-        scratches = [output_dir._Scratch("ram://bucket/mrpc") for _ in range(2)]
-        prefixes = [scratch.prefix() for scratch in scratches for _ in range(2)]
-        self.assertLen(set(prefixes), 4)
-        for prefix in prefixes:
-            folder, name = os.path.split(prefix)
-            self.assertEqual(folder, "ram://bucket/mrpc")
-            self.assertTrue(fnmatch.fnmatch(name + ".index", "task_*.ckpt.*"), name)
+        for path in (self.folder, *remote):
+            folder = RunFolder(path)
+            first, second = folder.as_checkpoint(adapter), folder.as_checkpoint(adapter)
+            self.assertNotEqual(first, second)  # Two evaluations may use the folder at once.
+            if path in remote:  # A TPU's host reads it there; overwriting removes it.
+                self.assertEqual(os.path.dirname(first), path)
+                self.assertTrue(
+                    fnmatch.fnmatch(os.path.basename(first) + ".index", "task_*.ckpt.*")
+                )
+            else:
+                self.assertFalse(os.path.exists(path))
+            self.assertTrue(gfile.exists(first + ".index"))
+            del folder
+            self.assertFalse(gfile.exists(first + ".index"))
+            self.assertFalse(gfile.exists(second + ".index"))
 
     def test_full_temporary_folder_is_reported(self):
         full = OSError(28, "No space left on device")
-        place = mock.patch.object(output_dir.tempfile, "mkdtemp", side_effect=full)
+        place = mock.patch.object(run_folder.tempfile, "mkdtemp", side_effect=full)
         message = "folder for temporary files .*No space left"
         with place, self.assertRaisesRegex(UserError, message):
-            output_dir._Scratch(self.folder).prefix()
+            RunFolder(self.folder).as_checkpoint(None)
 
 
 class ClaimTest(RunDirectoryTestCase):
@@ -401,15 +386,15 @@ class ClaimTest(RunDirectoryTestCase):
         """Another process trains in the folder, although this one has claimed it."""
         for change in ({"learning_rate": 0.01}, {"tuning": {"method": "full"}}):
             output = self.claim(overwrite=True)
-            other = output_dir.identity(changed("training", **change))
+            other = record.identity(changed("training", **change))
             self.train(identity=other)
             with self.assertRaisesRegex(UserError, "partial.ckpt-5 belongs to another run"):
-                output.trained_adapter()
-        for own in (output_dir.identity(SETTINGS), None):  # Earlier versions saved none.
+                output.trained_adapter(description(), record.identity(SETTINGS))
+        for own in (record.identity(SETTINGS), None):  # Earlier versions saved none.
             self.claim(overwrite=True)
             self.train(identity=own)
             self.assertEqual(
-                checkpoints.latest(self.folder, output_dir.identity(SETTINGS)),
+                checkpoints.latest(self.folder, record.identity(SETTINGS)),
                 os.path.join(self.folder, "partial.ckpt-5"),
             )
 
@@ -423,17 +408,17 @@ class ClaimTest(RunDirectoryTestCase):
             self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
 
     def test_checkpoint_of_another_run_is_refused(self):
-        own = output_dir.identity(SETTINGS)
+        own = record.identity(SETTINGS)
         self.train(step=5, identity=own)
         self.claim(is_training=True)
         self.claim(is_training=False)
         # An unset setting equals a missing one, as in a record of an earlier version.
-        self.assertEqual(output_dir.identity(changed("training", added=None)), own)
-        self.assertEqual(output_dir.identity({**SETTINGS, "more": {"of": "a script"}}), own)
+        self.assertEqual(record.identity(changed("training", added=None)), own)
+        self.assertEqual(record.identity({**SETTINGS, "more": {"of": "a script"}}), own)
         # A continued training keeps its identity: a kill may precede its first checkpoint.
         longer = changed("training", num_train_steps=80, num_warmup_steps=8)
-        self.assertEqual(output_dir.identity(longer), own)
-        other = output_dir.identity(changed("training", random_seed=99))
+        self.assertEqual(record.identity(longer), own)
+        other = record.identity(changed("training", random_seed=99))
         self.assertNotEqual(other, own)
         self.train(step=5, identity=other)
         for trains in (True, False):
@@ -446,7 +431,7 @@ class ClaimTest(RunDirectoryTestCase):
         """Types of numbers do not matter: another program may have rewritten settings.json."""
         self.train(changed("training", warmup=0, weights=[1, 2.5]))
         edited = changed("training", warmup=0.0, weights=[True, 2.5])
-        self.train(edited, identity=output_dir.identity(edited))
+        self.train(edited, identity=record.identity(edited))
         for settings in (edited, changed("training", warmup=False, weights=[1.0, 2.5])):
             self.claim(settings)
             self.claim(settings, is_training=False)
@@ -454,7 +439,7 @@ class ClaimTest(RunDirectoryTestCase):
     def test_record_naming_checkpoint_of_another_run_is_refused(self):
         self.train(changed("training", random_seed=99), identity="9" * 64)
         shutil.move(self.folder, self.folder + "_other")
-        self.train(step=3, identity=output_dir.identity(SETTINGS))
+        self.train(step=3, identity=record.identity(SETTINGS))
         tf.train.update_checkpoint_state(self.folder, self.folder + "_other/partial.ckpt-5")
         for trains in (True, False):
             self.assert_refused("another run", "_other/partial.ckpt-5", is_training=trains)
@@ -471,12 +456,12 @@ class ClaimTest(RunDirectoryTestCase):
         self.train(step=5)
         data = os.path.join(self.folder, "partial.ckpt-5.data-00000-of-00001")
         with open(os.path.join(self.folder, "checkpoint")) as reader:
-            record = reader.read()
+            original = reader.read()
         with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
-            writer.write(record.replace("model_checkpoint_path", "all_model_checkpoint_paths", 1))
+            writer.write(original.replace("model_checkpoint_path", "all_model_checkpoint_paths", 1))
         self.assert_refused("is missing")
         with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
-            writer.write(record)
+            writer.write(original)
         os.remove(data)
         for trains in (True, False):
             self.assert_refused("--output_dir", "incomplete", data, is_training=trains)
@@ -741,47 +726,6 @@ class ResumedRunTest(ScriptTestCase):
             )
 
 
-class EvaluationsTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-
-    def test_new_evaluations_are_empty(self):
-        evaluations = Evaluations(self.folder, "f1")
-        self.assertEqual((evaluations.best(), evaluations.since_best()), (-math.inf, 0))
-        self.assertIsNone(evaluations.at(0))
-        self.assertEqual(os.listdir(self.folder), [])
-
-    def test_restart_reads_earlier_evaluations(self):
-        found = []
-        for step, f1 in ((5, 0.25), (10, 0.5), (100, 0.5), (105, np.float32(0.125))):
-            Evaluations(self.folder, "f1").add(step, {"f1": f1, "loss": 9.0})
-            evaluations = Evaluations(self.folder, "f1")
-            self.assertEqual(evaluations.at(step), {"f1": f1, "loss": 9.0})
-            found.append((evaluations.best(), evaluations.since_best()))
-        self.assertEqual(found, [(0.25, 0), (0.5, 0), (0.5, 1), (0.5, 2)])
-        self.assertEqual(os.listdir(self.folder), ["evaluations.json"])
-
-    def test_only_the_best_evaluation_keeps_its_confusion_matrix(self):
-        matrix = [[1000] * 200] * 200
-        for step in range(1, 31):
-            f1 = 0.5 if step in (7, 20) else 0.25
-            evaluations = Evaluations(self.folder, "f1")
-            evaluations.add(step, {"f1": f1, "confusion_matrix": matrix})
-        evaluations = Evaluations(self.folder, "f1")
-        self.assertEqual(evaluations.at(7), {"f1": 0.5, "confusion_matrix": matrix})
-        self.assertEqual([evaluations.at(step) for step in (20, 30)], [{"f1": 0.5}, {"f1": 0.25}])
-
-    def test_invalid_evaluations_files_are_refused(self):
-        broken = ["", "[]", '{"a": {"f1": 1}}', '{"5": 1}', "[" * 100000, '{"5": {}}']
-        broken += [f'{{"5": {{"f1": {score}}}}}' for score in ('"0.5"', "null", "[1]", "9" * 400)]
-        for text in broken:
-            with open(os.path.join(self.folder, "evaluations.json"), "w") as writer:
-                writer.write(text)
-            with self.assertRaisesRegex(UserError, "evaluations.json: (expected|is not)"):
-                Evaluations(self.folder, "f1")
-
-
 class ResultsTest(tf.test.TestCase):
     def test_results_are_written_as_text_and_json(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -791,15 +735,13 @@ class ResultsTest(tf.test.TestCase):
             "loss": np.float32(0.25),
             "precision": "float32",
         }
-        path = output_dir.OutputDir(folder).write_results(
-            result, {"task": "MRPC", "labels": ["0", "1"]}
-        )
+        path = RunFolder(folder).write_results(result, {"task": "MRPC", "labels": ["0", "1"]})
         self.assertEqual(path, os.path.join(folder, "eval_results.txt"))
         with open(path) as reader:
             self.assertEqual(reader.read(), "eval_f1 = 0.5\nloss = 0.25\nprecision = float32\n")
         with open(os.path.join(folder, "eval_results.json")) as reader:
-            record = json.load(reader)
-        self.assertEqual(record, {**result, "task": "MRPC", "labels": ["0", "1"]})
+            written = json.load(reader)
+        self.assertEqual(written, {**result, "task": "MRPC", "labels": ["0", "1"]})
 
 
 class DamagedFilesTest(tf.test.TestCase):
@@ -832,119 +774,3 @@ class DamagedFilesTest(tf.test.TestCase):
 
             with self.subTest(name):
                 mutations.check(contents, read, accepted, damage)
-
-
-class DamagedEvaluationsTest(tf.test.TestCase):
-    def test_damaged_evaluations_are_read_or_refused(self):
-        scores = {"eval_f1": 0.5, "eval_accuracy": 0.6, "loss": 0.7}
-        by_step = {str(step): {**scores, "global_step": step} for step in (3, 6, 9)}
-
-        def read(folder):
-            evaluations = Evaluations(folder, "eval_f1")
-            evaluations.best(), evaluations.since_best(), evaluations.at(3)
-            evaluations.add(12, {"eval_f1": 0.7})
-            evaluations.best(), evaluations.since_best()
-
-        mutations.check({"evaluations.json": json.dumps(by_step).encode()}, read)
-
-
-class CheckFitsTest(tf.test.TestCase):
-    def check(self, **changes):
-        output_dir.check_fits(description(), description(**changes), "--adapter there")
-
-    def test_fields_irrelevant_to_compatibility_may_differ(self):
-        self.check(
-            task="RTE", max_seq_length=32, global_step=1, training={}, scores={}, versions={}
-        )
-
-    def test_incompatible_fields_are_refused(self):
-        adapter = description().adapter
-        backbone = description().backbone
-        one_head_config = {**backbone.config, "num_attention_heads": 1}
-        relu = {**backbone.config, "hidden_act": "relu"}
-        for changes, part in (
-            ({"labels": ("1", "0")}, '["0", "1"], is now ["1", "0"]'),
-            (
-                {"kind": "regression", "labels": ()},
-                '(--label_type) was "classification", is now "regression"',
-            ),
-            ({"do_lower_case": False}, "--do_lower_case was true, is now false"),
-            ({"vocabulary": "other"}, "(--vocab_file) is not the same"),
-            (
-                {"backbone": dataclasses.replace(backbone, fingerprint="0" * 64)},
-                "(--init_checkpoint) is not the same",
-            ),
-            (
-                {"backbone": dataclasses.replace(backbone, config=relu)},
-                "hidden_act (--bert_config_file) was",
-            ),
-            (
-                {"backbone": dataclasses.replace(backbone, config=one_head_config)},
-                "num_attention_heads (--bert_config_file) was",
-            ),
-            ({"adapter": dataclasses.replace(adapter, size=8)}, "--adapter_size was 4, is now 8"),
-            (
-                {"adapter": dataclasses.replace(adapter, activation="relu")},
-                "--adapter_activation was",
-            ),
-            (
-                {"adapter": dataclasses.replace(adapter, layers=(1,))},
-                "--adapter_layers was not set",
-            ),
-            (
-                {"adapter": dataclasses.replace(adapter, depth=2)},
-                "--adapter_depth was not set, is now 2",
-            ),
-            (
-                {"adapter": dataclasses.replace(adapter, placement="parallel")},
-                '--adapter_placement was not set, is now "parallel"',
-            ),
-            (
-                {"adapter": None, "tuning": tuning.Tuning("head")},
-                '--tuning was "adapters", is now "head"',
-            ),
-        ):
-            with self.assertRaises(UserError) as caught:
-                self.check(**changes)
-            self.assertIn(part, str(caught.exception))
-            self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
-
-
-class InFlagsTest(tf.test.TestCase):
-    def test_differences_are_described_by_flags_and_values(self):
-        """Each difference is a text with the flag, the old and the new value."""
-        method = ("method", "adapters", "full")
-        tuned = ["--tuning", "adapters", "full"]
-        for differences, expected in (
-            ([method], [tuned]),
-            ([("adapter_size", 64, 8)], [["--adapter_size", "64", "8"]]),
-            ([("backbone", "a" * 64, "b" * 64)], [["--init_checkpoint"]]),
-            (
-                [("bert_config.hidden_act", "gelu", "relu")],
-                [["hidden_act", "--bert_config_file", "gelu", "relu"]],
-            ),
-            # Settings that differ only because the method differs are omitted.
-            ([("adapter_size", 64, None), method], [tuned]),
-            ([("adapter_size", 64, None)], [["--adapter_size", "64"]]),
-            # Settings that only a run with --keep_best has are omitted.
-            (
-                [
-                    ("keep_best", True, None),
-                    ("early_stopping_patience", 0, None),
-                    ("dev_data", "a", None),
-                    ("evaluated_every", 4, None),
-                    ("learning_rate", 3e-4, 5e-5),
-                ],
-                [["--keep_best", "not set"], ["--learning_rate"]],
-            ),
-            ([("dev_data", "a", "b"), ("evaluated_every", 4, 8)], [["dev data"], ["4", "8"]]),
-            (
-                [("adapter_depth", None, 2), method, ("learning_rate", 3e-4, 5e-5)],
-                [["--adapter_depth", "2"], tuned, ["--learning_rate", "0.0003", "5e-05"]],
-            ),
-        ):
-            texts = output_dir.describe_by_flags(differences)
-            self.assertLen(texts, len(expected))
-            for text, parts in zip(texts, expected):
-                for part in parts:
-                    self.assertIn(part, text)

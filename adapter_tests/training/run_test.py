@@ -1,4 +1,4 @@
-"""Tests of finetuning.py through run_classifier: the files of a training, and --adapter."""
+"""Tests of run.py through run_classifier: the files of a training, and --adapter."""
 
 import dataclasses
 import functools
@@ -31,10 +31,10 @@ from adapter_bert.training import (
     cluster,
     distribution,
     estimator,
-    finetuning,
     starting_point,
 )
-from adapter_bert.training.output_dir import OutputDir
+from adapter_bert.training import run as training_run
+from adapter_bert.training.run_folder import RunFolder
 from adapter_tests.support import tiny
 from adapter_tests.support.checkpoint_cases import all_tensors
 from adapter_tests.support.command_lines import classifier_config, classifier_flags
@@ -577,7 +577,7 @@ class BestTest(ScriptTestCase):
         for name in set(last.get_variable_to_shape_map()) - {checkpoints.IDENTITY}:
             np.testing.assert_array_equal(last.get_tensor(name), without.get_tensor(name))
         # Overwriting removes all of the run's files.
-        OutputDir(self.output_dir).clear()
+        RunFolder(self.output_dir).clear()
         self.assertEqual(os.listdir(self.output_dir), [])
 
     def test_resuming_with_other_evaluations_is_refused(self):
@@ -643,7 +643,7 @@ class ScheduleTest(RefusalTestCase):
     def schedule(self, *arguments, method="adapters", num_examples=3668):
         top = ["--num_top_layers=1"] if method == "top_layers" else []
         config = classifier_config("--tuning=" + method, *top, *arguments)
-        return finetuning.schedule(config, num_examples)
+        return config.schedule(num_examples)
 
     def test_each_method_has_its_default_schedule(self):
         # MRPC has 3668 rows: 3668 / 32 = 114.625 batches; a tenth of the steps is warm-up.
@@ -683,7 +683,7 @@ class ScheduleTest(RefusalTestCase):
             (["--early_stopping_patience=2", "--train_batch_size=5000"], 1),
         ):
             config = classifier_config(*arguments)
-            self.assertEqual(finetuning.evaluation_interval(config, 3668), expected)
+            self.assertEqual(config.evaluation_interval(3668), expected)
 
     def test_warmup_proportion_0_gives_no_warmup_steps(self):
         self.assertEqual(self.schedule("--warmup_proportion=0")["num_warmup_steps"], 0)
@@ -717,7 +717,7 @@ class ScheduleTest(RefusalTestCase):
 class LabelDescriptionsTest(RefusalTestCase):
     def test_invalid_label_descriptions_are_refused(self):
         path = os.path.join(self.get_temp_dir(), "labels.json")
-        task = finetuning.Task("T", "tagging", ("O", "B-PER", "I-PER"), "f1")
+        task = "T", ("O", "B-PER", "I-PER")
         for content, sentence in (
             ('{"PER": "a person", "O": ""}', None),
             ("{", "is not valid JSON"),
@@ -732,24 +732,23 @@ class LabelDescriptionsTest(RefusalTestCase):
             with self.subTest(content):
                 if sentence is None:
                     expected = json.loads(content)
-                    self.assertEqual(finetuning.label_descriptions(path, task), expected)
+                    self.assertEqual(training_run.label_descriptions(path, *task), expected)
                 else:
                     with self.assertRaisesRegex(
                         UserError, f"--label_descriptions={path}.*{sentence}"
                     ):
-                        finetuning.label_descriptions(path, task)
+                        training_run.label_descriptions(path, *task)
         with self.assertRaisesRegex(UserError, "cannot be read"):
-            finetuning.label_descriptions(path + "x", task)
-        numbers = finetuning.Task("STS-B", "regression", (), "spearman")
+            training_run.label_descriptions(path + "x", *task)
         with self.assertRaisesRegex(UserError, "STS-B has no labels to describe"):
-            finetuning.label_descriptions(path, numbers)
+            training_run.label_descriptions(path, "STS-B", ())
 
 
 class WarnOfRateTest(tf.test.TestCase):
     def test_low_rate_with_default_adapters_logs_a_warning(self):
         for rate in ("2e-5", "1e-4"):
             with self.assertLogs("absl", "WARNING") as log:
-                finetuning._warn_of_rate(classifier_config("--learning_rate=" + rate))
+                training_run.warn_of_rate(classifier_config("--learning_rate=" + rate))
             self.assertRegex(log.output[0], "Adapters.*3e-4.*--tuning=full")
             self.assertLen(log.output, 1)
         for arguments in (
@@ -760,7 +759,7 @@ class WarnOfRateTest(tf.test.TestCase):
             [],
         ):
             with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
-                finetuning._warn_of_rate(classifier_config(*arguments))
+                training_run.warn_of_rate(classifier_config(*arguments))
 
 
 @pytest.mark.slow

@@ -1,0 +1,101 @@
+"""The task of run_classifier.py: labels a text or a pair."""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+from adapter_bert.formats import task_adapter
+from adapter_bert.tasks.text import (
+    classifier_data,
+    classifier_results,
+    text_windows,
+)
+from adapter_bert.training.task import Evaluated, Task
+
+
+class TextTask(Task):
+    """A text classification task, or regression; see `Task`.
+
+    Args:
+      config: `ClassifierConfig`.
+      adapter: the task adapter of --adapter, or None.
+
+    Raises:
+      UserError: the task is unknown, its data is missing, or --class_weights does not fit it.
+    """
+
+    def __init__(
+        self,
+        config: classifier_data.ClassifierConfig,
+        adapter: Optional[task_adapter.TaskAdapter] = None,
+    ):
+        self.config = config
+        self.folder = config.folder_of(str(config.task_name).lower())
+        self._processor: Any
+        self._processor, self._data_dir = classifier_data.find_task(config, adapter, self.folder)
+        self._task = self._processor.task
+        self.name, self.kind, self.score = self._task.name, self._task.kind, self._task.score
+        self.labels = tuple(self._processor.get_labels())
+        # Fails before the encoding.
+        self._weights = classifier_data.class_weights(config.class_weights, self._task, None)
+        self._examples: classifier_data.Splits = {}
+        self._rows: Dict[str, Any] = {}
+
+    def load(self, stages: Sequence[str]) -> None:
+        """Reads the examples of the stages; see `Task`."""
+        self._examples = classifier_data.read_examples(self._processor, stages, self._data_dir)
+
+    def encode(self, tokenizer: Any) -> Dict[str, Any]:
+        """Returns the `rows.PackedRows` of each split; see `Task`."""
+        examples, config = self._examples, self.config
+        self._rows = {
+            split: classifier_data.encode_examples(examples[split], self.labels, config, tokenizer)
+            for split in examples
+        }
+        train = self._rows.get("train")
+        label_ids = None if train is None else train["label_ids"]
+        self._weights = classifier_data.class_weights(config.class_weights, self._task, label_ids)
+        self.num_examples = len(self._rows.get("train", ()))
+        self.settings = {"data": classifier_data.digest(examples.get("train", ()))}
+        if self._weights:
+            self.settings["class_weights"] = self._weights
+        self.settings.update(config.window_settings())
+        dev_sets = [examples[split] for split in examples if split.startswith("dev")]
+        self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
+        self.fields = classifier_data.fields_of(examples)
+        self.trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
+        self._labeled = {split for split in examples if self._processor.has_labels(split)}
+        self._examples, self._processor = {}, None  # Frees the texts, which training does not need.
+        return self._rows
+
+    def head(self) -> Dict[str, Any]:
+        """Returns the arguments of run_classifier.py's `model_fn_builder`."""
+        return {
+            "num_labels": len(self.labels),
+            "kind": self.kind,
+            "class_weights": self._weights,
+            "predicts_loss": True,
+        }
+
+    def evaluate(self, split: str, predictions: Any) -> Evaluated:
+        """Returns the texts' predictions by name, see `classifier_results`, and dev scores."""
+        rows, task = self._rows[split], self._task
+        answers = classifier_results.of_texts(predictions, task, rows)
+        if not split.startswith("dev"):
+            return Evaluated(answers, {})
+        score = classifier_results.score_fn(task, split, rows, self.config.eval_batch_size)
+        return Evaluated(answers, score(answers))
+
+    def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Writes a split's predictions and, if it has them, labels and scores; see `Task`."""
+        task, answers = self._task, evaluated.answers
+        classifier_results.remove_unread(folder, task, self._rows)
+        labels = text_windows.labels_of(self._rows[split])
+        if split.startswith("dev"):
+            classifier_results.write_answers(folder, task, split, labels, answers)
+            return []
+        known = labels if split in self._labeled else None
+        return classifier_results.write_test(folder, task, split, answers, known)[0]
+
+    def summary(self, stage: str, scores: Dict[str, Any]) -> str:
+        """Returns the scores of a stage on one line; see `Task`."""
+        shown = classifier_results.summary(self._task, stage, scores)
+        return f"{self.name} {'dev' if stage == 'eval' else stage}: {shown}"

@@ -1,0 +1,81 @@
+"""What a run asks of its task; `tasks` has a subclass for each script."""
+
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+
+class Evaluated(NamedTuple):
+    """What a task makes of a split's predictions.
+
+    Attributes:
+      answers: decoded predictions, for `Task.write`.
+      scores: numbers, and nested lists, by name: eval_f1. {} for a split without labels.
+    """
+
+    answers: Any
+    scores: Dict[str, Any]
+
+
+class Task:
+    """A task: reads and encodes its data, builds its head, scores and writes its predictions.
+
+    Attributes:
+      name, kind, labels: as in `task_adapter.Description`.
+      score: name of the dev score, the higher the better, by which task adapters are compared.
+      folder: path of output_dir.
+      fields: those of the kind's `fields` that an example has.
+      num_examples: size of the training set.
+      settings: JSON values by name that affect the weights, such as the data's digest.
+      dev_settings: those that affect the dev scores; they matter if scores choose the weights.
+      answer_settings: how answers are chosen from outputs; recorded, and free to change.
+      trained_on: digest of the training rows, if the rows to evaluate were set apart from the same
+        file; None in training or if they have their own file.
+
+    `fields` and all below it are known after `encode`.
+    """
+
+    name: str
+    kind: str
+    labels: Tuple[str, ...] = ()
+    score: str
+    folder: str
+    fields: Tuple[str, ...] = ()
+    num_examples = 0
+    settings: Dict[str, Any] = {}
+    dev_settings: Dict[str, Any] = {}
+    answer_settings: Dict[str, Any] = {}
+    trained_on: Optional[str] = None
+
+    def load(self, stages: Sequence[str]) -> None:
+        """Reads the examples of stages, of train, eval and predict; raises UserError."""
+        raise NotImplementedError
+
+    def encode(self, tokenizer: Any) -> Dict[str, Any]:
+        """Returns the rows of each split that `load` read, and forgets its examples.
+
+        Args:
+          tokenizer: `tokenization.FullTokenizer`.
+
+        Returns:
+          {"train": rows, "dev...": rows, "test...": rows}, rows as in `estimator`.
+        """
+        raise NotImplementedError
+
+    def head(self) -> Dict[str, Any]:
+        """Returns the arguments of the script's `model_fn_builder` that this task decides."""
+        return {}
+
+    def evaluate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Evaluated:
+        """Returns the decoded predictions of a split's rows, and their scores."""
+        raise NotImplementedError
+
+    def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Writes the files of a split's predictions; returns lines for the report."""
+        raise NotImplementedError
+
+    def metadata(self, stage: str) -> Dict[str, Any]:
+        """Returns the header of a file of scores: the task, its main score and its labels."""
+        return {"task": self.name, "score": f"{stage}_{self.score}", "labels": list(self.labels)}
+
+    def summary(self, stage: str, scores: Dict[str, Any]) -> str:
+        """Returns the scores of a stage, "eval" or "test", on one line, the main score first."""
+        raise NotImplementedError
