@@ -38,7 +38,6 @@ from adapter_bert.formats import (
     huggingface,
     huggingface_tokenizer,
     onnx_backbone,
-    other_files,
     peft,
     pytorch,
     task_adapter,
@@ -345,7 +344,11 @@ def describe(path):
         if form.matches(path):
             print("\n".join(map(printing.one_line, form.describe(path, "PATH"))))
             return
-    raise UserError(f"PATH {path} {other_files.describe(path)}.")
+    problem = "is of an unknown format" if gfile.exists(path) else "does not exist"
+    raise UserError(
+        f"PATH {path} {problem}; expected a task adapter, a run's output_dir, a BERT, an AdapterHub"
+        " adapter, or a checkpoint's prefix."
+    )
 
 
 def _partial_description(bert, max_seq_length, cased):

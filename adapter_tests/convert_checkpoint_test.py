@@ -412,7 +412,7 @@ class OtherFormatsTest(AdapterTestCase):
             self.output("to_huggingface", self.bert, "/")
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.adapter)  # If "/" lost its slash, it would mean this folder.
-        with self.assertRaisesRegex(UserError, "^PATH / is a folder"):
+        with self.assertRaisesRegex(UserError, "^PATH / is of an unknown format"):
             self.output("describe", "/")
         self.assertEqual(task_adapter.load(self.adapter).description, before.description)
 

@@ -253,7 +253,7 @@ def _load(stream: io.BytesIO) -> Tuple[Any, Dict[str, _Storage]]:
         if count >= _MAX_INSTRUCTIONS:
             raise _RefusedError("has too many instructions in its pickle")
         # The highest index decides how much memory Python allocates.
-        is_far = opcode.name == "LONG_BINPUT" and argument >= _MAX_INSTRUCTIONS
+        is_far = opcode.name == "LONG_BINPUT" and (argument or 0) >= _MAX_INSTRUCTIONS
         if opcode.code not in _OPCODES or is_far:
             raise _RefusedError(f"has the instruction {opcode.name} in its pickle")
     stream.seek(begin)
