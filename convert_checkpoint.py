@@ -184,11 +184,8 @@ def from_adapter_bert(
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
     if not task:
         raise UserError("--task: expected the task's name, as in MRPC.")
-    is_utf8 = all(label.encode("utf-8", "ignore").decode() == label for label in labels)
-    if not is_utf8 or not all(labels) or len(set(labels)) < max(2, len(labels)):
-        raise UserError(
-            f"--labels={','.join(labels)}: expected two or more names in UTF-8, none twice."
-        )
+    if not all(labels) or len(set(labels)) < max(2, len(labels)):
+        raise UserError(f"--labels={','.join(labels)}: expected two or more names, none twice.")
     description = dataclasses.replace(
         _partial_description(bert, max_seq_length, cased), task=task, labels=tuple(labels)
     )

@@ -17,7 +17,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from adapter_bert.files import gfile, json_objects
-from adapter_bert.formats import adapterhub_config, huggingface, peft, task_adapter
+from adapter_bert.formats import (
+    adapterhub_config,
+    huggingface,
+    peft,
+    safetensors_files,
+    task_adapter,
+)
 from adapter_bert.formats.bert import count_text
 from adapter_bert.model import configs, model_variables
 from adapter_bert.shell.errors import UserError
@@ -132,7 +138,7 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
             value = value.reshape(-1)
         tensors[file][pytorch_name] = _transposed(google_name, value)
     for file, content in tensors.items():
-        huggingface.write_safetensors(os.path.join(folder, file + ".safetensors"), content)
+        safetensors_files.write(os.path.join(folder, file + ".safetensors"), content)
     common_fields = {
         "hidden_size": description.backbone.config["hidden_size"],
         "model_class": "BertAdapterModel",

@@ -139,7 +139,7 @@ def logits_of(model, batch):
 
 
 def write_static_head(batch):
-    """Writes `static_head`, as the package saves a BertForSequenceClassification, from `pfeiffer`."""
+    """Writes `static_head` from `pfeiffer`, as the package saves a model with a static head."""
     source, folder = "pfeiffer", "static_head"
     shutil.copytree(source, folder)
     with open(os.path.join(source, "adapter_config.json")) as reader:
