@@ -38,7 +38,6 @@ from adapter_bert.formats import (
     huggingface,
     huggingface_tokenizer,
     onnx_backbone,
-    other_files,
     peft,
     pytorch,
     task_adapter,
@@ -185,11 +184,8 @@ def from_adapter_bert(
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
     if not task:
         raise UserError("--task: expected the task's name, as in MRPC.")
-    is_utf8 = all(label.encode("utf-8", "ignore").decode() == label for label in labels)
-    if not is_utf8 or not all(labels) or len(set(labels)) < max(2, len(labels)):
-        raise UserError(
-            f"--labels={','.join(labels)}: expected two or more names in UTF-8, none twice."
-        )
+    if not all(labels) or len(set(labels)) < max(2, len(labels)):
+        raise UserError(f"--labels={','.join(labels)}: expected two or more names, none twice.")
     description = dataclasses.replace(
         _partial_description(bert, max_seq_length, cased), task=task, labels=tuple(labels)
     )
@@ -345,7 +341,11 @@ def describe(path):
         if form.matches(path):
             print("\n".join(map(printing.one_line, form.describe(path, "PATH"))))
             return
-    raise UserError(f"PATH {path} {other_files.describe(path)}.")
+    problem = "is of an unknown format" if gfile.exists(path) else "does not exist"
+    raise UserError(
+        f"PATH {path} {problem}; expected a task adapter, a run's output_dir, a BERT, an AdapterHub"
+        " adapter, or a checkpoint's prefix."
+    )
 
 
 def _partial_description(bert, max_seq_length, cased):

@@ -13,9 +13,9 @@ import worker
 
 worker.mark("python")
 
-from adapter_bert.shell import environment
+from adapter_bert.shell import imports
 
-environment.import_tensorflow()
+imports.import_tensorflow()
 
 # isort: split
 import tensorflow.compat.v1 as tf

@@ -92,8 +92,6 @@ def read_object(
             json.dumps(content, ensure_ascii=False).encode("utf-8")  # Rejects lone surrogates.
     except UserError:  # It is a ValueError, too.
         raise
-    except DuplicateKeyError as error:
-        raise UserError(f"{where}: {error}; expected each key once.") from error
     except ValueError as error:
         raise UserError(f"{where}: is not valid JSON ({error}).") from error
     if not isinstance(content, dict):

@@ -7,6 +7,7 @@ import json
 import math
 from typing import Any, Dict, Iterable, List, Tuple
 
+from adapter_bert.formats import adapterhub_config
 from adapter_bert.model import task_kinds
 from adapter_bert.model.configs import BERT_METHODS, FEEDFORWARD_ADAPTER
 from adapter_bert.shell import printing
@@ -121,10 +122,8 @@ def _use(description: Any, kind: task_kinds.TaskKind) -> str:
 
 
 def _suits_adapterhub(description: Any) -> bool:
-    from adapter_bert.formats import adapterhub  # Not at the top, because it imports this module.
-
     try:
-        adapterhub.check_adapter(description)
+        adapterhub_config.check_adapter(description)
     except UserError:
         return False
     return True

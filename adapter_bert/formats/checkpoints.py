@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.files import atomic, gfile, paths
-from adapter_bert.formats import other_files, task_adapter
+from adapter_bert.formats import task_adapter
 from adapter_bert.model import configs, model_variables
 from adapter_bert.shell.errors import UserError
 
@@ -60,13 +60,12 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     try:
         _check_prefix(prefix, where)
         _check_regular(prefix, prefix + ".index")
-        reader = _new_reader(prefix, where)
+        reader = tf.train.NewCheckpointReader(literal_prefix(prefix))
         if gfile.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
     except _READ_ERRORS as error:
-        raise UserError(
-            f"{where} cannot be read as a TensorFlow checkpoint ({gfile.reason(error)})."
-        ) from error
+        reason = gfile.reason(error).split(": perhaps")[0]  # It advises another operator.
+        raise UserError(f"{where} is damaged or not a TensorFlow checkpoint ({reason}).") from error
     return reader
 
 
@@ -76,21 +75,6 @@ def _check_regular(*file_paths: str) -> None:
         is_special = gfile.exists(path) and not gfile.isdir(path) and not os.path.isfile(path)
         if is_special and not gfile.is_remote(path):
             raise UserError(f"{path} cannot be read (it is not a regular file).")
-
-
-def _new_reader(prefix: str, where: str):
-    """Opens a checkpoint; raises UserError that describes the file if it is not a checkpoint.
-
-    TensorFlow's error always mentions a damaged sstable, whatever the file is.
-    """
-    try:
-        return tf.train.NewCheckpointReader(literal_prefix(prefix))
-    except _READ_ERRORS as error:
-        index = prefix + ".index"
-        if gfile.exists(index):
-            kind = other_files.kind(index)
-            raise UserError(f"{where} cannot be read: its index, {index}, is {kind}.") from error
-        raise UserError(f"{where} is {other_files.kind(prefix)}, not a checkpoint.") from error
 
 
 def literal_prefix(prefix: str) -> str:

@@ -13,11 +13,9 @@ import re
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from adapter_bert.files import gfile, json_objects
-from adapter_bert.formats import huggingface_tokenizer, pytorch
+from adapter_bert.formats import huggingface_tokenizer, pytorch, safetensors_files
 from adapter_bert.formats.bert import Bert, Tensors, count_text, describe_encoder
 from adapter_bert.model import configs, model_variables
 from adapter_bert.shell.errors import UserError
@@ -178,7 +176,7 @@ def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> No
         prefix = "bert." if has_heads and name.startswith("bert/") else ""
         value = value.T if name.endswith("/kernel") else value
         renamed[prefix + parameter_name(name)] = value
-    write_safetensors(os.path.join(folder, _WEIGHTS), renamed)
+    safetensors_files.write(os.path.join(folder, _WEIGHTS), renamed)
 
 
 def _read_config(path: str) -> configs.BertConfig:
@@ -232,69 +230,21 @@ def _new_pooler(config: configs.BertConfig) -> Tensors:
 
 
 def read_tensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
-    """Loads tensors by `pytorch.read` if the file ends in .bin, otherwise by `read_safetensors`."""
-    return (pytorch.read if path.endswith(".bin") else read_safetensors)(path, ignored)
-
-
-def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
-    """Loads a safetensors file of float32, float16 or bfloat16 tensors.
+    """Returns the tensors in a file, of PyTorch if its name ends in .bin, otherwise safetensors.
 
     Args:
-      path: the file.
+      path: of the file.
       ignored: names of tensors to skip.
 
     Returns:
       A dict from names to float32 arrays.
 
     Raises:
-      UserError: the file is missing or damaged, or a tensor has another dtype.
+      UserError: the file is missing or damaged; or a tensor is not float32, float16 or bfloat16.
     """
-    with gfile.convert_read_errors(f"{path}:"), gfile.open_regular(path) as reader:
-        header_size = int.from_bytes(reader.read(8), "little")  # Of the JSON that follows.
-        if header_size > json_objects.MAX_JSON_BYTES:  # It would take 30 times its memory.
-            raise UserError(
-                f"{path}: is damaged or not a safetensors file (its header has {header_size:,}"
-                f" bytes; expected at most {json_objects.MAX_JSON_BYTES:,})."
-            )
-        reader.seek(0)
-        content = reader.read()
-    try:
-        entries = safetensors.deserialize(content)
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
-    tensors = {}
-    for name, entry in entries:
-        if name in ignored:
-            continue
-        if entry["dtype"] not in _DECODERS:
-            raise UserError(
-                f"{path}: {name} must be one of {', '.join(_DECODERS)}, but is {entry['dtype']}."
-            )
-        try:
-            tensors[name] = _DECODERS[entry["dtype"]](entry["data"]).reshape(entry["shape"])
-        except (OverflowError, ValueError) as error:  # NumPy has fewer axes and smaller sizes.
-            raise UserError(f"{path}: {name} is damaged ({error}).") from error
-    return tensors
-
-
-def write_safetensors(path: str, tensors: Tensors) -> None:
-    """Writes a safetensors file for PyTorch, whose loader requires the metadata "format".
-
-    Args:
-      path: the file.
-      tensors: dict from names to arrays.
-    """
-    tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    with gfile.open_file(path, "wb") as writer:
-        writer.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
-
-
-# From safetensors' dtypes to functions from little-endian bytes to float32 arrays [size].
-_DECODERS = {
-    "F32": lambda data: np.frombuffer(data, "<f4"),
-    "F16": lambda data: np.frombuffer(data, "<f2").astype(np.float32),
-    "BF16": pytorch.decode_bfloat16,
-}
+    if path.endswith(".bin"):
+        return pytorch.read(path, ignored)
+    return safetensors_files.read(path, f"{path}:", ignored=ignored).tensors
 
 
 def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tensors:

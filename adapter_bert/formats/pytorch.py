@@ -1,9 +1,8 @@
 """Loads tensors from files that PyTorch's `torch.save` wrote, without PyTorch and safely.
 
 Such a file holds a pickle: a program for a stack machine, which can call any function of any
-module. `_Machine` replaces Python's `pickle` and executes no code from the file. It supports only
-the instructions that create a dict of tensors, and only the names in `_NAMES`, whose calls create
-values of this module.
+module. `_Unpickler` admits only the names in `_NAMES`, which create values of this module, and
+`_load` only the instructions that `torch.save` writes. So no code of the file is executed.
 
     PyTorch 1.6 and later   a zip file: <folder>/data.pkl, the pickle; <folder>/data/<key>, values
     earlier versions        five pickles, of which the fourth is the dict, followed by the values
@@ -12,7 +11,8 @@ Declared sizes are compared with the length of the file before memory is allocat
 """
 
 import io
-import struct
+import pickle
+import pickletools
 import zipfile
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -23,23 +23,13 @@ from adapter_bert.formats.bert import Tensors, count_text
 from adapter_bert.shell.errors import UserError
 
 _ZIP_MAGIC = b"PK\x03\x04"
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    ValueError,
-    OSError,
-    EOFError,
-    RuntimeError,  # Encrypted, or NotImplementedError.
-    OverflowError,
-    struct.error,
-)
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-_LEGACY_VERSION = 1001
 
-# Limits memory: an instruction of one byte can allocate an object. A BERT-Large with adapters has
-# some 30,000.
-_MAX_INSTRUCTIONS = 1_000_000
-_MAX_RANK = 8
-_INT_LIMIT = 1 << 63
+# Of a pickle; a BERT-Large with adapters has some 30,000. Python hashes nested tuples, which may be
+# keys, by recursion in C: 200,000 levels overflow the stack.
+_MAX_INSTRUCTIONS = 80_000
+# The instructions that `torch.save` writes, by their codes in `pickletools`.
+_OPCODES = "\x80(N\x88\x89JKM\x8aGX}])t\x85\x86\x87qrhjaesubcQR."
 
 
 def decode_bfloat16(data: bytes) -> np.ndarray:
@@ -58,13 +48,10 @@ _STORAGES = {
     "FloatStorage": _Type(4, lambda data: np.frombuffer(data, "<f4")),
     "HalfStorage": _Type(2, lambda data: np.frombuffer(data, "<f2").astype(np.float32)),
     "BFloat16Storage": _Type(2, decode_bfloat16),
-    "DoubleStorage": _Type(8, None),
-    "LongStorage": _Type(8, None),
+    **dict.fromkeys(("DoubleStorage", "LongStorage"), _Type(8, None)),
     "IntStorage": _Type(4, None),
     "ShortStorage": _Type(2, None),
-    "CharStorage": _Type(1, None),
-    "ByteStorage": _Type(1, None),
-    "BoolStorage": _Type(1, None),
+    **dict.fromkeys(("CharStorage", "ByteStorage", "BoolStorage"), _Type(1, None)),
 }
 
 
@@ -85,8 +72,22 @@ class _Tensor(NamedTuple):
     strides: Tuple[int, ...]
 
 
-class _Mark:
-    """Marks a position on the stack, as pickle's instruction MARK."""
+class _Function(NamedTuple):
+    """Wraps a function that a pickle may call; a pickle cannot change attributes of a tuple."""
+
+    apply: Callable[..., Any]
+
+    def __call__(self, *arguments):
+        return self.apply(*arguments)
+
+
+class _StateDict(dict):
+    """A dict that ignores the attributes of a model's state: the versions of its layers."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state):
+        pass
 
 
 class _RefusedError(ValueError):
@@ -106,7 +107,7 @@ def matches(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("/data.pkl") for name in archive.namelist())
-    except _ZIP_ERRORS:
+    except Exception:  # As in `read`.
         return False
 
 
@@ -129,7 +130,7 @@ def read(path: str, ignored: Sequence[str] = ()) -> Tensors:
       ignored: names of tensors to skip.
 
     Returns:
-      A dict from names to float32 arrays, which are read-only and may share memory.
+      A dict from names to float32 arrays, which may share memory.
 
     Raises:
       UserError: the file is unreadable, damaged, or not a dict of tensors; or a tensor is not
@@ -138,20 +139,19 @@ def read(path: str, ignored: Sequence[str] = ()) -> Tensors:
     content = gfile.read_bytes(path, f"{path}:")
     try:
         if content.startswith(_LEGACY_MAGIC):
-            state_dict, values = _read_legacy(content)
-        elif content.startswith(_ZIP_MAGIC):
-            state_dict, values = _read_zip(content)
-        else:
-            raise _RefusedError("does not begin like one")
-        return _tensors(state_dict, values, ignored)
+            return _tensors(*_read_legacy(content), ignored)
+        if content.startswith(_ZIP_MAGIC):
+            return _tensors(*_read_zip(content), ignored)
+        problem = "does not begin like one"
     except _RefusedError as error:
-        raise UserError(
-            f"{path}: expected a dict of tensors written by torch.save, but it {error}."
-        ) from None
+        problem = str(error)
+    except Exception as error:  # A damaged pickle or zip file raises errors of any type.
+        problem = f"is damaged ({type(error).__name__}: {error})"
+    raise UserError(f"{path}: expected a dict of tensors written by torch.save, but it {problem}.")
 
 
 def _tensors(
-    state_dict: Any, values: Callable[[_Storage], bytes], ignored: Sequence[str]
+    state_dict: Any, read_values: Callable[[str], bytes], ignored: Sequence[str]
 ) -> Tensors:
     """Returns the tensors of a dict as arrays."""
     if not isinstance(state_dict, dict):
@@ -159,6 +159,8 @@ def _tensors(
     decoded: Dict[str, np.ndarray] = {}
     result = {}
     for name, tensor in state_dict.items():
+        if not isinstance(name, str):
+            raise _RefusedError("has a dict whose keys are not strings")
         if name in ignored:
             continue
         if not isinstance(tensor, _Tensor):
@@ -166,331 +168,112 @@ def _tensors(
         storage = tensor.storage
         if storage.type.decode is None:
             raise _RefusedError(f"holds {name[:100]!r}, which is not float32, float16 or bfloat16")
-        _check_view(name, tensor)
         if storage.key not in decoded:
-            decoded[storage.key] = storage.type.decode(values(storage))
-        flat = decoded[storage.key][tensor.offset :]
+            content = read_values(storage.key)
+            if len(content) != storage.length * storage.type.size:
+                raise _RefusedError(f"has {len(content):,} bytes of values for {name[:100]!r}")
+            decoded[storage.key] = storage.type.decode(content)
         # The stride of an axis of size 1 has no effect and may be any number.
         strides = [4 * stride if size > 1 else 0 for size, stride in zip(*tensor[2:])]
-        result[name] = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
+        flat, offset = decoded[storage.key], 4 * tensor.offset
+        # NumPy raises an error for a view that is not within `flat`.
+        result[name] = np.ndarray(tensor.shape, np.float32, flat, offset, strides)
     # Tied tensors share a storage; any number of them would fill the memory when they are copied.
     if sum(map(np.size, result.values())) > 2 * sum(map(np.size, decoded.values())):
         raise _RefusedError("holds too many tensors that share their values")
     return result
 
 
-def _check_view(name: str, tensor: _Tensor) -> None:
-    """Raises _RefusedError unless a tensor lies within its storage."""
-    elements, last = 1, tensor.offset
-    for size, stride in zip(tensor.shape, tensor.strides):
-        elements *= size
-        last += (size - 1) * stride
-    if elements < 1 or max(elements, last + 1) > tensor.storage.length:
-        raise _RefusedError(f"holds {name[:100]!r}, whose shape does not fit its values")
-
-
-def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
-    """Returns the object in a zip file's pickle, and a function that reads a storage."""
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(content))
-    except _ZIP_ERRORS as error:
-        raise _RefusedError(f"is a damaged zip file ({error})") from None
-    entries: Dict[str, zipfile.ZipInfo] = {}
-    for entry in archive.infolist():
-        if entry.filename in entries:
-            raise _RefusedError(f"has {entry.filename[:100]!r} twice")
-        entries[entry.filename] = entry
-    roots = [name[: -len("data.pkl")] for name in entries if name.endswith("/data.pkl")]
-    if len(roots) != 1:
-        raise _RefusedError(f"has {len(roots)} pickles in its zip file")
-    (root,) = roots
+def _read_zip(content: bytes) -> Tuple[Any, Callable[[str], bytes]]:
+    """Returns the object in a zip file's pickle, and a function from keys to storages' values."""
+    archive = zipfile.ZipFile(io.BytesIO(content))
+    pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+    if len(pickles) != 1:
+        raise _RefusedError(f"has {len(pickles)} pickles in its zip file")
+    root = pickles[0][: -len("data.pkl")]
     remaining = len(content)  # Overlapping entries could exceed the size of the file.
 
     def read_entry(name: str) -> bytes:
         nonlocal remaining
-        if root + name not in entries:
-            raise _RefusedError(f"lacks {name[:100]!r}")
-        entry = entries[root + name]
+        entry = archive.getinfo(root + name)
         remaining -= entry.file_size
         if entry.compress_type != zipfile.ZIP_STORED or remaining < 0:
             raise _RefusedError("is compressed, or has overlapping entries")
-        try:
-            return archive.read(entry)
-        except _ZIP_ERRORS as error:
-            raise _RefusedError(f"is a damaged zip file ({error})") from None
+        return archive.read(entry)
 
-    if root + "byteorder" in entries and read_entry("byteorder") != b"little":
+    if root + "byteorder" in archive.namelist() and read_entry("byteorder") != b"little":
         raise _RefusedError("was written on a big-endian machine")
-
-    def read_storage(storage: _Storage) -> bytes:
-        data = read_entry(f"data/{storage.key}")
-        if len(data) != storage.length * storage.type.size:
-            raise _RefusedError(f"has {len(data)} bytes in data/{storage.key[:100]}")
-        return data
-
-    machine = _Machine(read_entry("data.pkl"))
-    return machine.run(), read_storage
+    return _load(io.BytesIO(read_entry("data.pkl")))[0], lambda key: read_entry(f"data/{key}")
 
 
-def _read_legacy(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
+def _read_legacy(content: bytes) -> Tuple[Any, Callable[[str], bytes]]:
     """Returns the same as `_read_zip`, for a file of PyTorch before 1.6."""
-    machine = _Machine(content, len(_LEGACY_MAGIC))
-    version, system, state_dict, keys = (machine.run() for _ in range(4))
-    if version != _LEGACY_VERSION or not isinstance(system, dict):
-        raise _RefusedError("has an unknown version")
-    if system.get("little_endian") is not True:
-        raise _RefusedError("was written on a big-endian machine")
-    if not isinstance(keys, list):
-        raise _RefusedError("does not list its values")
-    position, values_by_key = machine.position, {}
+    stream = io.BytesIO(content)
+    stream.seek(len(_LEGACY_MAGIC))
+    _, _, (state_dict, storages), (keys, _) = (_load(stream) for _ in range(4))
+    values = {}
     for key in keys:
-        storage = machine.storages.get(key) if isinstance(key, str) else None
-        if storage is None or key in values_by_key:
+        if int.from_bytes(stream.read(8), "little") != storages[key].length:
             raise _RefusedError("lists values that do not belong to a tensor")
-        begin, end = position + 8, position + 8 + storage.length * storage.type.size
-        if end > len(content) or content[position:begin] != struct.pack("<q", storage.length):
-            raise _RefusedError("ends before its values end")
-        values_by_key[key] = content[begin:end]
-        position = end
-    if position != len(content):
+        values[key] = stream.read(storages[key].length * storages[key].type.size)
+    if stream.read(1):
         raise _RefusedError("has more bytes after its values")
-
-    def read_storage(storage: _Storage) -> bytes:
-        if storage.key not in values_by_key:
-            raise _RefusedError("lacks the values of a tensor")
-        return values_by_key[storage.key]
-
-    return state_dict, read_storage
+    return state_dict, values.__getitem__
 
 
-class _Machine:
-    """Runs pickles of dicts of tensors on a stack machine.
+class _Unpickler(pickle.Unpickler):
+    """Loads a dict of tensors, and refuses all names but those in `_NAMES`."""
 
-    Args:
-      content: bytes.
-      position: offset of the first pickle.
-
-    Attributes:
-      position: offset after the last pickle that ran.
-      storages: dict from keys to the storages that the pickles refer to.
-    """
-
-    def __init__(self, content: bytes, position: int = 0):
-        self.position = position
+    def __init__(self, stream: io.BytesIO):
+        super().__init__(stream)
         self.storages: Dict[str, _Storage] = {}
-        self._content = content
-        self._instructions = 0
-        self._stack: List[Any] = []
-        self._memo: Dict[int, Any] = {}
 
-    def run(self) -> Any:
-        """Returns the object in the next pickle; raises _RefusedError if it is not supported."""
-        self._stack, self._memo = [], {}
-        while True:
-            self._instructions += 1
-            if self._instructions > _MAX_INSTRUCTIONS:
-                raise _RefusedError("has too many instructions in its pickle")
-            code = self._read(1)
-            if code == b".":
-                return self._pop()
-            if code not in _INSTRUCTIONS:
-                raise _RefusedError(f"has the instruction {code!r} in its pickle")
-            _INSTRUCTIONS[code](self)
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns the value that stands for a name."""
+        if f"{module}.{name}" not in _NAMES:
+            raise _RefusedError(f"refers to {module}.{name}; nothing was executed")
+        return _NAMES[f"{module}.{name}"]
 
-    def _read(self, length: int) -> bytes:
-        end = self.position + length
-        if end > len(self._content):
-            raise _RefusedError("has a pickle that ends too early")
-        data = self._content[self.position : end]
-        self.position = end
-        return data
-
-    def _number(self, form: str) -> Any:
-        return struct.unpack(form, self._read(struct.calcsize(form)))[0]
-
-    def _text(self, data: bytes) -> str:
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError:
-            raise _RefusedError("has a pickle with a string that is not UTF-8") from None
-
-    def _line(self) -> str:
-        end = self._content.find(b"\n", self.position, self.position + 200)
-        if end < 0:
-            raise _RefusedError("has an unterminated name in its pickle")
-        line = self._read(end + 1 - self.position)
-        return self._text(line[:-1])
-
-    def _push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def _pop(self, kind: Any = object) -> Any:
-        value = self._stack.pop() if self._stack else _Mark()
-        return self._checked(value, kind)
-
-    def _top(self, kind: Any) -> Any:
-        return self._checked(self._stack[-1] if self._stack else _Mark(), kind)
-
-    def _checked(self, value: Any, kind: Any) -> Any:
-        if isinstance(value, _Mark) or not isinstance(value, kind):
-            raise _RefusedError("has an invalid pickle")
-        return value
-
-    def _pop_to_mark(self) -> List[Any]:
-        for index in range(len(self._stack) - 1, -1, -1):
-            if isinstance(self._stack[index], _Mark):
-                items = self._stack[index + 1 :]
-                del self._stack[index:]
-                return items
-        raise _RefusedError("has an invalid pickle")
-
-    # ---- Instructions
-
-    def _protocol(self) -> None:
-        self._number("<B")  # Ignored: unknown instructions of a later protocol raise an error.
-
-    def _mark(self) -> None:
-        self._push(_Mark())
-
-    def _long(self) -> None:
-        value = int.from_bytes(self._read(self._number("<B")), "little", signed=True)
-        if not -_INT_LIMIT <= value < _INT_LIMIT:
-            raise _RefusedError("has a number beyond 64 bits in its pickle")
-        self._push(value)
-
-    def _unicode(self) -> None:
-        self._push(self._text(self._read(self._number("<I"))))
-
-    def _tuple(self, length: Optional[int] = None) -> None:
-        items = (
-            self._pop_to_mark() if length is None else [self._pop() for _ in range(length)][::-1]
-        )
-        self._push(tuple(items))
-
-    def _put(self, form: str) -> None:
-        self._memo[self._number(form)] = self._top(object)
-
-    def _get(self, form: str) -> None:
-        index = self._number(form)
-        if index not in self._memo:
-            raise _RefusedError("has an invalid pickle")
-        self._push(self._memo[index])
-
-    def _append(self, items: List[Any]) -> None:
-        self._top(list).extend(items)
-
-    def _set(self, items: List[Any]) -> None:
-        target = self._top(dict)
-        if len(items) % 2 or not all(isinstance(key, str) for key in items[::2]):
-            raise _RefusedError("has a dict whose keys are not strings")
-        target.update(zip(items[::2], items[1::2]))
-
-    def _build(self) -> None:
-        self._pop()  # Attributes of a state_dict: the versions of its layers.
-        self._top(dict)
-
-    def _global(self) -> None:
-        name = f"{self._line()}.{self._line()}"
-        if name not in _NAMES:
-            raise _RefusedError(f"refers to {name!r}, which is not allowed; nothing was executed")
-        self._push(_NAMES[name])
-
-    def _persistent(self) -> None:
-        fields = self._pop(tuple)
-        if len(fields) not in (5, 6) or fields[0] != "storage" or fields[5:] not in ((), (None,)):
-            raise _RefusedError("has an invalid reference to the values of a tensor")
-        _, kind, key, _, length = fields[:5]
-        if not (isinstance(kind, _Type) and isinstance(key, str) and _is_size(length)):
+    def persistent_load(self, fields: Any) -> _Storage:
+        """Returns the storage that a pickle refers to: (tag, type, key, device, length[, view])."""
+        tag, kind, key, _, length, *view = fields
+        is_length = type(length) is int and length >= 0
+        if tag != "storage" or not isinstance(kind, _Type) or not is_length or any(view):
             raise _RefusedError("has an invalid reference to the values of a tensor")
         storage = _Storage(kind, key, length)
         if self.storages.setdefault(key, storage) != storage:
             raise _RefusedError("has two dtypes for the same values")
-        self._push(storage)
-
-    def _reduce(self) -> None:
-        arguments, function = self._pop(tuple), self._pop()
-        if not isinstance(function, _Function):
-            raise _RefusedError("calls an object that is not a function; nothing was executed")
-        self._push(function.apply(arguments))
+        return storage
 
 
-class _Function(NamedTuple):
-    """Wraps a function of this module that a pickle may call."""
+def _load(stream: io.BytesIO) -> Tuple[Any, Dict[str, _Storage]]:
+    """Returns the object in the next pickle, and the storages that it refers to by their keys."""
+    begin = stream.tell()
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        if count >= _MAX_INSTRUCTIONS:
+            raise _RefusedError("has too many instructions in its pickle")
+        # The highest index decides how much memory Python allocates.
+        is_far = opcode.name == "LONG_BINPUT" and (argument or 0) >= _MAX_INSTRUCTIONS
+        if opcode.code not in _OPCODES or is_far:
+            raise _RefusedError(f"has the instruction {opcode.name} in its pickle")
+    stream.seek(begin)
+    unpickler = _Unpickler(stream)
+    return unpickler.load(), unpickler.storages
 
-    apply: Callable[[Tuple[Any, ...]], Any]
 
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _new_dict(arguments: Tuple[Any, ...]) -> Dict[str, Any]:
-    if arguments:
-        raise _RefusedError("has a dict with arguments")
-    return {}
-
-
-def _new_tensor(arguments: Tuple[Any, ...]) -> _Tensor:
-    """Returns a tensor from (storage, offset, shape, strides, ...); the rest is for gradients."""
-    if not 4 <= len(arguments) <= 7:
-        raise _RefusedError("has an invalid tensor")
-    storage, offset, shape, strides = arguments[:4]
-    if not (
-        isinstance(storage, _Storage)
-        and _is_size(offset)
-        and isinstance(shape, tuple)
-        and isinstance(strides, tuple)
-        and len(shape) == len(strides) <= _MAX_RANK
-        and all(map(_is_size, shape + strides))
-    ):
+def _new_tensor(
+    storage: _Storage, offset: int, shape: Tuple[int, ...], strides: Tuple[int, ...], *_: Any
+) -> _Tensor:
+    """Returns a tensor; the other arguments are for gradients."""
+    if not isinstance(storage, _Storage):
         raise _RefusedError("has an invalid tensor")
     return _Tensor(storage, offset, shape, strides)
 
 
-def _new_parameter(arguments: Tuple[Any, ...]) -> _Tensor:
-    if len(arguments) != 3 or not isinstance(arguments[0], _Tensor):
-        raise _RefusedError("has a parameter that is not a tensor")
-    return arguments[0]
-
-
 _NAMES: Dict[str, Any] = {
-    "collections.OrderedDict": _Function(_new_dict),
+    "collections.OrderedDict": _Function(lambda: _StateDict()),
     "torch._utils._rebuild_tensor": _Function(_new_tensor),
     "torch._utils._rebuild_tensor_v2": _Function(_new_tensor),
-    "torch._utils._rebuild_parameter": _Function(_new_parameter),
+    "torch._utils._rebuild_parameter": _Function(lambda tensor, *_: tensor),
     **{f"torch.{name}": kind for name, kind in _STORAGES.items()},
-}
-
-# The pickle instructions that `torch.save` writes, by opcode.
-_INSTRUCTIONS: Dict[bytes, Callable[[_Machine], None]] = {
-    b"\x80": _Machine._protocol,
-    b"(": _Machine._mark,
-    b"N": lambda machine: machine._push(None),
-    b"\x88": lambda machine: machine._push(True),
-    b"\x89": lambda machine: machine._push(False),
-    b"K": lambda machine: machine._push(machine._number("<B")),
-    b"M": lambda machine: machine._push(machine._number("<H")),
-    b"J": lambda machine: machine._push(machine._number("<i")),
-    b"G": lambda machine: machine._push(machine._number(">d")),
-    b"\x8a": _Machine._long,
-    b"X": _Machine._unicode,
-    b"}": lambda machine: machine._push({}),
-    b"]": lambda machine: machine._push([]),
-    b")": lambda machine: machine._push(()),
-    b"t": _Machine._tuple,
-    b"\x85": lambda machine: machine._tuple(1),
-    b"\x86": lambda machine: machine._tuple(2),
-    b"\x87": lambda machine: machine._tuple(3),
-    b"q": lambda machine: machine._put("<B"),
-    b"r": lambda machine: machine._put("<I"),
-    b"h": lambda machine: machine._get("<B"),
-    b"j": lambda machine: machine._get("<I"),
-    b"a": lambda machine: machine._append([machine._pop()]),
-    b"e": lambda machine: machine._append(machine._pop_to_mark()),
-    b"s": lambda machine: machine._set([machine._pop(), machine._pop()][::-1]),
-    b"u": lambda machine: machine._set(machine._pop_to_mark()),
-    b"b": _Machine._build,
-    b"c": _Machine._global,
-    b"Q": _Machine._persistent,
-    b"R": _Machine._reduce,
 }

@@ -12,22 +12,19 @@ JSON may be edited.
 
 import collections
 import dataclasses
-import functools
 import hashlib
 import json
 import math
-import operator
 import platform
 import typing
 from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 from adapter_bert import __version__
 from adapter_bert.files import atomic, gfile, json_objects
-from adapter_bert.formats import card, peft
+from adapter_bert.formats import card, peft, safetensors_files
 from adapter_bert.model import configs, model_variables, task_kinds
 from adapter_bert.shell.errors import UserError
 
@@ -211,47 +208,20 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
 def _load(folder: str, where: str) -> TaskAdapter:
     description, record = _read_description(folder, where)
     path = f"{folder}/{TENSORS_FILE}"
-    with gfile.convert_read_errors(f"{where}: {path}"), gfile.open_regular(path) as reader:
-        header_size = int.from_bytes(reader.read(8), "little")  # Of the JSON that follows.
-    json_objects.check_json_size(header_size, f"{where}: the header of {TENSORS_FILE}")
-    num_bytes, most = gfile.size(path), 8 + header_size + _num_bytes(description, where)
-    # Refused before it fills the memory. `check_tensors` names a few bytes more.
-    if num_bytes > most + json_objects.MAX_JSON_BYTES:
-        raise UserError(
-            f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (it has"
-            f" {num_bytes:,} bytes; expected {most:,})."
-        )
-    content = gfile.read_bytes(path, f"{where}: {path}")
-    if hashlib.sha256(content).hexdigest() != record.pop("sha256"):
+    content = safetensors_files.read(path, f"{where}: {path}", ("F32",))
+    if content.sha256 != record.pop("sha256"):
         raise UserError(
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
             " differs)."
         )
-    try:
-        entries = safetensors.deserialize(content)
-        header = json_objects.parse_json(content[8 : 8 + header_size].decode("utf-8"))
-        metadata = header["__metadata__"]["adapter_config"]
-    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{where}: {TENSORS_FILE} is damaged ({error}).") from error
     record.pop("presentation", None)
-    if metadata != _to_json(record):
+    if content.metadata.get("adapter_config") != _to_json(record):
         raise UserError(
             f"{where}: {CONFIG_FILE} was edited, or does not belong to {TENSORS_FILE} (its copy in"
             " that file differs)."
         )
-    entries.sort(key=operator.itemgetter(0))  # Their order differs between processes.
-    tensors = {name: _decode(name, entry, where) for name, entry in entries}
-    check_tensors(tensors, description, f"{where}: {TENSORS_FILE}")
-    return TaskAdapter(description, tensors)
-
-
-def _num_bytes(description: Description, where: str) -> int:
-    """Returns the number of bytes of the tensors that a description requires."""
-    try:
-        expected = shapes(description).values()
-    except UserError as error:
-        raise UserError(f"{where}: {TENSORS_FILE}: {error}") from None
-    return sum(4 * functools.reduce(operator.mul, shape, 1) for shape in expected)
+    check_tensors(content.tensors, description, f"{where}: {TENSORS_FILE}")
+    return TaskAdapter(description, content.tensors)
 
 
 def describe(folder: str, flag: str = "--adapter") -> Description:
@@ -470,15 +440,6 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
         if name not in ("format", "format_version", "sha256")
     }
     return _from_json(Description, fields, where), record
-
-
-def _decode(name: str, entry: Dict[str, Any], where: str) -> np.ndarray:
-    if entry["dtype"] != "F32":
-        raise UserError(f"{where}: {name} in {TENSORS_FILE} must be F32, not {entry['dtype']}.")
-    try:
-        return np.frombuffer(entry["data"], "<f4").reshape(entry["shape"])
-    except (OverflowError, ValueError) as error:  # NumPy has fewer axes and smaller sizes.
-        raise UserError(f"{where}: {name} in {TENSORS_FILE} is damaged ({error}).") from error
 
 
 def _to_json(record: Dict[str, Any], indent: Optional[int] = None) -> str:

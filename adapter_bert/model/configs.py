@@ -98,15 +98,12 @@ class BertConfig:
         """Returns the config in a dictionary; unknown keys become attributes.
 
         Raises:
-          UserError: a key is the name of a method, or begins with "__".
+          UserError: a key is the name of another attribute of this class, such as a method.
         """
         config = cls(vocab_size=json_object.get("vocab_size", 0))
         for key, value in json_object.items():
-            if key.startswith("__") or callable(getattr(cls, key, None)):
-                raise UserError(
-                    f"the key {json.dumps(key)} is not allowed in a BERT config, since it would"
-                    " replace a method; remove it."
-                )
+            if hasattr(cls, key) and key not in cls.__dataclass_fields__:
+                raise UserError(f"a BERT config has no {json.dumps(key)}; remove it.")
             setattr(config, key, value)
         return config
 
@@ -398,12 +395,6 @@ class AdapterConfig(Settings):
             raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
         if self.size >= SIZE_LIMIT:
             raise UserError(f"--adapter_size={self.size} exceeds TensorFlow's limit of 2^31 - 1.")
-        layers = self.layers or ()
-        if len(layers) > _MAX_LAYERS or len(set(layers)) < len(layers):
-            raise UserError(
-                f"--adapter_layers has {len(layers):,} layers; expected at most {_MAX_LAYERS:,},"
-                " each once."
-            )
         if not 0 <= self.init_scale < math.inf:
             raise UserError(f"--adapter_init_scale must be 0 or more, but is {self.init_scale}.")
         try:

@@ -11,8 +11,6 @@ the flags are parsed.
 """
 
 import contextlib
-import gc
-import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -24,6 +22,8 @@ import threading
 import types
 import warnings
 from typing import Any, List
+
+from adapter_bert.shell import imports
 
 _PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PACKAGES = (__name__.split(".")[0], "paper")
@@ -93,87 +93,40 @@ def load():
         try:
             with _filter_stderr() if _IS_QUIET else contextlib.nullcontext():
                 if "tensorflow" in finder.packages:
-                    import_tensorflow()
+                    imports.import_tensorflow()
                 if "tensorflow_estimator" in finder.packages:
-                    importlib.import_module("adapter_bert.shell.tf_estimator")
+                    from adapter_bert.shell import tf_estimator  # noqa: F401
         except ImportError as error:
             sys.exit(f"Error: {error}")
-        for module in finder.deferred:
-            if isinstance(module, _DeferredModule):
-                module.execute()
+        for name in finder.deferred:
+            getattr(sys.modules.get(name), "__doc__", None)  # Executes the module.
         logging.disable(logging.NOTSET)
 
 
-def import_tensorflow():
-    """Imports TensorFlow without Keras; `tf.keras` imports that when it is asked for.
+class _Loader(importlib.util.LazyLoader):
+    """Defers a module until an attribute is read, but not `__spec__`, as each import reads that."""
 
-    TensorFlow imports Keras if it is there, and Keras pandas, scikit-learn and matplotlib.
-    """
-    is_enabled = gc.isenabled()
-    gc.disable()  # An eighth of the import would be searching its new modules for garbage.
-    try:
-        with hidden("keras"):
-            importlib.import_module("tensorflow")
-        gc.freeze()
-    finally:
-        if is_enabled:
-            gc.enable()
+    def exec_module(self, module):
+        """Prepares a module; does not execute it yet."""
+        super().exec_module(module)
+        lazy = type(module)
 
+        class Deferred(types.ModuleType):
+            def __getattribute__(self, name):
+                if name == "__spec__":
+                    return object.__getattribute__(self, name)
+                object.__setattr__(self, "__class__", lazy)
+                return getattr(self, name)
 
-@contextlib.contextmanager
-def hidden(*packages):
-    """While entered, packages that are not imported yet seem not to be installed."""
-    modules: Any = sys.modules
-    missing = dict.fromkeys(package for package in packages if package not in modules)
-    modules.update(missing)  # None is Python's mark of no such module.
-    try:
-        yield
-    finally:
-        for package in missing:
-            del modules[package]
+        module.__class__ = Deferred
 
 
-@contextlib.contextmanager
-def docstrings():
-    """While entered, `python -OO` imports modules with their docstrings, which some edit."""
-    loader: Any = importlib.machinery.SourceFileLoader
-    original = loader.get_code
-    if sys.flags.optimize > 1:
-        loader.get_code = _compile_with_docstrings
-    try:
-        yield
-    finally:
-        loader.get_code = original
-
-
-def _compile_with_docstrings(loader, fullname):
-    path = loader.get_filename(fullname)
-    return compile(loader.get_data(path), path, "exec", dont_inherit=True, optimize=1)
-
-
-class _DeferredModule(types.ModuleType):
-    """A module that is executed on the first access to one of its attributes."""
-
-    def execute(self):
-        """Executes the module and turns it into an ordinary one."""
-        module: Any = self
-        module.__class__ = types.ModuleType
-        module.__loader__ = module.__spec__.loader = module.__spec__.loader_state
-        module.__loader__.exec_module(module)
-
-    def __getattr__(self, name):
-        if name.startswith("__"):  # The import system reads these; they must not trigger execution.
-            raise AttributeError(name)
-        self.execute()
-        return getattr(self, name)
-
-
-class _DeferringFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the project's modules and loads them as `_DeferredModule`."""
+class _DeferringFinder(importlib.abc.MetaPathFinder):
+    """Finds the project's modules; each is executed on the first access to an attribute."""
 
     def __init__(self, packages):
         self.packages = packages
-        self.deferred: List[_DeferredModule] = []
+        self.deferred: List[str] = []
 
     def find_spec(self, fullname, path=None, target=None):
         if "." in fullname and fullname.split(".")[0] not in _PACKAGES:
@@ -181,15 +134,9 @@ class _DeferringFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         spec = importlib.machinery.PathFinder.find_spec(fullname, path or [_PROJECT])
         if spec is None or spec.loader is None or spec.submodule_search_locations is not None:
             return None
-        spec.loader_state, spec.loader = spec.loader, self
+        spec.loader = _Loader(spec.loader)
+        self.deferred.append(fullname)
         return spec
-
-    def create_module(self, spec):
-        self.deferred.append(_DeferredModule(spec.name))
-        return self.deferred[-1]
-
-    def exec_module(self, module):
-        """Does nothing: `_DeferredModule.execute` executes the module."""
 
 
 @contextlib.contextmanager

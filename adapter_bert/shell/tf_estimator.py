@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from adapter_bert.shell import environment
+from adapter_bert.shell import imports
 
 _WHEEL = "2.15"
 _NEWEST_TESTED = (2, 21)
@@ -98,7 +98,7 @@ def _load() -> Any:
     Raises:
       ImportError: TensorFlow has none, and the wheel is missing or has another version.
     """
-    with _without_keras(), environment.docstrings():
+    with _without_keras(), imports.docstrings():
         module = tf.estimator if hasattr(tf, "estimator") else _load_wheel()
     tpu: Any = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_estimator")
     # It would let Ctrl-C kill a training on a TPU before it has saved its step.
@@ -121,7 +121,7 @@ def _without_keras():
     for module, name, _ in lazy if "keras" not in sys.modules else ():
         setattr(module, name, _Removed(f"tensorflow.{name}"))
     try:
-        with environment.hidden("pandas"):
+        with imports.hidden("pandas"):
             yield
     finally:
         for module, name, value in lazy:

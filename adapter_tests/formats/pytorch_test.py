@@ -16,7 +16,7 @@ import zipfile
 import numpy as np
 import safetensors.numpy
 
-from adapter_bert.formats import adapter_checkpoints, huggingface, other_files, pytorch
+from adapter_bert.formats import adapter_checkpoints, huggingface, pytorch
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations
 from adapter_tests.support.refusals import RefusalTestCase
@@ -273,14 +273,12 @@ class HostileTest(PyTorchTestCase):
             {"shape": (2, 3), "strides": (4, 1)},
             {"shape": (huge,), "strides": (0,)},
             {"shape": (huge, huge), "strides": (0, 0)},
-            {"shape": (0, huge), "strides": (1, 1)},
             {"shape": (2, 3), "strides": (3,)},
             {"shape": (-2, 3), "strides": (3, 1)},
-            {"shape": (2, 3), "strides": (-3, 1)},
             {"offset": 1},
             {"offset": huge},
             {"offset": -1},
-            {"shape": (1,) * 40, "strides": (1,) * 40},
+            {"shape": (1,) * 70, "strides": (1,) * 70},
         ]
         values = [tensor(**view) for view in views]
         values += [
@@ -297,6 +295,8 @@ class HostileTest(PyTorchTestCase):
             tensor(storage("LongStorage")),
             tensor() + text("b") + tensor(storage("HalfStorage")),
             name("torch", "FloatStorage"),
+            name("collections", "OrderedDict") + b"(}tR",
+            name("torch._utils", "_rebuild_tensor_v2") + b"N}" + text("apply") + b"Ns\x86b",
             storage(),
             integer(5),
             b"N",
@@ -321,8 +321,9 @@ class HostileTest(PyTorchTestCase):
     def test_number_of_instructions_is_limited(self):
         for body in (b"}" * 2_000_000, b"(" * 2_000_000, b"}q\x00" + b"h\x00" * 2_000_000):
             self.assertIn("too many instructions", self.refuse(zipped(b"\x80\x02" + body + b".")))
-        # 900,000 nested tuples are freed without recursion.
-        self.refuse(zipped(b"\x80\x02)" + b"\x85" * 900_000 + b"."))
+        # As many nested tuples as are admitted are hashed and freed.
+        self.refuse(zipped(b"\x80\x02})" + b"\x85" * 79_000 + b"Ns."))
+        self.refuse(zipped(b"\x80\x02}r\xff\xff\xff\xff."))  # A memo of 4 billion places.
 
     def test_overlapping_zip_entries_are_rejected(self):
         # The directory record of each entry points to the same 100 kB.
@@ -380,7 +381,6 @@ class WithoutFilesTest(PyTorchTestCase):
                 make(path)
                 for read in reads:
                     self.assert_refused([path, "not a regular file"], read, path)
-                self.assertIn("not a regular file", other_files.kind(path))
                 os.remove(path)
 
     def test_safetensors_are_rejected(self):

@@ -15,8 +15,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import run_classifier
 import tuning
-from adapter_bert.files import json_objects
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import safetensors_files, task_adapter
 from adapter_bert.ops import layers
 from adapter_bert.serving.inference import request_texts
 from adapter_bert.shell.errors import UserError
@@ -47,14 +46,14 @@ class SaveTest(TaskAdaptersTestCase):
 
     def test_adapter_replaced_while_it_is_read_loads(self):
         self.save(seed=1)
-        read_bytes, later = task_adapter.files.read_bytes, []
+        read, later = safetensors_files.read, []
 
-        def replace_first(path, where):
+        def replace_first(*arguments):
             if not later:
                 later.append(self.save(seed=2))
-            return read_bytes(path, where)
+            return read(*arguments)
 
-        with mock.patch.object(task_adapter.files, "read_bytes", replace_first):
+        with mock.patch.object(safetensors_files, "read", replace_first):
             self.assert_equal_adapters(task_adapter.load(self.folder), later[0])
 
     def test_tensors_are_sorted_by_name(self):
@@ -286,12 +285,6 @@ class RefusedTest(TaskAdaptersTestCase):
                 {"adapter": {**record["adapter"], "normalization": "group"}},
                 "--adapter_normalization=group: expected one of none, layer, batch",
             ),
-            (
-                {"adapter": {**record["adapter"], "layers": [0] * 30_000}},
-                "--adapter_layers has 30,000 layers; expected at most 1,000, each once",
-            ),
-            ({"adapter": {**record["adapter"], "layers": [0, 1, 0]}}, "has 3 layers"),
-            ({"adapter": {**record["adapter"], "layers": list(range(2000))}}, "has 2,000 layers"),
             ({"adapter": {**record["adapter"], "gate": 1}}, "missing or unknown: gate"),
             ({"tuning": {**record["tuning"], "method": "magic"}}, "magic"),
         ):
@@ -299,9 +292,8 @@ class RefusedTest(TaskAdaptersTestCase):
             self.assert_refused(part)
         self.write_record({name: value for name, value in record.items() if name != "labels"})
         self.assert_refused("labels")
-        for content in (b"", b"[]", b"null", b"\xff", b"{", b"[" * 100_000, b'{"format": 1}'):
-            self.write(self.config_file, content)
-            self.assert_refused("adapter_config.json")
+        self.write(self.config_file, b"{")  # As `json_objects` refuses it.
+        self.assert_refused("adapter_config.json: is not valid JSON")
 
     def test_deep_json_is_refused(self):
         self.save()
@@ -318,16 +310,6 @@ class RefusedTest(TaskAdaptersTestCase):
                     task_adapter.TaskAdapter(task_adapter.describe(self.folder), {})
                 )
 
-    def test_oversized_json_is_refused(self):
-        self.save()
-        record, empty = self.record(), {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-        self.write(self.config_file, b"[" + b"[]," * 1_400_000 + b"[]]")
-        self.assert_refused("adapter_config.json has 4,200,004 bytes; expected at most 4,194,304")
-        content = with_header({f"{number:08}": empty for number in range(64_000)}, b"")
-        self.write(self.tensors_file, content)
-        self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
-        self.assert_refused("the header of adapter.safetensors has", "at most 4,194,304")
-
     def test_savable_descriptions_can_be_loaded(self):
         def described(count):
             return description(labels=tuple(f'"é{number}"' * 8 for number in range(count)))
@@ -342,59 +324,20 @@ class RefusedTest(TaskAdaptersTestCase):
         task_adapter.save(self.folder, task_adapter.TaskAdapter(savable, values))
         self.assertEqual(task_adapter.load(self.folder).description.labels, savable.labels)
 
-    def test_hostile_tensor_headers_are_refused(self):
+    def test_copies_of_the_description_must_be_equal(self):
         self.save()
         record, (header, data) = self.record(), self.header_and_data()
-        weights = header["output_weights"]
-        begin, end = weights["data_offsets"]
-
-        def with_weights(**changes):
-            return {**header, "output_weights": {**weights, **changes}}
-
-        headers = [
-            with_weights(dtype="F64"),
-            with_weights(dtype="I32"),
-            with_weights(dtype="pickle"),
-            with_weights(shape=[2, 9]),
-            with_weights(shape=[-2, -8]),
-            with_weights(shape=[1 << 62, 1 << 62]),
-            with_weights(shape=[2, 8, *[1] * 70]),
-            with_weights(shape=[0, 1 << 62], data_offsets=[begin, begin]),
-            with_weights(shape=[0, (1 << 64) - 1], data_offsets=[begin, begin]),
-            with_weights(shape=[]),
-            with_weights(data_offsets=[0, end - begin]),
-            with_weights(data_offsets=[begin, 1 << 60]),
-            with_weights(data_offsets=[end, begin]),
-            {**header, "__metadata__": {"adapter_config": "{}"}},
-            {**header, "__metadata__": {"adapter_config": 5}},
-            {name: value for name, value in header.items() if name != "__metadata__"},
-            {},
-            [],
-            "header",
-        ]
-        for changed in headers:
-            self.assert_hostile_refused(with_header(changed, data), record)
-        for hostile in (
-            b"",
-            b"\0" * 8,
-            struct.pack("<Q", 1 << 63) + data,
-            struct.pack("<Q", len(data)) + data,
-            struct.pack("<Q", 100_000) + b"[" * 100_000,
-            b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.",  # A pickle.
-        ):
-            self.assert_hostile_refused(hostile, record)
+        for metadata in ({"adapter_config": "{}"}, {}):
+            content = with_header({**header, "__metadata__": metadata}, data)
+            self.write(self.tensors_file, content)
+            self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
+            self.assert_refused("its copy in that file differs")
 
     def header_and_data(self):
         """Returns the two parts of the tensors' file: header and data."""
         content = self.read(self.tensors_file)
         length = struct.unpack("<Q", content[:8])[0]
         return json.loads(content[8 : 8 + length].decode()), content[8 + length :]
-
-    def assert_hostile_refused(self, content, record):
-        """Checks that tensors are rejected even if the SHA-256 matches."""
-        self.write(self.tensors_file, content)
-        self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
-        self.assert_refused("adapter.safetensors")
 
     def test_missing_extra_or_misshapen_tensors_are_refused(self):
         name = "bert/encoder/layer_1/output/adapters/weights1"
@@ -410,19 +353,6 @@ class RefusedTest(TaskAdaptersTestCase):
             changed = {k: v for k, v in {**tensors(), **changes}.items() if v is not None}
             task_adapter.save(self.folder, task_adapter.TaskAdapter(description(), changed))
             self.assert_refused("adapter.safetensors", part)
-
-    def test_larger_files_than_described_are_refused_unread(self):
-        self.save()
-        content = self.read(self.tensors_file)
-        for damaged, part in (
-            (content + bytes(json_objects.MAX_JSON_BYTES + 1), "bytes; expected"),
-            (content[:-4] + bytes(5 << 20), "bytes; expected"),
-            (np.random.RandomState(0).bytes(1 << 20), "the header of adapter.safetensors has"),
-            (b"\xff" * (1 << 20), "the header of adapter.safetensors has"),
-        ):
-            self.write(self.tensors_file, damaged)
-            with mock.patch.object(task_adapter.files, "read_bytes", side_effect=AssertionError):
-                self.assert_refused("adapter.safetensors", part)
 
     def test_hostile_descriptions_are_refused(self):
         """Both files agree and all digests match, so only the description is invalid."""
@@ -445,21 +375,6 @@ class RefusedTest(TaskAdaptersTestCase):
         self.write_record({**self.record(), "scores": {"f1": 1}})
         (score,) = task_adapter.describe(self.folder).scores.values()
         self.assertEqual(repr(score), "1.0")
-
-    def test_duplicate_json_keys_are_refused(self):
-        self.save()
-        whole = self.read(self.config_file)
-        self.write(self.config_file, whole.replace(b'"size": 4', b'"size": 8, "size": 4'))
-        self.assert_refused('adapter_config.json: an object has the key "size" twice')
-        self.save()
-        header, data = self.header_and_data()
-        text = json.dumps(header)
-        twice = text.replace('{"__metadata__"', '{"__metadata__": {}, "__metadata__"', 1).encode()
-        self.assertNotEqual(twice, text.encode())
-        hostile = struct.pack("<Q", len(twice)) + twice + data
-        self.write(self.tensors_file, hostile)
-        self.write_record({**self.record(), "sha256": hashlib.sha256(hostile).hexdigest()})
-        self.assert_refused("adapter.safetensors")
 
 
 class CompatibilityFieldsTest(tf.test.TestCase):

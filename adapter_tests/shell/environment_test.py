@@ -35,6 +35,9 @@ SCRIPTS = (
 )
 
 
+SHELL = ("__init__", "environment", "imports")  # What a script imports first.
+
+
 def installed(*packages):
     """Returns a patch of find_spec for a Python that has only these packages."""
     return mock.patch.object(
@@ -155,7 +158,7 @@ class ScriptTest(tf.test.TestCase):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         os.makedirs(os.path.join(folder, "adapter_bert", "shell"))
         os.mkdir(os.path.join(folder, "demo"))
-        for file in ("__init__.py", "shell/__init__.py", "shell/environment.py"):
+        for file in ("__init__.py", *(f"shell/{name}.py" for name in SHELL)):
             shutil.copy(
                 os.path.join(project, "adapter_bert", file),
                 os.path.join(folder, "adapter_bert", file),

@@ -98,7 +98,7 @@ def main():
     np.savez("batch.npz", **batch)
     for name, (layout, changes, add_head, form) in CASES.items():
         write(name, layout, changes, add_head, form, batch)
-    write_old(batch)
+    write_static_head(batch)
 
 
 def randomize(module):
@@ -138,47 +138,26 @@ def logits_of(model, batch):
     return output.logits.numpy()
 
 
-def write_old(batch):
-    """Writes the folder `old`, with names and fields of the package's first version, 0.1.
-
-    Version 1.3 reads it, too. Its logits equal those of the adapter from which it was made.
-    """
-    source, folder = "pfeiffer", "old"
-    os.makedirs(folder)
+def write_static_head(batch):
+    """Writes `static_head` from `pfeiffer`, as the package saves a model with a static head."""
+    source, folder = "pfeiffer", "static_head"
+    shutil.copytree(source, folder)
     with open(os.path.join(source, "adapter_config.json")) as reader:
-        config = json.load(reader)["config"]
-    fields = ("original_ln_before", "original_ln_after", "residual_before_ln", "reduction_factor")
-    fields += ("adapter_residual_before_ln", "ln_before", "ln_after", "mh_adapter")
-    old = {field: config[field] for field in (*fields, "output_adapter", "non_linearity")}
-    old["invertible_adapter"] = {"block_type": "nice", "non_linearity": "relu"}
-    old["invertible_adapter"]["reduction_factor"] = 2
-    common = {"hidden_size": 8, "model_class": "BertForSequenceClassification"}
-    common.update(model_name="bert-base-uncased", model_type="bert")
-    dump(
-        folder, "adapter_config.json", {**common, "config": old, "name": "sts", "type": "text_task"}
-    )
+        record = {**json.load(reader), "model_class": "BertForSequenceClassification"}
+    dump(folder, "adapter_config.json", record)
     labels = {label: index for index, label in LABELS.items()}
-    head = {**common, "config": None, "label2id": labels, "name": None, "num_labels": 3}
+    head = {**record, "config": None, "label2id": labels, "name": None, "num_labels": 3}
     dump(folder, "head_config.json", head)
-    for file, rename in (
-        ("pytorch_adapter.bin", old_adapter_name),
-        ("pytorch_model_head.bin", lambda name: name.replace("heads.pfeiffer.1", "classifier")),
-    ):
-        tensors = torch.load(os.path.join(source, file))
-        tensors = {rename(name): value for name, value in tensors.items()}
-        path = os.path.join(folder, file)
-        torch.save(tensors, path, _use_new_zipfile_serialization=False)
+    path = os.path.join(folder, "pytorch_model_head.bin")
+    tensors = torch.load(path)
+    tensors = {name.replace("heads.pfeiffer.1", "classifier"): tensors[name] for name in tensors}
+    torch.save(tensors, path, _use_new_zipfile_serialization=False)
     model = AutoAdapterModel.from_pretrained(BERT)
     model.load_adapter(folder, set_active=True)
     model.eval()
     np.save(os.path.join(folder, "logits.npy"), logits_of(model, batch))
     expected = np.load(os.path.join(source, "logits.npy"))
     np.testing.assert_allclose(np.load(os.path.join(folder, "logits.npy")), expected, atol=1e-6)
-
-
-def old_adapter_name(name):
-    """Returns a tensor's name before version 2.0."""
-    return name.replace(".adapters.pfeiffer.", ".layer_text_task_adapters.sts.")
 
 
 def dump(folder, file, record):

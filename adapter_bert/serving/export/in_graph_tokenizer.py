@@ -9,11 +9,11 @@ from typing import Callable, List
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from adapter_bert.shell import environment
+from adapter_bert.shell import imports
 from adapter_bert.shell.errors import UserError
 
 try:
-    with environment.docstrings():
+    with imports.docstrings():
         import tensorflow_text
 except (ImportError, tf.errors.NotFoundError):  # Not installed, or built for another TensorFlow.
     tensorflow_text = None

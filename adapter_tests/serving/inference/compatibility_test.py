@@ -8,7 +8,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.formats import adapterhub, task_adapter
+from adapter_bert.formats import adapterhub_config, task_adapter
 from adapter_bert.model import configs
 from adapter_bert.serving.inference import compatibility
 from adapter_bert.shell.errors import UserError
@@ -34,7 +34,7 @@ class HeadTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "^The adapter has a head with hidden_bias, .*"):
                 compatibility.check_compatible(description, description.backbone, "The adapter")
             with self.assertRaisesRegex(UserError, "not support a head with hidden_bias"):
-                adapterhub.check_adapter(description)
+                adapterhub_config.check_adapter(description)
 
 
 class ArchitectureTest(tf.test.TestCase):
