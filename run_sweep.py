@@ -124,7 +124,6 @@ def _run(config, trials, extra_flags):
         commands = runner.commands(_admitted_keys(runner, config, criterion))
         return list(map(sweep.shell_line, commands))
     if not config.status:
-        runner.check_flags()
         print("\n".join(_table(runner, criterion)), flush=True)
         _run_stages(runner, config, criterion)
     lines = _table(runner, criterion)

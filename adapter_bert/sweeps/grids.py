@@ -12,21 +12,15 @@ trial is one combination of the flags' values.
 
 import contextlib
 import difflib
-import functools
 import hashlib
 import importlib
 import itertools
 import json
 import numbers
-import operator
 import os
 import posixpath
 import re
-import shutil
-import sys
-import tempfile
-import traceback
-from typing import NamedTuple, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from absl import flags
 
@@ -38,11 +32,9 @@ from adapter_bert.sweeps import records
 # The flags that locate data.
 DATA_FLAGS = ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
 _VARIABLE = re.compile(r"\$(\w+)")
-_CHUNK_BYTES = 1 << 20
-_MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
 
 
-def scripts():
+def scripts() -> Dict[str, Any]:
     """Returns the training scripts, a dict from their names to the kind of task they train."""
     return {kind.script: kind for kind in reversed(task_kinds.kinds())}
 
@@ -60,22 +52,22 @@ class Trial(NamedTuple):
     flags: Tuple[Tuple[str, object], ...]
 
     @property
-    def task(self):
+    def task(self) -> str:
         """The task's name; for a custom task, the name of its data's folder."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
         return task_label(name, flags.get("data_dir"))
 
-    def with_flags(self, flags):
+    def with_flags(self, flags: Dict[str, Any]) -> "Trial":
         """Returns the trial with further flags, a dict."""
         return self._replace(flags=tuple(sorted({**dict(self.flags), **flags}.items())))
 
     @property
-    def method(self):
+    def method(self) -> str:
         """The tuning method."""
         return str(dict(self.flags).get("tuning", "adapters"))
 
-    def key(self, backbone, data=None):
+    def key(self, backbone: Any, data: Any = None) -> str:
         """Returns the trial's key, a digest of script, flags, backbone and data.
 
         Args:
@@ -86,7 +78,7 @@ class Trial(NamedTuple):
         text = json.dumps(identity, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def command(self, output_dir, is_expanded=True):
+    def command(self, output_dir: str, is_expanded: bool = True) -> List[str]:
         """Returns script and flags as a list, by default with environment variables expanded.
 
         Raises:
@@ -97,7 +89,7 @@ class Trial(NamedTuple):
         return [self.script, *flags, f"--output_dir={output_dir}"]
 
 
-def task_label(name, data_dir):
+def task_label(name: str, data_dir: Any) -> str:
     """Returns a task's name in records; for a custom task, the name of its data's folder.
 
     Args:
@@ -109,7 +101,7 @@ def task_label(name, data_dir):
     return posixpath.basename(str(data_dir or name).rstrip("/"))
 
 
-def expand_variables(name, value):
+def expand_variables(name: str, value: object) -> str:
     """Returns a flag's value as a text, with $NAME replaced by that environment variable.
 
     Raises:
@@ -124,99 +116,79 @@ def expand_variables(name, value):
     return _VARIABLE.sub(read, str(value))
 
 
-def variables(trials):
+def variables(trials: Iterable[Trial]) -> Set[str]:
     """Returns the names of the environment variables in the flags of trials."""
     texts = {str(value) for trial in trials for _, value in trial.flags}
     return {name for text in texts for name in _VARIABLE.findall(text)}
 
 
-def hide_values(text, names):
+def hide_values(text: str, names: Iterable[str]) -> str:
     """Returns a text with $NAME instead of the values of environment variables.
 
     The values may be secret. Numbers and texts of less than four characters stay.
     """
-    for value, name in _hidden_values(names):
+    # The longest first: one may contain others.
+    for value, name in sorted(_secrets(names), key=lambda pair: (-len(pair[0]), pair)):
         text = text.replace(value, f"${name}")
     return text
 
 
-def _hidden_values(names):
-    """Returns (value, name) of the variables to hide, the longest first: one may contain others."""
-    values = [(os.environ.get(name, ""), name) for name in names]
-    hidden = [
-        pair for pair in values if len(pair[0]) >= 4 and isinstance(_parse_value(pair[0]), str)
-    ]
-    return sorted(hidden, key=lambda pair: (-len(pair[0]), pair))
+def _secrets(names: Iterable[str]) -> List[Tuple[str, str]]:
+    """Returns (value, name) of the environment variables to hide."""
+    pairs = [(os.environ.get(name, ""), name) for name in names]
+    return [pair for pair in pairs if len(pair[0]) >= 4 and isinstance(_parse_value(pair[0]), str)]
 
 
-def hide_values_in_file(file, names):
-    """Applies `hide_values` to a binary file that is open to read and append, in bounded memory."""
-    values = [(os.fsencode(value), name) for value, name in _hidden_values(names)]
-    longest = max((len(value) for value, _ in values), default=0)
-    begin, position, rest, file_end = None, 0, b"", not values
-    with tempfile.TemporaryFile() as changed:  # The content from the first value on.
-        file.seek(0)
-        while not file_end:
-            content = file.read(_CHUNK_BYTES)
-            rest, file_end = rest + content, not content
-            cut = len(rest) if file_end else max(0, len(rest) - longest)
-            for value, _ in values:
-                start = rest.find(value, max(0, cut - len(value) + 1), cut + len(value) - 1)
-                cut = start if start >= 0 else cut  # Nothing is cut in two.
-            part, rest = rest[:cut], rest[cut:]
-            if begin is None and any(value in part for value, _ in values):
-                begin = position
-            if begin is not None:
-                changed.write(os.fsencode(hide_values(os.fsdecode(part), names)))
-            position += cut
-        if begin is not None:
-            changed.seek(0)
-            file.truncate(begin)
-            shutil.copyfileobj(changed, file)
-            file.flush()
+def hide_values_in_file(file: BinaryIO, names: Iterable[str]) -> None:
+    """Applies `hide_values` to a binary file that is open to read and append."""
+    if not _secrets(names):
+        return
+    file.seek(0)
+    text = os.fsdecode(file.read())
+    hidden = hide_values(text, names)
+    if hidden != text:
+        file.truncate(0)
+        file.write(os.fsencode(hidden))
+        file.flush()
 
 
 @contextlib.contextmanager
-def hide_values_in_errors(names):
-    """Applies `hide_values` to the messages of `UserError`s and other tracebacks, while entered."""
-
-    def show(*error):
-        sys.stderr.write(hide_values("".join(traceback.format_exception(*error)), names))
-
+def hide_values_in_errors(names: Iterable[str]) -> Iterator[None]:
+    """Applies `hide_values` to the messages of `UserError`s, while entered."""
     try:
         yield
     except UserError as error:
         raise UserError(hide_values(str(error), names)) from None
-    except Exception as error:
-        if isinstance(error, OSError) and isinstance(error.filename, str):
-            # `errors.exit_code` may show it.
-            error.filename = hide_values(error.filename, names)
-        sys.excepthook = show  # Any other error ends the script.
-        raise
 
 
-@functools.lru_cache(maxsize=None)
-def _flags_of(script):
-    """Returns the names of a script's own flags, without those of absl."""
+def _flags_of(script: str) -> flags.FlagValues:
+    """Returns a script's own flags, without those of absl."""
     values = flags.FlagValues()
     importlib.import_module(script[: -len(".py")]).define_flags(values)
-    return set(values)
+    return values
 
 
-def check_flags(trials):
-    """Raises UserError if a trial has a flag that is not its script's own.
+def check_flags(trials: Iterable[Trial]) -> None:
+    """Raises UserError if a script does not accept a flag of its trials, or the flag's value.
 
-    absl's own flags would read and run files, such as --flagfile.
+    absl's own flags are refused, as some read and run files, such as --flagfile.
     """
-    for script, name in {(trial.script, name) for trial in trials for name, _ in trial.flags}:
-        known = _flags_of(script)
+    given = {(trial.script, name, value) for trial in trials for name, value in trial.flags}
+    flags_by_script = {script: _flags_of(script) for script, _, _ in given}
+    for script, name, value in sorted(given, key=str):
+        known = flags_by_script[script]
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
+            close = difflib.get_close_matches(name, list(known), 1)
             advice = f" Did you mean --{close[0]}?" if close else ""
             raise UserError(f"{script} does not accept the trials' flag --{name}.{advice}")
+        with hide_values_in_errors(_VARIABLE.findall(str(value))):
+            try:
+                known([script, f"--{name}={expand_variables(name, value)}"])
+            except (flags.Error, ValueError) as error:
+                raise UserError(f"{script} does not accept the trials' flags: {error}.") from None
 
 
-def read_grids(path):
+def read_grids(path: str) -> List[Dict[str, Any]]:
     """Returns the grids in a file, a list of dicts; see `expand_grids`.
 
     Raises:
@@ -234,7 +206,7 @@ def read_grids(path):
     return [{**common, **grid} for grid in grid_list]
 
 
-def parse_setting(text, flag):
+def parse_setting(text: str, flag: str) -> Tuple[str, List[Any]]:
     """Returns (name, list of values) of the text name=value[,value...].
 
     Args:
@@ -253,7 +225,7 @@ def parse_setting(text, flag):
     return name, [read_value(name, value, f"{flag}={text}") for value in values.split(",")]
 
 
-def _parse_value(text):
+def _parse_value(text: str) -> Any:
     """Returns a flag's text as a bool or a number if it is one, or else unchanged."""
     try:
         value = json_objects.parse_json(text.lower() if text in ("True", "False") else text)
@@ -262,7 +234,9 @@ def _parse_value(text):
     return value if isinstance(value, (bool, int, float)) else text
 
 
-def override_flags(grids, overrides):
+def override_flags(
+    grids: List[Dict[str, Any]], overrides: Dict[str, List[Any]]
+) -> List[Dict[str, Any]]:
     """Returns grids with replaced values of flags.
 
     Args:
@@ -283,7 +257,7 @@ def override_flags(grids, overrides):
     return grids
 
 
-def _has_effect(name, grid):
+def _has_effect(name: str, grid: Dict[str, Any]) -> bool:
     """Returns whether a flag changes the trials of a grid with one of its tuning methods."""
     methods = grid.get("tuning", "adapters")
     methods = methods if isinstance(methods, list) else [methods]
@@ -294,7 +268,11 @@ def _has_effect(name, grid):
     return "adapters" in methods or not name.startswith(("adapter_", "layer_norms"))
 
 
-def expand_grids(grids, only=(), source="grid"):
+def expand_grids(
+    grids: Iterable[Dict[str, Any]],
+    only: Sequence[Tuple[str, List[Any]]] = (),
+    source: str = "grid",
+) -> List[Trial]:
     """Returns the trials of grids, without duplicates, in the order of the grids.
 
     Args:
@@ -305,15 +283,9 @@ def expand_grids(grids, only=(), source="grid"):
 
     Raises:
       UserError: a value is invalid, the sweep itself sets a flag, a script is unknown, or there are
-        no trials or too many.
+        no trials.
     """
     products = [_axes(grid, only, source) for grid in grids]
-    count = sum(functools.reduce(operator.mul, map(len, axes.values()), 1) for _, axes in products)
-    if count > _MAX_TRIALS:
-        raise UserError(
-            f"{source}: {count:,} trials; expected at most {_MAX_TRIALS:,} in a sweep. Reduce them"
-            " with --set and --only."
-        )
     trials = dict.fromkeys(
         Trial(script, tuple(zip(axes, values)))
         for script, axes in products
@@ -324,7 +296,9 @@ def expand_grids(grids, only=(), source="grid"):
     return list(trials)
 
 
-def _axes(grid, only, source):
+def _axes(
+    grid: Dict[str, Any], only: Sequence[Tuple[str, List[Any]]], source: str
+) -> Tuple[str, Dict[str, List[Any]]]:
     """Returns (script, dict from each flag, sorted, to its values that `only` allows)."""
     script, known = grid.get("script", "run_classifier.py"), sorted(scripts())
     if script not in known:
@@ -340,7 +314,7 @@ def _axes(grid, only, source):
     return script, axes
 
 
-def _read_values(name, values, source):
+def _read_values(name: str, values: Any, source: str) -> List[Any]:
     """Returns a flag's values as a list."""
     values = values if isinstance(values, list) else [values]
     if not values:
@@ -348,7 +322,7 @@ def _read_values(name, values, source):
     return [read_value(name, value, f"{source}: {name}") for value in values]
 
 
-def read_value(name, value, where):
+def read_value(name: str, value: Any, where: str) -> Any:
     """Returns a flag's canonical value: 3.0 and "3" become 3, so that equal trials have one key.
 
     Args:
@@ -371,9 +345,6 @@ def read_value(name, value, where):
             raise UserError(f"{where}: expected a number; found {value}.") from error
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{where}: expected texts, numbers, true or false; found {value!r}.")
-    if isinstance(value, (int, float)) and not abs(value) < json_objects.MAX_NUMBER:
-        found = str(value)  # A whole number may have thousands of digits.
-        raise UserError(f"{where}: expected numbers of up to 18 digits; found {found[:20]}.")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if name in ("output_dir", "overwrite_output_dir"):

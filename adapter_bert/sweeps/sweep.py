@@ -20,12 +20,25 @@ import signal
 import subprocess
 import sys
 import time
-from typing import BinaryIO, NamedTuple
+from typing import (
+    Any,
+    BinaryIO,
+    Collection,
+    Deque,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from absl import logging
 from tqdm import tqdm
 
-from adapter_bert.files import atomic, gfile, json_objects, locks, paths
+from adapter_bert.files import gfile, json_objects, locks, paths
 from adapter_bert.formats import checkpoints, task_adapter, tfhub
 from adapter_bert.model import configs
 from adapter_bert.ops import devices
@@ -36,12 +49,18 @@ from adapter_bert.sweeps.records import DONE, FAILED
 from adapter_bert.training import evaluations, progress, run_folder
 
 _POLL_SECONDS = 0.3
+_COMMAND_PREFIX = "\n$ "  # Precedes each command in the log.
+_INTERRUPT_TIMEOUT = 120.0  # Seconds in which an interrupted trial must save its step.
 _DATA_CHANGED = (
     "its data have changed since the sweep began, or cannot be read; run the sweep again"
 )
 
-KEEP = ("adapters", "scores", "all")  # Files that stay of a finished trial.
-
+# What stays of a finished trial → patterns of the files that are removed.
+KEEP = {
+    "adapters": checkpoints.TRAINING_FILES,
+    "scores": (*checkpoints.TRAINING_FILES, task_adapter.FOLDER),
+    "all": (),
+}
 
 # Flags of the BERT's files that its checkpoint does not contain.
 _BERT_FILES = ("bert_config_file", "vocab_file", "spm_model_file")
@@ -79,74 +98,64 @@ class Sweep:
 
     Raises:
       UserError: a trial needs an environment variable that is not set, or a missing BERT; a flag is
-        given twice, or is one that the sweep sets; two custom tasks have folders of the same name;
-        one task has several columns of labels; or the folder is not local, or has a name that
-        TensorFlow takes for a pattern.
+        given twice, is not the script's, has an invalid value, or is one that the sweep sets; two
+        custom tasks have folders of the same name; one task has several columns of labels; or the
+        folder is not local, or has a name that TensorFlow takes for a pattern.
     """
 
     def __init__(
         self,
-        trials,
-        folder,
+        trials: Sequence[grids.Trial],
+        folder: str,
         *,
-        jobs=1,
-        shard=(0, 1),
-        extra_flags=(),
-        keep="adapters",
-        retry_failed=False,
+        jobs: int = 1,
+        shard: Tuple[int, int] = (0, 1),
+        extra_flags: Iterable[str] = (),
+        keep: str = "adapters",
+        retry_failed: bool = False,
     ):
         self._root, self._jobs, self._shard = folder, jobs, shard
         self._keep, self._retry_failed = keep, retry_failed
         if gfile.is_remote(folder):
             raise UserError(f"--output_dir={folder}: a sweep needs a local folder.")
         run_folder.check_path(folder)
-        new_flags = {}
-        for name, value in map(_parse_flag, extra_flags):
-            if name in new_flags:
-                raise UserError(f"--{name} is given twice.")
-            new_flags[name] = value
-        for trial in trials:
-            duplicates = sorted(new_flags.keys() & dict(trial.flags))
-            if duplicates:
-                raise UserError(
-                    f"--{duplicates[0]} is a flag of the grid already; change it with --set."
-                )
+        new_flags = _parse_flags(extra_flags, {name for trial in trials for name, _ in trial.flags})
         self._location_flags = {
             name: new_flags.pop(name) for name in _LOCATION_FLAGS if name in new_flags
         }
         trials = [trial.with_flags(new_flags) for trial in trials]
         all_flags = [trial.with_flags(self._location_flags) for trial in trials]
-        grids.check_flags(all_flags)
         self._variables = grids.variables(all_flags)
+        grids.check_flags(all_flags)
         _check_names(trials)
         runs = [{"script": t.script, "task": t.task, "flags": dict(t.flags)} for t in trials]
         records.check_same_data(runs, f"--output_dir={folder}")
-        self.trials, self._old_keys, self._data = {}, {}, {}
+        self.trials: Dict[str, grids.Trial] = {}
+        self._data: Dict[str, Optional[Dict[str, str]]] = {}
+        self._keys_of: Dict[str, List[str]] = collections.defaultdict(list)
         self._digests = data_digests.DataDigests()
         self._add_trials(trials)
         self._commands = {key: self._command(key) for key in self.trials}
         self._records = records.Reader(folder)
-        self._precisions = os.path.join(folder, "precision.json")
-        self._durations, self._awaited = [], set()
+        self._durations: List[float] = []
+        self._awaited: Set[str] = set()
 
-    def name(self, key):
+    def name(self, key: str) -> str:
         """Returns a trial's name, which is also its folder's."""
         trial = self.trials[key]
         return re.sub(r"[^\w.-]+", "_", f"{trial.task}-{trial.method}-{key[:8]}")
 
-    def records(self):
-        """Returns the trials' records, a dict by key; also records without digests of data."""
-        by_key = {r["key"]: r for r in self._records.read()}
+    def records(self) -> Dict[str, Dict[str, Any]]:
+        """Returns the trials' records, a dict by key; of earlier versions, the finished ones."""
+        by_key = {record["key"]: record for record in self._records.read()}
         by_trial = {}
-        for key, old_keys in self._old_keys.items():
-            # A trial without digests may have failed because its data were missing.
-            done = (by_key[old] for old in old_keys if by_key.get(old, {}).get("status") == DONE)
-            record = by_key.get(key) or next(done, None)
-            if record:
-                by_trial[key] = record
-        return by_trial
+        for recorded_key, record in by_key.items():
+            for key in self._keys_of[recorded_key]:
+                if key == recorded_key or (record["status"] == DONE and key not in by_key):
+                    by_trial[key] = record
+        return {key: by_trial[key] for key in self.trials if key in by_trial}
 
-    def running(self):
+    def running(self) -> Dict[str, str]:
         """Returns the last line of output of each running trial, a dict by key."""
         folders = {key: self._trial_folder(key) for key in self.trials}
         return {
@@ -155,7 +164,7 @@ class Sweep:
             if folder.is_running()
         }
 
-    def commands(self, keys=None):
+    def commands(self, keys: Optional[Collection[str]] = None) -> List[List[str]]:
         """Returns the command of each remaining trial of this sweeper, a list of str.
 
         It names environment variables; see `shell_line`.
@@ -166,52 +175,28 @@ class Sweep:
         remaining = self._remaining_keys(self.records(), keys)
         return [self._command(key, is_expanded=False) for key in remaining]
 
-    def check_flags(self):
-        """Raises UserError if a script does not accept a flag of its trials; takes seconds."""
-        flags_by_script = {}
-        for _, script, *command_flags in self._commands.values():
-            for flag in command_flags:
-                key = "--output_dir" if flag.startswith("--output_dir=") else flag
-                flags_by_script.setdefault(script, {}).setdefault(key, flag)
-        for script, command_flags in flags_by_script.items():
-            with _convert_start_errors(script):
-                process = subprocess.run(
-                    [sys.executable, script, *command_flags.values(), "--only_check_args"],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                )
-            if process.returncode:
-                reason = self._hide(failure_reason(process.stdout.decode(errors="replace")))
-                name = os.path.basename(script)
-                raise UserError(f"{name} does not accept the trials' flags: {reason}")
-
-    def run(self, keys=None):
+    def run(self, keys: Optional[Collection[str]] = None) -> None:
         """Runs the remaining trials, and waits for those that other sweepers run.
 
         Args:
           keys: the keys of the trials to run; None for all.
 
         Raises:
-          UserError: a record cannot be written, or other machines hold all remaining trials.
+          UserError: a record cannot be written, or a trial's data have changed.
           KeyboardInterrupt: Ctrl-C; the trials have saved their last step.
         """
-        self._check_links()
         self._initial_records = self.records()
-        for key, record in self._initial_records.items():
-            if record["status"] == DONE:  # A killed sweeper may not have cleaned up.
-                self._trial_folder(key).clean_up()
-        queue, running = collections.deque(self._remaining_keys(self._initial_records, keys)), {}
+        queue = collections.deque(self._remaining_keys(self._initial_records, keys))
+        running: Dict[int, _Running] = {}
         self._awaited.clear()
         try:
             while queue or running:
                 self._poll(queue, running)
-                if queue and not running:
-                    self._check_holders(queue)
                 time.sleep(_POLL_SECONDS)
         finally:
             interrupt([trial.process for trial in running.values()])
 
-    def _add_trials(self, trials):
+    def _add_trials(self, trials: Sequence[grids.Trial]) -> None:
         """Adds trials by their keys; reads files of data and BERT once for all trials."""
         once = functools.lru_cache(maxsize=None)
         fingerprint, data_digest = once(_backbone_fingerprint), once(self._digest)
@@ -223,13 +208,15 @@ class Sweep:
             data = data_digest(data_digests.data_source_of(trial), trial.task)
             other_files = bert_files_digest(handle, *map(flags.get, _BERT_FILES))
             expanded, backbone = _expand_flags(trial), [bert, other_files] if other_files else bert
-            identified = expanded if data else trial
-            key = identified.key(backbone, data)
-            # Without digests of data, or of the BERT's other files, as in earlier versions.
-            old_keys = [trial.key(backbone), identified.key(bert, data), trial.key(bert)]
-            self.trials[key], self._old_keys[key], self._data[key] = trial, old_keys, data
+            key = expanded.key(backbone, data)
+            self.trials[key], self._data[key] = trial, data
+            # Keys of earlier versions lack the digests of the data, of the BERT's other files, or
+            # both; and a trial whose data could not be read had no digest of them.
+            earlier = trial.key(backbone), expanded.key(bert, data), trial.key(bert)
+            for recorded_key in {key, *earlier}:
+                self._keys_of[recorded_key].append(key)
 
-    def _expanded_locations(self, trial):
+    def _expanded_locations(self, trial: grids.Trial) -> Dict[str, Any]:
         """Returns a trial's flags, a dict, with environment variables in locations expanded."""
         flags = {**dict(trial.flags), **self._location_flags}
         return {
@@ -237,7 +224,7 @@ class Sweep:
             for name, value in flags.items()
         }
 
-    def _digest(self, source, task):
+    def _digest(self, source: data_digests.DataSource, task: str) -> Optional[Dict[str, str]]:
         """Returns the digests of a `data_digests.DataSource`, or None if it cannot be read."""
         try:
             return self._digests.compute(source)
@@ -250,12 +237,13 @@ class Sweep:
             )
             return None
 
-    def _has_changed_data(self, key):
+    def _has_changed_data(self, key: str) -> bool:
         """Returns whether a trial's data have changed since its key was computed."""
         trial, data = self.trials[key], self._data[key]
-        return data and data != self._digest(data_digests.data_source_of(trial), trial.task)
+        source = data_digests.data_source_of(trial)
+        return data is not None and data != self._digest(source, trial.task)
 
-    def _poll(self, queue, running):
+    def _poll(self, queue: Deque[str], running: Dict[int, _Running]) -> None:
         """Records ended trials, and starts others in their slots."""
         for slot, run in list(running.items()):
             if run.process.poll() is not None:
@@ -264,21 +252,20 @@ class Sweep:
         for slot in set(range(self._jobs)) - set(running):
             self._start_next(queue, running, slot)
 
-    def _remaining_keys(self, known_records, keys=None):
+    def _remaining_keys(
+        self, known_records: Dict[str, Dict[str, Any]], keys: Optional[Collection[str]] = None
+    ) -> List[str]:
         """Returns the keys of this shard's trials that are left to run."""
         index, count = self._shard
+        ended = (DONE,) if self._retry_failed else (DONE, FAILED)
         return [
             key
             for key in list(self.trials)[index::count]
-            if (keys is None or key in keys) and not self._is_finished(known_records, key)
+            if (keys is None or key in keys)
+            and not (key in known_records and known_records[key]["status"] in ended)
         ]
 
-    def _is_finished(self, known_records, key):
-        return key in known_records and (
-            known_records[key]["status"] == DONE or not self._retry_failed
-        )
-
-    def _start_next(self, queue, running, slot):
+    def _start_next(self, queue: Deque[str], running: Dict[int, _Running], slot: int) -> None:
         """Starts the first waiting trial that no other sweeper runs, and adds it to `running`."""
         for _ in range(len(queue)):
             key = queue.popleft()
@@ -302,7 +289,7 @@ class Sweep:
                     running[slot] = _Running(key, process, log, time.monotonic())
                 return
 
-    def _log_wait(self, key):
+    def _log_wait(self, key: str) -> None:
         """Logs once why a trial has to wait."""
         if key not in self._awaited:
             self._awaited.add(key)
@@ -310,18 +297,10 @@ class Sweep:
                 "%s runs elsewhere%s.", self.name(key), locks.holder(self._trial_folder(key).held)
             )
 
-    def _check_holders(self, queue):
-        """Raises UserError if other machines hold all trials, as they may be killed ones."""
-        held = [self._trial_folder(key).held for key in queue]
-        if all(map(locks.is_held_elsewhere, held)):
-            raise UserError(
-                f"{self.name(queue[0])} runs on another machine{locks.holder(held[0])}."
-            )
-
-    def _finish(self, run, num_remaining):
-        """Records a trial whose process has ended."""
+    def _finish(self, run: _Running, num_remaining: int) -> None:
+        """Records a trial whose process has ended, after removing the files that need not stay."""
         seconds, folder = time.monotonic() - run.start, self._trial_folder(run.key)
-        trial = self.trials[run.key]
+        trial, data = self.trials[run.key], self._data[run.key]
         # Other values of environment variables may be secret; reports need the numbers.
         numbers = {n: v for n, v in _expand_flags(trial).flags if n in records.NUMBERS}
         record = {
@@ -330,22 +309,19 @@ class Sweep:
             "flags": {**dict(trial.flags), **numbers},
             "seconds": round(seconds, 1),
             "finished": records.now(),
-            **({"data": self._data[run.key]} if self._data[run.key] else {}),
+            **({"data": data} if data else {}),
             **folder.outcome(run.process.returncode, trial),
         }
-        if record["status"] == FAILED:
-            record["reason"] = self._hide(record["reason"])
         with gfile.convert_write_errors(run.log.name):
             grids.hide_values_in_file(run.log, self._variables)
         if record["status"] == DONE and self._has_changed_data(run.key):
             reason = f"{_DATA_CHANGED} with --retry_failed"
             record = {**record, "status": FAILED, "reason": reason}
-        is_done = record["status"] == DONE
-        if is_done:
-            folder.mark_for_cleanup(self._keep)
+        if record["status"] == DONE:
+            folder.clean_up(self._keep)
+        else:
+            record["reason"] = self._hide(record["reason"])
         records.append(self._root, self._shard, record)
-        if is_done:
-            folder.clean_up()
         _close(run.log)
         self._durations.append(seconds)
         remaining_seconds = sum(self._durations) / len(self._durations) * num_remaining / self._jobs
@@ -358,16 +334,16 @@ class Sweep:
             tqdm.format_interval(remaining_seconds),
         )
 
-    def _hide(self, text):
+    def _hide(self, text: str) -> str:
         """Returns a text without the values of environment variables; see `grids.hide_values`."""
         return grids.hide_values(text, self._variables)
 
-    def _command(self, key, is_expanded=True):
+    def _command(self, key: str, is_expanded: bool = True) -> List[str]:
         trial = self.trials[key].with_flags(self._location_flags)
         script, *flags = trial.command(self._folder(key), is_expanded)
         return [sys.executable, os.path.join(paths.PROJECT, script), *flags]
 
-    def _precision_flags(self, key):
+    def _precision_flags(self, key: str) -> List[str]:
         """Returns --precision for a trial with "auto": measured once per BERT's width.
 
         A trial that has a checkpoint resumes with its precision.
@@ -377,18 +353,12 @@ class Sweep:
         if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or is_resumed:
             return []
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
-        width, path = (config.hidden_size, config.intermediate_size), self._precisions
-        is_waiting, held = False, path + ".lock" + locks.HELD
-        with contextlib.ExitStack() as stack:
-            with gfile.convert_write_errors(path + ".lock"):
-                lock = stack.enter_context(gfile.open_to_append(path + ".lock"))
-                while not locks.lock(lock.fileno(), held):
-                    if not is_waiting:
-                        logging.info(
-                            "Another sweeper measures the precision%s.", locks.holder(held)
-                        )
-                    is_waiting = True
-                    time.sleep(_POLL_SECONDS)
+        width = config.hidden_size, config.intermediate_size
+        path = os.path.join(self._root, "precision.json")
+        lock, held = path + ".lock", path + ".lock" + locks.HELD
+        with gfile.convert_write_errors(lock), gfile.open_to_append(lock) as lock_file:
+            while not locks.lock(lock_file.fileno(), held):  # Another sweeper measures.
+                time.sleep(_POLL_SECONDS)
             precisions = json_objects.read_object(path) if os.path.exists(path) else {}
             if str(width) not in precisions:
                 precisions[str(width)] = devices.choose_precision("auto", False, width)
@@ -396,36 +366,20 @@ class Sweep:
             locks.unlock(held)
         return [f"--precision={precisions[str(width)]}"]
 
-    def _check_links(self):
-        """Raises UserError if the records or a trial's folder are a link to something else."""
-        records_files = gfile.glob("results*.jsonl", self._root)
-        folders = [os.path.join(self._root, "trials"), *map(self._folder, self.trials)]
-        for path in [*records_files, *folders]:
-            if gfile.is_link(path):
-                raise UserError(f"{path} is a link, which a sweep does not write to; remove it.")
-
-    def _folder(self, key):
+    def _folder(self, key: str) -> str:
         return os.path.join(self._root, "trials", self.name(key))
 
-    def _trial_folder(self, key):
+    def _trial_folder(self, key: str) -> "TrialFolder":
         return TrialFolder(self._folder(key))
 
 
-def _discarded_patterns(keep):
-    """Returns the patterns of the files to remove from a finished trial's folder."""
-    if keep == "all":
-        return ()
-    adapter_folder = (task_adapter.FOLDER,) if keep == "scores" else ()
-    return (*checkpoints.TRAINING_FILES, *adapter_folder)
-
-
-def _describe_record(record):
+def _describe_record(record: Dict[str, Any]) -> str:
     if record["status"] != DONE:
         return f"failed: {record['reason']}"
     return f"has {record['score']} {record['scores'][record['score']]:.4f}"
 
 
-def _assigned_cores(slot, jobs):
+def _assigned_cores(slot: int, jobs: int) -> Optional[List[int]]:
     """Returns the CPU cores for one of several parallel trials; None for all cores."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return None
@@ -433,18 +387,34 @@ def _assigned_cores(slot, jobs):
     return cores[slot::jobs] if len(cores) >= jobs else None
 
 
-def _parse_flag(flag):
-    """Returns (name, value) of --name=value; raises UserError for another format."""
-    match = re.fullmatch(r"--?(\w+)=(.*)", flag, re.DOTALL)
-    if not match:
-        raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
-    name, value = match.groups()
-    return name, value if name in _LOCATION_FLAGS else grids.read_value(name, value, "--" + name)
+def _parse_flags(texts: Iterable[str], known: Collection[str]) -> Dict[str, Any]:
+    """Returns the values of flags for every trial, by name.
+
+    Args:
+      texts: "--name=value" flags.
+      known: names of the flags in the grid.
+
+    Raises:
+      UserError: a text has another format, or a flag is given twice.
+    """
+    flags: Dict[str, Any] = {}
+    for text in texts:
+        match = re.fullmatch(r"--?(\w+)=(.*)", text, re.DOTALL)
+        if not match:
+            raise UserError(f"{text}: expected a flag of the trials, written as --name=value.")
+        name, value = match.groups()
+        if name in known:
+            raise UserError(f"--{name} is a flag of the grid already; change it with --set.")
+        if name in flags:
+            raise UserError(f"--{name} is given twice.")
+        is_location = name in _LOCATION_FLAGS
+        flags[name] = value if is_location else grids.read_value(name, value, "--" + name)
+    return flags
 
 
-def _check_names(trials):
+def _check_names(trials: Iterable[grids.Trial]) -> None:
     """Raises UserError if two custom tasks have the same name: records could not be told apart."""
-    tasks = {}
+    tasks: Dict[str, str] = {}
     for trial in trials:
         flags = dict(trial.flags)
         if str(flags.get("task_name")).lower() == "custom" and flags.get("data_dir"):
@@ -458,7 +428,7 @@ def _check_names(trials):
                 )
 
 
-def _expand_flags(trial):
+def _expand_flags(trial: grids.Trial) -> grids.Trial:
     """Returns a trial with environment variables expanded, except in locations.
 
     Data and BERT have digests in the key, which do not depend on their folders.
@@ -472,20 +442,20 @@ def _expand_flags(trial):
     )
 
 
-def _expand(name, value):
+def _expand(name: str, value: object) -> Any:
     with grids.hide_values_in_errors(grids.variables([grids.Trial("", ((name, value),))])):
         return grids.read_value(name, grids.expand_variables(name, value), f"--{name}")
 
 
 @functools.lru_cache(maxsize=None)  # Reading a TF-Hub module is slow.
-def _bert_config(handle, config_file):
+def _bert_config(handle: Optional[str], config_file: Optional[str]) -> configs.BertConfig:
     """Returns the `configs.BertConfig` that a trial's flags name."""
     if handle:
         return tfhub.read_bert(handle).config
     return configs.BertConfig.from_json_file(paths.find_bert("bert_config_file", config_file))
 
 
-def _backbone_fingerprint(handle, init_checkpoint):
+def _backbone_fingerprint(handle: Optional[str], init_checkpoint: Optional[str]) -> str:
     """Returns what identifies a BERT, without reading its tensors."""
     if handle:
         digests = [digest for _, digest in gfile.file_digests(handle)]  # None of an address.
@@ -494,7 +464,12 @@ def _backbone_fingerprint(handle, init_checkpoint):
     return gfile.sha256(prefix + ".index")  # The index has a checksum of each tensor.
 
 
-def _bert_files_digest(handle, config_file, vocab_file, spm_model_file):
+def _bert_files_digest(
+    handle: Optional[str],
+    config_file: Optional[str],
+    vocab_file: Optional[str],
+    spm_model_file: Optional[str],
+) -> Optional[str]:
     """Returns a digest of the BERT's config and vocabulary; None for a module, or without them."""
     if handle:
         return None
@@ -509,10 +484,6 @@ def _bert_files_digest(handle, config_file, vocab_file, spm_model_file):
         return None
 
 
-_COMMAND_PREFIX = "\n$ "  # Precedes each command in the log.
-_INTERRUPT_TIMEOUT = 120.0  # Seconds in which an interrupted trial must save its step.
-
-
 class TrialFolder:
     """A trial's output_dir and log. Only one sweeper at a time can lock the log.
 
@@ -523,14 +494,12 @@ class TrialFolder:
       held: the file that stands for the log's lock on a file system without locks.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str):
         self._path = path
         self._log = os.path.join(path, "log.txt")
         self.held = self._log + locks.HELD
-        # Their names say what to keep: what a file contains must not decide what is removed.
-        self._cleanup_marks = {keep: os.path.join(path, f".unkept-{keep}") for keep in KEEP}
 
-    def lock_log(self):
+    def lock_log(self) -> Optional[BinaryIO]:
         """Returns the log, open and locked until all processes with the file have closed it.
 
         Returns:
@@ -545,14 +514,20 @@ class TrialFolder:
         log.close()
         return None
 
-    def is_running(self):
+    def is_running(self) -> bool:
         """Returns whether a process has locked the log."""
         if not os.path.exists(self._log):
             return False
         with gfile.convert_read_errors(self._log), gfile.open_regular(self._log) as log:
             return not locks.lock(log.fileno(), self.held, shared=True)
 
-    def start(self, command, log, line=None, cores=None):
+    def start(
+        self,
+        command: List[str],
+        log: BinaryIO,
+        line: Optional[str] = None,
+        cores: Optional[List[int]] = None,
+    ) -> subprocess.Popen:
         """Starts a trial's process.
 
         Args:
@@ -567,24 +542,23 @@ class TrialFolder:
         with gfile.convert_write_errors(self._log):
             log.write(f"{_COMMAND_PREFIX}{line or shell_line(command)}\n".encode())
             log.flush()
-        with _convert_start_errors(command[1]):
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                preexec_fn=_isolate_signals,
-            )
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_isolate_signals,
+        )
         if cores:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, cores)
         return process
 
-    def last_line(self):
+    def last_line(self) -> str:
         """Returns the trial's last line of output."""
         return _nonempty_lines(self._log_end(2000))[-1]
 
-    def outcome(self, return_code, trial):
+    def outcome(self, return_code: int, trial: grids.Trial) -> Dict[str, Any]:
         """Returns the part of the record that describes how the trial ended; see `records`.
 
         Args:
@@ -601,7 +575,7 @@ class TrialFolder:
         except UserError as error:
             return {"status": FAILED, "reason": str(error)}
 
-    def _result(self, trial):
+    def _result(self, trial: grids.Trial) -> Dict[str, Any]:
         """Returns a finished trial's results; raises UserError if a file is missing."""
         path = os.path.join(self._path, "eval_results.json")
         results = json_objects.read_object(path)
@@ -621,58 +595,41 @@ class TrialFolder:
                 "fingerprint": description.backbone.fingerprint,
             },
         }
-        records.check_scores(result, path)
+        records.check_score(result, path)
         return result
 
-    def mark_for_cleanup(self, keep):
-        """Marks the folder for `clean_up`, before the trial is recorded; `keep` is of `KEEP`."""
-        atomic.write_atomically(self._cleanup_marks[keep], "")
+    def clean_up(self, keep: str) -> None:
+        """Removes the files that need not stay; `keep` is of `KEEP`."""
+        for pattern in KEEP[keep]:
+            for path in gfile.glob(pattern, self._path):
+                gfile.rmtree(path)
 
-    def clean_up(self):
-        """Removes the files that need not stay, if the folder is still marked for it."""
-        for keep, mark in self._cleanup_marks.items():
-            with contextlib.suppress(FileNotFoundError):  # Another sweeper has removed them.
-                if os.path.lexists(mark):
-                    for pattern in _discarded_patterns(keep):
-                        for path in gfile.glob(pattern, self._path):
-                            gfile.rmtree(path)
-                    gfile.rmtree(mark)
-
-    def _log_end(self, num_bytes):
+    def _log_end(self, num_bytes: int) -> str:
         with open(self._log, "rb") as log:
             log.seek(max(0, os.path.getsize(self._log) - num_bytes))
             return log.read(num_bytes).decode(errors="replace")
 
 
-def _close(log):
+def _close(log: BinaryIO) -> None:
     """Closes a log of `TrialFolder.lock_log`, which ends this process's lock."""
     log.close()
     locks.unlock(log.name + locks.HELD)
 
 
-@contextlib.contextmanager
-def _convert_start_errors(script):
-    """Converts an OSError to a `UserError` that names the script, while entered."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{script} cannot be started ({gfile.reason(error)}).") from error
-
-
-def _isolate_signals():
+def _isolate_signals() -> None:
     """Isolates a trial from Ctrl-C, which the sweeper then forwards once."""
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def shell_line(command):
+def shell_line(command: Iterable[str]) -> str:
     """Returns a trial's command as a line for a shell, which expands the $NAME in its flags.
 
     Args:
       command: list of str; $ is part of a name in the script's path and in --output_dir.
     """
 
-    def quote(word):
+    def quote(word: str) -> str:
         is_flag = word.startswith("--") and not word.startswith("--output_dir=")
         parts = re.split(r"(\$\w+)", word) if is_flag else [word]
         return "".join(
@@ -684,8 +641,9 @@ def shell_line(command):
     return " ".join(map(quote, command))
 
 
-def interrupt(processes):
+def interrupt(processes: Iterable[subprocess.Popen]) -> None:
     """Interrupts trials and waits until they have saved their step."""
+    processes = list(processes)
     for process in processes:
         process.send_signal(signal.SIGINT)
     for process in processes:
@@ -695,12 +653,12 @@ def interrupt(processes):
             process.kill()
 
 
-def failure_reason(text):
+def failure_reason(text: str) -> str:
     """Returns a failed script's error message, or else its last line."""
     lines = _nonempty_lines(text)
     errors = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
     return (errors or lines)[-1]
 
 
-def _nonempty_lines(text):
+def _nonempty_lines(text: str) -> List[str]:
     return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()] or [""]

@@ -1,18 +1,13 @@
 """Tests of grids.py against trials listed by hand."""
 
-import errno
 import itertools
 import json
-import math
 import os
-import subprocess
-import sys
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
 import run_sweep
-from adapter_bert.files import paths
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import grids
 from adapter_tests.support import command_lines, mutations
@@ -100,12 +95,6 @@ class TrialsTest(tf.test.TestCase):
         for grid, complaint in (
             ({"adapter_size": [None]}, "adapter_size: expected"),
             ({"adapter_size": {"a": 1}}, "adapter_size: expected"),
-            ({"random_seed": [2**63]}, "random_seed: expected numbers of up to 18 digits"),
-            ({"learning_rate": [-(2.0**63)]}, "learning_rate: expected numbers of up to 18 digits"),
-            ({"learning_rate": "1e19"}, "learning_rate: expected numbers of up to 18 digits"),
-            ({"adapter_size": 1e308}, "expected numbers of up to 18 digits; found 1e.308.$"),
-            ({"adapter_size": 10**300}, "expected numbers of up to 18 digits; found 1(0{19}).$"),
-            ({"adapter_size": math.nan}, "expected numbers of up to 18 digits; found nan.$"),
             ({"output_dir": "here"}, "the sweep sets each trial"),
             ({"overwrite_output_dir": True}, "the sweep sets"),
             ({"do_eval": False}, "do_eval: every trial trains and evaluates; found False"),
@@ -117,20 +106,6 @@ class TrialsTest(tf.test.TestCase):
                 grids.expand_grids([grid], source="--grid=a.json")
         with self.assertRaisesRegex(UserError, "^--grid=a.json: no trial is left"):
             grids.expand_grids([], source="--grid=a.json")
-
-    def test_excess_trials_are_refused_before_expansion(self):
-        grid = {f"flag_{i}": list(range(10)) for i in range(100)}
-        with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,[0,]+ trials; expected at most"):
-            grids.expand_grids([grid], source="--grid=a.json")
-        many = {f"flag_{i}": list(range(10)) for i in range(7)}
-        self.assertLess(len(json.dumps(many)), 300)
-        with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,000,000 trials; .*100,000"):
-            grids.expand_grids([many], source="--grid=a.json")
-        with self.assertRaisesRegex(UserError, "^grid: 120,000 trials"):
-            grids.expand_grids([{"a": list(range(60_000))}, {"b": list(range(60_000))}])
-        only = [(f"flag_{i}", [3, 4]) for i in range(6)]
-        trials = grids.expand_grids([many, {**many, "flag_1": 5}], only)
-        self.assertLen(trials, 2**6 * 10)
 
     def test_keys_identify_trial_backbone_and_data(self):
         one, other = grids.expand_grids([{"random_seed": [1, 2]}])
@@ -193,41 +168,17 @@ class HiddenValuesTest(tf.test.TestCase):
             for names in itertools.permutations(self.VALUES):
                 self.assertEqual(grids.hide_values(text, names), hidden)
 
-    def test_values_in_files_are_hidden_wherever_parts_end(self):
-        text = (
-            "a\u00fc/home/u/tokenXYZ\nb/home/u/c/tokenXYZ/\u00fc /home/u\n\xa0".encode() + b"\xff"
-        )
-        expected = "a\u00fc$BB\nb$AA/c/$CC $AA\n\xa0".encode() + b"\xff"
+    def test_values_in_files_are_hidden(self):
+        text = "a\u00fc/home/u/tokenXYZ\n/home/u/c/tokenXYZ/\u00fc /home/u\n".encode() + b"\xff"
+        expected = "a\u00fc$BB\n$AA/c/$CC $AA\n".encode() + b"\xff"
         for content, hidden in ((text, expected), (b"\xffa\n", b"\xffa\n"), (b"", b"")):
-            for size in range(1, 60):
-                path = os.path.join(self.get_temp_dir(), "log.txt")
-                with open(path, "wb") as writer:
-                    writer.write(content)
-                with mock.patch.object(grids, "_CHUNK_BYTES", size), open(path, "ab+") as file:
-                    grids.hide_values_in_file(file, self.VALUES)
-                with open(path, "rb") as reader:
-                    self.assertEqual(reader.read(), hidden)
-
-    def test_values_in_tracebacks_are_hidden(self):
-        program = f"""if True:
-            import sys
-            sys.path.insert(0, {paths.PROJECT!r})
-            from adapter_bert.sweeps import grids
-            with grids.hide_values_in_errors(["AA", "BB"]):
-                try:
-                    open("/home/u/tokenXYZ/file")
-                except OSError as error:
-                    raise RuntimeError("https://me:/home/u/tokenXYZ@host")
-            """
-        process = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-        self.assertEqual(process.returncode, 1)
-        self.assertRegex(process.stderr, r"(?s)'\$BB/file'.*RuntimeError: https://me:\$BB@host\n\Z")
-        self.assertNotIn("tokenXYZ", process.stderr)
-        self.addCleanup(setattr, sys, "excepthook", sys.excepthook)
-        denied = PermissionError(errno.EACCES, "Permission denied", "/home/u/tokenXYZ/file")
-        shown = self.assertRaisesRegex(PermissionError, r"denied: '\$BB/file'")
-        with shown, grids.hide_values_in_errors(["BB"]):
-            raise denied
+            path = os.path.join(self.get_temp_dir(), "log.txt")
+            with open(path, "wb") as writer:
+                writer.write(content)
+            with open(path, "ab+") as file:
+                grids.hide_values_in_file(file, self.VALUES)
+            with open(path, "rb") as reader:
+                self.assertEqual(reader.read(), hidden)
 
 
 class FileTest(tf.test.TestCase):

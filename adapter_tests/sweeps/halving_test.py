@@ -3,21 +3,14 @@
 import collections
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import tensorflow.compat.v1 as tf
 
 import run_sweep
-from adapter_bert.files import paths
-from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import grids, halving, records, selection
-from adapter_tests.support import command_lines, task_adapters, tiny
-
-ROOT = paths.PROJECT  # Tests replace paths.PROJECT.
+from adapter_tests.support import command_lines
+from adapter_tests.support.sweeps import SweepTestCase
 
 
 def trials_of(*trial_grids):
@@ -129,116 +122,39 @@ class AdmittedKeysTest(tf.test.TestCase):
             halving.admitted_keys(trials_of({"num_train_epochs": [3, "$EPOCHS"]}), {})
 
 
-# Stands in for run_classifier.py. It records its start, waits until the test lets it end, and
-# writes the files of a training. Rate 2 is the best of 1 to 4.
-SCRIPT = """
-import json, os, shutil, sys, time
-here = os.path.dirname(os.path.abspath(__file__))
-flags = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if "=" in argument)
-if "--only_check_args" in sys.argv:
-    sys.exit()
-rate, epochs = flags["learning_rate"], flags["num_train_epochs"]
-with open(os.path.join(here, "starts"), "a") as starts:
-    starts.write(f"{rate}@{epochs} {os.getpid()}\\n")
-while not os.path.exists(os.path.join(here, f"go{rate}@{epochs}")):
-    time.sleep(0.02)
-output_dir = flags["output_dir"]
-shutil.copytree(os.path.join(here, "adapter"), os.path.join(output_dir, "adapter"))
-score = 1 / (1 + abs(2 - int(rate))) - 0.01 * int(rate) + 0.001 * int(epochs)
-record = {"task": "MRPC", "score": "eval_f1", "eval_f1": score, "labels": ["0", "1"]}
-with open(os.path.join(output_dir, "eval_results.json"), "w") as writer:
-    json.dump(record, writer)
-"""
-
-SWEEPER = """
-import sys
-sys.path[:0] = [{root!r}]
-import run_sweep
-from adapter_bert.files import paths
-from adapter_tests.support import command_lines
-paths.PROJECT = {scripts!r}
-arguments = "--grid={grid}", "--output_dir={folder}", "--halving"
-print("\\n".join(run_sweep.run(command_lines.parsed(run_sweep.define_flags, *arguments))))
-"""
-
-# Rates 1 to 4, best score first, are 2, 1, 3, 4.
-STAGES = [["1@1", "2@1", "3@1", "4@1"], ["1@2", "2@2"], ["2@4"]]
-
-
-class KilledTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        root = self.get_temp_dir()
-        self.scripts, self.folder = os.path.join(root, "scripts"), os.path.join(root, "sweep")
-        os.environ["BERT_BASE_DIR"] = tiny.write_bert(os.path.join(root, "bert"))
-        self.addCleanup(os.environ.pop, "BERT_BASE_DIR")
-        os.makedirs(self.scripts)
-        self.write("run_classifier.py", SCRIPT)
-        adapter = task_adapter.TaskAdapter(task_adapters.description(), task_adapters.tensors())
-        task_adapter.save(os.path.join(self.scripts, "adapter"), adapter)
-        grid = {"learning_rate": [1, 2, 3, 4], "num_train_epochs": [1, 2, 4]}
-        self.grid = self.write("grid.json", json.dumps({"grids": [{"adapter_size": 8, **grid}]}))
-
-    def write(self, name, content=""):
-        path = os.path.join(self.scripts, name)
+class SweepTest(SweepTestCase):
+    def run_sweep(self, *arguments):
+        path = os.path.join(self.scripts, "grid.json")
+        grid = {"adapter_size": 8, "learning_rate": [1, 2, 3, 4], "num_train_epochs": [1, 2, 4]}
         with open(path, "w") as writer:
-            writer.write(content)
-        return path
-
-    def sweeper(self):
-        program = SWEEPER.format(
-            root=ROOT, scripts=self.scripts, grid=self.grid, folder=self.folder
-        )
-        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+            json.dump({"grids": [grid]}, writer)
+        given = f"--grid={path}", f"--output_dir={self.folder}", "--halving", *arguments
+        return run_sweep.run(command_lines.parsed(run_sweep.define_flags, *given))
 
     def starts(self):
-        """Returns (rate@epochs, process id) of each start."""
-        path = os.path.join(self.scripts, "starts")
-        if not os.path.exists(path):
-            return []
-        with open(path) as reader:
-            return [(name, int(number)) for name, number in map(str.split, reader)]
+        return [f"{f['learning_rate']}@{f['num_train_epochs']}" for f in self.started_flags()]
 
-    def wait_for_start(self, name, count):
-        for _ in range(2400):
-            found = self.starts()
-            if [start for start, _ in found].count(name) == count:
-                return found[-1][1]
-            time.sleep(0.05)
-        raise AssertionError(f"{name} has not started within two minutes.")
-
-    def test_sweep_resumes_after_a_kill_at_each_stage(self):
-        for stage in STAGES:
-            for name in stage[:-1]:
-                self.write("go" + name)
-            sweeper = self.sweeper()
-            process = self.wait_for_start(stage[-1], 1)
-            sweeper.kill()
-            sweeper.communicate()
-            os.kill(process, signal.SIGKILL)  # In the middle of the stage's last training.
-            self.write("go" + stage[-1])
-            for name in stage[:-1]:
-                self.assertEqual([start for start, _ in self.starts()].count(name), 1)
-        output, _ = self.sweeper().communicate()
-        # Finished trials are not trained again. Killed trials are started again.
-        killed = [stage[-1] for stage in STAGES]
-        expected = collections.Counter([name for stage in STAGES for name in stage] + killed)
-        self.assertEqual(collections.Counter(name for name, _ in self.starts()), expected)
-        self.assertLen(records.read(self.folder), 7)
-        table = output.decode().splitlines()
+    def test_sweep_resumes_in_each_stage(self):
+        self.go()
+        stages = [["1@1", "2@1", "3@1", "4@1"], ["1@2", "2@2"], ["2@4"]]
+        expected = [name for stage in stages for name in stage]
+        table = self.run_sweep()
+        self.assertEqual(self.starts(), expected)
         self.assertEqual(table[-1], "halving: 7 of 12 trials selected")
-        self.assertRegex(table[-3], r"adapters +12 +7 +0 +0 +eval_f1 0.9840 learning_rate=2")
+        self.assertRegex(table[1], r"adapters +12 +7 +0 +0 +eval_f1 0.0800 learning_rate=2")
         settings = selection.chosen_grids(records.read(self.folder))
         self.assertEqual([(s["learning_rate"], s["num_train_epochs"]) for s in settings], [(2, 4)])
+        path = os.path.join(self.folder, "results.jsonl")
+        with open(path) as reader:
+            lines = reader.readlines()
+        for recorded in (3, 5, 6):  # As if a kill came in the last trial of each stage.
+            with open(path, "w") as writer:
+                writer.writelines(lines[:recorded])
+            os.remove(os.path.join(self.scripts, "starts"))
+            self.assertEqual(self.run_sweep()[-1], table[-1])
+            self.assertEqual(self.starts(), expected[recorded:])
 
     def test_shard_is_refused_and_dry_run_lists_first_stage(self):
-        before, paths.PROJECT = paths.PROJECT, self.scripts
-        self.addCleanup(setattr, paths, "PROJECT", before)
-
-        def run(*arguments):
-            arguments = f"--output_dir={self.folder}", "--halving", *arguments
-            return run_sweep.run(command_lines.parsed(run_sweep.define_flags, *arguments))
-
         with self.assertRaisesRegex(UserError, "^--shard=1/2: --halving compares all trials"):
-            run(f"--grid={self.grid}", "--shard=1/2")
-        self.assertLen(run(f"--grid={self.grid}", "--dry_run"), 4)
+            self.run_sweep("--shard=1/2")
+        self.assertLen(self.run_sweep("--dry_run"), 4)

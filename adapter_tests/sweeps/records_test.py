@@ -1,11 +1,8 @@
 """Tests of records.py: lines truncated by kills, several files, broken files."""
 
-import functools
-import itertools
 import json
 import math
 import os
-import re
 import tempfile
 from unittest import mock
 
@@ -119,96 +116,28 @@ class SweepRecordsTest(tf.test.TestCase):
             self.write(good + wrong + "\n")
             with self.assertRaisesRegex(UserError, "results.jsonl, line 2: expected the record"):
                 records.read(self.folder)
-        self.write(good + json.dumps(record("b"))[:-1] + ', "key": "c"}\n')
-        with self.assertRaisesRegex(UserError, 'line 2: .* key "key" twice'):
-            records.read(self.folder)
         with open(os.path.join(self.folder, "results.jsonl"), "wb") as writer:
             writer.write(b"\xff\xfe")
         with self.assertRaisesRegex(UserError, "cannot be read"):
             records.read(self.folder)
 
-    def test_pipes_and_devices_are_refused_at_once(self):
-        path = os.path.join(self.folder, "results.jsonl")
-        for make in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
-            make(path)
-            with self.assertRaisesRegex(UserError, r"results.jsonl cannot be read \(it is not a"):
-                records.read(self.folder)
-            os.remove(path)
-
     def test_invalid_scores_are_refused_by_name(self):
-        for name, values in (
-            ("eval_accuracy", (math.nan, math.inf, 1e308, -1e20)),
-            ("trained_parameters", (math.nan, math.inf, -5, 1e308)),
-        ):
-            for value in values:
-                scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), name: value}
-                valid_records = (record("a"), record("b", scores=scores))
-                self.write("".join(json.dumps(each) + "\n" for each in valid_records))
-                shown = re.escape(f"line 2: {name} is {value}; expected ")
-                with self.assertRaisesRegex(UserError, shown + ".{,40}$"):
-                    records.read(self.folder)
-
-    def test_huge_lines_are_refused_before_they_are_parsed(self):
-        good = json.dumps(record("a"))
-        for huge in ('{"key":[' + "[]," * 2_000_000, "\0" * 5_000_000, json.dumps("é" * 5_000_000)):
-            self.write(f"{good}\n\n{huge}\n{good}\n")
-            parse = mock.patch.object(json, "loads", side_effect=json.loads)
-            with parse as loads, self.assertRaisesRegex(UserError, "line 3: it has more than 4,1"):
+        for value in (math.nan, math.inf, 1e308):
+            self.write(json.dumps(record("b", scores={"eval_accuracy": value})))
+            with self.assertRaisesRegex(UserError, "line 1: eval_accuracy is .*; expected "):
                 records.read(self.folder)
-            loads.assert_not_called()
-        self.write(f"{good}\r\n\r\n")  # As an editor on Windows saves it.
+        scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "loss": float("inf")}
+        self.write(
+            json.dumps(record("a", scores=scores)) + "\r\n"
+        )  # As an editor on Windows saves.
         self.assertEqual(self.keys(), ["a"])
 
-    def test_long_names_are_refused_and_shown_in_short(self):
-        for name, status in itertools.product(("x" * 200_000, "é" * 301), ("done", "failed")):
-            for changes in (
-                {"task": name},
-                {"key": name},
-                {"flags": {name: 1}},
-                {"data": {"dev": name}},
-                {"backbone": {"name": name, "fingerprint": "f"}},
-                {"scores": {"eval_accuracy": 0.5, name: 0.5}},
-            ):
-                self.write(json.dumps(record("b")) + "\n")
-                self.write(json.dumps({**record("a", status=status), **changes}), mode="a")
-                shown = f"line 2: {name[0]}{{50}}\\.\\.\\. has {len(name):,} characters"
-                with self.assertRaisesRegex(UserError, shown) as caught:
-                    records.read(self.folder)
-                self.assertLess(len(str(caught.exception)), 300)
-        self.write(json.dumps(record("a", task="x" * 300, flags={"data_dir": "/x" * 2000})))
-        self.assertEqual(self.keys(), ["a"])
-
-    def test_invalid_flag_values_are_refused_by_name(self):
-        zeros = {"adapter_init_scale": 0, "random_seed": 0}
-        self.write(json.dumps(record("a", flags=zeros)) + "\n")
-        self.assertEqual(self.keys(), ["a"])
-        for name, value in (
-            *(("learning_rate", rate) for rate in (0, -1, math.inf, math.nan)),
-            ("adapter_size", 0),
-            ("adapter_init_scale", -1),
-            ("adapter_size", 1e308),
-            *(("train_batch_size", size) for size in (-1e20, math.nan)),
-        ):
-            self.write(json.dumps(record("a", flags={name: value})) + "\n")
-            shown = re.escape(f"line 1: --{name} is {value}; expected")
-            with self.assertRaisesRegex(UserError, shown):
-                records.read(self.folder)
-
-    def test_invalid_scores_of_a_failed_trial_are_ignored(self):
-        for scores in (5, "a text", None, {"eval_accuracy": "a text"}, {"eval_accuracy": math.nan}):
-            failed = record("a", status="failed", scores=scores)
+    def test_invalid_values_of_a_failed_trial_are_accepted(self):
+        flags = {"adapter_size": "", "learning_rate": "1e-4x"}
+        for scores in (5, None, {"eval_accuracy": "a text"}, {"eval_accuracy": math.nan}):
+            failed = record("a", status="failed", scores=scores, flags=flags)
             self.write(json.dumps(failed) + "\n")
             self.assertEqual(self.keys(), ["a"])
-
-    def test_invalid_flags_of_a_failed_trial_are_accepted(self):
-        failed = record("a", status="failed", flags={"adapter_size": "", "learning_rate": "1e-4x"})
-        self.write(json.dumps(failed) + "\n")
-        self.assertEqual(self.keys(), ["a"])
-
-    def test_non_finite_loss_is_accepted(self):
-        scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "loss": float("inf")}
-        self.write(json.dumps(record("a", scores=scores)) + "\n")
-        self.assertEqual(self.keys(), ["a"])
 
     def test_append_to_a_missing_folder_is_refused(self):
         with self.assertRaisesRegex(UserError, "cannot be written"):
