@@ -186,7 +186,7 @@ def _token(config):
 
 
 def _limits(config, rest_api, queue_bytes):
-    return rest_api.Limits(
+    return rest_api.RequestLimits(
         max_body_bytes=config.max_body_mb << 20,
         max_upload_bytes=config.max_upload_mb << 20,
         max_instances=config.max_instances,

@@ -81,7 +81,7 @@ def _build(
     given = onnx_encoder.inputs(graph, onnx_encoder.INT64)
     sizes = graph.op("Shape", given.input_ids)
     padding = _padding(graph, sizes)
-    batch = onnx_encoder.Inputs(*(_checked(graph, ids, padding) for ids in given))
+    batch = onnx_encoder.InputNames(*(_checked(graph, ids, padding) for ids in given))
     is_token = graph.constant(np.array([0, 1], np.int32))
     batch = batch._replace(input_mask=graph.op("Gather", is_token, batch.input_mask))
     num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)

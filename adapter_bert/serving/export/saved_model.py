@@ -18,7 +18,7 @@ from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.model import configs, task_kinds
 from adapter_bert.ops import devices, xla
-from adapter_bert.serving.inference import encoder
+from adapter_bert.serving.export import multi_task_bert
 
 Adapters = Dict[str, task_adapter.TaskAdapter]
 
@@ -49,7 +49,7 @@ def write(
     Raises:
       UserError: the adapters cannot share a graph; the folder cannot be written.
     """
-    tables = encoder.make_tables(config, init_checkpoint, list(adapters.values()))
+    tables = multi_task_bert.make_tables(config, init_checkpoint, list(adapters.values()))
     with tf.Graph().as_default() as graph, xla.portable():
         model = _Model(config, tables, _TaskConstants(adapters))
         signatures, main_op = _signatures(model, encode), tf.tables_initializer()
@@ -101,7 +101,7 @@ class _Model(NamedTuple):
     """The parts of the model that all signatures share."""
 
     config: configs.BertConfig
-    tables: encoder.Tables
+    tables: multi_task_bert.Tables
     tasks: _TaskConstants
 
     def outputs(self, index, *ids_mask_and_segments):
@@ -112,7 +112,7 @@ class _Model(NamedTuple):
         """
         tasks = self.tasks
         kinds = [task_kinds.get(name) for name in dict.fromkeys(tasks.kinds)]
-        model_outputs = encoder.build(
+        model_outputs = multi_task_bert.build(
             self.config,
             self.tables,
             index,

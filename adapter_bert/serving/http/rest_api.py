@@ -68,7 +68,7 @@ _MIN_UPLOAD_RATE = 125_000  # Bytes per second: 1 Mbit/s.
 _MAX_LABELS = 100_000  # Of all instances of a request together: an answer of about 3 MB.
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """The limits on requests.
 
     Attributes:
@@ -125,7 +125,7 @@ class RestApi:
     Args:
       tasks: `registry.ServedTasks`.
       adapter_bank: their `bank.AdapterBank`.
-      limits: `Limits`.
+      limits: `RequestLimits`.
       token: required in each request as `Authorization: Bearer <token>`, or None. Without a token,
         a request's Host must name this machine, which guards against DNS rebinding.
       allows_changes: whether requests may add and remove tasks.
@@ -136,7 +136,7 @@ class RestApi:
         self,
         tasks: registry.ServedTasks,
         adapter_bank: bank.AdapterBank,
-        limits: Limits,
+        limits: RequestLimits,
         token: Optional[str] = None,
         allows_changes: bool = True,
         address: str = "127.0.0.1",

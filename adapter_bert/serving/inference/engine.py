@@ -200,14 +200,14 @@ class Engine:
 
 
 def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.ndarray]:
-    """Returns the values of `onnx_encoder.Inputs`, padded to the longest row."""
+    """Returns the values of `onnx_encoder.InputNames`, padded to the longest row."""
     length = max(len(input_ids) for input_ids, _ in rows)
     input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
     for index, (ids, segments) in enumerate(rows):
         span = slice(len(ids))
         input_ids[index, span], segment_ids[index, span] = ids, segments
         input_mask[index, span] = 1
-    return onnx_encoder.Inputs(input_ids, input_mask, segment_ids)._asdict()
+    return onnx_encoder.InputNames(input_ids, input_mask, segment_ids)._asdict()
 
 
 def _groups(tasks: List[TaskArrays]) -> List[TaskArrays]:

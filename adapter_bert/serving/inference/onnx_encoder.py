@@ -1,6 +1,6 @@
 """Builds the encoder for batches that mix tasks as an ONNX graph.
 
-The backbone's tensors are constants of the graph. The task-specific `Parameters` are inputs
+The backbone's tensors are constants of the graph. The task-specific `GroupParameters` are inputs
 (`input_parameters`, for a bank), constants (`constant_parameters`, for a single task) or rows
 gathered from tables in the graph (`gathered_parameters`, for several tasks).
 
@@ -225,7 +225,7 @@ def _external(value: np.ndarray, name: str) -> Any:
     return tensor
 
 
-class Parameters(NamedTuple):
+class GroupParameters(NamedTuple):
     """The `TaskArrays` of each group, as names of Tensors.
 
     Attributes:
@@ -253,7 +253,7 @@ def _adapters(
     tensor: Callable[[str, List[Any]], Any],
     split: Callable[[Any, int], Sequence[Any]],
 ) -> List[Dict[str, Any]]:
-    """Returns `Parameters.adapters`.
+    """Returns `GroupParameters.adapters`.
 
     Args:
       config: `configs.BertConfig`.
@@ -278,11 +278,11 @@ def _adapters(
 
 def input_parameters(
     graph: Graph, config: configs.BertConfig, architecture: configs.AdapterConfig
-) -> Parameters:
-    """Adds `Parameters` as inputs; `feeds` returns their values."""
+) -> GroupParameters:
+    """Adds `GroupParameters` as inputs; `feeds` returns their values."""
     width, num_vectors = config.hidden_size, 2 * len(_scopes(config)) + 3
     vectors = graph.input("vectors", ["G", num_vectors, width])
-    return Parameters(
+    return GroupParameters(
         graph.op("Shape", vectors, start=0, end=1),
         graph.split(vectors, num_vectors),
         _adapters(
@@ -340,13 +340,13 @@ def constant_parameters(
     config: configs.BertConfig,
     architecture: configs.AdapterConfig,
     arrays: TaskArrays,
-) -> Parameters:
+) -> GroupParameters:
     """Adds a single task's arrays as constants, without adapters that are 0."""
     adapters: List[Dict[str, Any]] = [{} for _ in _scopes(config)]
     if arrays.adapters:
         values = arrays.adapters
         adapters = _adapters(config, architecture, lambda name, _: values[name], lambda v, _: v)
-    return Parameters(
+    return GroupParameters(
         graph.ints(1),
         list(map(graph.constant, arrays.vectors)),
         [
@@ -369,7 +369,7 @@ def gathered_parameters(
     tasks: Sequence[TaskArrays],
     task_ids: str,
     num_groups: str,
-) -> Parameters:
+) -> GroupParameters:
     """Adds several tasks' arrays as tables, from which each row gathers its task's parameters.
 
     Args:
@@ -386,7 +386,7 @@ def gathered_parameters(
         return graph.op("Gather", graph.constant(inputs[name]), task_ids, axis=0)
 
     is_shared = len(inputs["pooler"]) == 1
-    return Parameters(
+    return GroupParameters(
         num_groups,
         graph.split(gather("vectors"), inputs["vectors"].shape[1]),
         _adapters(config, architecture, lambda name, _: gather(name), graph.split),
@@ -396,7 +396,7 @@ def gathered_parameters(
     )
 
 
-class Inputs(NamedTuple):
+class InputNames(NamedTuple):
     """Names of a batch's integer Tensors [B, S]; see `modeling.BertModel`."""
 
     input_ids: str
@@ -404,12 +404,12 @@ class Inputs(NamedTuple):
     segment_ids: str
 
 
-def inputs(graph: Graph, dtype: int = TensorProto.INT32) -> Inputs:
-    """Adds `Inputs` of an integer type as inputs of the graph; `encode` needs an int32 mask."""
-    return Inputs(*(graph.input(name, ["B", "S"], dtype) for name in Inputs._fields))
+def inputs(graph: Graph, dtype: int = TensorProto.INT32) -> InputNames:
+    """Adds `InputNames` of an integer type as inputs of the graph; `encode` needs an int32 mask."""
+    return InputNames(*(graph.input(name, ["B", "S"], dtype) for name in InputNames._fields))
 
 
-class Outputs(NamedTuple):
+class LogitNames(NamedTuple):
     """Names of Tensors: logits [G, B / G, L], and token_logits [G, R, L] of B * F positions."""
 
     logits: str
@@ -421,13 +421,13 @@ def encode(
     config: configs.BertConfig,
     backbone: Tensors,
     architecture: configs.AdapterConfig,
-    parameters: Parameters,
-    batch: Inputs,
+    parameters: GroupParameters,
+    batch: InputNames,
     num_positions: Optional[str],
     *,
     precision: str = "float32",
     broadcasts_layer_norm: bool = False,
-) -> Outputs:
+) -> LogitNames:
     """Adds the encoder and the heads.
 
     Args:
@@ -435,8 +435,8 @@ def encode(
       config: `configs.BertConfig`.
       backbone: dict of its tensors, see `model_variables.encoder_shapes`.
       architecture: the adapters' architecture.
-      parameters: `Parameters`.
-      batch: `Inputs`.
+      parameters: `GroupParameters`.
+      batch: `InputNames`.
       num_positions: int64 [1], F: the last layer is computed at the first F positions only. 1 if
         every task reads the pooled output; None for all positions.
       precision: one of `configs.ANSWER_PRECISIONS`; int8 quantizes the backbone's products only.
@@ -444,7 +444,7 @@ def encode(
         ONNX Runtime supports since 1.21 and which saves a pass over the hidden states.
 
     Returns:
-      `Outputs`.
+      `LogitNames`.
     """
     encoder = _Encoder(
         graph,
@@ -472,8 +472,8 @@ class _Encoder:
         config: configs.BertConfig,
         backbone: Tensors,
         architecture: configs.AdapterConfig,
-        parameters: Parameters,
-        batch: Inputs,
+        parameters: GroupParameters,
+        batch: InputNames,
         is_int8: bool,
         broadcasts_layer_norm: bool,
     ):
@@ -524,8 +524,8 @@ class _Encoder:
         output = self._dense(intermediate, f"{scope}/output/dense")
         return self._add_and_norm(output, hidden, 2 * index + 1)
 
-    def heads(self, hidden: str) -> Outputs:
-        """Returns the heads' `Outputs`: of the pooled output, and of all computed positions."""
+    def heads(self, hidden: str) -> LogitNames:
+        """Returns the heads' `LogitNames`: of the pooled output, and of all computed positions."""
         graph, parameters = self._graph, self._parameters
         shape = graph.op("Concat", self._num_rows, graph.ints(-1, self._config.hidden_size), axis=0)
         rows = graph.op("Reshape", hidden, shape)
@@ -533,7 +533,7 @@ class _Encoder:
         first = graph.op("Reshape", first, self._grouped)
         pooled = graph.op("MatMul", first, parameters.pooler)
         pooled = graph.op("Tanh", graph.op("Add", pooled, parameters.vectors[-1]))
-        return Outputs(self._head(pooled), self._head(hidden))
+        return LogitNames(self._head(pooled), self._head(hidden))
 
     def _head(self, rows: str) -> str:
         graph, parameters = self._graph, self._parameters

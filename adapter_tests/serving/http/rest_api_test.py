@@ -62,7 +62,7 @@ class RestApiTestCase(tf.test.TestCase):
             self.bank.remove(name)
 
     def client(self, bank=None, token=None, may_change=True, address="127.0.0.1", **limits):
-        limits = rest_api.Limits(**limits)
+        limits = rest_api.RequestLimits(**limits)
         api = rest_api.RestApi(self.tasks, bank or self.bank, limits, token, may_change, address)
         self.addCleanup(api.close)
         self.batcher, self.queue = api._batcher, api._queue

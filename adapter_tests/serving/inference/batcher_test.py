@@ -15,7 +15,7 @@ from adapter_bert.serving.inference.batcher import Batcher, Closed
 from adapter_bert.shell.errors import UserError
 
 
-class _Worker:
+class _DoublingWorker:
     """A `predict` of numbers that returns each batch once it is released; 13 and 113 are errors."""
 
     def __init__(self):
@@ -49,7 +49,7 @@ class BatchingTest(tf.test.TestCase):
 
     def busy(self, row=1, **options):
         """Returns (a batcher that is computing that row, its worker, the row's future)."""
-        worker = _Worker()
+        worker = _DoublingWorker()
         row_batcher = self.batcher(worker, **options)
         self.addCleanup(worker.release, 100)
         first = row_batcher.submit([row])

@@ -129,7 +129,7 @@ class TaskParameters(modeling.Parameters):
         return tf.reshape(tf.repeat(weight, num_repeats, axis=0), shape)
 
 
-class Outputs(NamedTuple):
+class TaskLogits(NamedTuple):
     """float Tensors: logits [B, L], and token_logits [B, S, L] or None."""
 
     logits: Any
@@ -145,7 +145,7 @@ def build(
     segment_ids,
     *,
     with_token_logits: bool,
-) -> Outputs:
+) -> TaskLogits:
     """Builds the encoder and heads for a batch that mixes tasks.
 
     Variables are created in the default graph under BERT's names, tables under those of a task's
@@ -159,7 +159,7 @@ def build(
       with_token_logits: bool; compute token_logits, which needs the last layer at every position.
 
     Returns:
-      `Outputs`.
+      `TaskLogits`.
     """
     parameters = TaskParameters(tables.rows, task)
     with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
@@ -181,8 +181,8 @@ def build(
     kernel = tf.linalg.matrix_transpose(weights)
     logits = layers.affine(encoder.get_pooled_output(), kernel, bias)
     if not with_token_logits:
-        return Outputs(logits)
+        return TaskLogits(logits)
     output = encoder.get_sequence_output()
     token_logits = layers.affine(modeling.reshape_to_matrix(output), kernel, bias)
     shape = [*modeling.get_shape_list(output)[:2], num_outputs]
-    return Outputs(logits, tf.reshape(token_logits, shape))
+    return TaskLogits(logits, tf.reshape(token_logits, shape))
