@@ -107,10 +107,10 @@ class TaskParameters(modeling.Parameters):
       task: int32 Tensor [B], each example's task.
     """
 
-    def __init__(self, rows: Dict[str, List[int]], task):
+    def __init__(self, rows: Dict[str, List[int]], task: tf.Tensor):
         self._rows, self._task = rows, task
 
-    def get(self, name, shape, initializer, **options):
+    def get(self, name: str, shape: Sequence[int], initializer: Any, **options: Any) -> tf.Tensor:
         """Returns a weight; with one more axis [B, ...], which comes first, if it has a table."""
         scope = tf.get_variable_scope().name
         rows = self._rows.get(f"{scope}/{name}" if scope else name)
@@ -119,7 +119,9 @@ class TaskParameters(modeling.Parameters):
         table = super().get(name, [max(rows) + 1, *shape], initializer, **options)
         return tf.gather(table, tf.gather(rows, self._task))
 
-    def get_for_rows(self, name, rows, initializer, **options):
+    def get_for_rows(
+        self, name: str, rows: tf.Tensor, initializer: Any, **options: Any
+    ) -> tf.Tensor:
         """Returns the weight of rows [..., D]: [D], or [..., D] if it has a table."""
         weight = super().get_for_rows(name, rows, initializer, **options)
         if weight.shape.ndims == 1:
@@ -139,10 +141,10 @@ class TaskLogits(NamedTuple):
 def build(
     config: configs.BertConfig,
     tables: Tables,
-    task,
-    input_ids,
-    input_mask,
-    segment_ids,
+    task: tf.Tensor,
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
     *,
     with_token_logits: bool,
 ) -> TaskLogits:

@@ -45,6 +45,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter_bert.files import gfile, json_objects
 from adapter_bert.formats import task_adapter
@@ -196,17 +197,17 @@ class RestApi:
         self._readers.close()
         self._batcher.close()
 
-    def _guarded(self, application):
+    def _guarded(self, application: ASGIApp) -> ASGIApp:
         """Wraps an application: refuses requests by their headers, counts and times the others."""
 
-        async def wrapped(scope, receive, send):
+        async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 if scope["type"] == "lifespan":
                     await application(scope, receive, send)
                 return
             start, statuses = time.perf_counter(), []
 
-            async def send_and_record(message):
+            async def send_and_record(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     statuses.append(message["status"])
                 await send(message)
@@ -222,12 +223,12 @@ class RestApi:
         return wrapped
 
     def _make_error_handler(self, status: int) -> Callable:
-        async def failed(request, error):
+        async def failed(request: Request, error: Exception) -> Response:
             return _error_response(status, self._tasks.without_root(str(error)))
 
         return failed
 
-    def _refusal(self, scope: Dict[str, Any]) -> Optional[Response]:
+    def _refusal(self, scope: Scope) -> Optional[Response]:
         """Returns an error response if a request's headers are not acceptable, or None."""
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
@@ -286,7 +287,7 @@ class RestApi:
     async def models(self, request: Request) -> Response:
         """Lists all tasks."""
 
-        def build(tasks):
+        def build(tasks: List[registry.ServedTask]) -> Dict[str, Any]:
             return {"models": [{"name": task.name, **_summary(task)} for task in tasks]}
 
         return self._shared_response("", self._tasks.current(), build)
@@ -321,7 +322,7 @@ class RestApi:
     async def metadata(self, request: Request) -> Response:
         """Returns a task's metadata."""
 
-        def build(task):
+        def build(task: registry.ServedTask) -> Dict[str, Any]:
             spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
             metadata = {
                 **_summary(task),
@@ -404,7 +405,7 @@ class RestApi:
             raise Refused(503, f"{_MAX_CHANGES} changes are running already; try again later")
         future: futures.Future[registry.ServedTask] = futures.Future()
 
-        def work():
+        def work() -> None:
             try:
                 future.set_result(change(*arguments))
             except Exception as error:
@@ -452,7 +453,7 @@ class RestApi:
     ) -> bytes:
         """Returns the body of a prediction's response."""
 
-        def in_thread(steps):
+        def in_thread(steps: Generator[None, None, Any]) -> Awaitable:
             return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
 
         prediction = await in_thread(self._encode_instances(body, name, lease))
@@ -518,7 +519,7 @@ class RestApi:
     ) -> bytes:
         """Returns the bytes of a request's body; counts them for the request's ticket."""
 
-        async def read():
+        async def read() -> bytes:
             body = bytearray()
             async for chunk in self._body_chunks(request, max_bytes):
                 body += chunk
@@ -605,7 +606,7 @@ def _parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]
     return value
 
 
-def _reject_constant(text):
+def _reject_constant(text: str) -> None:
     raise ValueError(f"{text} is not a JSON number")
 
 
@@ -633,7 +634,7 @@ def _parse_instances(body: bytes) -> Tuple[list, bool]:
     return [dict(zip(payload, row)) for row in zip(*columns)], True
 
 
-def _split_task(instance) -> Tuple[str, Dict[str, Any]]:
+def _split_task(instance: Any) -> Tuple[str, Dict[str, Any]]:
     """Returns (task's name, instance without it), for a request that mixes tasks."""
     if not isinstance(instance, dict) or not isinstance(instance.get("task"), str):
         raise UserError('expected an object with "task", a task name')
@@ -700,7 +701,7 @@ def _summary(task: registry.ServedTask) -> Dict[str, Any]:
 def _signature(task: registry.ServedTask) -> Dict[str, Any]:
     """Returns a task's inputs and outputs in TensorFlow Serving's format."""
 
-    def tensor(name, kind):
+    def tensor(name: str, kind: str) -> Dict[str, Any]:
         shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
         return {"dtype": kind, "tensor_shape": shape, "name": name}
 
@@ -713,12 +714,12 @@ def _signature(task: registry.ServedTask) -> Dict[str, Any]:
     return {"signature_def": {"serving_default": signature}}
 
 
-def _dump_json(value) -> bytes:
+def _dump_json(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _json_response(
-    value, status: int = 200, headers: Optional[Mapping[str, str]] = None
+    value: Any, status: int = 200, headers: Optional[Mapping[str, str]] = None
 ) -> Response:
     return Response(_dump_json(value), status, headers, media_type="application/json")
 
@@ -729,7 +730,7 @@ def _error_response(
     return _json_response({"error": sentence}, status, headers)
 
 
-async def _handle_refused(request, error: Refused) -> Response:
+async def _handle_refused(request: Request, error: Refused) -> Response:
     headers = {"connection": "close"} if error.closes_connection else {}
     if error.status == 503:
         headers["retry-after"] = "1"
@@ -742,5 +743,5 @@ async def _handle_http_error(request: Request, error: HTTPException) -> Response
     )
 
 
-async def _handle_unexpected(request, error):
+async def _handle_unexpected(request: Request, error: Exception) -> Response:
     return _error_response(500, _UNEXPECTED)

@@ -418,7 +418,7 @@ def _check_tensors(source: AdapterSource, label: str, where: str) -> None:
     task_adapter.check_finite(source.tensors, where)
 
 
-def _make_prediction(row: Row, entry: _Entry, logits, token_logits) -> Any:
+def _make_prediction(row: Row, entry: _Entry, logits: np.ndarray, token_logits: np.ndarray) -> Any:
     """Returns a row's prediction, cut to the outputs of its task's head, or a UserError."""
     if entry.kind.reads_tokens:
         logits = token_logits[: len(row.input_ids)]

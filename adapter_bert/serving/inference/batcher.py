@@ -36,7 +36,7 @@ class _Call:
         self.outputs = [None] * count
         self.num_missing = count
 
-    def set_output(self, index: int, output) -> None:
+    def set_output(self, index: int, output: Any) -> None:
         self.outputs[index] = output
         self.num_missing -= 1
         if not self.num_missing:
@@ -80,7 +80,7 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
         self._thread.start()
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Returns the number of waiting rows."""
         return len(self._queue)
 
@@ -125,7 +125,7 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def _work(self):
+    def _work(self) -> None:
         while True:
             with self._changed:
                 if self._closed and not self._queue:

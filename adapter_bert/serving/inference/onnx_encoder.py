@@ -155,18 +155,18 @@ class Graph:
         self._inputs: List[Any] = []
         self._outputs: List[Any] = []
 
-    def op(self, kind: str, *inputs: str, **attributes) -> str:
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Adds an operator with one output; returns the output."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
-    def ops(self, kind: str, num_outputs: int, *inputs: str, **attributes) -> List[str]:
+    def ops(self, kind: str, num_outputs: int, *inputs: str, **attributes: Any) -> List[str]:
         """Adds an operator; returns its outputs."""
         name = f"{kind}_{len(self._nodes)}"
         outputs = [f"{name}:{index}" for index in range(num_outputs)]
         self._nodes.append(helper.make_node(kind, inputs, outputs, name, **attributes))
         return outputs
 
-    def own_op(self, kind: str, *inputs: str, **attributes) -> str:
+    def own_op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Adds an operator of ONNX Runtime's domain; returns its output."""
         return self.op(kind, *inputs, domain=_MICROSOFT, **attributes)
 
