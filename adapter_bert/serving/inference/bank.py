@@ -85,7 +85,7 @@ class _Entry:
         matrices = [shape for shape in shapes if len(shape) > 1 and min(shape) > 1]
         size = sum(map(math.prod, matrices)) / (2 * width)
         self.shares_passes = max(size, self.num_outputs) <= _MAX_SHARED_SIZE
-        self.loaded: Any = None  # In memory: `onnx_encoder.TaskArrays`.
+        self.loaded: Any = None  # In memory: `onnx_parameters.TaskArrays`.
         self.reading = threading.Lock()  # Held by the thread that reads the tensors.
         self._source, self._digest, self._label = source, digest, label
 

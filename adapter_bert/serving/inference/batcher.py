@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from concurrent import futures
-from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from absl import logging
 
@@ -62,6 +62,7 @@ class Batcher:
         output of a row that failed.
       length_of: function of a row; rows of similar length share a batch.
       max_batch_size: maximum number of rows in a batch.
+      observers: functions of (number of rows, seconds) that are called after each batch.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class Batcher:
         length_of: Callable[[Any], int],
         *,
         max_batch_size: int,
+        observers: Sequence[Callable[[int, float], None]] = (),
     ):
         self._predict, self._length_of = predict, length_of
-        self._max_batch_size = max_batch_size
-        self._observers: List[Callable[[int, float], None]] = []
+        self._max_batch_size, self._observers = max_batch_size, observers
         self._queue = []  # `_QueuedRow`, the shortest first.
         self._arrival, self._closed = itertools.count(), False
         self._changed = threading.Condition()
@@ -113,10 +114,6 @@ class Batcher:
                 bisect.insort(self._queue, entry)
             self._changed.notify()
         return call.future
-
-    def observe(self, observer: Callable[[int, float], None]) -> None:
-        """Adds a function of (number of rows, seconds) that is called after each batch."""
-        self._observers.append(observer)
 
     def close(self) -> None:
         """Computes the waiting rows and ends the thread; later rows are refused."""

@@ -35,15 +35,8 @@ class _DoublingWorker:
 
 
 class BatchingTest(tf.test.TestCase):
-    def batcher(self, predict, max_batch_size=4, observe=None, **options):
-        row_batcher = Batcher(
-            predict,
-            lambda row: row,
-            max_batch_size=max_batch_size,
-            **options,
-        )
-        if observe:
-            row_batcher.observe(observe)
+    def batcher(self, predict, max_batch_size=4, **options):
+        row_batcher = Batcher(predict, lambda row: row, max_batch_size=max_batch_size, **options)
         self.addCleanup(row_batcher.close)
         return row_batcher
 
@@ -63,7 +56,7 @@ class BatchingTest(tf.test.TestCase):
 
     def test_waiting_rows_are_batched_by_length_oldest_first(self):
         sizes = []
-        row_batcher, worker, first = self.busy(observe=lambda size, seconds: sizes.append(size))
+        row_batcher, worker, first = self.busy(observers=[lambda size, seconds: sizes.append(size)])
         found = [row_batcher.submit(rows) for rows in ([200, 3], [4, 201], [5, 6, 7], [300])]
         self.assertEqual(len(row_batcher), 8)
         worker.release(6)
