@@ -15,7 +15,7 @@ if __name__ == "__main__":
     environment.prepare(environment.MODELS)
 
 import dataclasses
-from typing import Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from absl import logging
 
@@ -27,7 +27,7 @@ from adapter_bert.formats import (
     onnx_backbone,
     task_adapter,
 )
-from adapter_bert.model import task_kinds
+from adapter_bert.model import configs, task_kinds
 from adapter_bert.ops import devices
 from adapter_bert.serving.export import in_graph_tokenizer, saved_model
 from adapter_bert.serving.inference import compatibility
@@ -62,7 +62,7 @@ class ExportConfig(PretrainedConfig):
         "Output",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("adapters", "export_dir"):
             if not getattr(self, name):
                 raise UserError(f"--{name} is not given.")
@@ -72,7 +72,7 @@ class ExportConfig(PretrainedConfig):
             raise UserError(f"--precision={self.precision} requires --format=onnx.")
 
 
-def run(values):
+def run(values: Any) -> List[str]:
     """Writes the model; returns the report, a list of lines.
 
     Raises:
@@ -100,7 +100,7 @@ def run(values):
     encode_texts = None
     if config.raw_text:
         _check_no_windows(adapters)
-        tokenizer = _tokenizer(config, bert.vocab_file, adapters)
+        tokenizer = _tokenizer(config, str(bert.vocab_file), adapters)
         encode_texts = in_graph_tokenizer.make_encoder(tokenizer)
     path = saved_model.write(
         str(config.export_dir), bert.config, bert.init_checkpoint, adapters, encode_texts
@@ -109,7 +109,9 @@ def run(values):
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
 
 
-def _write_onnx(config, bert, adapters):
+def _write_onnx(
+    config: ExportConfig, bert: configs.PretrainedBert, adapters: saved_model.Adapters
+) -> str:
     """Writes the ONNX file; returns its path."""
     from adapter_bert.serving.export import onnx_export
 
@@ -124,7 +126,7 @@ def _write_onnx(config, bert, adapters):
     )
 
 
-def _check_no_windows(adapters):
+def _check_no_windows(adapters: saved_model.Adapters) -> None:
     """Raises UserError if a task reads texts in windows: a signature of texts would cut them."""
     for name, adapter in adapters.items():
         if adapter.description.training.get("long_texts", "cut") != "cut":
@@ -134,7 +136,7 @@ def _check_no_windows(adapters):
             )
 
 
-def _log_precision(adapters, computed):
+def _log_precision(adapters: saved_model.Adapters, computed: str) -> None:
     """Logs the model's precision and, for float32, the tasks that were trained in another one."""
     logging.info("The model computes in %s.", computed)
     if computed != "float32":
@@ -149,7 +151,9 @@ def _log_precision(adapters, computed):
             )
 
 
-def _tokenizer(config, vocab_file, adapters):
+def _tokenizer(
+    config: ExportConfig, vocab_file: str, adapters: saved_model.Adapters
+) -> tokenization.FullTokenizer:
     """Returns the tokenizer of the tasks with text signatures; UserError if they differ."""
     descriptions = [adapter.description for adapter in adapters.values()]
     casings = {
@@ -167,7 +171,9 @@ def _tokenizer(config, vocab_file, adapters):
     return _read_tokenizer(config, vocab_file, casings.pop())
 
 
-def _read_tokenizer(config, vocab_file, lower_case):
+def _read_tokenizer(
+    config: ExportConfig, vocab_file: str, lower_case: bool
+) -> tokenization.FullTokenizer:
     tokenizer = tokenization.FullTokenizer(
         vocab_file, lower_case, spm_model_file=config.spm_model_file
     )
@@ -175,7 +181,9 @@ def _read_tokenizer(config, vocab_file, lower_case):
     return tokenizer
 
 
-def _check_vocabulary(tokenizer, vocab_file, adapters):
+def _check_vocabulary(
+    tokenizer: tokenization.FullTokenizer, vocab_file: str, adapters: saved_model.Adapters
+) -> None:
     """Raises UserError if a task was trained with another vocabulary."""
     digest = task_adapter.digest(tokenizer.vocab)
     for name, adapter in adapters.items():

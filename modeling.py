@@ -14,7 +14,7 @@ Axes in shape comments:
 
 import functools
 from collections import OrderedDict
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -74,19 +74,19 @@ class BertModel:
         self,
         config: BertConfig,
         is_training: bool,
-        input_ids,
-        input_mask=None,
-        token_type_ids=None,
+        input_ids: tf.Tensor,
+        input_mask: Optional[tf.Tensor] = None,
+        token_type_ids: Optional[tf.Tensor] = None,
         use_one_hot_embeddings: bool = False,
         scope: Optional[str] = None,
-        adapter_fn="feedforward_adapter",
+        adapter_fn: Any = "feedforward_adapter",
         *,
         dropout_key: Optional[DropoutKey] = None,
         adapter_layers: Optional[Sequence[int]] = None,
-        dtype=tf.float32,
+        dtype: tf.DType = tf.float32,
         pooled_only: bool = False,
         recompute_activations: bool = False,
-        adapter_gates=None,
+        adapter_gates: Optional[tf.Tensor] = None,
         parameters: Parameters = VARIABLES,
     ):
         input_ids, input_mask, token_type_ids, gates = _check_inputs(
@@ -157,31 +157,31 @@ class BertModel:
         self.all_encoder_layers = [tf.cast(output, tf.float32) for output in outputs]
         self.sequence_output = None if pooled_only else self.all_encoder_layers[-1]
 
-    def get_pooled_output(self):
+    def get_pooled_output(self) -> tf.Tensor:
         """Returns the pooler's output for the first position, [B, D]."""
         return self.pooled_output
 
-    def get_sequence_output(self):
+    def get_sequence_output(self) -> tf.Tensor:
         """Returns the last layer's output, [B, S, D]; raises ValueError if `pooled_only`."""
         if self.sequence_output is None:
             raise ValueError("A model with pooled_only=True has no sequence output.")
         return self.sequence_output
 
-    def get_all_encoder_layers(self):
+    def get_all_encoder_layers(self) -> List[tf.Tensor]:
         """Returns the output of each layer, [B, S, D]; if `pooled_only`, without the last."""
         return self.all_encoder_layers
 
-    def get_embedding_output(self):
+    def get_embedding_output(self) -> tf.Tensor:
         """Returns the input of the first layer, [B, S, D]."""
         return self.embedding_output
 
-    def get_embedding_table(self):
+    def get_embedding_table(self) -> tf.Tensor:
         """Returns the table of WordPiece embeddings, [vocab_size, D]."""
         return self.embedding_table
 
 
 def get_assignment_map_from_checkpoint(
-    tvars, init_checkpoint: str
+    tvars: Iterable[Any], init_checkpoint: str
 ) -> Tuple[Dict[str, str], Dict[str, int]]:
     """Returns the map from a checkpoint's tensors to the variables of the same names.
 
@@ -206,13 +206,13 @@ def get_assignment_map_from_checkpoint(
 
 
 def embedding_lookup(
-    input_ids,
+    input_ids: tf.Tensor,
     vocab_size: int,
     embedding_size: int = 128,
     initializer_range: float = 0.02,
     word_embedding_name: str = "word_embeddings",
     use_one_hot_embeddings: bool = False,
-):
+) -> Tuple[tf.Tensor, tf.Tensor]:
     """Returns the embeddings of ids, and the table of embeddings.
 
     Args:
@@ -237,9 +237,9 @@ def embedding_lookup(
 
 
 def embedding_postprocessor(
-    input_tensor,
+    input_tensor: tf.Tensor,
     use_token_type: bool = False,
-    token_type_ids=None,
+    token_type_ids: Optional[tf.Tensor] = None,
     token_type_vocab_size: int = 16,
     token_type_embedding_name: str = "token_type_embeddings",
     use_position_embeddings: bool = True,
@@ -249,7 +249,7 @@ def embedding_postprocessor(
     dropout_prob: float = 0.1,
     *,
     forward: "Optional[ForwardPass]" = None,
-):
+) -> tf.Tensor:
     """Adds segment and position embeddings, then applies LayerNorm and dropout.
 
     Args:
@@ -297,20 +297,20 @@ def embedding_postprocessor(
 
 
 def layer_norm_and_dropout(
-    input_tensor,
+    input_tensor: tf.Tensor,
     dropout_prob: Optional[float],
     name: Optional[str] = None,
     *,
     forward: "Optional[ForwardPass]" = None,
-):
+) -> tf.Tensor:
     """Applies LayerNorm to the last axis of [..., D], then dropout."""
     forward = forward or ForwardPass()
     return forward.dropout(forward.layer_norm(input_tensor, name), dropout_prob)
 
 
 def transformer_model(
-    input_tensor,
-    attention_mask=None,
+    input_tensor: tf.Tensor,
+    attention_mask: Optional[tf.Tensor] = None,
     hidden_size: int = 768,
     num_hidden_layers: int = 12,
     num_attention_heads: int = 12,
@@ -320,10 +320,10 @@ def transformer_model(
     attention_probs_dropout_prob: Optional[float] = 0.1,
     initializer_range: float = 0.02,
     do_return_all_layers: bool = False,
-    adapter_fn=None,
+    adapter_fn: Any = None,
     *,
     forward: "Optional[ForwardPass]" = None,
-):
+) -> Union[tf.Tensor, List[tf.Tensor]]:
     """Builds a stack of Transformer layers (Vaswani et al. 2017, arXiv 1706.03762).
 
     Args:
@@ -384,8 +384,8 @@ def transformer_model(
 
 
 def transformer_layer(
-    layer_input,
-    attention_mask,
+    layer_input: tf.Tensor,
+    attention_mask: Optional[tf.Tensor],
     num_attention_heads: int,
     intermediate_size: int,
     intermediate_act_fn: Optional[Callable],
@@ -393,11 +393,11 @@ def transformer_layer(
     attention_probs_dropout_prob: Optional[float],
     initializer_range: float,
     adapter: Adapter,
-    batch_size,
-    seq_length,
+    batch_size: Any,
+    seq_length: Any,
     *,
     forward: "ForwardPass",
-):
+) -> tf.Tensor:
     """Builds one Transformer layer with its adapters (Houlsby et al. 2019, figure 2, left).
 
     Args:
@@ -451,9 +451,9 @@ def transformer_layer(
 
 
 def attention_layer(
-    from_tensor,
-    to_tensor,
-    attention_mask=None,
+    from_tensor: tf.Tensor,
+    to_tensor: tf.Tensor,
+    attention_mask: Optional[tf.Tensor] = None,
     num_attention_heads: int = 1,
     size_per_head: int = 512,
     query_act: Optional[Callable] = None,
@@ -462,12 +462,12 @@ def attention_layer(
     attention_probs_dropout_prob: Optional[float] = 0.0,
     initializer_range: float = 0.02,
     do_return_2d_tensor: bool = False,
-    batch_size=None,
-    from_seq_length=None,
-    to_seq_length=None,
+    batch_size: Any = None,
+    from_seq_length: Any = None,
+    to_seq_length: Any = None,
     *,
     forward: "Optional[ForwardPass]" = None,
-):
+) -> tf.Tensor:
     """Applies multi-head attention (Vaswani et al. 2017, section 3.2).
 
     Args:
@@ -500,7 +500,7 @@ def attention_layer(
         raise ValueError("Matrices need batch_size, from_seq_length and to_seq_length.")
     width = num_attention_heads * size_per_head
 
-    def project_heads(tensor, name, activation):
+    def project_heads(tensor: tf.Tensor, name: str, activation: Optional[Callable]) -> tf.Tensor:
         """Projects [B, positions, D] or [B * positions, D] to [B, N, positions, H]."""
         rows = reshape_to_matrix(tensor)
         projected = forward.dense(rows, width, activation, name, initializer_range)
@@ -521,8 +521,12 @@ def attention_layer(
 
 
 def feedforward_adapter(
-    input_tensor, hidden_size: int = 64, init_scale: float = 1e-3, *, place: Optional[Place] = None
-):
+    input_tensor: tf.Tensor,
+    hidden_size: int = 64,
+    init_scale: float = 1e-3,
+    *,
+    place: Optional[Place] = None,
+) -> Union[tf.Tensor, layers.Sum]:
     """Applies a bottleneck with an internal skip connection (Houlsby et al. 2019, section 2.1).
 
         x + f(x), where f(x) = act(x W1 + b1) W2 + b2
@@ -555,7 +559,7 @@ def feedforward_adapter(
     return adapted if place else tf.convert_to_tensor(adapted)
 
 
-def get_adapter(function_string):
+def get_adapter(function_string: Union[str, Callable, None]) -> Optional[Callable]:
     """Returns the adapter function of a name, or None.
 
     Args:
@@ -571,7 +575,9 @@ def get_adapter(function_string):
     return None if config.is_none else globals()[config.fn.lower()]
 
 
-def _as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: int) -> Adapter:
+def _as_adapter(
+    adapter_fn: Any, adapter_layers: Optional[Sequence[int]], num_layers: int
+) -> Adapter:
     """Returns the `Adapter` of an encoder of that many layers, and checks its layers.
 
     Args:
@@ -605,7 +611,7 @@ def _as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers:
     return adapter._replace(layers=tuple(adapted_layers))
 
 
-def _layer_builder(build: Any, adapter: Adapter, forward: "ForwardPass", last: int):
+def _layer_builder(build: Any, adapter: Adapter, forward: "ForwardPass", last: int) -> Callable:
     """Returns a function from the index of a layer to the function that builds it from its input.
 
     A layer is recomputed in the backward pass or traced once for all layers, where possible.
@@ -639,10 +645,10 @@ def _can_share_layers(
     adapter: Adapter,
     forward: "ForwardPass",
     *,
-    intermediate_act_fn,
-    hidden_dropout_prob,
-    attention_probs_dropout_prob,
-    **_,
+    intermediate_act_fn: Optional[Callable],
+    hidden_dropout_prob: Optional[float],
+    attention_probs_dropout_prob: Optional[float],
+    **_: Any,
 ) -> bool:
     """Returns whether layers can share a graph function: only their parameters may differ."""
     config = adapter.config
@@ -691,12 +697,12 @@ class ForwardPass(NamedTuple):
 
     def dense(
         self,
-        rows,
+        rows: tf.Tensor,
         units: int,
         activation: Optional[Callable] = None,
         name: str = "dense",
         initializer_range: float = 0.02,
-    ):
+    ) -> tf.Tensor:
         """Returns act(x W + b) for rows x [rows, in], [rows, units] of their dtype.
 
         The float32 variables are `<name>/kernel` [in, units], from a truncated normal with stddev
@@ -710,11 +716,13 @@ class ForwardPass(NamedTuple):
             output = layers.affine(rows, kernel, bias)
             return activation(output) if activation else output
 
-    def dropout(self, tensor, dropout_prob: Optional[float]):
+    def dropout(self, tensor: tf.Tensor, dropout_prob: Optional[float]) -> tf.Tensor:
         """Applies `dropout` with this pass's key."""
         return dropout(tensor, dropout_prob, key=self.dropout_key)
 
-    def layer_norm(self, tensor, name: Optional[str] = None):
+    def layer_norm(
+        self, tensor: Union[tf.Tensor, layers.Sum], name: Optional[str] = None
+    ) -> tf.Tensor:
         """Applies `layers.layer_norm` to a Tensor or a `layers.Sum`.
 
         Calls with the same name in one scope share beta and gamma.
@@ -732,7 +740,9 @@ class ForwardPass(NamedTuple):
             )
 
 
-def create_attention_mask_from_input_mask(from_tensor, to_mask, *, shared: bool = False):
+def create_attention_mask_from_input_mask(
+    from_tensor: tf.Tensor, to_mask: tf.Tensor, *, shared: bool = False
+) -> tf.Tensor:
     """Returns the attention mask that hides padding from all positions.
 
     Args:
@@ -748,7 +758,7 @@ def create_attention_mask_from_input_mask(from_tensor, to_mask, *, shared: bool 
     return to_mask if shared else tf.ones([batch_size, from_seq_length, 1]) * to_mask
 
 
-def reshape_to_matrix(input_tensor):
+def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
     """Returns a Tensor [..., D] as a matrix [rows, D]; raises ValueError for a vector."""
     if input_tensor.shape.ndims < 2:
         raise ValueError(f"Expected a Tensor of rank 2 or more, not of shape {input_tensor.shape}.")
@@ -757,7 +767,7 @@ def reshape_to_matrix(input_tensor):
     return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])
 
 
-def reshape_from_matrix(output_tensor, orig_shape_list):
+def reshape_from_matrix(output_tensor: tf.Tensor, orig_shape_list: Sequence[Any]) -> tf.Tensor:
     """Reshapes a matrix [rows, D] to the leading axes of `orig_shape_list`, with D last."""
     if len(orig_shape_list) == 2:
         return output_tensor
@@ -765,7 +775,13 @@ def reshape_from_matrix(output_tensor, orig_shape_list):
     return tf.reshape(output_tensor, [*orig_shape_list[:-1], width])
 
 
-def _check_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, adapter_gates):
+def _check_inputs(
+    config: BertConfig,
+    input_ids: tf.Tensor,
+    input_mask: Optional[tf.Tensor],
+    token_type_ids: Optional[tf.Tensor],
+    adapter_gates: Optional[tf.Tensor],
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor, Optional[tf.Tensor]]:
     """Fills in defaults and checks the inputs, before any variable is created.
 
     Returns:

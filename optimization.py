@@ -6,7 +6,7 @@ stores their state. `create_optimizer` applies them to the variables that `tunin
 
 import numbers
 import re
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -26,8 +26,8 @@ from tuning import (
 
 
 def warmup_then_linear_decay(
-    step, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int]
-):
+    step: tf.Tensor, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int]
+) -> tf.Tensor:
     """Returns the learning rate of a step (Devlin et al. 2018, appendix A.2).
 
     lr * t / W for t < W, then lr * (1 - t / N). Both count t from 0: the first step's rate is 0,
@@ -54,7 +54,7 @@ def warmup_then_linear_decay(
 _MAX_FINE_TUNING_RATE = 1e-4
 
 
-def warn_of_fine_tuning_rate(learning_rate, remedy: str) -> None:
+def warn_of_fine_tuning_rate(learning_rate: Any, remedy: str) -> None:
     """Logs a warning if the learning rate suits full fine-tuning, but not adapters.
 
     Adapters are the default, so a recipe for BERT's fine-tuning may train them unintentionally.
@@ -73,7 +73,17 @@ def warn_of_fine_tuning_rate(learning_rate, remedy: str) -> None:
         )
 
 
-def adam_weight_decay(param, grad, m, v, learning_rate, weight_decay, beta_1, beta_2, epsilon):
+def adam_weight_decay(
+    param: tf.Tensor,
+    grad: tf.Tensor,
+    m: tf.Tensor,
+    v: tf.Tensor,
+    learning_rate: Any,
+    weight_decay: float,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Takes a step of Adam with decoupled weight decay (Loshchilov and Hutter 2017).
 
     There is no bias correction, as in BERT. All tensors have the shape of `param`; the rates are
@@ -88,7 +98,7 @@ def adam_weight_decay(param, grad, m, v, learning_rate, weight_decay, beta_1, be
     return param - learning_rate * update, m, v
 
 
-def moving_average(average, value, step):
+def moving_average(average: tf.Tensor, value: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
     """Updates an exponential moving average with a value.
 
     The momentum is min(0.99, (1 + t) / (10 + t)), as in `tf.train.ExponentialMovingAverage`,
@@ -108,7 +118,7 @@ def moving_average(average, value, step):
 
 
 def create_optimizer(
-    loss,
+    loss: Any,
     init_lr: float,
     num_train_steps: int,
     num_warmup_steps: Optional[int],
@@ -117,7 +127,7 @@ def create_optimizer(
     tuning: Optional[Tuning] = None,
     saved_shapes: Optional[model_variables.Shapes] = None,
     scalars: Optional[Dict[str, Any]] = None,
-):
+) -> tf.Operation:
     """Returns the op of one training step, like BERT's function of this name.
 
     In a model with adapters it trains adapters, LayerNorms and head, otherwise all variables. It
@@ -170,7 +180,7 @@ def create_optimizer(
         return tf.group(global_step.assign_add(1))
 
 
-def _check_saved(tvars, saved_shapes):
+def _check_saved(tvars: list, saved_shapes: Optional[model_variables.Shapes]) -> None:
     """Raises UserError unless the variables that train are those that will be saved."""
     if saved_shapes is not None:
         variables = [*tvars, *moving_variables()]
@@ -178,7 +188,9 @@ def _check_saved(tvars, saved_shapes):
         model_variables.check_listed(shapes, saved_shapes)
 
 
-def _connected(tvars, grads, tuning, learning_rate):
+def _connected(
+    tvars: list, grads: list, tuning: Optional[Tuning], learning_rate: float
+) -> Tuple[list, list]:
     """Returns the variables that have a gradient, and their gradients; logs and checks them."""
     connected = [v for v, grad in zip(tvars, grads) if grad is not None]
     if not connected:
@@ -196,7 +208,7 @@ def _connected(tvars, grads, tuning, learning_rate):
     return connected, [grad for grad in grads if grad is not None]
 
 
-def _update_statistics(global_step, use_tpu):
+def _update_statistics(global_step: tf.Tensor, use_tpu: bool) -> List[tf.Operation]:
     """Returns the ops that update the moving statistics with those of this batch."""
     statistics = take_statistics()
     if statistics and (use_tpu or tf.distribute.has_strategy()):
@@ -225,7 +237,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
     def __init__(
         self,
-        learning_rate,
+        learning_rate: Any,
         weight_decay_rate: float = 0.0,
         adapter_weight_decay_rate: float = 0.0,
         beta_1: float = 0.9,
@@ -248,16 +260,18 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         """Returns the weight decay of a variable."""
         return self._rate_of(name) if self._do_use_weight_decay(name) else 0.0
 
-    def _rate_of(self, name):
+    def _rate_of(self, name: str) -> float:
         return self.adapter_weight_decay_rate if name in self._adapters else self.weight_decay_rate
 
-    def _do_use_weight_decay(self, param_name):
+    def _do_use_weight_decay(self, param_name: str) -> bool:
         """Returns whether a variable has weight decay; can be overridden, as in BERT."""
         patterns = self.exclude_from_weight_decay
         is_excluded = any(re.search(pattern, param_name) for pattern in patterns)
         return bool(self._rate_of(param_name)) and not is_excluded
 
-    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple], global_step: Any = None, name: Optional[str] = None
+    ) -> tf.Operation:
         """Returns the op that updates the variables; like BERT's, it does not touch `global_step`.
 
         Args:
@@ -268,12 +282,12 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         del global_step
         return super().apply_gradients(grads_and_vars, name=name)
 
-    def _create_slots(self, var_list):
+    def _create_slots(self, var_list: list) -> None:
         for variable in var_list:
             self._zeros_slot(variable, "m", "adam_m")
             self._zeros_slot(variable, "v", "adam_v")
 
-    def _apply_dense(self, grad, var):
+    def _apply_dense(self, grad: tf.Tensor, var: Any) -> tf.Operation:
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         updated = graph_functions.elementwise(
             adam_weight_decay,
@@ -291,12 +305,14 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
             *(old.assign(new, read_value=False) for old, new in zip((var, m, v), updated))
         )
 
-    def _resource_apply_dense(self, grad, handle):
+    def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> tf.Operation:
         return self._apply_dense(grad, handle)
 
-    def _apply_sparse(self, grad, var):
+    def _apply_sparse(self, grad: tf.IndexedSlices, var: Any) -> tf.Operation:
         # Dense, as in BERT: the moments of rows without gradients decay, too.
         return self._apply_dense(tf.convert_to_tensor(grad), var)
 
-    def _resource_apply_sparse(self, grad, handle, indices):
+    def _resource_apply_sparse(
+        self, grad: tf.Tensor, handle: Any, indices: tf.Tensor
+    ) -> tf.Operation:
         return self._apply_sparse(tf.IndexedSlices(grad, indices, tf.shape(handle)), handle)

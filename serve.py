@@ -21,7 +21,7 @@ import dataclasses
 import gc
 import os
 import re
-from typing import Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from absl import logging
 
@@ -118,7 +118,7 @@ class ServerConfig(PretrainedConfig):
     )
 
 
-def run(values):
+def run(values: Any) -> List[str]:
     """Serves until Ctrl-C or SIGTERM; returns the report, a list of lines.
 
     Raises:
@@ -160,7 +160,7 @@ def run(values):
     return [f"Stopped; {num_requests} requests were answered."]
 
 
-def _http_modules():
+def _http_modules() -> Tuple[Any, Any]:
     """Returns the modules whose packages only the server needs."""
     try:
         from adapter_bert.serving.http import http_server, rest_api
@@ -172,7 +172,7 @@ def _http_modules():
     return http_server, rest_api
 
 
-def _token(config):
+def _token(config: ServerConfig) -> Optional[str]:
     """Returns the token that requests must send, or None."""
     name, token = "--token", config.token
     if token is None:
@@ -185,8 +185,8 @@ def _token(config):
     return token
 
 
-def _limits(config, rest_api, queue_bytes):
-    return rest_api.Limits(
+def _limits(config: ServerConfig, rest_api: Any, queue_bytes: int) -> Any:
+    return rest_api.RequestLimits(
         max_body_bytes=config.max_body_mb << 20,
         max_upload_bytes=config.max_upload_mb << 20,
         max_instances=config.max_instances,
@@ -197,7 +197,7 @@ def _limits(config, rest_api, queue_bytes):
     )
 
 
-def _check_memory(bert):
+def _check_memory(bert: configs.PretrainedBert) -> None:
     """Raises UserError unless the memory suffices for a BERT, its batches and a few requests."""
     weights, batch = bank.memory_of(bert.config)
     # Measured: reading takes 2.6 times the weights, and 1.6 times stay.
@@ -205,14 +205,14 @@ def _check_memory(bert):
     memory.require(needed, f"Serving {bert.init_checkpoint}")
 
 
-def _requests_bytes(adapter_bank):
+def _requests_bytes(adapter_bank: bank.AdapterBank) -> int:
     """Returns the memory that is free for requests, beside the session and a batch to come."""
     weights, batch = bank.memory_of(adapter_bank.backbone.bert_config())
     num_free = memory.free()[0] - 0.6 * weights - batch
     return int(min(max(_MIN_REQUESTS_BYTES, num_free), 1 << 40))
 
 
-def _load(config):
+def _load(config: ServerConfig) -> Tuple[registry.ServedTasks, bank.AdapterBank]:
     """Returns (`registry.ServedTasks`, `bank.AdapterBank`) as the flags say."""
     folders = adapter_folders.match_patterns(config.adapters)
     if not folders and config.adapter_dir is None:

@@ -12,7 +12,7 @@ import hashlib
 import re
 import sys
 import unicodedata
-from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 import sentencepiece
 from absl import logging
@@ -72,7 +72,7 @@ _REQUIRED_PIECES = (("[CLS]",), ("[SEP]",), ("<pad>", "[PAD]"), ("<unk>", "[UNK]
 class UnknownTokenError(UserError, KeyError):
     """Reports a token or id that is not in a vocabulary; also a KeyError, as in BERT."""
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.args[0])  # KeyError would add quotes.
 
 
@@ -465,7 +465,7 @@ class _CachingDict(dict):
         self._function = function
         self._max_entries = max_entries
 
-    def __missing__(self, key):
+    def __missing__(self, key: Any) -> Any:
         value = self._function(key)
         # Simpler than evicting the oldest entry; frequent keys return soon.
         if len(self) >= self._max_entries:

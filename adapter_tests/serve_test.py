@@ -90,7 +90,7 @@ class FlagsTest(ServeTestCase):
         )
         self.assertEqual(
             found["RestApi"]["limits"],
-            rest_api.Limits(
+            rest_api.RequestLimits(
                 max_body_bytes=2 * 1024 * 1024,
                 max_upload_bytes=3 * 1024 * 1024,
                 max_instances=4,

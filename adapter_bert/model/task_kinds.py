@@ -149,7 +149,7 @@ class TaskKind:
         """Adds the outputs of an ONNX file of a single task of this kind; by default its logits.
 
         Args:
-          graph: `onnx_encoder.Graph`.
+          graph: `onnx_graph.Graph`.
           logits: name of the Tensor [B, L], or [B, S, L] if the kind reads tokens.
           shape: its shape, in which strings stand for any size.
 

@@ -7,14 +7,14 @@ Up to float error they equal those of the whole batch, except that each part has
 masks and batch statistics. They need the memory of one part.
 """
 
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.ops.layers import get_shape_list, keep_statistics, take_statistics
 
 
-def mean_loss(loss_of: Callable, features: Dict[str, Any], num_parts: int = 1):
+def mean_loss(loss_of: Callable, features: Dict[str, Any], num_parts: int = 1) -> Any:
     """Returns the mean loss of a batch: a scalar Tensor, or an `AccumulatedLoss` for several parts.
 
     Args:
@@ -29,7 +29,7 @@ def mean_loss(loss_of: Callable, features: Dict[str, Any], num_parts: int = 1):
     return loss_of(features, 0) if num_parts == 1 else AccumulatedLoss(loss_of, features, num_parts)
 
 
-def loss_and_gradients(loss, variables: list) -> Tuple[Any, list]:
+def loss_and_gradients(loss: Any, variables: list) -> Tuple[Any, list]:
     """Returns a loss as a scalar Tensor, and its gradients; that of a variable may be None.
 
     Args:
@@ -56,7 +56,7 @@ class AccumulatedLoss:
         self._first_loss = self._loss_of_part(0, reuse=None)
         self._statistics = take_statistics()
 
-    def _loss_of_part(self, index, reuse):
+    def _loss_of_part(self, index: Any, reuse: Optional[bool]) -> tf.Tensor:
         part = {name: tf.gather(tensor, index) for name, tensor in self._parts.items()}
         # Entering the scope again restarts the numbering of default names, such as "LayerNorm_1".
         with tf.variable_scope(self._scope, reuse=reuse, auxiliary_name_scope=False):
@@ -67,7 +67,7 @@ class AccumulatedLoss:
         gradients = tf.gradients(self._first_loss, variables)
         connected = [v for v, gradient in zip(variables, gradients) if gradient is not None]
 
-        def compute_part(index):
+        def compute_part(index: tf.Tensor) -> List[Any]:
             loss = self._loss_of_part(index, reuse=True)
             values = [value for _, value in take_statistics()]
             return [loss, *tf.gradients(loss, connected), *values]
@@ -81,7 +81,7 @@ class AccumulatedLoss:
         return loss, gradients
 
 
-def _split(tensor, num_parts, name):
+def _split(tensor: tf.Tensor, num_parts: int, name: str) -> tf.Tensor:
     """Reshapes [B, ...] to [num_parts, B / num_parts, ...]."""
     rows, *inner = get_shape_list(tensor)
     if isinstance(rows, int) and rows % num_parts:
@@ -89,7 +89,7 @@ def _split(tensor, num_parts, name):
     return tf.reshape(tensor, [num_parts, rows // num_parts, *inner])
 
 
-def _mean_of_parts(first, compute_part, num_parts):
+def _mean_of_parts(first: List[Any], compute_part: Callable, num_parts: int) -> List[Any]:
     """Returns the mean of each value over all parts, which are computed one after the other.
 
     Args:
@@ -101,7 +101,7 @@ def _mean_of_parts(first, compute_part, num_parts):
       List of Tensors and IndexedSlices.
     """
 
-    def add_part(index, totals):
+    def add_part(index: tf.Tensor, totals: List[Any]) -> Tuple[tf.Tensor, List[Any]]:
         return index + 1, [_add_to_total(*pair) for pair in zip(totals, compute_part(index))]
 
     totals = [_to_loop_variable(value) for value in first]
@@ -125,12 +125,12 @@ class _Slices(NamedTuple):
     indices: Any
 
 
-def _to_loop_variable(value):
+def _to_loop_variable(value: Any) -> Any:
     """Returns IndexedSlices as `_Slices`, a Tensor unchanged."""
     return _Slices(value.values, value.indices) if isinstance(value, tf.IndexedSlices) else value
 
 
-def _add_to_total(total, value):
+def _add_to_total(total: Any, value: Any) -> Any:
     """Returns the total plus a part's value.
 
     Slices are concatenated, not summed: as in a whole batch, the global norm counts each slice."""
@@ -139,14 +139,14 @@ def _add_to_total(total, value):
     return total + value
 
 
-def _shape_invariant(total):
+def _shape_invariant(total: Any) -> Any:
     """Returns the shape of a total; the number of slices varies."""
     if isinstance(total, _Slices):
         return _Slices(*(tf.TensorShape([None]).concatenate(t.shape[1:]) for t in total))
     return total.shape
 
 
-def _divide(total, divisor, original):
+def _divide(total: Any, divisor: int, original: Any) -> Any:
     """Returns total / divisor; `_Slices` become IndexedSlices with the shape of `original`."""
     if isinstance(total, _Slices):
         return tf.IndexedSlices(total.values / divisor, total.indices, original.dense_shape)

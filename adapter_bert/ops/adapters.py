@@ -34,7 +34,7 @@ class Place(NamedTuple):
     statistics: Optional[list] = None
     parameters: Parameters = VARIABLES
 
-    def weight(self, width: int, size: int, name: str, stddev: float = 0.0):
+    def weight(self, width: int, size: int, name: str, stddev: float = 0.0) -> tf.Tensor:
         """Returns a weight of the adapter.
 
         Args:
@@ -55,7 +55,7 @@ class Place(NamedTuple):
         initializer = create_initializer(stddev) if stddev else tf.zeros_initializer()
         return self.parameters.get(name, shape, initializer, collections=[ADAPTERS])
 
-    def normalize(self, bottleneck):
+    def normalize(self, bottleneck: tf.Tensor) -> tf.Tensor:
         """Normalizes the bottleneck [rows, m] before its activation."""
         options: Any = dict(collections=[ADAPTERS], parameters=self.parameters)
         if self.config.normalization == "layer":
@@ -64,7 +64,7 @@ class Place(NamedTuple):
             return layers.batch_norm(bottleneck, self.statistics, **options)
         return bottleneck
 
-    def combine(self, change) -> Sum:
+    def combine(self, change: tf.Tensor) -> Sum:
         """Returns y + f(x) or, for the interaction "multiply", y + y f(x), from f(x)."""
         if self.config.scaling != 1.0:
             change = self.config.scaling * change
@@ -90,13 +90,13 @@ class Adapter(NamedTuple):
     layers: Optional[Sequence[int]] = None
     gate: Any = None
 
-    def in_layer(self, index: int, gates=None) -> "Adapter":
+    def in_layer(self, index: int, gates: Optional[tf.Tensor] = None) -> "Adapter":
         """Returns the `Adapter` of one layer; gates are those of `modeling.BertModel`."""
         if self.layers is not None and index not in self.layers:
             return Adapter()
         return self._replace(gate=None if gates is None else gates[:, index])
 
-    def after(self, site: str, sublayer_input, forward) -> Callable:
+    def after(self, site: str, sublayer_input: tf.Tensor, forward: Any) -> Callable:
         """Returns the function that a layer applies after a projection.
 
         Args:
@@ -111,7 +111,7 @@ class Adapter(NamedTuple):
             return Sum
         return functools.partial(self._adapt, sublayer_input, forward)
 
-    def _adapt(self, sublayer_input, forward, output):
+    def _adapt(self, sublayer_input: tf.Tensor, forward: Any, output: tf.Tensor) -> Sum:
         config = self.config
         if config is None:
             adapted = Sum(*tf.nest.flatten(self.function(output)))
@@ -126,7 +126,7 @@ class Adapter(NamedTuple):
         return adapted if self.gate is None else _gated(adapted, output, self.gate)
 
 
-def _gated(adapted: Sum, output, gate) -> Sum:
+def _gated(adapted: Sum, output: tf.Tensor, gate: tf.Tensor) -> Sum:
     """Returns gate * adapted + (1 - gate) * output.
 
     All terms are [B * F, D], the gate is [B].

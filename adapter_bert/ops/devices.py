@@ -6,6 +6,7 @@ import math
 import socket
 import sys
 import time
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -26,8 +27,13 @@ _TIMEOUT_SECONDS = 60  # A TPU that was just started answers late.
 
 
 def find_tpu(
-    use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=None, num_tpu_cores=None
-):
+    use_tpu: bool,
+    tpu_name: Optional[str] = None,
+    tpu_zone: Optional[str] = None,
+    gcp_project: Optional[str] = None,
+    master: Optional[str] = None,
+    num_tpu_cores: Optional[int] = None,
+) -> Tuple[bool, Any]:
     """Connects to the TPU of a run, and returns whether it uses one.
 
     Args:
@@ -80,7 +86,7 @@ def find_tpu(
     return True, resolver
 
 
-def _num_cores(address=""):
+def _num_cores(address: str = "") -> int:
     """Returns the number of TPU cores that TensorFlow sees, on this machine or at an address.
 
     Raises:
@@ -95,12 +101,12 @@ def _num_cores(address=""):
         return sum(device.device_type == "TPU" for device in session.list_devices())
 
 
-def _check_cores(actual, expected):
+def _check_cores(actual: int, expected: Optional[int]) -> None:
     if expected not in (None, actual):
         raise UserError(f"--num_tpu_cores={expected}, but the TPU has {actual}.")
 
 
-def tpu_replica():
+def tpu_replica() -> tf.Tensor:
     """Returns the index of the TPU replica that runs this, a scalar int32 Tensor.
 
     Valid only inside a TPU program.
@@ -109,24 +115,24 @@ def tpu_replica():
     return tf.cast(tf.cast(xla_replica_id(), tf.int64), tf.int32)
 
 
-def replica():
+def replica() -> int:
     """Returns the index of the distribution strategy's replica that builds the graph, an int."""
     index = tf.distribute.get_replica_context().replica_id_in_sync_group
     return index if isinstance(index, int) else int(tf.get_static_value(index))
 
 
-def has_gpu():
+def has_gpu() -> bool:
     """Returns whether TensorFlow sees a GPU."""
     return bool(tf.config.experimental.list_physical_devices("GPU"))
 
 
-def require_tensorflow_2(feature):
+def require_tensorflow_2(feature: str) -> None:
     """Raises UserError on TensorFlow 1; `feature`, a flag or script, begins the message."""
     if not _has_tensorflow_2():
         raise UserError(f"{feature} needs TensorFlow 2; this is {tf.__version__}.")
 
 
-def session_config(one_device=True):
+def session_config(one_device: bool = True) -> tf.ConfigProto:
     """Returns a session config that makes a run on one CPU bit-reproducible.
 
     One inter-op thread fixes the order of operations; each operation still uses all cores. GPUs are
@@ -155,7 +161,7 @@ def session_config(one_device=True):
     return config
 
 
-def _keep_freed_memory():
+def _keep_freed_memory() -> None:
     """Lets glibc reuse the memory of freed tensors.
 
     `Dataset.from_generator` of TensorFlow 2.21 lowers glibc's M_MMAP_THRESHOLD to 128 KB: from then
@@ -168,7 +174,9 @@ def _keep_freed_memory():
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
-def choose_precision(precision, use_tpu, width, recorded=None):
+def choose_precision(
+    precision: str, use_tpu: bool, width: Tuple[int, int], recorded: Optional[str] = None
+) -> str:
     """Returns the precision of the model's matrix products and activations, and logs the reason.
 
     Args:
@@ -210,7 +218,7 @@ def choose_precision(precision, use_tpu, width, recorded=None):
     return chosen
 
 
-def _check_bfloat16():
+def _check_bfloat16() -> None:
     """Warns if this CPU emulates bfloat16; raises UserError if TensorFlow has no kernels for it."""
     if not _has_tensorflow_2():
         raise UserError("--precision=bfloat16 needs a TPU or TensorFlow 2; choose float32.")
@@ -221,11 +229,11 @@ def _check_bfloat16():
         )
 
 
-def _has_tensorflow_2():
+def _has_tensorflow_2() -> bool:
     return not tf.__version__.startswith("1.")
 
 
-def product_seconds(hidden_size, intermediate_size):
+def product_seconds(hidden_size: int, intermediate_size: int) -> Dict[str, float]:
     """Returns the time of a feed-forward layer's two matrix products on CPU, in each precision.
 
     The precisions alternate for about 50 ms. The minimum of each counts, as other processes slow
@@ -256,7 +264,7 @@ def product_seconds(hidden_size, intermediate_size):
             )
 
 
-def _fastest(calls):
+def _fastest(calls: Dict[str, Callable]) -> Dict[str, float]:
     """Returns the minimum seconds of each function in a dict, after one warm-up call of each."""
     for call in calls.values():
         call()
@@ -271,7 +279,7 @@ def _fastest(calls):
     return seconds
 
 
-def has_bfloat16(cpuinfo="/proc/cpuinfo"):
+def has_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
     """Returns whether this CPU and TensorFlow compute in bfloat16 natively; False with a GPU."""
     if not _has_tensorflow_2() or has_gpu():
         return False
@@ -282,7 +290,9 @@ def has_bfloat16(cpuinfo="/proc/cpuinfo"):
         return False
 
 
-def _resolver(tpu_name, tpu_zone=None, gcp_project=None):
+def _resolver(
+    tpu_name: str, tpu_zone: Optional[str] = None, gcp_project: Optional[str] = None
+) -> Any:
     resolver_class = tf.distribute.cluster_resolver.TPUClusterResolver
     try:
         resolver = resolver_class(tpu_name, zone=tpu_zone, project=gcp_project)
@@ -293,7 +303,7 @@ def _resolver(tpu_name, tpu_zone=None, gcp_project=None):
     return resolver
 
 
-def _cores_at(flag, address):
+def _cores_at(flag: str, address: str) -> int:
     """Returns the number of TPU cores at "grpc://host:port"; raises UserError without an answer."""
     host, _, port = address.split("//")[-1].rpartition(":")
     try:
@@ -303,7 +313,7 @@ def _cores_at(flag, address):
         raise _unreachable(flag, address, error) from error
 
 
-def _unreachable(flag, value, error):
+def _unreachable(flag: str, value: str, error: Exception) -> UserError:
     """Returns the `UserError` for an unreachable TPU, with the first sentence of the cause."""
     reason = (str(error) or type(error).__name__).strip().split("\n")[0].split(". ")[0].rstrip(".")
     return UserError(

@@ -1,7 +1,7 @@
 """Reproducible dropout: gradients, resumed runs and recomputed layers draw the same masks."""
 
 import zlib
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -30,7 +30,9 @@ class DropoutKey(NamedTuple):
         return zlib.crc32(f"{self.seed}/{tf.get_variable_scope().name}".encode())
 
 
-def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[DropoutKey] = None):
+def dropout(
+    input_tensor: tf.Tensor, dropout_prob: Optional[float], *, key: Optional[DropoutKey] = None
+) -> tf.Tensor:
     """Sets a fraction `dropout_prob` of the elements to zero and scales up the others.
 
     With a `key`, the mask depends only on (seed, step, micro-step, replica, variable scope), not on
@@ -51,19 +53,21 @@ def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[Dropou
     return apply(dropout_forward, dropout_backward, input_tensor, random, dropout_prob=dropout_prob)
 
 
-def dropout_forward(x, random, *, dropout_prob: float):
+def dropout_forward(
+    x: tf.Tensor, random: tf.Tensor, *, dropout_prob: float
+) -> Tuple[tf.Tensor, Any]:
     """Returns (x after dropout, saved for backward); `random` is a `random_source`."""
     return drop(x, random, dropout_prob=dropout_prob), (random, dropout_prob)
 
 
-def dropout_backward(saved, d_output):
+def dropout_backward(saved: Any, d_output: tf.Tensor) -> Tuple[tf.Tensor, None]:
     """Returns the gradient of x, and None for the random source."""
     random, dropout_prob = saved
     return drop(d_output, random, dropout_prob=dropout_prob), None
 
 
 @xla.fused
-def drop(x, random, *, dropout_prob: float):
+def drop(x: tf.Tensor, random: tf.Tensor, *, dropout_prob: float) -> tf.Tensor:
     """Applies dropout to x: zeros each element whose random byte is below a threshold.
 
     `random` is either the bytes or a key from which they are hashed. Hashing is faster than
@@ -75,7 +79,7 @@ def drop(x, random, *, dropout_prob: float):
     return tf.cast(tf.cast(x, tf.float32) * keep * (256 / (256 - threshold)), x.dtype)
 
 
-def random_source(key: DropoutKey, shape):
+def random_source(key: DropoutKey, shape: tf.Tensor) -> tf.Tensor:
     """Returns the argument `random` of `drop`, for a Tensor of that shape in the current scope."""
     site = key.site()
     if xla.is_in_xla():
@@ -87,7 +91,7 @@ def random_source(key: DropoutKey, shape):
     return _hash_key(seed) if xla.can_fuse() else _random_bytes(shape, seed)
 
 
-def _random_bytes(shape, seed):
+def _random_bytes(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Draws a uint8 Tensor of that shape by TensorFlow's generator."""
     count = tf.reduce_prod(shape)
     # All int64 values except the largest: TensorFlow 1 cannot draw from the full range.
@@ -97,12 +101,12 @@ def _random_bytes(shape, seed):
     return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint8), [-1])[:count], shape)
 
 
-def _hash_key(seed):
+def _hash_key(seed: tf.Tensor) -> tf.Tensor:
     """Draws the key of a mask, an int32 Tensor [2], by TensorFlow's generator."""
     return tf.random.stateless_uniform([2], seed, -(2**31), 2**31 - 1, tf.int32)
 
 
-def _mix_key(site: int, key: DropoutKey):
+def _mix_key(site: int, key: DropoutKey) -> tf.Tensor:
     """Hashes a `DropoutKey` and a site to the key of a mask, an int32 Tensor [2].
 
     In a TPU program, TensorFlow's generator consists of hundreds of scalar operations, which take
@@ -115,7 +119,7 @@ def _mix_key(site: int, key: DropoutKey):
     return mixed
 
 
-def _hash_bytes(shape, key):
+def _hash_bytes(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     """Hashes the index of each element to a byte; returns int32 values 0 to 255 in that shape.
 
     The hash is two rounds of multiply and xorshift with the constants of "lowbias32": each input
@@ -130,12 +134,12 @@ def _hash_bytes(shape, key):
     return _shift_right(bits, 24)
 
 
-def _mix(bits):
+def _mix(bits: tf.Tensor) -> tf.Tensor:
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
         bits = factor * tf.bitwise.bitwise_xor(bits, _shift_right(bits, shift))
     return bits
 
 
-def _shift_right(bits, shift):
+def _shift_right(bits: tf.Tensor, shift: int) -> tf.Tensor:
     """Shifts int32 right as if it were unsigned: zeros fill the upper bits."""
     return tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, shift), 2 ** (32 - shift) - 1)

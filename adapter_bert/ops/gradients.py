@@ -4,7 +4,7 @@ Both are freed with their graph. `tf.custom_gradient` would keep them as long as
 and a training that evaluates builds a hundred graphs.
 """
 
-from typing import Callable
+from typing import Any, Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -13,7 +13,13 @@ from adapter_bert.ops import xla
 _GRADIENT = "AdapterBertGradient"
 
 
-def apply(forward: Callable, backward: Callable, *inputs, recompute: bool = False, **settings):
+def apply(
+    forward: Callable,
+    backward: Callable,
+    *inputs: tf.Tensor,
+    recompute: bool = False,
+    **settings: Any,
+) -> tf.Tensor:
     """Returns the output of `forward`, whose gradients `backward` computes.
 
     Args:
@@ -28,7 +34,7 @@ def apply(forward: Callable, backward: Callable, *inputs, recompute: bool = Fals
     inputs = tuple(map(tf.convert_to_tensor, inputs))
     output, saved = forward(*inputs, **settings)
 
-    def gradients(d_output):
+    def gradients(d_output: tf.Tensor) -> Any:
         if not recompute:
             return backward(saved, d_output)
         _, recomputed = forward(*xla.recompute(d_output, *inputs), **settings)
@@ -37,7 +43,9 @@ def apply(forward: Callable, backward: Callable, *inputs, recompute: bool = Fals
     return with_gradients(output, inputs, gradients)
 
 
-def with_gradients(output, inputs, gradients: Callable):
+def with_gradients(
+    output: tf.Tensor, inputs: Sequence[tf.Tensor], gradients: Callable
+) -> tf.Tensor:
     """Returns an output with a custom gradient function.
 
     Args:
@@ -55,6 +63,6 @@ def with_gradients(output, inputs, gradients: Callable):
 
 
 @tf.RegisterGradient(_GRADIENT)
-def _gradients(operation, d_output, *_):
+def _gradients(operation: tf.Operation, d_output: tf.Tensor, *_: tf.Tensor) -> list:
     d_inputs = xla.graph_dict(operation.graph, _GRADIENT)[operation.name](d_output)
     return [None, *(d_inputs if isinstance(d_inputs, (list, tuple)) else [d_inputs])]

@@ -29,7 +29,7 @@ def can_share() -> bool:
     return is_whole and xla.fuses() and not tf.distribute.has_strategy()
 
 
-def elementwise(function: Callable, *tensors, **settings) -> list:
+def elementwise(function: Callable, *tensors: tf.Tensor, **settings: Any) -> list:
     """Calls an element-wise function; returns its list of Tensors, all with the first one's shape.
 
     If `can_share`, the function is traced only once per graph, for Tensors of any shape.
@@ -58,7 +58,7 @@ class SharedLayer:
       forward: `modeling.ForwardPass`.
     """
 
-    def __init__(self, layer: Callable, forward):
+    def __init__(self, layer: Callable, forward: Any):
         self._layer = layer
         self._source = _Source(forward.parameters)
         key = forward.dropout_key and _SharedKey(forward.dropout_key, self._source)
@@ -67,7 +67,7 @@ class SharedLayer:
         self._backward: Any = None
         self._has_gradient: List[bool] = []
 
-    def __call__(self, hidden):
+    def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns the output, with weights and dropout masks of the current variable scope."""
         if self._forward is None:
             self._source.enter()
@@ -81,19 +81,19 @@ class SharedLayer:
         captured = [by_request.get(id(t), t) for t in self._forward.captured_inputs]
         output, *saved = _call(self._forward, [hidden, *captured])
 
-        def gradients(d_output):
+        def gradients(d_output: tf.Tensor) -> list:
             d_inputs = iter(_call(self._backward, [d_output, *saved]))
             return [next(d_inputs) if exists else None for exists in self._has_gradient]
 
         return with_gradients(output, [hidden, *answers], gradients)
 
-    def _trace_forward(self, hidden):
+    def _trace_forward(self, hidden: tf.Tensor) -> List[tf.Tensor]:
         """Returns [output, *saved for backward]."""
         output = self._layer(hidden, forward=self._forward_pass)
         graph = tf.get_default_graph()
         inputs = [hidden, *(graph.capture(request.answer) for request in self._source.requests)]
 
-        def backward(d_output):
+        def backward(d_output: tf.Tensor) -> List[tf.Tensor]:
             gradients = gradients_util._GradientsHelper(
                 [output], inputs, [d_output], src_graph=graph
             )
@@ -114,16 +114,16 @@ class _Source(Parameters):
         self._parameters = parameters
         self.requests: List[_Request] = []
 
-    def enter(self):
+    def enter(self) -> None:
         """Records the default graph as the outer graph, and the current scope as the layer's."""
         self._outside = tf.get_default_graph()
         self._scope = tf.get_variable_scope().name
 
-    def get(self, *arguments, **options):
+    def get(self, *arguments: Any, **options: Any) -> tf.Tensor:
         """Returns the weight as a Tensor of the outer graph."""
         return self.ask(lambda: tf.convert_to_tensor(self._parameters.get(*arguments, **options)))
 
-    def ask(self, make: Callable):
+    def ask(self, make: Callable) -> tf.Tensor:
         """Returns the Tensor that `make` returns in the outer graph and the current scope."""
         scope = tf.get_variable_scope().name[len(self._scope) + 1 :]
         with self._outside.as_default():
@@ -138,7 +138,7 @@ class _Request(NamedTuple):
     make: Callable
     answer: Any
 
-    def repeat(self):
+    def repeat(self) -> tf.Tensor:
         """Calls the function in the scope of another layer, and returns its result."""
         with tf.variable_scope(self.scope, auxiliary_name_scope=False):
             return self.make()
@@ -153,18 +153,18 @@ class _SharedKey:
         parts = key.step, key.micro_step, key.replica
         self.step, self.micro_step, self.replica = map(tf.convert_to_tensor, parts)
 
-    def site(self):
+    def site(self) -> tf.Tensor:
         """Returns the site's number, an int64 Tensor []."""
         return self._source.ask(lambda: tf.constant(self._key.site(), tf.int64))
 
 
-def _trace(function: Callable, argument):
+def _trace(function: Callable, argument: tf.Tensor) -> Any:
     """Traces a function of one Tensor; returns the concrete function."""
     spec = tf.TensorSpec(argument.shape, argument.dtype)
     return tf.function(function, autograph=False).get_concrete_function(spec)
 
 
-def _call(function, tensors) -> list:
+def _call(function: Any, tensors: List[tf.Tensor]) -> list:
     """Calls a concrete function with its inputs and captured inputs; returns its outputs."""
     dtypes = [output.dtype for output in function.outputs]
     outputs = tf.raw_ops.PartitionedCall(args=tensors, Tout=dtypes, f=function)

@@ -16,7 +16,7 @@ import functools
 import math
 import re
 import zlib
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -40,31 +40,33 @@ class Sum:
       *terms: Tensors.
     """
 
-    def __init__(self, *terms):
+    def __init__(self, *terms: tf.Tensor):
         self.terms = terms
 
-    def __add__(self, other):
+    def __add__(self, other: tf.Tensor) -> "Sum":
         """Returns the sum with one more Tensor, which comes first."""
         return Sum(other, *self.terms)
 
-    def __mul__(self, factor):
+    def __mul__(self, factor: Any) -> tf.Tensor:
         """Returns the product with a Tensor or a number, a Tensor."""
         return tf.convert_to_tensor(self) * factor
 
     __rmul__ = __mul__
 
     @property
-    def shape(self):
+    def shape(self) -> tf.TensorShape:
         """The shape of each term."""
         return self.terms[0].shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> tf.DType:
         """The dtype of the sum as a Tensor, that of its first term."""
         return self.terms[0].dtype
 
 
-def _to_tensor(value, dtype=None, name=None, as_ref=False):
+def _to_tensor(
+    value: Sum, dtype: Optional[tf.DType] = None, name: Optional[str] = None, as_ref: bool = False
+) -> tf.Tensor:
     del name, as_ref
     total = tf.add_n(_float32(*value.terms))
     return tf.cast(total, dtype or value.dtype)
@@ -73,14 +75,14 @@ def _to_tensor(value, dtype=None, name=None, as_ref=False):
 tf.register_tensor_conversion_function(Sum, _to_tensor)
 
 
-def _float32(*tensors):
+def _float32(*tensors: tf.Tensor) -> List[tf.Tensor]:
     return [tf.cast(tensor, tf.float32) for tensor in tensors]
 
 
 # ---- Activations
 
 
-def gelu(x):
+def gelu(x: tf.Tensor) -> tf.Tensor:
     """Applies GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
 
     BERT was trained with this form; it differs from the exact one by at most 5e-4.
@@ -92,14 +94,14 @@ _GELU_SCALE = math.sqrt(2 / math.pi)
 
 
 @xla.fused
-def _tanh_gelu(x):
+def _tanh_gelu(x: tf.Tensor) -> tf.Tensor:
     (u,) = _float32(x)
     tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
     return tf.cast(0.5 * u * (1.0 + tanh), x.dtype)
 
 
 @xla.fused
-def gelu_backward(x, d_output):
+def gelu_backward(x: tf.Tensor, d_output: tf.Tensor) -> tf.Tensor:
     """Returns the gradient of x."""
     u, d = _float32(x, d_output)
     tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
@@ -107,40 +109,40 @@ def gelu_backward(x, d_output):
     return tf.cast(0.5 * d * (1.0 + tanh + u * (1.0 - tanh * tanh) * slope), x.dtype)
 
 
-def gelu_forward(x):
+def gelu_forward(x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     """Returns (GELU of x, saved for backward)."""
     return _tanh_gelu(x), x
 
 
-def gelu_erf(x):
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     """Applies GELU in its exact form, x * Phi(x), as HuggingFace's "gelu" does."""
     return apply(gelu_erf_forward, gelu_erf_backward, x)
 
 
-def _normal_cdf(u):
+def _normal_cdf(u: tf.Tensor) -> tf.Tensor:
     return 0.5 * (1.0 + tf.math.erf(u * math.sqrt(0.5)))
 
 
 @xla.fused
-def _exact_gelu(x):
+def _exact_gelu(x: tf.Tensor) -> tf.Tensor:
     (u,) = _float32(x)
     return tf.cast(u * _normal_cdf(u), x.dtype)
 
 
 @xla.fused
-def gelu_erf_backward(x, d_output):
+def gelu_erf_backward(x: tf.Tensor, d_output: tf.Tensor) -> tf.Tensor:
     """Returns the gradient of x."""
     u, d = _float32(x, d_output)
     density = math.sqrt(0.5 / math.pi) * tf.exp(-0.5 * u * u)
     return tf.cast(d * (_normal_cdf(u) + u * density), x.dtype)
 
 
-def gelu_erf_forward(x):
+def gelu_erf_forward(x: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     """Returns (GELU of x, saved for backward)."""
     return _exact_gelu(x), x
 
 
-def swish(x):
+def swish(x: tf.Tensor) -> tf.Tensor:
     """Applies x * sigmoid(x) (Ramachandran et al. 2017, arXiv 1710.05941).
 
     `tf.nn.swish` keeps each graph as long as the process lives; see `gradients`.
@@ -148,7 +150,7 @@ def swish(x):
     return apply(lambda x: (x * tf.sigmoid(x), x), _swish_backward, x)
 
 
-def _swish_backward(x, d_output):
+def _swish_backward(x: tf.Tensor, d_output: tf.Tensor) -> tf.Tensor:
     sigmoid = tf.sigmoid(x)
     return d_output * (sigmoid * (1.0 + x * (1.0 - sigmoid)))
 
@@ -168,7 +170,7 @@ ACTIVATIONS = {
 }
 
 
-def get_activation(activation_string):
+def get_activation(activation_string: Union[str, Callable, None]) -> Any:
     """Returns the activation function with a name.
 
     Args:
@@ -191,14 +193,14 @@ def get_activation(activation_string):
 
 
 def layer_norm(
-    input_tensor,
+    input_tensor: Union[tf.Tensor, Sum],
     name: Optional[str] = None,
     *,
-    dtype=None,
+    dtype: Optional[tf.DType] = None,
     collections: Sequence[str] = (LAYER_NORM,),
     training: bool = True,
     parameters: Parameters = VARIABLES,
-):
+) -> tf.Tensor:
     """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450) with epsilon 1e-12.
 
     Args:
@@ -225,21 +227,25 @@ def layer_norm(
 
 
 @xla.fused
-def _normalize(gamma, beta, *terms, dtype):
+def _normalize(
+    gamma: tf.Tensor, beta: tf.Tensor, *terms: tf.Tensor, dtype: tf.DType
+) -> List[tf.Tensor]:
     """Returns [output]."""
     normalized, _ = _normalized_sum(*terms)
     return [tf.cast(normalized * gamma + beta, dtype)]
 
 
 @xla.fused
-def _normalize_and_save(gamma, beta, *terms, dtype):
+def _normalize_and_save(
+    gamma: tf.Tensor, beta: tf.Tensor, *terms: tf.Tensor, dtype: tf.DType
+) -> List[tf.Tensor]:
     """Returns [output, normalized sum], both in `dtype`, and float32 1 / stddev, in one list."""
     normalized, inverse_stddev = _normalized_sum(*terms)
     output = tf.cast(normalized * gamma + beta, dtype)
     return [output, tf.cast(normalized, dtype), inverse_stddev]
 
 
-def _normalized_sum(*terms):
+def _normalized_sum(*terms: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     total = tf.add_n(_float32(*terms))
     centered = total - tf.reduce_mean(total, -1, keepdims=True)
     variance = tf.reduce_mean(centered * centered, -1, keepdims=True)
@@ -248,7 +254,9 @@ def _normalized_sum(*terms):
 
 
 @xla.fused
-def _normalized_sum_gradient(gamma, normalized, inverse_stddev, d_output):
+def _normalized_sum_gradient(
+    gamma: tf.Tensor, normalized: tf.Tensor, inverse_stddev: tf.Tensor, d_output: tf.Tensor
+) -> tf.Tensor:
     x_hat, d = _float32(normalized, d_output)
     d = d * gamma
     projection = x_hat * tf.reduce_mean(d * x_hat, -1, keepdims=True)
@@ -256,14 +264,16 @@ def _normalized_sum_gradient(gamma, normalized, inverse_stddev, d_output):
     return tf.cast(d_sum, d_output.dtype)
 
 
-def layer_norm_forward(gamma, beta, *terms, dtype):
+def layer_norm_forward(
+    gamma: tf.Tensor, beta: tf.Tensor, *terms: tf.Tensor, dtype: tf.DType
+) -> Tuple[tf.Tensor, Any]:
     """Returns (LayerNorm of the terms' sum, saved for backward); gamma and beta are [D]."""
     output, normalized, inverse_stddev = _normalize_and_save(gamma, beta, *terms, dtype=dtype)
     saved = [xla.saved_for_backward(tensor) for tensor in (normalized, inverse_stddev)]
     return output, (gamma, *saved, [term.dtype for term in terms])
 
 
-def layer_norm_backward(saved, d_output):
+def layer_norm_backward(saved: Any, d_output: tf.Tensor) -> List[tf.Tensor]:
     """Returns the gradients of gamma, beta and the terms."""
     gamma, normalized, inverse_stddev, dtypes = saved
     d_sum = _normalized_sum_gradient(gamma, normalized, inverse_stddev, d_output)
@@ -272,20 +282,20 @@ def layer_norm_backward(saved, d_output):
     return [*d_parameters, *(tf.cast(d_sum, dtype) for dtype in dtypes)]
 
 
-def layer_norm_inference(*inputs, dtype):
+def layer_norm_inference(*inputs: tf.Tensor, dtype: tf.DType) -> Tuple[tf.Tensor, Any]:
     """Returns (LayerNorm of the terms' sum, saved for backward); saves only the inputs."""
     (output,) = _normalize(*inputs, dtype=dtype)
     return output, (inputs, dtype)
 
 
-def layer_norm_inference_backward(saved, d_output):
+def layer_norm_inference_backward(saved: Any, d_output: tf.Tensor) -> List[tf.Tensor]:
     """Returns the gradients of gamma, beta and the terms, after recomputing the forward pass."""
     inputs, dtype = saved
     _, recomputed = layer_norm_forward(*inputs, dtype=dtype)
     return layer_norm_backward(recomputed, d_output)
 
 
-def _column_sums(x):
+def _column_sums(x: tf.Tensor) -> tf.Tensor:
     """Sums [..., D] over all axes but the last."""
     rows = tf.reshape(x, [-1, get_shape_list(x)[-1]])
     if x.dtype == tf.float32 or xla.is_in_xla():
@@ -296,13 +306,13 @@ def _column_sums(x):
 
 
 def batch_norm(
-    input_tensor,
+    input_tensor: tf.Tensor,
     statistics: Optional[list] = None,
     name: Optional[str] = None,
     *,
     collections: Sequence[str] = (),
     parameters: Parameters = VARIABLES,
-):
+) -> tf.Tensor:
     """Normalizes each column over all rows (Ioffe and Szegedy 2015, arXiv 1502.03167).
 
     Args:
@@ -337,12 +347,12 @@ def batch_norm(
     return tf.cast(output, input_tensor.dtype)
 
 
-def keep_statistics(statistics):
+def keep_statistics(statistics: Iterable[tuple]) -> None:
     """Stores pairs (moving variable, batch statistic) in the graph for `take_statistics`."""
     tf.get_collection_ref(_STATISTICS).extend(statistics)
 
 
-def take_statistics():
+def take_statistics() -> List[tuple]:
     """Returns the list of pairs that `keep_statistics` stored, and removes them from the graph."""
     collection = tf.get_collection_ref(_STATISTICS)
     statistics, collection[:] = collection[:], []
@@ -350,14 +360,14 @@ def take_statistics():
 
 
 def dot_product_attention(
-    query,
-    key,
-    value,
-    attention_mask=None,
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    attention_mask: Optional[tf.Tensor] = None,
     dropout_prob: Optional[float] = 0.0,
     *,
     dropout_key: Optional[DropoutKey] = None,
-):
+) -> tf.Tensor:
     """Applies scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1).
 
     Args:
@@ -394,7 +404,16 @@ def dot_product_attention(
     )
 
 
-def attention_forward(query, key, value, mask, random=None, *, scale, dropout_prob):
+def attention_forward(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    mask: tf.Tensor,
+    random: Optional[tf.Tensor] = None,
+    *,
+    scale: float,
+    dropout_prob: Optional[float],
+) -> Tuple[tf.Tensor, Any]:
     """Returns (context [B, N, F, H], saved for backward).
 
     `mask` is added to the scores [B, N, F, T]. `random` is a `random_source` for dropout of the
@@ -411,7 +430,7 @@ def attention_forward(query, key, value, mask, random=None, *, scale, dropout_pr
     return context, (query, key, value, probs, dropped, context, scale, random is not None)
 
 
-def attention_backward(saved, d_context):
+def attention_backward(saved: Any, d_context: tf.Tensor) -> list:
     """Returns the gradients of query, key and value, and None for mask and random source."""
     query, key, value, probs, dropped, context, scale, has_random = saved
     d_value = tf.matmul(dropped, d_context, transpose_a=True)
@@ -422,12 +441,20 @@ def attention_backward(saved, d_context):
 
 
 @xla.fused
-def _scale_and_mask(scores, mask, *, scale):
+def _scale_and_mask(scores: tf.Tensor, mask: tf.Tensor, *, scale: float) -> tf.Tensor:
     return tf.cast(scale * tf.cast(scores, tf.float32) + mask, scores.dtype)
 
 
 @xla.fused
-def _softmax_gradient(probs, dropped, d_dropped, context, d_context, *, scale):
+def _softmax_gradient(
+    probs: tf.Tensor,
+    dropped: tf.Tensor,
+    d_dropped: tf.Tensor,
+    context: tf.Tensor,
+    d_context: tf.Tensor,
+    *,
+    scale: float,
+) -> tf.Tensor:
     """Returns the gradient of the scores, through dropout, softmax and scaling.
 
     The softmax gradient subtracts from each row sum(probabilities * their gradients) over T keys.
@@ -446,12 +473,12 @@ def _softmax_gradient(probs, dropped, d_dropped, context, d_context, *, scale):
 # ---- Variables
 
 
-def variable_name(variable) -> str:
+def variable_name(variable: Any) -> str:
     """Returns a variable's name, without the suffix of its copy on a replica."""
     return re.sub(r"(/replica_\d+)?:\d+$", "", variable.name)
 
 
-def moving_variables():
+def moving_variables() -> list:
     """Returns the moving statistics of all batch normalizations in the graph."""
     return [v for v in tf.global_variables() if variable_name(v).endswith(MOVING)]
 
@@ -463,7 +490,9 @@ def create_initializer(initializer_range: float = 0.02) -> Callable:
     TensorFlow's initializer they would change whenever the graph gets another operation.
     """
 
-    def initialize(shape, dtype=tf.float32, partition_info=None):
+    def initialize(
+        shape: Any, dtype: tf.DType = tf.float32, partition_info: Any = None
+    ) -> tf.Tensor:
         del partition_info
         graph = tf.get_default_graph()
         seed = None if graph.seed is None else zlib.crc32(graph.get_name_scope().encode())
@@ -475,7 +504,7 @@ def create_initializer(initializer_range: float = 0.02) -> Callable:
 # ---- Matrix products
 
 
-def affine(input_tensor, kernel, bias):
+def affine(input_tensor: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Returns x W + b, after casting W and b to the dtype of x.
 
     Args:
@@ -499,26 +528,26 @@ def affine(input_tensor, kernel, bias):
     return tf.reshape(output, [-1, units])
 
 
-def affine_forward(x, kernel, bias):
+def affine_forward(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Tuple[tf.Tensor, Any]:
     """Returns (x W + b, saved for backward)."""
     return tf.nn.bias_add(tf.matmul(x, kernel), bias), (x, kernel)
 
 
-def affine_backward(saved, d_output):
+def affine_backward(saved: Any, d_output: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the gradients of x, W and b."""
     x, kernel = saved
     d_x = tf.matmul(d_output, kernel, transpose_b=True)
     return d_x, tf.matmul(x, d_output, transpose_a=True), _column_sums(d_output)
 
 
-def split_heads(projected, batch_size: Any, num_heads: int):
+def split_heads(projected: tf.Tensor, batch_size: Any, num_heads: int) -> tf.Tensor:
     """Reshapes [B * S, N * H] to [B, N, S, H]."""
     width = get_shape_list(projected)[-1]
     heads = tf.reshape(projected, [batch_size, -1, num_heads, width // num_heads])
     return tf.transpose(heads, [0, 2, 1, 3])
 
 
-def merge_heads(context):
+def merge_heads(context: tf.Tensor) -> tf.Tensor:
     """Reshapes [B, N, S, H] to [B * S, N * H]."""
     _, num_heads, _, size = get_shape_list(context, expected_rank=4)
     return tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, num_heads * size])
@@ -527,7 +556,11 @@ def merge_heads(context):
 # ---- Shapes
 
 
-def get_shape_list(tensor, expected_rank=None, name: Optional[str] = None) -> list:
+def get_shape_list(
+    tensor: tf.Tensor,
+    expected_rank: Union[int, Iterable[int], None] = None,
+    name: Optional[str] = None,
+) -> list:
     """Returns a tensor's shape as a list; sizes that are not known statically are scalar Tensors.
 
     Args:
@@ -547,7 +580,9 @@ def get_shape_list(tensor, expected_rank=None, name: Optional[str] = None) -> li
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
 
 
-def assert_rank(tensor, expected_rank, name: Optional[str] = None) -> None:
+def assert_rank(
+    tensor: tf.Tensor, expected_rank: Union[int, Iterable[int]], name: Optional[str] = None
+) -> None:
     """Raises ValueError if the rank is not `expected_rank`, an int or a collection of ints."""
     expected = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
     if tensor.shape.ndims not in expected:

@@ -1,12 +1,22 @@
 """The source of the weights in a forward pass."""
 
+from typing import Any, Sequence
+
 import tensorflow.compat.v1 as tf
 
 
 class Parameters:
     """Provides weights as variables of the default graph; subclasses have other sources."""
 
-    def get(self, name: str, shape, initializer, *, collections=(), trainable: bool = True):
+    def get(
+        self,
+        name: str,
+        shape: Sequence[int],
+        initializer: Any,
+        *,
+        collections: Sequence[str] = (),
+        trainable: bool = True,
+    ) -> tf.Tensor:
         """Returns the weight with a name in the current variable scope.
 
         Args:
@@ -28,7 +38,9 @@ class Parameters:
             collections=[*collections, tf.GraphKeys.GLOBAL_VARIABLES],
         )
 
-    def get_for_rows(self, name: str, rows, initializer, **options):
+    def get_for_rows(
+        self, name: str, rows: tf.Tensor, initializer: Any, **options: Any
+    ) -> tf.Tensor:
         """Returns the weight with a name that scales or shifts rows.
 
         Args:

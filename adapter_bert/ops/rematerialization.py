@@ -4,7 +4,7 @@ Backpropagation saves all activations of the forward pass. A function wrapped in
 only its inputs, and the backward pass recomputes the rest.
 """
 
-from typing import Callable
+from typing import Any, Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -12,7 +12,7 @@ from adapter_bert.ops import xla
 from adapter_bert.ops.gradients import with_gradients
 
 
-def recomputed(function: Callable, *inputs):
+def recomputed(function: Callable, *inputs: tf.Tensor) -> tf.Tensor:
     """Returns `function(*inputs)`, and saves only the inputs for the backward pass.
 
     The backward pass calls `function` again in the same variable scope. The second call must build
@@ -35,7 +35,7 @@ def recomputed(function: Callable, *inputs):
     scope = tf.get_variable_scope()
     variables = []
 
-    def record_variable(getter, *args, **kwargs):
+    def record_variable(getter: Callable, *args: Any, **kwargs: Any) -> Any:
         variable = getter(*args, **kwargs)
         # A variable that is recorded twice would get its gradient twice.
         if not any(recorded is variable for recorded in variables):
@@ -45,7 +45,7 @@ def recomputed(function: Callable, *inputs):
     with tf.variable_scope(scope, custom_getter=record_variable, auxiliary_name_scope=False):
         output = function(*saved_for_backward)
 
-    def backward(gradient):
+    def backward(gradient: tf.Tensor) -> list:
         num_operations = len(output.graph.get_operations())
         # The control dependency delays recomputation until the backward pass needs it, and prevents
         # TensorFlow's graph optimizer from merging it with the forward pass.
@@ -65,7 +65,7 @@ def recomputed(function: Callable, *inputs):
     return with_gradients(output, [*saved_for_backward, *values], backward)
 
 
-def _check_repeatable(operations):
+def _check_repeatable(operations: Sequence[tf.Operation]) -> None:
     """Raises ValueError if an operation draws different random numbers in each pass."""
     for operation in operations:
         if operation.type.startswith("Random"):

@@ -1,10 +1,12 @@
 """Means of losses and gradients over the replicas that share a batch."""
 
+from typing import Any, Tuple
+
 import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
 
 
-def mean_gradients(gradients, use_tpu):
+def mean_gradients(gradients: list, use_tpu: bool) -> Tuple[list, tf.Tensor]:
     """Averages gradients before clipping, so that N replicas of batch B / N match one of batch B.
 
     Args:
@@ -48,14 +50,15 @@ def mean_over_replicas(tensors: list, use_tpu: bool = False) -> list:
     if use_tpu:
         return [tf.tpu.cross_replica_sum(tensor) / num_replicas for tensor in tensors]
 
-    def reduce(strategy, tensors):  # `all_reduce` would keep the graph alive; see `gradients`.
+    def reduce(strategy: Any, tensors: list) -> list:
+        # `all_reduce` would keep the graph alive; see `gradients`.
         pairs = list(zip(tensors, tensors))
         return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs)
 
     return tf.distribute.get_replica_context().merge_call(reduce, args=(tensors,))
 
 
-def _num_replicas(use_tpu):
+def _num_replicas(use_tpu: bool) -> int:
     if use_tpu:
         return tpu_function.get_tpu_context().number_of_shards or 1  # None outside.
     return tf.distribute.get_replica_context().num_replicas_in_sync

@@ -8,7 +8,7 @@ import contextlib
 import contextvars
 import functools
 import os
-from typing import Callable
+from typing import Any, Callable, Iterator, List
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework.func_graph import FuncGraph
@@ -18,7 +18,7 @@ try:
     from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
 except ImportError:
 
-    def xla_optimization_barrier(tensors):
+    def xla_optimization_barrier(tensors: list) -> list:
         """Returns the tensors: without a barrier, XLA may keep larger ones and not recompute."""
         return tensors
 
@@ -44,7 +44,7 @@ def fused(function: Callable) -> Callable:
     """
 
     @functools.wraps(function)
-    def call_fused(*tensors, **settings):
+    def call_fused(*tensors: tf.Tensor, **settings: Any) -> Any:
         if not fuses():
             return function(*tensors, **settings)
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype.base_dtype) for tensor in tensors]
@@ -76,7 +76,7 @@ def fuses() -> bool:
 
 
 @contextlib.contextmanager
-def portable():
+def portable() -> Iterator[None]:
     """Disables `fused` in its context, so that the graph also runs without XLA."""
     token = _portable.set(True)
     try:
@@ -111,7 +111,7 @@ def is_in_xla() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
 
 
-def saved_for_backward(tensor):
+def saved_for_backward(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a tensor, marked so that XLA saves it for backward in its dtype.
 
     XLA removes a cast to bfloat16 and back to float32. It would keep the float32 tensor before the
@@ -120,7 +120,7 @@ def saved_for_backward(tensor):
     return xla_optimization_barrier([tensor])[0] if is_in_xla() else tensor
 
 
-def recompute(dependency, *tensors):
+def recompute(dependency: tf.Tensor, *tensors: tf.Tensor) -> List[tf.Tensor]:
     """Returns copies of saved tensors, from which a backward pass recomputes the forward pass.
 
     XLA cannot tell that the copies are equal to the tensors. Otherwise it would merge the two
@@ -132,7 +132,7 @@ def recompute(dependency, *tensors):
     )
 
 
-def _compile_silently():
+def _compile_silently() -> None:
     """Compiles a trivial function with stderr redirected to /dev/null.
 
     XLA reports a process's first compilation on stderr, and no log setting prevents it.

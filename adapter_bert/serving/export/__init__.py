@@ -1,1 +1,1 @@
-"""SavedModels and ONNX files of tasks."""
+"""Files of tasks for other programs: SavedModels and ONNX files."""

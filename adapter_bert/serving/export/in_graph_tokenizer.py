@@ -4,7 +4,7 @@ Axes in shape comments: B batch, S positions.
 """
 
 import functools
-from typing import Callable, List
+from typing import Callable, List, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -56,7 +56,13 @@ def make_encoder(tokenizer: tokenization.FullTokenizer) -> Callable:
     )
 
 
-def _encode(*texts_and_max_tokens, vocab: List[str], do_lower_case: bool, cls_id: int, sep_id: int):
+def _encode(
+    *texts_and_max_tokens: tf.Tensor,
+    vocab: List[str],
+    do_lower_case: bool,
+    cls_id: int,
+    sep_id: int,
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     *texts, max_tokens = texts_and_max_tokens
     tokenizer = tensorflow_text.FastBertTokenizer(
         vocab, token_out_type=tf.int32, max_bytes_per_word=4 * _MAX_WORD_LENGTH
@@ -65,7 +71,7 @@ def _encode(*texts_and_max_tokens, vocab: List[str], do_lower_case: bool, cls_id
     return pack(segments, max_tokens, cls_id, sep_id)
 
 
-def lower(text):
+def lower(text: tf.Tensor) -> tf.Tensor:
     """Returns a string Tensor in lower case, independent of the machine's locale.
 
     TensorFlow follows the locale: in a Turkish one, "TITLE" becomes "tıtle".
@@ -75,7 +81,7 @@ def lower(text):
     return tf.strings.lower(text, "utf-8")
 
 
-def _normalize(text, do_lower_case: bool):
+def _normalize(text: tf.Tensor, do_lower_case: bool) -> tf.Tensor:
     """Normalizes texts as BERT's tokenizer does before it splits them.
 
     tensorflow-text alone would keep control characters, and its lower-casing applies NFKC, which
@@ -91,7 +97,7 @@ def _normalize(text, do_lower_case: bool):
     return tf.strings.regex_replace(text, _LONG_WORD_PATTERN, r"\1\1\1\1")
 
 
-def pack(segments: list, max_tokens, cls_id: int, sep_id: int) -> tuple:
+def pack(segments: list, max_tokens: tf.Tensor, cls_id: int, sep_id: int) -> tuple:
     """Returns BERT's inputs for [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
 
     Args:
@@ -112,12 +118,12 @@ def pack(segments: list, max_tokens, cls_id: int, sep_id: int) -> tuple:
     return ids.to_tensor(), tf.ones_like(ids).to_tensor(), segment_ids.to_tensor()
 
 
-def _is_pair(second):
+def _is_pair(second: tf.RaggedTensor) -> tf.Tensor:
     """Returns int32 [B]: 1 for each row of a ragged Tensor that has a token, else 0."""
     return tf.cast(second.row_lengths() > 0, tf.int32)
 
 
-def truncate(first, second, max_tokens) -> tuple:
+def truncate(first: tf.RaggedTensor, second: tf.RaggedTensor, max_tokens: tf.Tensor) -> tuple:
     """Truncates two ragged Tensors [B, None] to a common number of tokens, int32 [B].
 
     The result is that of BERT's loop, which removes the last token of the longer one (the second if
@@ -132,6 +138,6 @@ def truncate(first, second, max_tokens) -> tuple:
     )
 
 
-def _take_first(segment, lengths):
+def _take_first(segment: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
     """Returns the first `lengths` of each row of a ragged Tensor."""
     return tf.RaggedTensor.from_tensor(segment.to_tensor(), lengths)

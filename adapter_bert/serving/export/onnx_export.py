@@ -17,7 +17,7 @@ import numpy as np
 from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import task_adapter
 from adapter_bert.model import configs, task_kinds
-from adapter_bert.serving.inference import compatibility, onnx_encoder
+from adapter_bert.serving.inference import compatibility, onnx_encoder, onnx_graph, onnx_parameters
 from adapter_bert.shell.errors import UserError
 
 MODEL_FILE, TASKS_FILE = "model.onnx", "tasks.json"
@@ -28,7 +28,7 @@ _MAX_BYTES = (1 << 31) - (1 << 24)  # A protocol buffer's limit, less the graph 
 def write(
     folder: str,
     config: configs.BertConfig,
-    backbone: onnx_encoder.Tensors,
+    backbone: onnx_graph.Tensors,
     adapters: Dict[str, task_adapter.TaskAdapter],
     vocab_file: str,
     precision: str = "float32",
@@ -52,7 +52,7 @@ def write(
         written.
     """
     adapters = dict(sorted(adapters.items()))
-    graph = onnx_encoder.Graph()
+    graph = onnx_graph.Graph()
     _build(graph, config, backbone, list(adapters.values()), precision)
     tasks = {name: task_adapter.summary(adapter.description) for name, adapter in adapters.items()}
     model = graph.model({"tasks": json.dumps(tasks), "vocabulary": os.path.basename(vocab_file)})
@@ -69,42 +69,36 @@ def write(
 
 
 def _build(
-    graph: onnx_encoder.Graph,
+    graph: onnx_graph.Graph,
     config: configs.BertConfig,
-    backbone: onnx_encoder.Tensors,
+    backbone: onnx_graph.Tensors,
     adapters: List[task_adapter.TaskAdapter],
     precision: str,
 ) -> None:
     architecture = compatibility.common_architecture(adapters)
-    arrays = [onnx_encoder.task_arrays(config, backbone, each) for each in adapters]
+    arrays = [onnx_parameters.task_arrays(config, backbone, each) for each in adapters]
     kinds = [task_kinds.get(adapter.description.kind) for adapter in adapters]
-    given = onnx_encoder.inputs(graph, onnx_encoder.INT64)
+    given = onnx_encoder.inputs(graph, onnx_graph.INT64)
     sizes = graph.op("Shape", given.input_ids)
     padding = _padding(graph, sizes)
-    batch = onnx_encoder.Inputs(*(_checked(graph, ids, padding) for ids in given))
+    batch = onnx_encoder.InputNames(*(_checked(graph, ids, padding) for ids in given))
     is_token = graph.constant(np.array([0, 1], np.int32))
     batch = batch._replace(input_mask=graph.op("Gather", is_token, batch.input_mask))
     num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)
     if len(adapters) == 1:
-        parameters = onnx_encoder.constant_parameters(graph, config, architecture, arrays[0])
+        parameters = onnx_parameters.constant_parameters(graph, config, architecture, arrays[0])
     else:
-        task_ids = graph.input("task_ids", ["B"], onnx_encoder.INT64)
+        task_ids = graph.input("task_ids", ["B"], onnx_graph.INT64)
         rows_only = graph.op("Gather", padding, graph.ints(0, 2))
         task_ids = _checked(graph, task_ids, rows_only)
-        parameters = onnx_encoder.gathered_parameters(
+        parameters = onnx_parameters.gathered_parameters(
             graph, config, architecture, arrays, task_ids, num_rows
         )
     reads_tokens = any(kind.reads_tokens for kind in kinds)
-    outputs = onnx_encoder.encode(
-        graph,
-        config,
-        backbone,
-        architecture,
-        parameters,
-        batch,
-        None if reads_tokens else graph.ints(1),
-        precision=precision,
+    encoder = onnx_encoder.Encoder(
+        graph, config, backbone, architecture, parameters, batch, precision=precision
     )
+    outputs = encoder.logits(None if reads_tokens else graph.ints(1))
     num_outputs = max(value.head.shape[1] for value in arrays)
     named: Dict[str, Tuple[str, List[Any]]] = {}
     if not all(kind.reads_tokens for kind in kinds):
@@ -125,7 +119,7 @@ def _build(
         graph.output(name, tensor, dims)
 
 
-def _padding(graph: onnx_encoder.Graph, sizes: str) -> str:
+def _padding(graph: onnx_graph.Graph, sizes: str) -> str:
     """Returns the pads [4] that turn zero rows into one, as some operators refuse empty Tensors.
 
     Args:
@@ -138,7 +132,7 @@ def _padding(graph: onnx_encoder.Graph, sizes: str) -> str:
     return graph.op("Concat", graph.ints(0, 0), graph.op("Mul", rows, missing), axis=0)
 
 
-def _checked(graph: onnx_encoder.Graph, ids: str, padding: str) -> str:
+def _checked(graph: onnx_graph.Graph, ids: str, padding: str) -> str:
     """Returns padded ids, with which a Gather fails if one is negative: it counts from the end."""
     zero, least = (graph.constant(np.array(value)) for value in (0, np.iinfo(np.int64).min))
     ids = graph.op("Pad", ids, padding)

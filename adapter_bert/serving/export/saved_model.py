@@ -18,7 +18,7 @@ from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.model import configs, task_kinds
 from adapter_bert.ops import devices, xla
-from adapter_bert.serving.inference import encoder
+from adapter_bert.serving.export import multi_task_bert
 
 Adapters = Dict[str, task_adapter.TaskAdapter]
 
@@ -49,7 +49,7 @@ def write(
     Raises:
       UserError: the adapters cannot share a graph; the folder cannot be written.
     """
-    tables = encoder.make_tables(config, init_checkpoint, list(adapters.values()))
+    tables = multi_task_bert.make_tables(config, init_checkpoint, list(adapters.values()))
     with tf.Graph().as_default() as graph, xla.portable():
         model = _Model(config, tables, _TaskConstants(adapters))
         signatures, main_op = _signatures(model, encode), tf.tables_initializer()
@@ -80,7 +80,7 @@ class _TaskConstants:
         )
         self._table = tf.lookup.StaticHashTable(keys, -1)
 
-    def index_of(self, names, reads_texts=False):
+    def index_of(self, names: tf.Tensor, reads_texts: bool = False) -> tf.Tensor:
         """Returns the tasks' indices, int32 [B], of their names.
 
         An unknown name is an error; with `reads_texts`, so is a task without text signatures.
@@ -101,10 +101,10 @@ class _Model(NamedTuple):
     """The parts of the model that all signatures share."""
 
     config: configs.BertConfig
-    tables: encoder.Tables
+    tables: multi_task_bert.Tables
     tasks: _TaskConstants
 
-    def outputs(self, index, *ids_mask_and_segments):
+    def outputs(self, index: tf.Tensor, *ids_mask_and_segments: tf.Tensor) -> Dict[str, tf.Tensor]:
         """Returns the outputs by name, Tensors with a row for each task index in int32 [B].
 
         They are the exported outputs of all kinds of tasks. An output that a row's task lacks is 0
@@ -112,7 +112,7 @@ class _Model(NamedTuple):
         """
         tasks = self.tasks
         kinds = [task_kinds.get(name) for name in dict.fromkeys(tasks.kinds)]
-        model_outputs = encoder.build(
+        model_outputs = multi_task_bert.build(
             self.config,
             self.tables,
             index,
@@ -154,7 +154,7 @@ def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
     return signatures
 
 
-def _signature(model: _Model, inputs: Dict[str, Any], ids_of: Callable):
+def _signature(model: _Model, inputs: Dict[str, Any], ids_of: Callable) -> Any:
     """Returns a signature of these inputs, and of each row's task if there are several.
 
     Args:
@@ -175,14 +175,16 @@ def _signature(model: _Model, inputs: Dict[str, Any], ids_of: Callable):
     return tf.saved_model.predict_signature_def(inputs, outputs)
 
 
-def _without_emptiness(value):
+def _without_emptiness(value: tf.Tensor) -> tf.Tensor:
     """Returns a Tensor of at least one row, as the encoder needs; zero rows also get a column."""
     missing = 1 - tf.minimum(tf.shape(value), 1)
     ends = missing * missing[0]
     return tf.pad(value, tf.stack([tf.zeros_like(ends), ends], 1))
 
 
-def _checked(config: configs.BertConfig, input_ids, input_mask, segment_ids) -> List[Any]:
+def _checked(
+    config: configs.BertConfig, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+) -> List[Any]:
     """Returns ids, mask and segments; a number out of range, or another shape, is an error.
 
     The encoder computes with them: for a wrong segment it adds nothing, and it scales by the mask.
@@ -201,7 +203,7 @@ def _checked(config: configs.BertConfig, input_ids, input_mask, segment_ids) -> 
         return list(map(tf.identity, (input_ids, input_mask, segment_ids)))
 
 
-def _initialize(session, values: Dict[str, np.ndarray], init_checkpoint: str) -> None:
+def _initialize(session: tf.Session, values: Dict[str, np.ndarray], init_checkpoint: str) -> None:
     """Initializes every variable of the graph: by its value, else from the checkpoint."""
     variables = {modeling.variable_name(variable): variable for variable in tf.global_variables()}
     trained = {name: variables.pop(name) for name in values}
@@ -214,7 +216,13 @@ def _initialize(session, values: Dict[str, np.ndarray], init_checkpoint: str) ->
         session.run(variable.initializer, {variable.initial_value: values[name]})
 
 
-def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: Adapters) -> str:
+def _save(
+    folder: str,
+    session: tf.Session,
+    signatures: Dict[str, Any],
+    main_op: tf.Operation,
+    adapters: Adapters,
+) -> str:
     """Writes the session's model atomically; returns its path."""
     path = atomic.next_numbered_folder(folder)
     with atomic.atomic_folder(path) as partial:

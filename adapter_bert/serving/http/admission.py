@@ -63,7 +63,7 @@ class Queue:
         self._virtual_time = 0.0
         self._computed_rows = self._seconds = 0.0  # Decayed sums; their quotient is the speed.
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Returns the number of waiting rows."""
         return sum(ticket.rows for ticket in self._tickets)
 
@@ -173,12 +173,12 @@ class Readers:
         for thread in self._threads:
             thread.join()
 
-    def _push(self, *entry):
+    def _push(self, *entry: Any) -> None:
         with self._changed:
             heapq.heappush(self._heap, entry)
             self._changed.notify()
 
-    def _work(self):
+    def _work(self) -> None:
         while True:
             with self._changed:
                 while not self._heap:
@@ -201,6 +201,6 @@ class Readers:
                 self._push(tag, arrival, steps, future, seconds)
 
 
-def _resolve(setter, value):
+def _resolve(setter: Callable, value: Any) -> None:
     with contextlib.suppress(futures.InvalidStateError):  # The caller has just cancelled it.
         setter(value)

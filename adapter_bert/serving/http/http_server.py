@@ -11,7 +11,7 @@ import json
 import math
 import socket
 import urllib.parse
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import uvicorn
 from uvicorn.protocols.http import httptools_impl
@@ -80,7 +80,7 @@ def is_own_host(host: str, address: str) -> bool:
     )
 
 
-def _ip_address(name: str):
+def _ip_address(name: str) -> Any:
     try:
         return ipaddress.ip_address(name)
     except ValueError:
@@ -182,20 +182,20 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
     _cycles: tuple[httptools_impl.RequestResponseCycle, ...] = ()
     _pending_bytes = 0  # Received since the last complete headers or part of a body.
 
-    def connection_made(self, transport):
+    def connection_made(self, transport: Any) -> None:
         if len(self.connections) >= self.max_connections:
             _refuse(transport, self.loop, _TOO_MANY)
             return
         super().connection_made(transport)
         self._start_timer()
 
-    def data_received(self, data):
+    def data_received(self, data: bytes) -> None:
         self._pending_bytes += len(data)
         super().data_received(data)
         if self._pending_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._end(_TOO_LARGE)
 
-    def on_headers_complete(self):
+    def on_headers_complete(self) -> None:
         self._pending_bytes = 0
         if not self.flow.write_paused:
             self._cancel_timer()
@@ -207,19 +207,19 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
         if len(self.pipeline) > _MAX_PIPELINED:
             raise ValueError  # The parser stops, and `send_400_response` closes the connection.
 
-    def on_body(self, body):
+    def on_body(self, body: bytes) -> None:
         self._pending_bytes = 0
         super().on_body(body)
 
-    def on_response_complete(self):
+    def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:  # Otherwise the next request has begun already.
             self._start_timer()  # Limits the rest of a refused body and the next headers.
 
-    def send_400_response(self, msg):
+    def send_400_response(self, msg: str) -> None:
         self._end(_BAD_REQUEST)
 
-    def pause_writing(self):
+    def pause_writing(self) -> None:
         super().pause_writing()
         seconds = self.read_seconds + self.transport.get_write_buffer_size() / _MIN_RATE
         self._read_by = self.loop.time() + seconds
@@ -227,26 +227,26 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
             self._start_timer()
         self._limit_unsent_bytes()
 
-    def resume_writing(self):
+    def resume_writing(self) -> None:
         super().resume_writing()
         self._read_by = math.inf
         if not self.cycle.response_complete:
             self._cancel_timer()
 
-    def connection_lost(self, exc):
+    def connection_lost(self, exc: Optional[Exception]) -> None:
         self._cancel_timer()
         super().connection_lost(exc)
         for cycle in self._cycles:  # Uvicorn tells only the last.
             cycle.disconnected = True
             cycle.message_event.set()
 
-    def _end(self, response):
+    def _end(self, response: bytes) -> None:
         """Ends the connection with a response, also for the application."""
         transport, self._pending_bytes = self.transport, 0
         self.connection_lost(ConnectionAbortedError())
         _refuse(transport, self.loop, response)
 
-    def _limit_unsent_bytes(self):
+    def _limit_unsent_bytes(self) -> None:
         """Disconnects clients, the slowest first, while too many bytes wait for all of them."""
         connections: Any = self.connections  # All are of this class.
         slow = sorted((c for c in connections if c.flow.write_paused), key=lambda c: c._read_by)
@@ -255,12 +255,12 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
             if sum(sizes[index:]) > self.max_unsent_bytes and other is not self:
                 other.transport.abort()
 
-    def _start_timer(self):
+    def _start_timer(self) -> None:
         self._cancel_timer()
         self._unsent_bytes = None
         self._timer = self.loop.call_later(self.read_seconds, self._on_timeout)
 
-    def _on_timeout(self):
+    def _on_timeout(self) -> None:
         """Closes the connection, unless the client is still reading an answer, and in time."""
         unsent_bytes = self.transport.get_write_buffer_size()
         if unsent_bytes in (0, self._unsent_bytes) or self.loop.time() > self._read_by:
@@ -269,7 +269,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
             self._unsent_bytes = unsent_bytes
             self._timer = self.loop.call_later(self.read_seconds, self._on_timeout)
 
-    def _cancel_timer(self):
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

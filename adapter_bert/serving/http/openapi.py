@@ -1,6 +1,6 @@
 """Builds the OpenAPI document of `rest_api`."""
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from adapter_bert import __version__
 from adapter_bert.formats import adapter_folders, task_adapter
@@ -80,7 +80,9 @@ def _paths(max_instances: int) -> Dict[str, Any]:
     return paths
 
 
-def _object(properties: Dict[str, Any], required=None, **options) -> Dict[str, Any]:
+def _object(
+    properties: Dict[str, Any], required: Optional[List[str]] = None, **options: Any
+) -> Dict[str, Any]:
     """Returns the schema of an object without further properties."""
     return {
         "type": "object",
@@ -172,7 +174,7 @@ _ANSWERS = {
 def _operation(
     summary: str,
     answers: Dict[int, Optional[Dict[str, Any]]],
-    errors=(),
+    errors: Tuple[int, ...] = (),
     body: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
     """Returns an operation, given the schemas of its answers by status; None means plain text."""

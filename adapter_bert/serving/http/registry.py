@@ -13,16 +13,7 @@ import shutil
 import threading
 import weakref
 from concurrent import futures
-from typing import (
-    BinaryIO,
-    Callable,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-)
+from typing import BinaryIO, Callable, Iterable, Iterator, List, Mapping, NamedTuple, Optional
 
 from absl import logging
 
@@ -89,10 +80,10 @@ class ServedTasks:
         # By task, while an adapter is read and added: one that hangs blocks no other task.
         self._change_locks = weakref.WeakValueDictionary()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._tasks)
 
-    def __contains__(self, name):
+    def __contains__(self, name: str) -> bool:
         return name in self._tasks
 
     def current(self) -> List[ServedTask]:

@@ -15,7 +15,6 @@ An error is {"error": "..."} with a status of 4xx (the client's) or 5xx (the ser
 import asyncio
 import functools
 import hmac
-import json
 import os
 import threading
 import time
@@ -31,7 +30,6 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
-    Set,
     Tuple,
 )
 
@@ -45,12 +43,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adapter_bert.files import gfile, json_objects
+from adapter_bert.files import gfile
 from adapter_bert.formats import task_adapter
-from adapter_bert.model import task_kinds
-from adapter_bert.serving.http import admission, http_server, openapi, prometheus, registry
-from adapter_bert.serving.inference import bank, batcher, memory, presentations, request_texts
+from adapter_bert.serving.http import (
+    admission,
+    http_server,
+    messages,
+    openapi,
+    prometheus,
+    registry,
+)
+from adapter_bert.serving.inference import bank, batcher, memory, request_texts
 from adapter_bert.shell.errors import UserError
 
 _PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
@@ -68,7 +73,7 @@ _MIN_UPLOAD_RATE = 125_000  # Bytes per second: 1 Mbit/s.
 _MAX_LABELS = 100_000  # Of all instances of a request together: an answer of about 3 MB.
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """The limits on requests.
 
     Attributes:
@@ -125,7 +130,7 @@ class RestApi:
     Args:
       tasks: `registry.ServedTasks`.
       adapter_bank: their `bank.AdapterBank`.
-      limits: `Limits`.
+      limits: `RequestLimits`.
       token: required in each request as `Authorization: Bearer <token>`, or None. Without a token,
         a request's Host must name this machine, which guards against DNS rebinding.
       allows_changes: whether requests may add and remove tasks.
@@ -136,7 +141,7 @@ class RestApi:
         self,
         tasks: registry.ServedTasks,
         adapter_bank: bank.AdapterBank,
-        limits: Limits,
+        limits: RequestLimits,
         token: Optional[str] = None,
         allows_changes: bool = True,
         address: str = "127.0.0.1",
@@ -159,9 +164,8 @@ class RestApi:
             functools.partial(adapter_bank.predict, return_errors=True),
             lambda row: len(row.input_ids),
             max_batch_size=limits.max_batch_rows,
+            observers=[self._queue.count_work, self._metrics.count_batch],
         )
-        self._batcher.observe(self._queue.count_work)
-        self._batcher.observe(self._metrics.count_batch)
 
     def application(self) -> Callable:
         """Returns the ASGI application."""
@@ -196,17 +200,16 @@ class RestApi:
         self._readers.close()
         self._batcher.close()
 
-    def _guarded(self, application):
+    def _guarded(self, application: ASGIApp) -> ASGIApp:
         """Wraps an application: refuses requests by their headers, counts and times the others."""
 
-        async def wrapped(scope, receive, send):
+        async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
-                if scope["type"] == "lifespan":
-                    await application(scope, receive, send)
+                await application(scope, receive, send)
                 return
             start, statuses = time.perf_counter(), []
 
-            async def send_and_record(message):
+            async def send_and_record(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     statuses.append(message["status"])
                 await send(message)
@@ -222,12 +225,12 @@ class RestApi:
         return wrapped
 
     def _make_error_handler(self, status: int) -> Callable:
-        async def failed(request, error):
+        async def failed(request: Request, error: Exception) -> Response:
             return _error_response(status, self._tasks.without_root(str(error)))
 
         return failed
 
-    def _refusal(self, scope: Dict[str, Any]) -> Optional[Response]:
+    def _refusal(self, scope: Scope) -> Optional[Response]:
         """Returns an error response if a request's headers are not acceptable, or None."""
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
@@ -286,8 +289,8 @@ class RestApi:
     async def models(self, request: Request) -> Response:
         """Lists all tasks."""
 
-        def build(tasks):
-            return {"models": [{"name": task.name, **_summary(task)} for task in tasks]}
+        def build(tasks: List[registry.ServedTask]) -> Dict[str, Any]:
+            return {"models": [{"name": task.name, **messages.summary(task)} for task in tasks]}
 
         return self._shared_response("", self._tasks.current(), build)
 
@@ -302,7 +305,7 @@ class RestApi:
         if self._shared.get(name, (None,))[0] != tasks:
             if len(self._shared) >= _MAX_SHARED:
                 self._shared.clear()
-            self._shared[name] = tasks, _dump_json(build(tasks))
+            self._shared[name] = tasks, messages.dump_json(build(tasks))
         return Response(self._shared[name][1], media_type="application/json")
 
     async def model(self, request: Request) -> Response:
@@ -321,12 +324,12 @@ class RestApi:
     async def metadata(self, request: Request) -> Response:
         """Returns a task's metadata."""
 
-        def build(task):
+        def build(task: registry.ServedTask) -> Dict[str, Any]:
             spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
             metadata = {
-                **_summary(task),
+                **messages.summary(task),
                 "precision": self._precision,
-                "signature_def": _signature(task),
+                "signature_def": messages.signature(task),
             }
             return {"model_spec": spec, "metadata": metadata}
 
@@ -355,11 +358,11 @@ class RestApi:
             body = await self._read_body(request, _MAX_CHANGE_BYTES)
             task = await self._change(self._put_folder, name, body)
         logging.info("Task %s: serving version %d.", name, task.version)
-        return _json_response({"name": name, **_summary(task)}, 201 if is_new else 200)
+        return _json_response({"name": name, **messages.summary(task)}, 201 if is_new else 200)
 
     def _put_folder(self, name: str, body: bytes) -> registry.ServedTask:
         expected = '{"adapter": "<folder below --adapter_dir>"}'
-        path = _parse_object(body, {"adapter"}, expected).get("adapter")
+        path = messages.parse_object(body, {"adapter"}, expected).get("adapter")
         if not isinstance(path, str):
             raise UserError(f"expected {expected}")
         return self._tasks.put_below_root(name, path)
@@ -404,7 +407,7 @@ class RestApi:
             raise Refused(503, f"{_MAX_CHANGES} changes are running already; try again later")
         future: futures.Future[registry.ServedTask] = futures.Future()
 
-        def work():
+        def work() -> None:
             try:
                 future.set_result(change(*arguments))
             except Exception as error:
@@ -452,7 +455,7 @@ class RestApi:
     ) -> bytes:
         """Returns the body of a prediction's response."""
 
-        def in_thread(steps):
+        def in_thread(steps: Generator[None, None, Any]) -> Awaitable:
             return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
 
         prediction = await in_thread(self._encode_instances(body, name, lease))
@@ -473,7 +476,7 @@ class RestApi:
         self, body: bytes, name: Optional[str], lease: registry.Lease
     ) -> Generator[None, None, _Prediction]:
         """Returns a request's `_Prediction`, in steps for `admission.Readers`."""
-        instances, is_columnar = _parse_instances(body)
+        instances, is_columnar = messages.parse_instances(body)
         if is_columnar and name is None:
             raise UserError('a request of several tasks needs {"instances": [...]}')
         if not 0 < len(instances) <= self._limits.max_instances:
@@ -485,7 +488,7 @@ class RestApi:
             yield
             try:
                 task_name, instance = (
-                    (name, instance) if name is not None else _split_task(instance)
+                    (name, instance) if name is not None else messages.split_task(instance)
                 )
                 tasks.append(lease.get(task_name))
                 requests.append(tasks[-1].texts.encode(instance))
@@ -518,7 +521,7 @@ class RestApi:
     ) -> bytes:
         """Returns the bytes of a request's body; counts them for the request's ticket."""
 
-        async def read():
+        async def read() -> bytes:
             body = bytearray()
             async for chunk in self._body_chunks(request, max_bytes):
                 body += chunk
@@ -594,52 +597,6 @@ def _too_large_error(max_bytes: int) -> Refused:
     return Refused(413, f"the body is over {max_bytes:,} bytes")
 
 
-def _parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
-    """Returns the JSON object in a body; raises UserError if it has other names."""
-    try:
-        value = json_objects.parse_json(body.decode("utf-8-sig"), _reject_constant)
-    except ValueError as error:
-        raise UserError(f"the body is not valid JSON ({error})") from None
-    if not isinstance(value, dict) or set(value) - names:
-        raise UserError(f"expected {expected}")
-    return value
-
-
-def _reject_constant(text):
-    raise ValueError(f"{text} is not a JSON number")
-
-
-def _parse_instances(body: bytes) -> Tuple[list, bool]:
-    """Returns (instances, whether they are columnar) of a body in TensorFlow Serving's formats."""
-    expected = '{"instances": [...]} or {"inputs": {...}}'
-    value = _parse_object(body, {"instances", "inputs", "signature_name"}, expected)
-    signature = value.pop("signature_name", "serving_default")
-    if signature != "serving_default":
-        raise UserError("signature_name: expected serving_default")
-    if len(value) != 1:
-        raise UserError(f"expected either {expected}")
-    ((key, payload),) = value.items()
-    if key == "instances" or isinstance(payload, list):
-        if not isinstance(payload, list):
-            raise UserError("instances: expected a list")
-        return payload, key == "inputs"
-    if not isinstance(payload, dict) or not payload:
-        raise UserError("inputs: expected an object of lists")
-    columns = list(payload.values())
-    if not all(isinstance(column, list) for column in columns):
-        raise UserError("inputs: expected an object of lists")
-    if len(set(map(len, columns))) > 1:
-        raise UserError("inputs: the lists have different lengths")
-    return [dict(zip(payload, row)) for row in zip(*columns)], True
-
-
-def _split_task(instance) -> Tuple[str, Dict[str, Any]]:
-    """Returns (task's name, instance without it), for a request that mixes tasks."""
-    if not isinstance(instance, dict) or not isinstance(instance.get("task"), str):
-        raise UserError('expected an object with "task", a task name')
-    return instance["task"], {name: v for name, v in instance.items() if name != "task"}
-
-
 def _format_response(
     prediction: _Prediction, outputs: List[Any]
 ) -> Generator[None, None, Tuple[bytes, List[registry.ServedTask]]]:
@@ -655,17 +612,8 @@ def _format_response(
         raise failures[0]
     if not prediction.is_columnar:
         answers = [{"error": str(a)} if isinstance(a, Refused) else a for a in answers]
-        return _dump_json({"predictions": answers}), answered
-    return _dump_json({"outputs": _columns(answers)}), answered
-
-
-def _columns(answers: List[Any]) -> Any:
-    """Returns the predictions of a columnar request: a list, or a dict of lists."""
-    if not isinstance(answers[0], dict):
-        return answers
-    if any(set(answer) != set(answers[0]) for answer in answers):
-        raise UserError("inputs: expected either texts or token ids, not both")
-    return {name: [a[name] for a in answers] for name in answers[0]}
+        return messages.dump_json({"predictions": answers}), answered
+    return messages.dump_json({"outputs": messages.columns(answers)}), answered
 
 
 def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
@@ -678,49 +626,10 @@ def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
     return request.decode(outputs)
 
 
-def _summary(task: registry.ServedTask) -> Dict[str, Any]:
-    """Returns a task's summary for the page, a dict of JSON values."""
-    description = task.description
-    presentation, num_required = presentations.of(description)
-    return {
-        "version": str(task.version),
-        "task": description.task,
-        "kind": description.kind,
-        "labels": list(description.labels),
-        "label_descriptions": presentation.label_descriptions,
-        "fields": list(presentation.fields),
-        "num_required_fields": num_required,
-        "example": presentation.example,
-        "max_seq_length": description.max_seq_length,
-        "do_lower_case": description.do_lower_case,
-        "scores": task_adapter.finite_scores(description),
-    }
-
-
-def _signature(task: registry.ServedTask) -> Dict[str, Any]:
-    """Returns a task's inputs and outputs in TensorFlow Serving's format."""
-
-    def tensor(name, kind):
-        shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
-        return {"dtype": kind, "tensor_shape": shape, "name": name}
-
-    outputs = task_kinds.get(task.description.kind).answer_types
-    signature = {
-        "inputs": {name: tensor(name, "DT_STRING") for name in task.texts.fields},
-        "outputs": {name: tensor(name, kind) for name, kind in outputs.items()},
-        "method_name": "tensorflow/serving/predict",
-    }
-    return {"signature_def": {"serving_default": signature}}
-
-
-def _dump_json(value) -> bytes:
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
-
-
 def _json_response(
-    value, status: int = 200, headers: Optional[Mapping[str, str]] = None
+    value: Any, status: int = 200, headers: Optional[Mapping[str, str]] = None
 ) -> Response:
-    return Response(_dump_json(value), status, headers, media_type="application/json")
+    return Response(messages.dump_json(value), status, headers, media_type="application/json")
 
 
 def _error_response(
@@ -729,7 +638,7 @@ def _error_response(
     return _json_response({"error": sentence}, status, headers)
 
 
-async def _handle_refused(request, error: Refused) -> Response:
+async def _handle_refused(request: Request, error: Refused) -> Response:
     headers = {"connection": "close"} if error.closes_connection else {}
     if error.status == 503:
         headers["retry-after"] = "1"
@@ -742,5 +651,5 @@ async def _handle_http_error(request: Request, error: HTTPException) -> Response
     )
 
 
-async def _handle_unexpected(request, error):
+async def _handle_unexpected(request: Request, error: Exception) -> Response:
     return _error_response(500, _UNEXPECTED)

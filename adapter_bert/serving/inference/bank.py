@@ -85,7 +85,7 @@ class _Entry:
         matrices = [shape for shape in shapes if len(shape) > 1 and min(shape) > 1]
         size = sum(map(math.prod, matrices)) / (2 * width)
         self.shares_passes = max(size, self.num_outputs) <= _MAX_SHARED_SIZE
-        self.loaded: Any = None  # In memory: `onnx_encoder.TaskArrays`.
+        self.loaded: Any = None  # In memory: `onnx_parameters.TaskArrays`.
         self.reading = threading.Lock()  # Held by the thread that reads the tensors.
         self._source, self._digest, self._label = source, digest, label
 
@@ -418,7 +418,7 @@ def _check_tensors(source: AdapterSource, label: str, where: str) -> None:
     task_adapter.check_finite(source.tensors, where)
 
 
-def _make_prediction(row: Row, entry: _Entry, logits, token_logits) -> Any:
+def _make_prediction(row: Row, entry: _Entry, logits: np.ndarray, token_logits: np.ndarray) -> Any:
     """Returns a row's prediction, cut to the outputs of its task's head, or a UserError."""
     if entry.kind.reads_tokens:
         logits = token_logits[: len(row.input_ids)]

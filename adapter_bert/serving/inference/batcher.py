@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from concurrent import futures
-from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from absl import logging
 
@@ -36,7 +36,7 @@ class _Call:
         self.outputs = [None] * count
         self.num_missing = count
 
-    def set_output(self, index: int, output) -> None:
+    def set_output(self, index: int, output: Any) -> None:
         self.outputs[index] = output
         self.num_missing -= 1
         if not self.num_missing:
@@ -62,6 +62,7 @@ class Batcher:
         output of a row that failed.
       length_of: function of a row; rows of similar length share a batch.
       max_batch_size: maximum number of rows in a batch.
+      observers: functions of (number of rows, seconds) that are called after each batch.
     """
 
     def __init__(
@@ -70,17 +71,17 @@ class Batcher:
         length_of: Callable[[Any], int],
         *,
         max_batch_size: int,
+        observers: Sequence[Callable[[int, float], None]] = (),
     ):
         self._predict, self._length_of = predict, length_of
-        self._max_batch_size = max_batch_size
-        self._observers: List[Callable[[int, float], None]] = []
+        self._max_batch_size, self._observers = max_batch_size, observers
         self._queue = []  # `_QueuedRow`, the shortest first.
         self._arrival, self._closed = itertools.count(), False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
         self._thread.start()
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Returns the number of waiting rows."""
         return len(self._queue)
 
@@ -114,10 +115,6 @@ class Batcher:
             self._changed.notify()
         return call.future
 
-    def observe(self, observer: Callable[[int, float], None]) -> None:
-        """Adds a function of (number of rows, seconds) that is called after each batch."""
-        self._observers.append(observer)
-
     def close(self) -> None:
         """Computes the waiting rows and ends the thread; later rows are refused."""
         with self._changed:
@@ -125,7 +122,7 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def _work(self):
+    def _work(self) -> None:
         while True:
             with self._changed:
                 if self._closed and not self._queue:

@@ -99,7 +99,7 @@ def check_compatible(
     if unread:
         raise UserError(
             f"{where} has a head with {unread[0]}, which only its script computes: predict with"
-            " --adapter there, or compute the head in serving/inference/encoder.py and"
+            " --adapter there, or compute the head in serving/export/multi_task_bert.py and"
             " serving/inference/onnx_encoder.py."
         )
 

@@ -10,8 +10,15 @@ import numpy as np
 
 from adapter_bert.formats import onnx_backbone, task_adapter
 from adapter_bert.model import configs
-from adapter_bert.serving.inference import compatibility, memory, onnx_encoder, onnx_runtime
-from adapter_bert.serving.inference.onnx_encoder import TaskArrays
+from adapter_bert.serving.inference import (
+    compatibility,
+    memory,
+    onnx_encoder,
+    onnx_graph,
+    onnx_parameters,
+    onnx_runtime,
+)
+from adapter_bert.serving.inference.onnx_parameters import TaskArrays
 from adapter_bert.shell.errors import UserError
 
 # Memory that building a session takes, in the weights of its BERT. Measured; 1 of it stays.
@@ -19,10 +26,10 @@ _BUILDING = 2.8
 
 
 class _Session(NamedTuple):
-    """A session of ONNX Runtime, and `onnx_encoder.adapter_arrays` for tasks without adapters."""
+    """A session of ONNX Runtime, and the `adapter_arrays` of tasks without adapters."""
 
     session: Any
-    no_adapters: onnx_encoder.Tensors
+    no_adapters: onnx_graph.Tensors
 
 
 class Engine:
@@ -80,7 +87,7 @@ class Engine:
 
     def load(self, adapter: task_adapter.TaskAdapter) -> TaskArrays:
         """Returns the `TaskArrays` of a task adapter."""
-        return onnx_encoder.task_arrays(self._config, self._task_specific, adapter, self._dtype)
+        return onnx_parameters.task_arrays(self._config, self._task_specific, adapter, self._dtype)
 
     def run(
         self,
@@ -110,7 +117,7 @@ class Engine:
             {
                 **inputs,
                 "num_positions": np.array([length], np.int64),
-                **onnx_encoder.feeds(groups, no_adapters),
+                **onnx_parameters.feeds(groups, no_adapters),
             },
         )
         in_order = np.argsort(order)
@@ -150,23 +157,20 @@ class Engine:
             )
         return backbone
 
-    def _build(
-        self, architecture: configs.AdapterConfig, backbone: onnx_encoder.Tensors
-    ) -> _Session:
-        graph = onnx_encoder.Graph(self._dtype, keeps_constants_apart=True)
-        batch = onnx_encoder.inputs(graph)
-        outputs = onnx_encoder.encode(
+    def _build(self, architecture: configs.AdapterConfig, backbone: onnx_graph.Tensors) -> _Session:
+        graph = onnx_graph.Graph(self._dtype, keeps_constants_apart=True)
+        encoder = onnx_encoder.Encoder(
             graph,
             self._config,
             backbone,
             architecture,
-            onnx_encoder.input_parameters(graph, self._config, architecture),
-            batch,
-            graph.input("num_positions", [1], onnx_encoder.INT64),
+            onnx_parameters.input_parameters(graph, self._config, architecture),
+            onnx_encoder.inputs(graph),
             precision=self._precision,
             broadcasts_layer_norm=onnx_runtime.VERSION >= (1, 21),
         )
-        for name, tensor in outputs._asdict().items():
+        num_positions = graph.input("num_positions", [1], onnx_graph.INT64)
+        for name, tensor in encoder.logits(num_positions)._asdict().items():
             graph.output(name, tensor, ["G", "R", "L"])
         session = onnx_runtime.make_session(graph.model(), graph.external, self._num_threads)
         if self._precision == "float16" and onnx_runtime.GPU not in session.get_providers():
@@ -174,7 +178,7 @@ class Engine:
                 "precision=float16: ONNX Runtime cannot use the GPU; check its driver and CUDA's"
                 " libraries."
             )
-        no_adapters = onnx_encoder.adapter_arrays(self._config, architecture, {}, self._dtype)
+        no_adapters = onnx_parameters.adapter_arrays(self._config, architecture, {}, self._dtype)
         return _Session(session, no_adapters)
 
     def architectures(self) -> List[configs.AdapterConfig]:
@@ -200,14 +204,14 @@ class Engine:
 
 
 def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.ndarray]:
-    """Returns the values of `onnx_encoder.Inputs`, padded to the longest row."""
+    """Returns the values of `onnx_encoder.InputNames`, padded to the longest row."""
     length = max(len(input_ids) for input_ids, _ in rows)
     input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
     for index, (ids, segments) in enumerate(rows):
         span = slice(len(ids))
         input_ids[index, span], segment_ids[index, span] = ids, segments
         input_mask[index, span] = 1
-    return onnx_encoder.Inputs(input_ids, input_mask, segment_ids)._asdict()
+    return onnx_encoder.InputNames(input_ids, input_mask, segment_ids)._asdict()
 
 
 def _groups(tasks: List[TaskArrays]) -> List[TaskArrays]:

@@ -78,7 +78,7 @@ def require(num_bytes: float, what: str) -> None:
 class Reservations:
     """Counts the memory of work that runs at the same time. Any thread may call it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._num_bytes, self._lock = 0, threading.Lock()
 
     @contextlib.contextmanager

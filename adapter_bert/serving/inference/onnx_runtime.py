@@ -31,7 +31,7 @@ def make_session(
 
     Args:
       model: `onnx.ModelProto`.
-      constants: those outside the model, see `onnx_encoder.Graph`.
+      constants: those outside the model, see `onnx_graph.Graph`.
       num_threads: CPU threads of a batch. Default: `cpu_limit`, else one for each core.
     """
     options = onnxruntime.SessionOptions()

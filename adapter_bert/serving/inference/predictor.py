@@ -22,7 +22,7 @@ _Path = Union[str, "os.PathLike[str]"]
 _MAX_CHARACTERS = 1 << 30  # No limit: only a server needs one.
 
 
-class Bert(NamedTuple):
+class BertFiles(NamedTuple):
     """The files of a pretrained BERT.
 
     Attributes:
@@ -47,7 +47,7 @@ class Predictor:
 
     Attributes:
       description: `task_adapter.Description`.
-      bert: `Bert`.
+      bert: `BertFiles`.
 
     Raises:
       UserError: the adapter's config is damaged; its BERT is not found, or is another one. Damaged
@@ -57,7 +57,7 @@ class Predictor:
     def __init__(
         self,
         adapter: _Path,
-        bert: Union[_Path, Bert, None] = None,
+        bert: Union[_Path, BertFiles, None] = None,
         *,
         precision: str = "float32",
         num_threads: Optional[int] = None,
@@ -71,7 +71,7 @@ class Predictor:
         )
         self.description = task_adapter.describe(folder, "Folder")
         config = self.description.backbone.bert_config()
-        self.bert = bert if isinstance(bert, Bert) else _find_bert(folder, bert)
+        self.bert = bert if isinstance(bert, BertFiles) else _find_bert(folder, bert)
         options: Dict[str, Any] = {"precision": precision, "num_threads": num_threads}
         self._make = functools.partial(type(self), folder, self.bert, **options)
         tokenizers = request_texts.Tokenizers(self.bert.vocab_file, self.bert.is_sentencepiece)
@@ -131,21 +131,21 @@ class Predictor:
         return [request.decode([next(outputs) for _ in request.rows]) for request in requests]
 
 
-def _find_bert(folder: str, bert: Optional[_Path]) -> Bert:
-    """Returns the `Bert` in a folder, or else the one for the task adapter in a folder."""
+def _find_bert(folder: str, bert: Optional[_Path]) -> BertFiles:
+    """Returns the `BertFiles` in a folder, or else the one for the task adapter in a folder."""
     if bert is None:
         recorded = _recorded_bert(folder)
         if recorded:
             return recorded
         checkpoint = paths.find_bert("init_checkpoint", None)
-        return Bert(gfile.absolute(checkpoint), paths.find_bert("vocab_file", None))
+        return BertFiles(gfile.absolute(checkpoint), paths.find_bert("vocab_file", None))
     bert = gfile.absolute(paths.existing_folder(os.fspath(bert), "bert"))
     checkpoint, vocabulary = (paths.BERT_FILES[name] for name in ("init_checkpoint", "vocab_file"))
-    return Bert(posixpath.join(bert, checkpoint), posixpath.join(bert, vocabulary))
+    return BertFiles(posixpath.join(bert, checkpoint), posixpath.join(bert, vocabulary))
 
 
-def _recorded_bert(folder: str) -> Optional[Bert]:
-    """Returns the `Bert` of the run that wrote an adapter, or None if its files are gone."""
+def _recorded_bert(folder: str) -> Optional[BertFiles]:
+    """Returns the `BertFiles` of the run that wrote an adapter, or None if its files are gone."""
     path = posixpath.join(posixpath.dirname(folder.rstrip("/")), paths.SETTINGS_FILE)
     try:
         recorded = json_objects.read_object(path).get("pretrained")
@@ -163,7 +163,7 @@ def _recorded_bert(folder: str) -> Optional[Bert]:
             return None
         bert = pretrained.read_hub_bert(handle)
         assert bert.vocab_file is not None
-        return Bert(bert.init_checkpoint, bert.vocab_file)
+        return BertFiles(bert.init_checkpoint, bert.vocab_file)
     checkpoint = recorded.get("init_checkpoint")
     sentencepiece = recorded.get("spm_model_file")
     vocabulary = sentencepiece or recorded.get("vocab_file")
@@ -175,4 +175,4 @@ def _recorded_bert(folder: str) -> Optional[Bert]:
     has_weights = any(map(gfile.exists, (checkpoint + ".index", checkpoint, converted)))
     if not gfile.exists(vocabulary) or not has_weights:
         return None
-    return Bert(checkpoint, vocabulary, bool(sentencepiece))
+    return BertFiles(checkpoint, vocabulary, bool(sentencepiece))

@@ -147,12 +147,12 @@ class TaskTexts:
             texts += f" or {self._kind.words_field}"
         return f"{texts}, or input_ids and segment_ids"
 
-    def _check_words(self, name: str, words) -> None:
+    def _check_words(self, name: str, words: Any) -> None:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UserError(f"{name} is not a list of strings")
         self._check_length(name, sum(map(len, words)) + len(words))
 
-    def _check_text(self, name: str, text) -> None:
+    def _check_text(self, name: str, text: Any) -> None:
         if not isinstance(text, str):
             raise UserError(f"{name} is not a string")
         self._check_length(name, len(text))
@@ -186,12 +186,12 @@ class TaskTexts:
             raise UserError("input_mask must be ones, followed by zeros for padding")
         return EncodedRequest([(ids[:length], segments[:length])], self._answer_ids)
 
-    def _answer_ids(self, outputs: Outputs):
+    def _answer_ids(self, outputs: Outputs) -> Any:
         (output,) = outputs
         return self._kind.answer(output, self._labels)
 
 
-def _check_ids(name: str, values, size: int, max_length: int) -> None:
+def _check_ids(name: str, values: Any, size: int, max_length: int) -> None:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise UserError(f"{name} is not a list of integers")
     if not 0 < len(values) <= max_length:

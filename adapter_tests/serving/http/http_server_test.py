@@ -324,7 +324,7 @@ class DamagedRequestsTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        limits = rest_api.Limits(max_body_bytes=1 << 18, read_seconds=0.3)
+        limits = rest_api.RequestLimits(max_body_bytes=1 << 18, read_seconds=0.3)
         with contextlib.ExitStack() as stack:
 
             def opened(resource):

@@ -29,7 +29,7 @@ class OpenApiTest(tf.test.TestCase):
         self.root = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()))
         task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))
         tasks = served.tasks_of(self.bank, self.root)
-        api = rest_api.RestApi(tasks, self.bank, rest_api.Limits())
+        api = rest_api.RestApi(tasks, self.bank, rest_api.RequestLimits())
         for used in (self.bank, tasks, api):
             self.addCleanup(used.close)
         self.schema = schemathesis.openapi.from_asgi(

@@ -50,7 +50,7 @@ class PageTest(tf.test.TestCase):
         self.bank = served.make_bank()
         tasks = self.tasks = served.tasks_of(self.bank, root)
         known = mock.Mock(self.bank, predict=self.predict)
-        api = rest_api.RestApi(tasks, known, rest_api.Limits())
+        api = rest_api.RestApi(tasks, known, rest_api.RequestLimits())
         for used in (self.bank, tasks, api):
             self.addCleanup(used.close)
         server = servers.serving(api.application(), stop_seconds=1)

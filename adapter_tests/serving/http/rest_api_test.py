@@ -29,8 +29,8 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving.http import registry, rest_api
-from adapter_bert.serving.inference import memory, request_texts
+from adapter_bert.serving.http import messages, registry, rest_api
+from adapter_bert.serving.inference import memory
 from adapter_tests.support import own_models, served, servers, tiny
 
 TEXT = "The dog sees a big bird."
@@ -62,7 +62,7 @@ class RestApiTestCase(tf.test.TestCase):
             self.bank.remove(name)
 
     def client(self, bank=None, token=None, may_change=True, address="127.0.0.1", **limits):
-        limits = rest_api.Limits(**limits)
+        limits = rest_api.RequestLimits(**limits)
         api = rest_api.RestApi(self.tasks, bank or self.bank, limits, token, may_change, address)
         self.addCleanup(api.close)
         self.batcher, self.queue = api._batcher, api._queue
@@ -116,31 +116,16 @@ class PredictionsTest(RestApiTestCase):
         same = client.post("/v1/models/stars:predict", json=body).json()
         self.assertEqual(found["outputs"], same["predictions"])
 
-    def test_token_ids_are_accepted_as_input(self):
-        instance = {"input_ids": ROW, "segment_ids": [0, 1] * 4 + [0]}
-        body, adapter = {"instances": [instance]}, served.prepare()[1]["squad"]
-        found = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"][0]
-        expected = self.own(adapter, ROW, instance["segment_ids"])
-        for name in ("start_logits", "end_logits"):
-            self.assertAllClose(found[name], expected[name], 1e-5, 1e-5)
-
-    def test_question_is_answered_from_several_windows(self):
-        context = "The old Man sees a cat. " * 3
-        body = {"instances": [{"question": "who", "context": context}]}
-        (found,) = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"]
-        self.assertIn(found["answer"], context)
-        self.assertTrue(found["answer"])
-        self.assertTrue(0 < found["probability"] <= 1)
-
     def test_request_may_mix_tasks(self):
         client = self.client()
         instances = [
             {"task": "topics", "text": "a dog"},
-            {"task": "squad", "question": "who", "context": "The man sees a dog."},
+            {"task": "squad", "question": "who", "context": "The man sees a dog. " * 3},
             {"task": "stars", "text": "a dog"},
             {"task": "topics", "text": "the bird", "text_b": "a cat"},
         ]
         found = client.post("/v1/models:predict", json={"instances": instances}).json()
+        self.assertTrue(found["predictions"][1]["answer"])  # Of several windows.
         for instance, answer in zip(instances, found["predictions"]):
             own = {name: value for name, value in instance.items() if name != "task"}
             url = f"/v1/models/{instance['task']}:predict"
@@ -254,20 +239,6 @@ class PredictionsTest(RestApiTestCase):
             self.assert_error(response, 400, "HTTP/1.1", "Upgrade")
         self.assertEqual(client.get("/healthz", headers=headers).status_code, 200)
 
-    def test_concurrent_requests_get_their_own_answers(self):
-        client, texts = self.client(), [" ".join(tiny.WORDS[:n]) for n in range(1, 12)]
-        url = "/v1/models/topics:predict"
-
-        def ask(text):
-            return client.post(url, json={"instances": [text]}).json()["predictions"][0]
-
-        alone = [ask(text) for text in texts]
-        with concurrent.futures.ThreadPoolExecutor(11) as pool:
-            for _ in range(3):
-                for one, other in zip(alone, pool.map(ask, texts)):
-                    values = [list(answer["probabilities"].values()) for answer in (one, other)]
-                    self.assertAllClose(*values, 1e-5, 1e-5)
-
 
 _CHANGES = ("PUT", "DELETE")
 
@@ -335,27 +306,6 @@ class OverloadTest(RestApiTestCase):
                 self.assertEqual(short.result().status_code, 200)
             self.assertEqual(first.result().status_code, 200)
 
-    def test_unread_texts_count_as_waiting_rows(self):
-        begun, go = threading.Event(), threading.Event()
-        encode = request_texts.TaskTexts.encode
-
-        def slow(texts, instance):
-            begun.set()
-            go.wait(20)
-            return encode(texts, instance)
-
-        client, url = self.client(max_queue_rows=2), "/v1/models/stars:predict"
-        patched = mock.patch.object(request_texts.TaskTexts, "encode", slow)
-        with client, patched, concurrent.futures.ThreadPoolExecutor(2) as pool:
-            waiting = pool.submit(client.post, url, json={"instances": ["a" * 900] * 10})
-            try:
-                self.assertTrue(begun.wait(20))
-                response = client.post(url, json={"instances": ["a" * 900] * 20})
-                self.assert_error(response, 503, "too many rows")
-            finally:
-                go.set()
-            self.assert_error(waiting.result(), 413, "over 2 rows")
-
     def test_work_of_a_disconnected_client_is_cancelled(self):
         body = json.dumps({"instances": ["the dog"] * 100})
         request = "POST /v1/models/stars:predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -406,23 +356,6 @@ class OverloadTest(RestApiTestCase):
         response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
         self.assert_error(response, 500)
         self.assertNotIn("secret", response.text)
-
-    def test_missing_adapter_file_fails_only_its_own_requests(self):
-        with contextlib.closing(served.make_bank(max_in_memory=1)) as bank:
-            self.tasks = served.tasks_of(bank, self.root)
-            client, ask = self.client(bank), {"instances": ["a"]}
-            os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
-            response = client.post("/v1/models/sms:predict", json=ask)
-            self.assert_error(response, 500, "the task's adapter failed")
-            self.assertNotIn("sms/adapter", response.text)
-            mixed = [{"task": "sms", "text": "a"}, {"task": "stars", "text": "a"}]
-            response = client.post("/v1/models:predict", json={"instances": mixed})
-            self.assertEqual(response.status_code, 200)
-            failed, answered = response.json()["predictions"]
-            self.assertIn("the task's adapter failed", failed["error"])
-            self.assertIsInstance(answered, float)
-            self.assertEqual(client.post("/v1/models/topics:predict", json=ask).status_code, 200)
-            self.tasks.close()
 
     def test_huge_weights_fail_only_their_own_instances(self):
         huge, client = served.other("sms"), self.client()
@@ -476,17 +409,10 @@ class DescriptionsTest(RestApiTestCase):
         self.assertEqual(signature["outputs"]["answer"]["dtype"], "DT_STRING")
         self.assertEqual(signature["outputs"]["probability"]["dtype"], "DT_FLOAT")
 
-    def test_models_endpoint_lists_all_tasks(self):
-        found = self.client().get("/v1/models").json()["models"]
-        self.assertEqual([task["name"] for task in found], sorted(served.TASKS))
-        sms = next(task for task in found if task["name"] == "sms")
-        self.assertEqual(sms["labels"], ["ham", "spam"])
-        self.assertEqual(sms["kind"], "classification")
-
     def test_descriptions_are_built_once_for_each_change(self):
         client = self.client()
         for path, count in (("", len(served.TASKS)), ("/sms/metadata", 1), ("/squad/metadata", 1)):
-            with mock.patch.object(rest_api, "_summary", wraps=rest_api._summary) as summaries:
+            with mock.patch.object(messages, "summary", wraps=messages.summary) as summaries:
                 texts = {client.get("/v1/models" + path).text for _ in range(3)}
                 self.assertEqual((len(texts), summaries.call_count), (1, count))
         client.put("/v1/models/sms", json={"adapter": "sms/adapter"})
@@ -510,9 +436,9 @@ class DescriptionsTest(RestApiTestCase):
         client = self.client()
         self.assertEqual(client.put("/v1/models/odd", json={"adapter": "odd"}).status_code, 201)
         found = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
-        self.assertEqual(
-            found["odd"]["scores"], {"eval_loss": None, "eval_mse": None, "eval_accuracy": 0.5}
-        )
+        odd = found["odd"]
+        self.assertEqual(odd["scores"], {"eval_loss": None, "eval_mse": None, "eval_accuracy": 0.5})
+        self.assertEqual((odd["kind"], odd["labels"]), ("classification", ["ham", "spam"]))
 
     def test_metrics_count_requests_instances_and_tasks(self):
         client = self.client()
@@ -549,46 +475,29 @@ class DescriptionsTest(RestApiTestCase):
         self.assertEqual(response.status_code, 200, response.text)
         self.assertNotIn('task="sms"', client.get("/metrics").text)
 
-    def test_body_that_never_arrives_gets_408(self):
+    def put_slowly(self, headers, seconds):
+        """Returns the status of a PUT whose body arrives after some seconds."""
+
         async def receive():
-            await asyncio.sleep(60)
-
-        async def send(message):
-            sent.append(message)
-
-        sent, application = [], self.client(read_seconds=0.1).app
-        scope = {"type": "http", "method": "POST", "path": "/v1/models/sms:predict"}
-        scope.update(
-            {
-                "raw_path": b"/v1/models/sms:predict",
-                "query_string": b"",
-                "headers": [(b"host", b"127.0.0.1")],
-                "client": ("127.0.0.1", 1),
-            }
-        )
-        asyncio.run(application(scope, receive, send))
-        self.assertEqual(sent[0]["status"], 408)
-
-    def test_upload_timeout_grows_with_declared_size(self):
-        async def receive():
-            await asyncio.sleep(0.3)  # More than read_seconds.
+            await asyncio.sleep(seconds)
             return {"type": "http.request", "body": b"--b--", "more_body": False}
 
         async def send(message):
             sent.append(message)
 
-        sent, application = [], self.client(read_seconds=0.1).app
+        sent, path = [], "/v1/models/up"
+        scope = {"type": "http", "method": "PUT", "path": path, "raw_path": path.encode()}
+        scope.update(query_string=b"", client=("127.0.0.1", 1))
+        scope["headers"] = [(b"host", b"127.0.0.1"), *headers.items()]
+        asyncio.run(self.client(read_seconds=0.1).app(scope, receive, send))
+        return sent[0]["status"]
+
+    def test_body_that_arrives_late_gets_408(self):
+        self.assertEqual(self.put_slowly({}, seconds=60), 408)
+        form = {b"content-type": b"multipart/form-data; boundary=b"}
         for length, status in ((b"5", 408), (b"125000", 400)):  # The larger has 1.1 seconds.
-            headers = {
-                b"content-type": b"multipart/form-data; boundary=b",
-                b"content-length": length,
-            }
-            scope = {"type": "http", "method": "PUT", "path": "/v1/models/up", "query_string": b""}
-            scope["headers"] = [(b"host", b"127.0.0.1"), *headers.items()]
-            scope.update(raw_path=b"/v1/models/up", client=("127.0.0.1", 1))
-            sent.clear()
-            asyncio.run(application(scope, receive, send))
-            self.assertEqual(sent[0]["status"], status, sent)
+            headers = {**form, b"content-length": length}
+            self.assertEqual(self.put_slowly(headers, seconds=0.3), status)
 
     def test_page_loads_no_external_resources(self):
         response = self.client(token="secret").get("/")
@@ -655,10 +564,8 @@ class ChangesTest(RestApiTestCase):
         client = self.client()
         for name, body, status, part in (
             ("new", {"adapter": "../sms"}, 400, "--adapter_dir"),
-            ("new", {"adapter": "/etc"}, 400, "--adapter_dir"),
             ("new", {"adapter": 5}, 400, "adapter"),
             ("new", {"folder": "sms"}, 400, "adapter"),
-            ("new", {"adapter": "nothing"}, 400, "'nothing'"),
             ("-new", {"adapter": "sms"}, 400, "'-new'"),
             ("..%2Fnew", {"adapter": "sms"}, 404, ""),
         ):
@@ -733,44 +640,31 @@ class ChangesTest(RestApiTestCase):
         self.assertEqual(client.put("/v1/models/new", json=change).status_code, 201)
 
     def test_host_must_name_this_machine_without_token(self):
-        task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))
         here, everywhere = self.client(), self.client(address="0.0.0.0")
-        with_token = self.client(token="secret")
         own_name = socket.gethostname()
         for host, from_here, from_elsewhere in (
-            ("127.0.0.1:8501", 1, 1),
-            ("localhost", 1, 1),
-            ("[::1]:8501", 1, 1),
-            ("192.0.2.1:8501", 0, 1),
-            (own_name + ":8501", own_name == "localhost", 1),
-            ("example.org:8501", 0, 0),
-            ("127.0.0.1.example.org", 0, 0),
-            ("[", 0, 0),
-            ("", 0, 0),
+            ("127.0.0.1:8501", True, True),
+            ("localhost", True, True),
+            ("[::1]:8501", True, True),
+            ("192.0.2.1:8501", False, True),
+            (own_name + ":8501", own_name == "localhost", True),
+            ("example.org:8501", False, False),
+            ("127.0.0.1.example.org", False, False),
+            ("[", False, False),
+            ("", False, False),
         ):
-            headers = {"Host": host}
-            for client, allowed in ((here, from_here), (everywhere, from_elsewhere)):
-                for method, path in (
-                    ("GET", "/"),
-                    ("GET", "/v1/models"),
-                    ("GET", "/metrics"),
-                    ("POST", "/v1/models/sms:predict"),
-                    ("PUT", "/v1/models/new"),
-                    ("DELETE", "/v1/models/new"),
-                ):
-                    with self.subTest(f"{method} {path} {host}"):
-                        body = {"instances": ["a"]} if method == "POST" else {"adapter": "later"}
-                        body = None if method in ("GET", "DELETE") else body
-                        response = client.request(method, path, json=body, headers=headers)
-                        if allowed:
-                            self.assertIn(response.status_code, (200, 201), response.text)
-                        else:
-                            self.assert_error(response, 403, "--token")
-            headers["Authorization"] = "Bearer secret"
-            response = with_token.put(
-                "/v1/models/other", json={"adapter": "later"}, headers=headers
-            )
-            self.assertIn(response.status_code, (200, 201))
+            for client, is_allowed in ((here, from_here), (everywhere, from_elsewhere)):
+                with self.subTest(host):
+                    response = client.get("/metrics", headers={"Host": host})
+                    if is_allowed:
+                        self.assertEqual(response.status_code, 200, response.text)
+                    else:
+                        self.assert_error(response, 403, "--token")
+        foreign = {"Host": "example.org"}
+        self.assert_error(here.delete("/v1/models/sms", headers=foreign), 403, "--token")
+        foreign["Authorization"] = "Bearer secret"
+        response = self.client(token="secret").delete("/v1/models/sms", headers=foreign)
+        self.assertEqual(response.status_code, 200)
 
     def test_trailing_slash_gets_404_instead_of_redirect(self):
         client = self.client(token="secret")

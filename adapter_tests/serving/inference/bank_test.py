@@ -23,7 +23,13 @@ import modeling
 import tuning
 from adapter_bert.formats import task_adapter
 from adapter_bert.model import configs
-from adapter_bert.serving.inference import engine, memory, onnx_encoder, onnx_runtime
+from adapter_bert.serving.inference import (
+    engine,
+    memory,
+    onnx_encoder,
+    onnx_parameters,
+    onnx_runtime,
+)
 from adapter_bert.serving.inference.bank import AdapterBank, Row, UnknownTask
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import own_models, tiny
@@ -162,13 +168,13 @@ class PredictTest(BankTestCase):
         for name, adapter in adapters.items():
             bank.add(name, adapter)
 
-        def feeds_and_record(*arguments, feeds=onnx_encoder.feeds):
+        def feeds_and_record(*arguments, feeds=onnx_parameters.feeds):
             values = feeds(*arguments)
             fed.append(num_bytes(values.values()))
             return values
 
         rows = self.rows([*adapters, *["large"] * 14, *["other_large"] * 13])
-        with mock.patch.object(onnx_encoder, "feeds", feeds_and_record):
+        with mock.patch.object(onnx_parameters, "feeds", feeds_and_record):
             results = bank.predict(rows)
         with mock.patch.dict(self.adapters, adapters):
             self.assert_own(rows, results)

@@ -15,7 +15,7 @@ from adapter_bert.serving.inference.batcher import Batcher, Closed
 from adapter_bert.shell.errors import UserError
 
 
-class _Worker:
+class _DoublingWorker:
     """A `predict` of numbers that returns each batch once it is released; 13 and 113 are errors."""
 
     def __init__(self):
@@ -35,21 +35,14 @@ class _Worker:
 
 
 class BatchingTest(tf.test.TestCase):
-    def batcher(self, predict, max_batch_size=4, observe=None, **options):
-        row_batcher = Batcher(
-            predict,
-            lambda row: row,
-            max_batch_size=max_batch_size,
-            **options,
-        )
-        if observe:
-            row_batcher.observe(observe)
+    def batcher(self, predict, max_batch_size=4, **options):
+        row_batcher = Batcher(predict, lambda row: row, max_batch_size=max_batch_size, **options)
         self.addCleanup(row_batcher.close)
         return row_batcher
 
     def busy(self, row=1, **options):
         """Returns (a batcher that is computing that row, its worker, the row's future)."""
-        worker = _Worker()
+        worker = _DoublingWorker()
         row_batcher = self.batcher(worker, **options)
         self.addCleanup(worker.release, 100)
         first = row_batcher.submit([row])
@@ -63,7 +56,7 @@ class BatchingTest(tf.test.TestCase):
 
     def test_waiting_rows_are_batched_by_length_oldest_first(self):
         sizes = []
-        row_batcher, worker, first = self.busy(observe=lambda size, seconds: sizes.append(size))
+        row_batcher, worker, first = self.busy(observers=[lambda size, seconds: sizes.append(size)])
         found = [row_batcher.submit(rows) for rows in ([200, 3], [4, 201], [5, 6, 7], [300])]
         self.assertEqual(len(row_batcher), 8)
         worker.release(6)

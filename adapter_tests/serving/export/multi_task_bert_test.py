@@ -1,4 +1,4 @@
-"""Tests of encoder.py: its tables; variants_test and saved_model_test compare its outputs."""
+"""Tests of multi_task_bert.py: its tables. variants_test and saved_model_test compare outputs."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import tuning
-from adapter_bert.serving.inference import encoder
+from adapter_bert.serving.export import multi_task_bert
 from adapter_tests.support import own_models, tiny
 
 A = modeling.AdapterConfig
@@ -29,7 +29,7 @@ class TablesTest(tf.test.TestCase):
             for seed, each in enumerate(changes)
         ]
         prefix = os.path.join(self.bert, "bert_model.ckpt")
-        tables = encoder.make_tables(tiny.config(), prefix, tasks)
+        tables = multi_task_bert.make_tables(tiny.config(), prefix, tasks)
         return tables, [task.tensors for task in tasks]
 
     def test_a_single_task_has_values_and_no_tables(self):

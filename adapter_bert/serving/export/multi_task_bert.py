@@ -107,10 +107,10 @@ class TaskParameters(modeling.Parameters):
       task: int32 Tensor [B], each example's task.
     """
 
-    def __init__(self, rows: Dict[str, List[int]], task):
+    def __init__(self, rows: Dict[str, List[int]], task: tf.Tensor):
         self._rows, self._task = rows, task
 
-    def get(self, name, shape, initializer, **options):
+    def get(self, name: str, shape: Sequence[int], initializer: Any, **options: Any) -> tf.Tensor:
         """Returns a weight; with one more axis [B, ...], which comes first, if it has a table."""
         scope = tf.get_variable_scope().name
         rows = self._rows.get(f"{scope}/{name}" if scope else name)
@@ -119,7 +119,9 @@ class TaskParameters(modeling.Parameters):
         table = super().get(name, [max(rows) + 1, *shape], initializer, **options)
         return tf.gather(table, tf.gather(rows, self._task))
 
-    def get_for_rows(self, name, rows, initializer, **options):
+    def get_for_rows(
+        self, name: str, rows: tf.Tensor, initializer: Any, **options: Any
+    ) -> tf.Tensor:
         """Returns the weight of rows [..., D]: [D], or [..., D] if it has a table."""
         weight = super().get_for_rows(name, rows, initializer, **options)
         if weight.shape.ndims == 1:
@@ -129,7 +131,7 @@ class TaskParameters(modeling.Parameters):
         return tf.reshape(tf.repeat(weight, num_repeats, axis=0), shape)
 
 
-class Outputs(NamedTuple):
+class TaskLogits(NamedTuple):
     """float Tensors: logits [B, L], and token_logits [B, S, L] or None."""
 
     logits: Any
@@ -139,13 +141,13 @@ class Outputs(NamedTuple):
 def build(
     config: configs.BertConfig,
     tables: Tables,
-    task,
-    input_ids,
-    input_mask,
-    segment_ids,
+    task: tf.Tensor,
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
     *,
     with_token_logits: bool,
-) -> Outputs:
+) -> TaskLogits:
     """Builds the encoder and heads for a batch that mixes tasks.
 
     Variables are created in the default graph under BERT's names, tables under those of a task's
@@ -159,7 +161,7 @@ def build(
       with_token_logits: bool; compute token_logits, which needs the last layer at every position.
 
     Returns:
-      `Outputs`.
+      `TaskLogits`.
     """
     parameters = TaskParameters(tables.rows, task)
     with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
@@ -181,8 +183,8 @@ def build(
     kernel = tf.linalg.matrix_transpose(weights)
     logits = layers.affine(encoder.get_pooled_output(), kernel, bias)
     if not with_token_logits:
-        return Outputs(logits)
+        return TaskLogits(logits)
     output = encoder.get_sequence_output()
     token_logits = layers.affine(modeling.reshape_to_matrix(output), kernel, bias)
     shape = [*modeling.get_shape_list(output)[:2], num_outputs]
-    return Outputs(logits, tf.reshape(token_logits, shape))
+    return TaskLogits(logits, tf.reshape(token_logits, shape))
