@@ -22,7 +22,7 @@ from adapter_bert.files import gfile, json_objects
 from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import records
-from adapter_bert.training import output_dir
+from adapter_bert.training.run_folder import RunFolder
 from adapter_tests.support import command_lines, tf2_modules, tiny
 from paper import search_results
 from paper.baseline import search, search_space, training
@@ -224,7 +224,7 @@ class SearchTest(ScriptTestCase):
             rename = mock.Mock(wraps=gfile.rename)
             rename.side_effect = [mock.DEFAULT] * stop + [KeyboardInterrupt]
             with mock.patch.object(gfile, "rename", rename), contextlib.suppress(KeyboardInterrupt):
-                replace(output_dir.OutputDir(self.out), os.path.join(self.out, "better_model"))
+                replace(RunFolder(self.out), os.path.join(self.out, "better_model"))
             with mock.patch.object(Baseline, "train", resume):
                 self.search("--trials=2", "--pruner=none")
             self.assertEqual(read_json(self.out, "settings.json"), settings)
