@@ -13,8 +13,8 @@ import os
 from adapter import FROZEN, TRAINED, line, rectangle, start, text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-WIDTH, HEIGHT = 900, 660
-BOX_WIDTH, BOX_HEIGHT, ROW, BOTTOM = 132, 32, 56, 614
+WIDTH, HEIGHT = 900, 740
+BOX_WIDTH, BOX_HEIGHT, ROW, BOTTOM = 132, 32, 56, 690
 AT_TOP = ("modeling", "optimization", "tokenization", "tuning")
 # Package → its column; the others stand in the centre, at 0.
 COLUMNS = {
