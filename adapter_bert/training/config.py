@@ -360,7 +360,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
             given_flags=given_flags,
         )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         stages = self.stages
         if self.distribution != "none" and self.use_tpu:
             raise UserError(
@@ -383,7 +383,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
                 if getattr(self, name):
                     logging.warning("--%s has no effect without --do_train.", name)
 
-    def _check_schedule(self):
+    def _check_schedule(self) -> None:
         rate, epochs = self.rate_and_epochs()
         for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
             if not 0 < value < math.inf:
@@ -393,7 +393,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
                 f"--warmup_proportion must be in [0, 1), but is {self.warmup_proportion}."
             )
 
-    def _check_accumulation(self):
+    def _check_accumulation(self) -> None:
         parts, batch_size = self.gradient_accumulation_steps, self.train_batch_size
         if batch_size % parts:
             raise UserError(

@@ -2,7 +2,7 @@
 
 import math
 import posixpath
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import numpy as np
 
@@ -23,14 +23,14 @@ class Evaluations:
       UserError: the folder's file of scores is damaged.
     """
 
-    def __init__(self, folder, score):
+    def __init__(self, folder: str, score: str):
         self._path = posixpath.join(folder, FILE)
         self._score = score
-        self._by_step = {}
+        self._by_step: Dict[int, Dict[str, Any]] = {}
         if gfile.exists(self._path):
             self._by_step = self._read()
 
-    def _read(self):
+    def _read(self) -> Dict[int, Dict[str, Any]]:
         scores_by_step = json_objects.read_object(self._path)
         try:
             for scores in scores_by_step.values():
@@ -41,11 +41,11 @@ class Evaluations:
                 f"{self._path}: expected scores by step, each with {self._score} ({error})."
             ) from error
 
-    def at(self, step):
+    def at(self, step: int) -> Optional[Dict[str, Any]]:
         """Returns a step's scores, None if it was not evaluated."""
         return self._by_step.get(step)
 
-    def add(self, step, scores):
+    def add(self, step: int, scores: Dict[str, Any]) -> None:
         """Records a step's scores (JSON values); the file is written atomically.
 
         Only the best step keeps all of them. The others keep the numbers, as many confusion
@@ -57,13 +57,13 @@ class Evaluations:
         self._by_step = {
             s: values if s == best_step else scalars(values) for s, values in self._by_step.items()
         }
-        json_objects.write_object(self._path, self._by_step)
+        json_objects.write_object(self._path, {str(s): v for s, v in self._by_step.items()})
 
-    def best(self):
+    def best(self) -> float:
         """Returns the best score, -inf before the first."""
         return max((scores[self._score] for scores in self._by_step.values()), default=-math.inf)
 
-    def since_best(self):
+    def since_best(self) -> int:
         """Returns the number of evaluations since the first with the best score."""
         best = self.best()
         scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]

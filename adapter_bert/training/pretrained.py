@@ -1,7 +1,7 @@
 """Finds and loads the pretrained BERT that settings name: config, weights and tokenizer."""
 
 import posixpath
-from typing import Dict
+from typing import Dict, Tuple
 
 from absl import logging
 
@@ -12,7 +12,9 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.training.config import PretrainedConfig, TokenizerConfig
 
 
-def load(config: TokenizerConfig):
+def load(
+    config: TokenizerConfig,
+) -> Tuple[configs.PretrainedBert, tokenization.FullTokenizer]:
     """Returns the pretrained BERT and its tokenizer, after checking that they belong together.
 
     Args:
@@ -83,7 +85,7 @@ def find(
     return bert
 
 
-def _from_hub(config):
+def _from_hub(config: PretrainedConfig) -> configs.PretrainedBert:
     conflicting_flags = [
         "--" + name for name in (*paths.BERT_FILES, "spm_model_file") if getattr(config, name)
     ]
@@ -93,7 +95,7 @@ def _from_hub(config):
                 ", ".join(conflicting_flags)
             )
         )
-    return read_hub_bert(config.bert_hub_module_handle)
+    return read_hub_bert(str(config.bert_hub_module_handle))
 
 
 def read_hub_bert(handle: str) -> configs.PretrainedBert:

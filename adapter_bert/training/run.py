@@ -525,17 +525,15 @@ class Run(LoadedModel):
 
     def _result_scores(self) -> Dict[str, Any]:
         """Returns the dev scores of the trained or given model."""
-        step, keep_best = None, self.config.keep_best
-        if self.is_training:
-            step = keep_best and self.folder.describe_adapter().global_step
-            step = step or self.estimator.last_step()
-        scores = self._scores
+        if not self.is_training:
+            return self._score_dev_sets(self._result_checkpoint())
+        keep_best, scores, step = self.config.keep_best, self._scores, self.estimator.last_step()
+        if keep_best:
+            step = self.folder.describe_adapter().global_step
         if scores is None or scores["global_step"] != step:
             self._evaluated.clear()  # Predictions from the training belong to another step.
-            is_selected = self.is_training and keep_best
-            scores = self.folder.evaluations(self._score).at(step) if is_selected else None
-            scores = scores or self._score_dev_sets(self._result_checkpoint())
-        return scores
+            scores = self.folder.evaluations(self._score).at(step) if keep_best else None
+        return scores or self._score_dev_sets(self._result_checkpoint())
 
     def _score_dev_sets(self, checkpoint: Optional[str]) -> Dict[str, Any]:
         scores: Dict[str, Any] = {}

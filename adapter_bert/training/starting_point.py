@@ -17,6 +17,9 @@ from adapter_bert.shell.settings import Supplied
 from adapter_bert.training import config
 from adapter_bert.training.run_folder import RunFolder
 
+# From an adapter's `training` to the script's own flags that it supplies; may raise UserError.
+SettingsOf = Callable[[Dict[str, Any]], Dict[str, Any]]
+
 
 class StartingPoint(NamedTuple):
     """The starting point of a run.
@@ -33,7 +36,7 @@ class StartingPoint(NamedTuple):
 def find(
     values: flags.FlagValues,
     task: Optional[str] = None,
-    settings_of: Optional[Callable[[Dict[str, Any]], Dict[str, Any]]] = None,
+    settings_of: Optional[SettingsOf] = None,
     script: Optional[str] = None,
 ) -> StartingPoint:
     """Returns the `StartingPoint` that flags name.
@@ -41,8 +44,7 @@ def find(
     Args:
       values: parsed flags.
       task: name of the task in the default of --output_dir; None for a script that cannot train.
-      settings_of: function from an adapter's `training` to the script's own flags that it supplies;
-        may raise UserError.
+      settings_of: see `SettingsOf`.
       script: the script that trains the tasks of this one; None if any adapter will do.
 
     Raises:
@@ -85,7 +87,7 @@ def find(
     )
 
 
-def _check_kind(description, where, script):
+def _check_kind(description: task_adapter.Description, where: str, script: Optional[str]) -> None:
     """Raises UserError if another script trains such tasks; `where` begins the error."""
     of_kind = task_kinds.get(description.kind).script
     if script not in (None, of_kind):
@@ -94,7 +96,13 @@ def _check_kind(description, where, script):
         )
 
 
-def _supplied_by(adapter, path, values, replacements, settings_of) -> Supplied:
+def _supplied_by(
+    adapter: task_adapter.TaskAdapter,
+    path: str,
+    values: flags.FlagValues,
+    replacements: Dict[str, Any],
+    settings_of: Optional[SettingsOf],
+) -> Supplied:
     """Returns the flags that a task adapter supplies unless they are given."""
     description, method = adapter.description, adapter.description.tuning.method
     defaults = {

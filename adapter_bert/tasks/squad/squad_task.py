@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import posixpath
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
@@ -87,7 +87,7 @@ class SquadConfig(FinetuningConfig):
         False, "Log each answer that cannot be located in its text.", "Evaluation and prediction"
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for stage in self.stages:
             name = "train_file" if stage == "train" else "predict_file"
@@ -125,7 +125,7 @@ def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def windows(config, tokenizer, is_training):
+def windows(config: SquadConfig, tokenizer: Any, is_training: bool) -> Tuple[TextRows, int, str]:
     """Returns the windows of a file's questions, from the cache if they are in it.
 
     Args:
@@ -140,11 +140,11 @@ def windows(config, tokenizer, is_training):
       UserError: the file is missing, or is not SQuAD's JSON with the version's answers, or no
         paragraph has any words.
     """
-    path = config.train_file if is_training else config.predict_file
+    path = str(config.train_file if is_training else config.predict_file)
     version_2 = config.version_2_with_negative
 
-    def make(add):
-        def note(left_out):
+    def make(add: Callable) -> None:
+        def note(left_out: str) -> None:
             text = left_out.encode("utf-8", "backslashreplace")
             add({"left_out": np.frombuffer(text, np.uint8)})
 
@@ -251,9 +251,10 @@ class SquadTask(Task):
             )
 
     def _answers(self, predictions: Iterator[Dict[str, Any]]) -> Dict[str, Any]:
-        answers, windows = {}, []
+        answers: Dict[str, Any] = {}
+        windows: List[Any] = []
 
-        def examples():
+        def examples() -> Iterator[Any]:
             examples = squad_data.read_squad_examples(self._predict_file, False, lazily=True)
             for example in examples:
                 yield example
@@ -263,7 +264,7 @@ class SquadTask(Task):
                 )
                 windows.clear()
 
-        def read(feature):
+        def read(feature: Any) -> None:
             # If the file has changed, there may be more windows than predictions.
             for prediction in itertools.islice(predictions, 1):
                 windows.append((feature, squad_answers.raw_result(feature, prediction)))

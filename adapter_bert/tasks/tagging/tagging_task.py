@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import posixpath
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
@@ -93,7 +93,7 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
         binds_evaluation=True,
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.tuning.train_pooler:
             raise UserError("--train_pooler: tagging does not use the pooler.")
@@ -192,8 +192,8 @@ def _read_splits(
         if set(labels) == set(earlier):
             labels = tuple(earlier)
     arguments = labels, is_chunks, config.tag_scheme
-    trained = train and _as_split("train", train, *arguments)
-    like = trained and trained.notation
+    trained = _as_split("train", train, *arguments) if train else None
+    like = trained.notation if trained else None
     splits = {
         name: trained if trained and file is train else _as_split(name, file, *arguments, like)
         for name, file in tagged_files.items()
@@ -208,7 +208,7 @@ def _read_splits(
     return labels, is_chunks, splits
 
 
-def _log_tags(where, splits, labels, is_chunks):
+def _log_tags(where: str, splits: Dict[str, Split], labels: Sequence[str], is_chunks: bool) -> None:
     """Logs how tags were taken, and the flag that changes it."""
     if is_chunks:
         schemes = {split.notation.scheme for split in splits.values() if split.notation}
@@ -239,7 +239,13 @@ def _tags_of(file: tagging_data.TaggedFile) -> List[List[str]]:
     return [sentence.tags or [] for sentence in file.sentences]
 
 
-def _read(config, paths, split, known, why=""):
+def _read(
+    config: TaggerConfig,
+    paths: Dict[str, List[str]],
+    split: str,
+    known: Sequence[str],
+    why: str = "",
+) -> tagging_data.TaggedFile:
     if not paths[split]:
         folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
         raise UserError(
@@ -282,7 +288,7 @@ def _check_words(file: tagging_data.TaggedFile) -> None:
         )
 
 
-def _column(config, name, path):
+def _column(config: TaggerConfig, name: str, path: str) -> Optional[str]:
     """Returns a column flag's value; None if it is --adapter's and for files of another format."""
     value = getattr(config, name)
     is_number = bool(value) and tagging_data.is_column_number(value)
@@ -317,7 +323,9 @@ def _labels_of(
     return tuple(custom_tasks.in_order(sorted(tags)))
 
 
-def _check_notation(file, notation: tag_schemes.Notation, scheme: str) -> None:
+def _check_notation(
+    file: tagging_data.TaggedFile, notation: tag_schemes.Notation, scheme: str
+) -> None:
     """Raises UserError for a tag that is not of the notation or, unless it is auto, the scheme."""
     letters = ["B", "I", "E", "S", "L", "U", "M", "W"]
     if scheme != "auto":
@@ -332,7 +340,14 @@ def _check_notation(file, notation: tag_schemes.Notation, scheme: str) -> None:
             )
 
 
-def _as_split(name, file, labels, is_chunks, scheme, like=None):
+def _as_split(
+    name: str,
+    file: tagging_data.TaggedFile,
+    labels: Sequence[str],
+    is_chunks: bool,
+    scheme: str,
+    like: Optional[tag_schemes.Notation] = None,
+) -> Split:
     tags = _tags_of(file)
     separator = "" if "B" in labels else "-"
     default = like or tag_schemes.Notation("IOB2" if scheme == "auto" else scheme, separator)
@@ -371,11 +386,13 @@ def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
                 return
 
 
-def encode(split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer):
+def encode(
+    split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer: Any
+) -> tagging_features.TaggedRows:
     """Returns the `tagging_features.TaggedRows` of a split, from the cache if they are in it."""
     ids = {label: index for index, label in enumerate(labels)}
 
-    def make(add):
+    def make(add: Callable) -> None:
         pieces = tagging_features.WordPieces(tokenizer, config.max_seq_length)
         tag_ids: Iterable[Any] = [None] * len(split.words)
         if split.tags is not None:
@@ -528,7 +545,7 @@ def scores(
     return result
 
 
-def _seqeval():
+def _seqeval() -> Any:
     """Returns seqeval's module of scores; raises UserError if it is not installed."""
     try:
         from seqeval.metrics import sequence_labeling

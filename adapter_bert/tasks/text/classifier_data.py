@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import itertools
 import math
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
@@ -102,7 +102,7 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
         "Training",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_window_pooling(self, "window_pooling" in self.given_flags)
 
@@ -110,13 +110,17 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
 class WindowRows(PackedRows):
     """Rows that are windows of texts; `windows` maps them to the texts."""
 
-    def __init__(self, arrays, max_seq_length: int, pooling: str):
+    def __init__(self, arrays: Dict[str, Any], max_seq_length: int, pooling: str):
         columns = dict(arrays)
         self.windows = text_windows.Windows(np.flatnonzero(columns.pop("is_first")), pooling)
         super().__init__(columns, max_seq_length)
 
 
-def find_task(config: TaskConfig, trained_adapter, run_folder: Optional[str] = None):
+def find_task(
+    config: TaskConfig,
+    trained_adapter: Optional[task_adapter.TaskAdapter],
+    run_folder: Optional[str] = None,
+) -> Tuple[glue.SplitProcessor, str]:
     """Returns the task that the settings select, and the folder of its data.
 
     Args:
@@ -142,15 +146,16 @@ def find_task(config: TaskConfig, trained_adapter, run_folder: Optional[str] = N
         )
     if isinstance(task, glue.TaskProcessor):
         return task, data_dir
-    labels = trained and trained.labels
-    hints = _label_hints(config, run_folder)
-    return custom_tasks.TableProcessor(task, data_dir, labels, *hints), data_dir
-
-
-def _label_hints(config, run_folder):
-    """Returns the labels of an earlier run in the folder, and those in --label_descriptions."""
-    earlier, path = earlier_labels(config, run_folder), getattr(config, "label_descriptions", None)
-    return earlier, json_objects.read_object(path, f"--label_descriptions={path}") if path else ()
+    path = getattr(config, "label_descriptions", None)
+    described = json_objects.read_object(path, f"--label_descriptions={path}") if path else {}
+    processor = custom_tasks.TableProcessor(
+        task,
+        data_dir,
+        trained.labels if trained else None,
+        earlier_labels(config, run_folder),
+        described,
+    )
+    return processor, data_dir
 
 
 def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
@@ -162,7 +167,7 @@ def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
     return labels if is_list else []
 
 
-def _custom_layout(config):
+def _custom_layout(config: TaskConfig) -> Optional[custom_tasks.Layout]:
     """Returns the `custom_tasks.Layout` of --task_name=custom, or None for another task.
 
     Raises:
@@ -175,22 +180,24 @@ def _custom_layout(config):
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
-        flags = config.text_column, config.label_column, config.text_b_column
-        text, label, text_b = (name and table_readers.normalize(name) for name in flags)
-        columns = text, label, text_b
-        if len(set(columns)) < len(columns):
+        normalize, second = table_readers.normalize, config.text_b_column
+        text, label = normalize(config.text_column), normalize(config.label_column)
+        text_b = None if second is None else normalize(second)
+        if len({text, label, text_b}) < 3:
             raise UserError(
                 "--text_column, --text_b_column and --label_column must name different columns; got"
                 f" {config.text_column}, {config.text_b_column} and {config.label_column}."
             )
-        return custom_tasks.Layout("custom", *columns, kind)
+        return custom_tasks.Layout("custom", text, label, text_b, kind)
     names = ("text_column", "text_b_column", "label_column", "label_type")
     for name in config.changed_flags(names):
         raise UserError(f"--{name} requires --task_name=custom; got {config.task_name}.")
     return None
 
 
-def encode_examples(examples, labels, config, tokenizer):
+def encode_examples(
+    examples: List[Any], labels: Sequence[str], config: Any, tokenizer: Any
+) -> PackedRows:
     """Returns the `PackedRows` of examples, from the cache if they are in it.
 
     Args:
@@ -209,7 +216,7 @@ def encode_examples(examples, labels, config, tokenizer):
         [classifier_features, rows, text_windows, tokenization],
     )
 
-    def make(add):
+    def make(add: Callable) -> None:
         classifier_features.add_rows(
             examples, labels, config.max_seq_length, tokenizer, add, in_windows
         )
@@ -220,7 +227,7 @@ def encode_examples(examples, labels, config, tokenizer):
     return PackedRows(arrays, config.max_seq_length)
 
 
-def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
+def read_examples(processor: glue.SplitProcessor, stages: Iterable[str], data_dir: str) -> Splits:
     """Returns the examples that the stages read, by name of the split; logs the training labels.
 
     Args:
@@ -258,7 +265,7 @@ def fields_of(examples: Splits) -> Tuple[str, ...]:
     return ("text", "text_b") if has_pairs else ("text",)
 
 
-def trained_on(processor, examples: Splits, data_dir: str) -> Optional[str]:
+def trained_on(processor: glue.SplitProcessor, examples: Splits, data_dir: str) -> Optional[str]:
     """Returns the digest of the training rows, or None if no other rows of their file are used.
 
     Args:
