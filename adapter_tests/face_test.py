@@ -145,11 +145,11 @@ EXCEPTIONS = {
     ),
     "run_classifier.file_based_convert_examples_to_features": (
         _FILES,
-        "tasks/record_files_test.test_batches_equal_those_of_the_script",
+        "tasks/text/record_files_test.test_batches_equal_those_of_the_script",
     ),
     "run_classifier.file_based_input_fn_builder": (
         _FILES,
-        "tasks/record_files_test.test_batches_equal_those_of_the_script",
+        "tasks/text/record_files_test.test_batches_equal_those_of_the_script",
     ),
     "tokenization.FullTokenizer.convert_ids_to_tokens": (
         _UNUSED,
@@ -166,7 +166,7 @@ EXCEPTIONS = {
     **{
         f"run_classifier.DataProcessor.{name}": (
             _ABSTRACT,
-            "tasks/glue_test.test_base_class_methods_raise_not_implemented_error",
+            "tasks/text/glue_test.test_base_class_methods_raise_not_implemented_error",
         )
         for name in ("get_train_examples", "get_dev_examples", "get_test_examples", "get_labels")
     },

@@ -231,7 +231,7 @@ class Estimator:
         model = dataclasses.replace(self.model, **changes)
         return Estimator(model, self.run, self._model_fn_builder)
 
-    def train(self, rows, stop=None):
+    def train(self, rows, stop=None, train_hooks=()):
         """Trains from the last checkpoint, if there is one, to a step, by default the last one."""
         with self._explain_errors():  # Fails for a checkpoint of another run.
             checkpoints.latest(self.run.output_dir, self.model.run_identity)
@@ -249,7 +249,7 @@ class Estimator:
             save_hook = hooks.SaveHook(self.run.output_dir, self.run.save_checkpoints_steps)
             save_hooks = [save_hook] if self.run.distribution.workers.is_chief else []
             with self._explain_errors(), hooks.StopOnInterrupt() as interrupt_hook:
-                self._train(input_fn, [interrupt_hook, *save_hooks], last_step)
+                self._train(input_fn, [interrupt_hook, *save_hooks, *train_hooks], last_step)
         except KeyboardInterrupt:
             logging.warning(
                 "Stopped; the same command, without --overwrite_output_dir, resumes from step %d.",
@@ -280,9 +280,18 @@ class Estimator:
     def _distributed(self):
         """Returns the Estimator that trains on several replicas."""
         model_fn = self._model_fn_builder(**vars(self.model))
+        session_config = devices.session_config(one_device=False)
+        import os
+
+        if os.environ.get("X_TIMEOUT"):
+            session_config.operation_timeout_in_ms = int(os.environ["X_TIMEOUT"])
+        if os.environ.get("X_PREEMPT"):
+            from tensorflow.python.training import monitored_session
+
+            monitored_session._PREEMPTION_ERRORS = ()
         config = tf_estimator.RunConfig(
             train_distribute=self.run.distribution.strategy(),
-            session_config=devices.session_config(one_device=False),
+            session_config=session_config,
             **_run_config(self.model, self.run),
         )
         return tf_estimator.Estimator(

@@ -596,7 +596,7 @@ class BestTest(ScriptTestCase):
         shutil.move(moved, self.path("adapter"))
         other = tiny.write_mrpc(os.path.join(self.folder, "other"), seed=5)
         shutil.copy(os.path.join(self.data, "train.tsv"), other)
-        self.refuse(["--data_dir", "--predict_file"], *keeping, "--data_dir=" + other)
+        self.refuse(["--data_dir"], *keeping, "--data_dir=" + other)
         self.assert_settings_have_flags()
         self.succeed("--do_eval", "--data_dir=" + other)
         self.assertEqual(files_in(self.path("adapter")), before)
