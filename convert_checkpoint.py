@@ -38,7 +38,6 @@ from adapter_bert.formats import (
     huggingface,
     huggingface_tokenizer,
     onnx_backbone,
-    peft,
     pytorch,
     task_adapter,
     tf2,
@@ -53,7 +52,6 @@ from adapter_bert.tasks.squad import squad_features
 
 # The formats that `describe` knows; the first one that matches says what a path is.
 _FORMATS = (
-    peft,
     adapterhub,
     adapter_folders,
     tfhub,

@@ -517,12 +517,6 @@ class DescribeTest(AdapterTestCase):
         checkpoints.write(first, {"x": np.zeros(300_000, np.float32)})
         checkpoints.write(tenth, {"x": np.zeros(700_000, np.float32)})
         self.assertIn("Checkpoint: 1 tensors, 1.2 MB", self.output("describe", first))
-        with tf.Graph().as_default(), tf.Session() as session:
-            session.run(tf.Variable(np.zeros(400_000, np.float32)).initializer)
-            saver = tf.train.Saver(write_version=tf.train.SaverDef.V1)
-            for number in (3, 30):
-                saver.save(session, self.path("old"), number, write_meta_graph=False)
-        self.assertIn("Checkpoint: 1 tensors, 1.6 MB", self.output("describe", self.path("old-3")))
 
     def test_unknown_tensors_are_counted_separately(self):
         albert = self.path("albert.ckpt")

@@ -15,20 +15,11 @@ from adapter_bert.formats.bert import describe_encoder
 from adapter_bert.model import configs, model_variables
 from adapter_bert.shell.errors import UserError
 
-_TABLE_MAGIC = bytes.fromhex("57fb808b247547db")  # The last bytes of a V1 checkpoint.
-
 
 def matches(path: str) -> bool:
     """Returns whether a path is the prefix or a file of a checkpoint."""
-    if gfile.exists(path + ".index"):
-        return True
-    if not gfile.exists(path) or gfile.isdir(path):
-        return False
-    if re.search(r"\.(index|meta|data-\d+-of-\d+)$", path):
-        return True
-    with gfile.convert_read_errors(path), gfile.open_regular(path) as reader:
-        reader.seek(max(0, gfile.size(path) - len(_TABLE_MAGIC)))
-        return reader.read() == _TABLE_MAGIC
+    is_file = re.search(r"\.(index|meta|data-\d+-of-\d+)$", path) and gfile.exists(path)
+    return is_file or gfile.exists(path + ".index")
 
 
 def describe(path: str, argument: str) -> List[str]:
@@ -47,10 +38,8 @@ def describe(path: str, argument: str) -> List[str]:
     for name, shape in shapes.items():
         if name != checkpoints.IDENTITY:
             parameters[_model_part(name, shapes)] += int(np.prod(shape, dtype=np.int64))
-    is_one_file = not gfile.exists(path + ".index")  # V1 format.
-    size = gfile.readable_size(path if is_one_file else path + ".")
     lines = [
-        f"Checkpoint: {len(shapes)} tensors, {size}",
+        f"Checkpoint: {len(shapes)} tensors, {gfile.readable_size(path + '.')}",
         *(f"{part}: {count:,} parameters" for part, count in sorted(parameters.items())),
     ]
     where = f"{argument} {path}"

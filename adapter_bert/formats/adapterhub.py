@@ -20,7 +20,6 @@ from adapter_bert.files import gfile, json_objects
 from adapter_bert.formats import (
     adapterhub_config,
     huggingface,
-    peft,
     safetensors_files,
     task_adapter,
 )
@@ -236,9 +235,8 @@ def read_files(folder: str, where: str) -> Source:
 
     Raises:
       UserError: a file other than `layer_norms.safetensors` is missing, damaged or older than
-        adapter-transformers 2.0; or the adapter is PEFT's, or of another model than BERT.
+        adapter-transformers 2.0; or the adapter is of another model than BERT.
     """
-    peft.check_other(folder, where)
     record = _read_record(folder, _ADAPTER_CONFIG, where)
     name = str(record.get("name"))
     if record.get("model_type", "bert") != "bert":
@@ -248,8 +246,8 @@ def read_files(folder: str, where: str) -> Source:
         )
     if "version" not in record:
         raise UserError(
-            f"{where} was written before adapter-transformers 2.0, since its {_ADAPTER_CONFIG} has"
-            " no version; load it with the package `adapters`, and save it again."
+            f"{where} is not of adapter-transformers 2.0 or later, as its {_ADAPTER_CONFIG} has no"
+            " version; load an older one with the package `adapters`, and save it again."
         )
     if not isinstance(record.get("config"), dict):
         raise UserError(f"{where}: config must be an object in {_ADAPTER_CONFIG}.")

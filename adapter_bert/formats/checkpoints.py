@@ -43,7 +43,7 @@ _READ_ERRORS = (tf.errors.OpError, IndexError, OSError)
 def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     """Opens a TensorFlow checkpoint after checking its index and the size of its data files.
 
-    No tensor is read. A V1 checkpoint, which is a single file, is opened without these checks.
+    No tensor is read.
 
     Args:
       prefix: common prefix of the checkpoint's files; local or gs://.
@@ -59,22 +59,12 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     where = f"{flag} {prefix}"
     try:
         _check_prefix(prefix, where)
-        _check_regular(prefix, prefix + ".index")
         reader = tf.train.NewCheckpointReader(literal_prefix(prefix))
-        if gfile.exists(prefix + ".index"):
-            _check_data(prefix, reader, where)
+        _check_data(prefix, reader, where)
     except _READ_ERRORS as error:
         reason = gfile.reason(error).split(": perhaps")[0]  # It advises another operator.
         raise UserError(f"{where} is damaged or not a TensorFlow checkpoint ({reason}).") from error
     return reader
-
-
-def _check_regular(*file_paths: str) -> None:
-    """Raises UserError if a local path is a pipe or a device, for which TensorFlow would wait."""
-    for path in file_paths:
-        is_special = gfile.exists(path) and not gfile.isdir(path) and not os.path.isfile(path)
-        if is_special and not gfile.is_remote(path):
-            raise UserError(f"{path} cannot be read (it is not a regular file).")
 
 
 def literal_prefix(prefix: str) -> str:
@@ -252,7 +242,6 @@ def resolve_prefix(path: str) -> str:
       path: a folder, or the prefix of a checkpoint.
     """
     if gfile.isdir(path):
-        _check_regular(os.path.join(path, "checkpoint"))
         with contextlib.suppress(ValueError):  # The checkpoint record is damaged.
             return tf.train.latest_checkpoint(path) or path
     return path
@@ -452,7 +441,6 @@ def latest(output_dir: str, run_identity: Optional[str] = None) -> Optional[str]
         a training would delete; or another run saved the last checkpoint.
     """
     record = posixpath.join(output_dir, "checkpoint")
-    _check_regular(record)
     state = tf.train.get_checkpoint_state(output_dir)
     for path in [state.model_checkpoint_path, *state.all_model_checkpoint_paths] if state else ():
         folder, name = posixpath.split(path)
@@ -481,7 +469,7 @@ def last_step(output_dir: Optional[str]) -> int:
 
 
 def _check_prefix(prefix: str, where: str) -> None:
-    """Raises UserError unless `prefix` is that of a checkpoint, or a V1 checkpoint."""
+    """Raises UserError unless `prefix` is that of a checkpoint."""
     if gfile.isdir(prefix):
         prefixes = " or ".join(_checkpoints_in(prefix)) or "but this folder has none"
         raise UserError(
@@ -493,11 +481,11 @@ def _check_prefix(prefix: str, where: str) -> None:
             f"{where} is one of a checkpoint's files; expected their common prefix: "
             f"{file_match.group(1)}."
         )
-    if not gfile.exists(prefix + ".index") and not gfile.exists(prefix):
+    if not gfile.exists(prefix + ".index"):
         siblings = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
         raise UserError(
-            f"{where} does not exist: there is no file {prefix}.index; the complete checkpoints in "
-            f"its folder are: {siblings or 'none'}."
+            f"{where} is not the prefix of a TensorFlow checkpoint: there is no file"
+            f" {prefix}.index; the complete checkpoints in its folder are: {siblings or 'none'}."
         )
 
 
@@ -523,7 +511,6 @@ def _check_data(prefix: str, reader, where: str) -> None:
     missing = [shard for shard in shards if not gfile.exists(shard)]
     if missing:
         raise UserError(f"{where} is incomplete: there is no file {missing[0]}.")
-    _check_regular(*shards)
     num_bytes = sum(gfile.size(shard) for shard in shards)
     dtypes = reader.get_variable_to_dtype_map()
     required_bytes = sum(

@@ -1,7 +1,7 @@
 """Reads and writes safetensors files: 8 bytes of size, a JSON header of that size, the values."""
 
 import hashlib
-from typing import Dict, Iterable, NamedTuple, Sequence
+from typing import Dict, Iterable, NamedTuple, Optional, Sequence
 
 import numpy as np
 import safetensors
@@ -35,7 +35,11 @@ class Content(NamedTuple):
 
 
 def read(
-    path: str, where: str, dtypes: Iterable[str] = _DECODERS, ignored: Sequence[str] = ()
+    path: str,
+    where: str,
+    dtypes: Iterable[str] = _DECODERS,
+    ignored: Sequence[str] = (),
+    max_bytes: Optional[int] = None,
 ) -> Content:
     """Loads a file of float32, float16 or bfloat16 tensors.
 
@@ -44,13 +48,17 @@ def read(
       where: beginning of error messages.
       dtypes: the admitted ones.
       ignored: names of tensors to skip.
+      max_bytes: maximum size of the values; None for any.
 
     Raises:
-      UserError: the file is missing or damaged, or a tensor has another dtype.
+      UserError: the file is missing, damaged or too large, or a tensor has another dtype.
     """
     with gfile.convert_read_errors(where), gfile.open_regular(path) as reader:
         header_size = int.from_bytes(reader.read(8), "little")
         json_objects.check_json_size(header_size, f"{where}: its header")
+        num_bytes = gfile.size(path) - 8 - header_size
+        if max_bytes is not None and num_bytes > max_bytes:
+            raise UserError(f"{where} has {num_bytes:,} bytes; expected at most {max_bytes:,}.")
         reader.seek(0)
         content = reader.read()
     tensors: Tensors = {}

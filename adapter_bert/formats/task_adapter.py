@@ -12,9 +12,11 @@ JSON may be edited.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import math
+import operator
 import platform
 import typing
 from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
@@ -24,7 +26,7 @@ import safetensors.numpy
 
 from adapter_bert import __version__
 from adapter_bert.files import atomic, gfile, json_objects
-from adapter_bert.formats import card, peft, safetensors_files
+from adapter_bert.formats import card, safetensors_files
 from adapter_bert.model import configs, model_variables, task_kinds
 from adapter_bert.shell.errors import UserError
 
@@ -208,7 +210,9 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
 def _load(folder: str, where: str) -> TaskAdapter:
     description, record = _read_description(folder, where)
     path = f"{folder}/{TENSORS_FILE}"
-    content = safetensors_files.read(path, f"{where}: {path}", ("F32",))
+    content = safetensors_files.read(
+        path, f"{where}: {path}", ("F32",), max_bytes=_max_bytes(description, where)
+    )
     if content.sha256 != record.pop("sha256"):
         raise UserError(
             f"{where}: {TENSORS_FILE} is damaged, or does not belong to {CONFIG_FILE} (its SHA-256"
@@ -222,6 +226,16 @@ def _load(folder: str, where: str) -> TaskAdapter:
         )
     check_tensors(content.tensors, description, f"{where}: {TENSORS_FILE}")
     return TaskAdapter(description, content.tensors)
+
+
+def _max_bytes(description: Description, where: str) -> int:
+    """Returns the size of the tensors, and some more, so that `check_tensors` names a wrong one."""
+    try:
+        expected = shapes(description).values()
+    except UserError as error:
+        raise UserError(f"{where}: {TENSORS_FILE}: {error}") from None
+    num_values = sum(functools.reduce(operator.mul, shape) for shape in expected)
+    return 4 * num_values + json_objects.MAX_JSON_BYTES
 
 
 def describe(folder: str, flag: str = "--adapter") -> Description:
@@ -304,13 +318,9 @@ def check_tensors(tensors: Dict[str, np.ndarray], description: Description, wher
       where: beginning of the error message.
 
     Raises:
-      UserError: a tensor is missing, unexpected or of a wrong shape; or the description is
-        inconsistent.
+      UserError: a tensor is missing, unexpected or of a wrong shape.
     """
-    try:
-        expected = shapes(description)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+    expected = shapes(description)
     actual = {name: value.shape for name, value in tensors.items()}
     for names, problem in (
         (set(expected) - set(actual), "lacks {}, which its description requires"),
@@ -422,7 +432,6 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
     where = f"{where}: {CONFIG_FILE}"
     record = json_objects.read_object(path, where, f'"format": "{FORMAT}"')
     if record.get("format") != FORMAT:
-        peft.check_other(folder, where)
         hint = "; convert AdapterHub's format by `convert_checkpoint.py from_adapterhub`"
         raise UserError(
             f'{where}: expected "format": "{FORMAT}"{hint if "config" in record else ""}.'

@@ -132,7 +132,7 @@ def read(source: str, where: str) -> Bert:
         vocabulary.
     """
     folder, prefix = _locate(source, where)
-    reader = open_checkpoint(folder, prefix, where)
+    reader = checkpoints.open_checkpoint(prefix, where)
     if not is_object_based(reader):
         raise UserError(
             f"{where} expected an object-based checkpoint of TensorFlow 2, but {prefix}"
@@ -162,15 +162,6 @@ def _locate(source: str, where: str) -> Tuple[str, str]:
             f" {', '.join(sorted(names)) or 'neither'}."
         )
     return source, os.path.join(source, names[0][: -len(".index")])
-
-
-def open_checkpoint(folder: str, prefix: str, where: str):
-    """Opens a checkpoint like `checkpoints.open_checkpoint`; its files must be in the folder."""
-    parent, basename = os.path.split(prefix)
-    names = gfile.listdir(parent) if gfile.isdir(parent) else []
-    found = [os.path.join(parent, name) for name in names if name.startswith(basename + ".")]
-    paths.check_inside(folder, found, where)
-    return checkpoints.open_checkpoint(prefix, where)
 
 
 def _variables(reader, where: str) -> List[Tuple[str, str]]:
@@ -295,7 +286,6 @@ def _activation_of(folder: str, where: str) -> Optional[str]:
     path = os.path.join(folder, "keras_metadata.pb")
     if not gfile.exists(path):
         return None
-    paths.check_inside(folder, [path], where)
     metadata = gfile.read_bytes(path, f"{where} {path}").decode("utf-8", "replace")
     if re.search(r'"norm_first": true', metadata):
         raise UserError(f"{where} normalizes before each layer (norm_first), unlike BERT.")
@@ -324,7 +314,6 @@ def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
     for path in (folder, os.path.join(folder, "assets")):
         config_file = os.path.join(path, _CONFIG)
         if gfile.exists(config_file):
-            paths.check_inside(folder, [config_file], where)
             return configs.BertConfig.from_json_file(config_file)
     return None
 
@@ -379,7 +368,6 @@ def find_vocabulary(folder: str, where: str) -> str:
             f"{where} expected one WordPiece vocabulary (.txt) among its assets, but found"
             f" {', '.join(names) or 'none'}."
         )
-    paths.check_inside(folder, found, where)
     return found[0]
 
 

@@ -249,7 +249,7 @@ class ReadTest(AdapterHubTestCase):
         self.assert_refused("config must be an object")
         del record["version"]
         json_objects.write_object(path, record)
-        self.assert_refused("before adapter-transformers 2.0")
+        self.assert_refused("is not of adapter-transformers 2.0 or later")
 
     def test_missing_and_truncated_files_are_refused(self):
         self.assert_refused("there is no")

@@ -1,6 +1,5 @@
 """Tests of checkpoints.py: damaged checkpoints, and the checkpoints of a run."""
 
-import functools
 import os
 import re
 import tempfile
@@ -52,11 +51,6 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.save({"words": np.array([b""] * 100)})
         self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("words"))
 
-    def test_v1_checkpoint_is_opened(self):
-        self.save({"a": np.float32([1, 2])}, write_version=tf.train.SaverDef.V1)
-        self.assertEqual(os.listdir(self.folder), ["bert_model.ckpt"])
-        self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("a"))
-
     def test_folder_is_refused_and_its_checkpoints_are_listed(self):
         self.assert_refused(
             ["--init_checkpoint", "is a folder", "but this folder has none"],
@@ -92,10 +86,10 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.save({"a": np.float32([1, 2])})
         wrong = os.path.join(self.folder, "bert_modle.ckpt")
         self.assert_refused(
-            ["does not exist", wrong + ".index", self.prefix], checkpoints.open_checkpoint, wrong
+            ["no file " + wrong + ".index", self.prefix], checkpoints.open_checkpoint, wrong
         )
         nowhere = os.path.join(self.folder, "no", "such")
-        self.assert_refused(["does not exist", "none"], checkpoints.open_checkpoint, nowhere)
+        self.assert_refused([nowhere, "are: none"], checkpoints.open_checkpoint, nowhere)
 
     def test_missing_shards_are_refused(self):
         parts = [
@@ -152,29 +146,15 @@ class OpenCheckpointTest(CheckpointTestCase):
             [f"--init_checkpoint {self.prefix}"], checkpoints.open_checkpoint, self.prefix
         )
 
-    def test_pipes_are_refused_at_once(self):
-        for make in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
-            for suffix in (".data-00000-of-00001", ".index", ""):
-                path = self.save({"a": np.float32([])}) + suffix  # No bytes of data, as of a pipe.
-                gfile.remove_if_exists(path)
-                make(path)
-                self.assert_refused(
-                    [path, "not a regular file"], checkpoints.open_checkpoint, self.prefix
-                )
-                os.remove(path)
-            path = os.path.join(self.folder, "checkpoint")
-            make(path)
-            for function in (checkpoints.latest, checkpoints.resolve_prefix):
-                self.assert_refused([path, "not a regular file"], function, self.folder)
-            os.remove(path)
-
     def test_files_of_other_formats_are_refused(self):
         path = os.path.join(self.folder, "other")
         for content in (b"", b"{}", "é".encode() * 1000, b"\x89PNG\r\n\x1a\n\0"):
             with open(path, "wb") as stream:
                 stream.write(content)
             self.assert_refused(
-                [f"{path} is damaged or not a TensorFlow"], checkpoints.open_checkpoint, path
+                [f"{path} is not the prefix of a TensorFlow checkpoint"],
+                checkpoints.open_checkpoint,
+                path,
             )
 
 

@@ -148,7 +148,7 @@ class OnnxBackboneTest(tf.test.TestCase):
         ):
             self.load(tiny.config(intermediate_size=24))
         os.remove(self.path)
-        with self.assertRaisesRegex(UserError, "^--init_checkpoint .* does not exist"):
+        with self.assertRaisesRegex(UserError, "^--init_checkpoint .* is not the prefix"):
             self.load()
 
     def test_converted_bert_loads_without_tensorflow(self):

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import run_classifier
 import tuning
+from adapter_bert.files import json_objects
 from adapter_bert.formats import safetensors_files, task_adapter
 from adapter_bert.ops import layers
 from adapter_bert.serving.inference import request_texts
@@ -48,10 +49,10 @@ class SaveTest(TaskAdaptersTestCase):
         self.save(seed=1)
         read, later = safetensors_files.read, []
 
-        def replace_first(*arguments):
+        def replace_first(*arguments, **options):
             if not later:
                 later.append(self.save(seed=2))
-            return read(*arguments)
+            return read(*arguments, **options)
 
         with mock.patch.object(safetensors_files, "read", replace_first):
             self.assert_equal_adapters(task_adapter.load(self.folder), later[0])
@@ -353,6 +354,13 @@ class RefusedTest(TaskAdaptersTestCase):
             changed = {k: v for k, v in {**tensors(), **changes}.items() if v is not None}
             task_adapter.save(self.folder, task_adapter.TaskAdapter(description(), changed))
             self.assert_refused("adapter.safetensors", part)
+
+    def test_larger_files_than_described_are_refused_unread(self):
+        self.save()
+        content = self.read(self.tensors_file)
+        self.write(self.tensors_file, content + bytes(json_objects.MAX_JSON_BYTES + 1))
+        with mock.patch.object(safetensors, "deserialize", side_effect=AssertionError):
+            self.assert_refused("adapter.safetensors has", "bytes; expected at most")
 
     def test_hostile_descriptions_are_refused(self):
         """Both files agree and all digests match, so only the description is invalid."""

@@ -153,19 +153,6 @@ class FormatsTest(EncoderTestCase):
         os.mkdir(os.path.join(self.source, "keras_metadata.pb"))
         self.refuse("keras_metadata.pb cannot be read")
 
-    def test_links_out_of_the_folder_are_refused(self):
-        tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
-        outside = tf2_modules.write_vocabulary(os.path.join(self.folder, "outside"))
-        with open(os.path.join(self.source, "keras_metadata.pb"), "w"):
-            pass
-        for path in ("assets/vocab.txt", "variables/variables.index", "keras_metadata.pb"):
-            path = os.path.join(self.source, path)
-            moved = shutil.move(path, self.folder)
-            os.symlink(outside, path)
-            self.refuse("leads out of the folder")
-            shutil.move(moved, path)
-        self.read()
-
 
 class WrittenByHandTest(EncoderTestCase):
     """Tests checkpoints with any content, which all versions of TensorFlow can write."""
@@ -241,7 +228,7 @@ class WrittenByHandTest(EncoderTestCase):
             self.refuse()
 
     def test_missing_and_empty_sources_are_refused(self):
-        self.refuse("does not exist")
+        self.refuse("is not the prefix of a TensorFlow checkpoint")
         os.makedirs(self.source)
         self.refuse("expected a SavedModel or a folder with one checkpoint", "neither")
 

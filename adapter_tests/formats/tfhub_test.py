@@ -125,7 +125,7 @@ class HubTest(HubTestCase):
 
     def test_missing_module_is_refused(self):
         self.assert_refused(
-            [self.module, "does not exist"],
+            [self.module, "cannot be downloaded"],
             tfhub.read_bert,
             self.module,
         )
