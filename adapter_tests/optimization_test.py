@@ -174,6 +174,7 @@ def minimize(loss, use_tpu=False):
     return train_op, scalars["gradient_norm"]
 
 
+@pytest.mark.without_xla
 class CreateOptimizerTest(tf.test.TestCase):
     def test_gradients_are_clipped_by_global_norm(self):
         with tf.Graph().as_default(), self.session() as session:
