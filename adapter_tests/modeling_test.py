@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 import modeling
 from adapter_bert.shell.errors import UserError
@@ -403,7 +404,7 @@ def normalized(x, values):
     return x * values["LayerNorm/gamma"] + values["LayerNorm/beta"]
 
 
-class FunctionsTest(tf.test.TestCase):
+class FunctionsTest(parameterized.TestCase, tf.test.TestCase):
     def test_config_reads_json_and_fills_defaults(self):
         config = self.read_config(num_hidden_layers=3, pooler_type="first", initializer_range=1.5)
         self.assertEqual((config.vocab_size, config.hidden_size), (7, 24))
@@ -448,12 +449,16 @@ class FunctionsTest(tf.test.TestCase):
             )
         return modeling.BertConfig.from_json_file(path)
 
-    def test_keys_named_like_config_attributes_are_refused(self):
-        for key in ("__class__", "__dict__", "__no_such_attribute", "to_dict", "from_dict"):
-            with self.assertRaisesRegex(UserError, f'fields.json: .*"{key}"'):
-                self.read_config(**{key: 1})
-            with self.assertRaisesRegex(UserError, key):
-                modeling.BertConfig.from_dict({"vocab_size": 7, key: 1})
+    @parameterized.parameters(
+        "__class__", "__dict__", "__no_such_attribute", "to_dict", "from_dict"
+    )
+    def test_keys_named_like_config_attributes_are_refused(self, key):
+        with self.assertRaisesRegex(UserError, f'fields.json: .*"{key}"'):
+            self.read_config(**{key: 1})
+        with self.assertRaisesRegex(UserError, key):
+            modeling.BertConfig.from_dict({"vocab_size": 7, key: 1})
+
+    def test_other_keys_are_kept(self):
         others = {"_name": "a", "pooler_fc_size": 768, "directionality": "bidi", "": 1, "a b": 2}
         actual = self.read_config(**others).to_dict()
         self.assertLessEqual(others.items(), actual.items())
@@ -466,22 +471,23 @@ class FunctionsTest(tf.test.TestCase):
         ):
             modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
 
-    def test_configs_of_other_architectures_are_refused(self):
-        for key, wrong, right in (
-            ("model_type", "electra", "bert"),
-            ("layer_norm_eps", 1e-5, 1e-12),
-            ("position_embedding_type", "relative_key", "absolute"),
-            ("is_decoder", True, False),
-            ("embedding_size", 12, 24),
-            ("num_hidden_groups", 1, 3),
-            ("inner_group_num", 2, 1),
-        ):
-            for value in (right, None):
-                self.assertEqual(getattr(self.read_config(**{key: value}), key), value)
-            with self.assertRaisesRegex(
-                UserError, f"fields.json: {key} must be {right!r}.* is {wrong!r}"
-            ):
-                self.read_config(**{key: wrong})
+    @parameterized.parameters(
+        ("model_type", "electra", "bert"),
+        ("layer_norm_eps", 1e-5, 1e-12),
+        ("position_embedding_type", "relative_key", "absolute"),
+        ("is_decoder", True, False),
+        ("embedding_size", 12, 24),
+        ("num_hidden_groups", 1, 3),
+        ("inner_group_num", 2, 1),
+    )
+    def test_configs_of_other_architectures_are_refused(self, key, wrong, right):
+        for value in (right, None):
+            self.assertEqual(getattr(self.read_config(**{key: value}), key), value)
+        part = f"fields.json: {key} must be {right!r}.* is {wrong!r}"
+        with self.assertRaisesRegex(UserError, part):
+            self.read_config(**{key: wrong})
+
+    def test_model_refuses_a_changed_config(self):
         config = tiny.config()
         config.layer_norm_eps = 1e-5
         with tf.Graph().as_default(), self.assertRaisesRegex(UserError, "layer_norm_eps"):
