@@ -246,7 +246,7 @@ class GatesTest(tf.test.TestCase):
         self.assertAllClose(self.pooled(recompute_activations=True, **options), [plain])
 
 
-class BertFunctionsTest(tf.test.TestCase):
+class PositionalArgumentsTest(tf.test.TestCase):
     """Calls the functions with BERT's positional arguments, as code written for BERT does."""
 
     def setUp(self):
@@ -517,7 +517,7 @@ class FunctionsTest(parameterized.TestCase, tf.test.TestCase):
 
 @needs_shared
 @pytest.mark.estimator
-class GoldenTest(tf.test.TestCase):
+class ForwardGoldenTest(tf.test.TestCase):
     """Compares the forward pass with the original adapter-bert's on a real BERT."""
 
     def test_forward_pass_equals_original_adapter_bert(self):
@@ -544,7 +544,7 @@ class GoldenTest(tf.test.TestCase):
         self.assertAllClose(sequence[:2], golden["forward/sequence_output"], atol=1e-4, rtol=0)
 
 
-class DamagedFilesTest(tf.test.TestCase):
+class DamagedBertConfigTest(tf.test.TestCase):
     def test_a_damaged_config_is_built_or_rejected(self):
         def read(folder):
             path = os.path.join(folder, "bert_config.json")

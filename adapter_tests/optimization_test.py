@@ -29,7 +29,7 @@ import hlo_text  # noqa: E402
 import tpu_program  # noqa: E402
 
 
-class ScheduleTest(tf.test.TestCase):
+class WarmupTest(tf.test.TestCase):
     def rates(self, steps, warmup):
         with tf.Graph().as_default(), self.session() as session:
             return session.run(
@@ -558,7 +558,7 @@ def l2(arrays):
 @needs_shared
 @pytest.mark.estimator
 @pytest.mark.slow
-class GoldenTest(tf.test.TestCase):
+class TrainingGoldenTest(tf.test.TestCase):
     """Compares twenty steps on a real BERT with those of the original adapter-bert."""
 
     def setUp(self):

@@ -591,7 +591,7 @@ class FullTokenizerTest(TokenizationTestCase):
             self.assertEqual(cased.tokenize(row["text"]), row["cased"], number)
 
 
-class SentencePieceTest(TokenizationTestCase):
+class SentencePieceTokenizerTest(TokenizationTestCase):
     """Compares FullTokenizer on SentencePiece models with sentencepiece."""
 
     TEXTS = [
@@ -744,7 +744,7 @@ def _processor(model):
     return processor
 
 
-class DamagedFilesTest(tf.test.TestCase):
+class DamagedVocabularyTest(tf.test.TestCase):
     TEXT = "The dog, sees a BIRD. 狗 \u2028 naïve"
 
     def test_a_damaged_vocabulary_is_loaded_or_rejected(self):

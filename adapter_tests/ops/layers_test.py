@@ -239,7 +239,7 @@ class Bfloat16Test(tf.test.TestCase):
             self.assertAllEqual(session.run(gradient), [4096] * 3)
 
 
-class BatchNormTest(tf.test.TestCase):
+class BatchNormLayerTest(tf.test.TestCase):
     X = np.random.RandomState(0).normal(3, 2, size=[7, 4])
     GAMMA, BETA, MEAN, VARIANCE = np.random.RandomState(1).uniform(0.5, 2, size=[4, 4])
 

@@ -91,7 +91,7 @@ class AdapterHubTest(tf.test.TestCase):
 
 
 @pytest.mark.slow
-class VariantsTest(tf.test.TestCase):
+class ServedVariantsTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

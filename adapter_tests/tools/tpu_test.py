@@ -86,7 +86,7 @@ ENTRY %main (p: f32[8,4]) -> f32[] {
 
 
 @pytest.mark.slow
-class TpuTest(tf.test.TestCase):
+class TpuProgramTest(tf.test.TestCase):
     def lower(self, work, **more):
         settings = model_fn.ModelSettings(
             bert_config=modeling.BertConfig(**SIZES),

@@ -31,7 +31,7 @@ PRESENTATIONS = {
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-class PageTest(served.ServedTestCase):
+class ServingPageTest(served.ServedTestCase):
     NAMES = ()
 
     def setUp(self):
