@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 import modeling
 from adapter_bert.shell.errors import UserError
@@ -69,20 +70,6 @@ class BertModelTest(tf.test.TestCase):
         self.assertAllClose(actual, exact, atol=3e-6, rtol=0)
         self.assertGreater(np.abs(approximate - exact).max(), 3e-5)
 
-    def test_plain_bert_has_no_adapter_and_no_collections(self):
-        with tf.Graph().as_default():
-            self.build(None)
-            self.assertFalse([v for v in tf.global_variables() if "adapter" in v.name])
-            self.assertEmpty(tf.get_collection("adapters") + tf.get_collection("layer_norm"))
-
-    def test_collections_hold_adapters_and_layer_norms(self):
-        with tf.Graph().as_default():
-            self.build()
-            # 4 tensors in each of 2 adapters of 3 layers; 2 in 7 LayerNorms.
-            self.assertLen({v.name for v in tf.get_collection("adapters")}, 24)
-            self.assertLen({v.name for v in tf.get_collection("layer_norm")}, 14)
-            self.assertLen(tf.trainable_variables(), 5 + 3 * 16 + 2 + 24)
-
     def test_shapes_are_checked_before_variables_are_created(self):
         ids = tf.zeros([2, 4], tf.int32)
         gates = {"input_ids": ids, "adapter_gates": tf.zeros([2, 2])}  # There are 3 layers.
@@ -108,6 +95,7 @@ class BertModelTest(tf.test.TestCase):
             modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
 
 
+@pytest.mark.without_xla
 class OptionsTest(tf.test.TestCase):
     """Keyword arguments for the encoder's computation and the adapters' positions."""
 
@@ -170,13 +158,6 @@ class OptionsTest(tf.test.TestCase):
         normal = (total - total.mean(-1, keepdims=True)) / total.std(-1, keepdims=True)
         self.assertAllClose(output, normal * gamma + beta, rtol=1e-5, atol=1e-5)
 
-    def test_adapter_layers_limits_adapters_to_listed_layers(self):
-        with tf.Graph().as_default():
-            modeling.BertModel(TINY, False, self.IDS, adapter_layers=(0, 2))
-            names = {variable.name.split("/")[2] for variable in tf.get_collection("adapters")}
-            self.assertEqual(names, {"layer_0", "layer_2"})
-            self.assertLen(tf.get_collection("adapters"), 2 * 2 * 4)
-
 
 def sum_adapter(x):
     """Implements a user's adapter with a single term: x + x W / 2."""
@@ -184,6 +165,7 @@ def sum_adapter(x):
     return x + 0.5 * tf.matmul(x, tf.cast(weights, x.dtype))
 
 
+@pytest.mark.without_xla
 class GatesTest(tf.test.TestCase):
     """Compares models with adapter_gates to models whose adapters were silenced."""
 
@@ -220,7 +202,7 @@ class GatesTest(tf.test.TestCase):
         return actual
 
     def assertSame(self, actual, expected):
-        # Where XLA does not fuse, gates change the order of a sum.
+        # Gates change the order of a sum.
         self.assertAllClose(actual, expected, rtol=0.0, atol=1e-6)
 
     def test_gates_of_one_equal_no_gates(self):
@@ -264,7 +246,7 @@ class GatesTest(tf.test.TestCase):
         self.assertAllClose(self.pooled(recompute_activations=True, **options), [plain])
 
 
-class BertFunctionsTest(tf.test.TestCase):
+class PositionalArgumentsTest(tf.test.TestCase):
     """Calls the functions with BERT's positional arguments, as code written for BERT does."""
 
     def setUp(self):
@@ -422,17 +404,12 @@ def normalized(x, values):
     return x * values["LayerNorm/gamma"] + values["LayerNorm/beta"]
 
 
-class FunctionsTest(tf.test.TestCase):
+class FunctionsTest(parameterized.TestCase, tf.test.TestCase):
     def test_config_reads_json_and_fills_defaults(self):
-        path = os.path.join(self.get_temp_dir(), "bert_config.json")
-        with open(path, "w") as writer:
-            writer.write('{"vocab_size": 7, "hidden_size": 24, "pooler_type": "first"')
-            writer.write(', "initializer_range": 1.5}')
-        config = modeling.BertConfig.from_json_file(path)
-        self.assertEqual(
-            (config.vocab_size, config.hidden_size, config.pooler_type), (7, 24, "first")
-        )
-        self.assertEqual((config.num_hidden_layers, config.initializer_range), (12, 1.5))
+        config = self.read_config(num_hidden_layers=3, pooler_type="first", initializer_range=1.5)
+        self.assertEqual((config.vocab_size, config.hidden_size), (7, 24))
+        self.assertEqual((config.pooler_type, config.initializer_range), ("first", 1.5))
+        self.assertEqual((config.num_hidden_layers, config.num_attention_heads), (3, 12))
 
     def test_to_json_string_writes_a_config_that_is_read_again(self):
         config, path = tiny.config(), os.path.join(self.get_temp_dir(), "written.json")
@@ -472,12 +449,16 @@ class FunctionsTest(tf.test.TestCase):
             )
         return modeling.BertConfig.from_json_file(path)
 
-    def test_keys_named_like_config_attributes_are_refused(self):
-        for key in ("__class__", "__dict__", "__no_such_attribute", "to_dict", "from_dict"):
-            with self.assertRaisesRegex(UserError, f'fields.json: .*"{key}"'):
-                self.read_config(**{key: 1})
-            with self.assertRaisesRegex(UserError, key):
-                modeling.BertConfig.from_dict({"vocab_size": 7, key: 1})
+    @parameterized.parameters(
+        "__class__", "__dict__", "__no_such_attribute", "to_dict", "from_dict"
+    )
+    def test_keys_named_like_config_attributes_are_refused(self, key):
+        with self.assertRaisesRegex(UserError, f'fields.json: .*"{key}"'):
+            self.read_config(**{key: 1})
+        with self.assertRaisesRegex(UserError, key):
+            modeling.BertConfig.from_dict({"vocab_size": 7, key: 1})
+
+    def test_other_keys_are_kept(self):
         others = {"_name": "a", "pooler_fc_size": 768, "directionality": "bidi", "": 1, "a b": 2}
         actual = self.read_config(**others).to_dict()
         self.assertLessEqual(others.items(), actual.items())
@@ -490,22 +471,23 @@ class FunctionsTest(tf.test.TestCase):
         ):
             modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
 
-    def test_configs_of_other_architectures_are_refused(self):
-        for key, wrong, right in (
-            ("model_type", "electra", "bert"),
-            ("layer_norm_eps", 1e-5, 1e-12),
-            ("position_embedding_type", "relative_key", "absolute"),
-            ("is_decoder", True, False),
-            ("embedding_size", 12, 24),
-            ("num_hidden_groups", 1, 3),
-            ("inner_group_num", 2, 1),
-        ):
-            for value in (right, None):
-                self.assertEqual(getattr(self.read_config(**{key: value}), key), value)
-            with self.assertRaisesRegex(
-                UserError, f"fields.json: {key} must be {right!r}.* is {wrong!r}"
-            ):
-                self.read_config(**{key: wrong})
+    @parameterized.parameters(
+        ("model_type", "electra", "bert"),
+        ("layer_norm_eps", 1e-5, 1e-12),
+        ("position_embedding_type", "relative_key", "absolute"),
+        ("is_decoder", True, False),
+        ("embedding_size", 12, 24),
+        ("num_hidden_groups", 1, 3),
+        ("inner_group_num", 2, 1),
+    )
+    def test_configs_of_other_architectures_are_refused(self, key, wrong, right):
+        for value in (right, None):
+            self.assertEqual(getattr(self.read_config(**{key: value}), key), value)
+        part = f"fields.json: {key} must be {right!r}.* is {wrong!r}"
+        with self.assertRaisesRegex(UserError, part):
+            self.read_config(**{key: wrong})
+
+    def test_model_refuses_a_changed_config(self):
         config = tiny.config()
         config.layer_norm_eps = 1e-5
         with tf.Graph().as_default(), self.assertRaisesRegex(UserError, "layer_norm_eps"):
@@ -535,7 +517,7 @@ class FunctionsTest(tf.test.TestCase):
 
 @needs_shared
 @pytest.mark.estimator
-class GoldenTest(tf.test.TestCase):
+class ForwardGoldenTest(tf.test.TestCase):
     """Compares the forward pass with the original adapter-bert's on a real BERT."""
 
     def test_forward_pass_equals_original_adapter_bert(self):
@@ -562,7 +544,7 @@ class GoldenTest(tf.test.TestCase):
         self.assertAllClose(sequence[:2], golden["forward/sequence_output"], atol=1e-4, rtol=0)
 
 
-class DamagedFilesTest(tf.test.TestCase):
+class DamagedBertConfigTest(tf.test.TestCase):
     def test_a_damaged_config_is_built_or_rejected(self):
         def read(folder):
             path = os.path.join(folder, "bert_config.json")

@@ -29,7 +29,7 @@ import hlo_text  # noqa: E402
 import tpu_program  # noqa: E402
 
 
-class ScheduleTest(tf.test.TestCase):
+class WarmupTest(tf.test.TestCase):
     def rates(self, steps, warmup):
         with tf.Graph().as_default(), self.session() as session:
             return session.run(
@@ -174,6 +174,7 @@ def minimize(loss, use_tpu=False):
     return train_op, scalars["gradient_norm"]
 
 
+@pytest.mark.without_xla
 class CreateOptimizerTest(tf.test.TestCase):
     def test_gradients_are_clipped_by_global_norm(self):
         with tf.Graph().as_default(), self.session() as session:
@@ -557,7 +558,7 @@ def l2(arrays):
 @needs_shared
 @pytest.mark.estimator
 @pytest.mark.slow
-class GoldenTest(tf.test.TestCase):
+class TrainingGoldenTest(tf.test.TestCase):
     """Compares twenty steps on a real BERT with those of the original adapter-bert."""
 
     def setUp(self):

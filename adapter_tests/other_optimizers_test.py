@@ -10,6 +10,7 @@ import shutil
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
@@ -35,6 +36,7 @@ def replaced(optimizer):
     )
 
 
+@pytest.mark.slow
 class OtherOptimizersTest(ScriptTestCase):
     def test_runs_with_another_optimizer_train_save_load_and_resume(self):
         for index, (optimizer, (slots, others)) in enumerate(OPTIMIZERS.items()):

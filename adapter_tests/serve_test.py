@@ -42,7 +42,7 @@ class ServeTestCase(tf.test.TestCase):
         return command_lines.parsed(serve.define_flags, *arguments)
 
 
-class FlagsTest(ServeTestCase):
+class ServeFlagsTest(ServeTestCase):
     def arguments(self, *flags, **environment):
         """Runs the script without its server; returns the arguments of its calls by name."""
         served.save_all(self.root, ["sms"])

@@ -59,21 +59,14 @@ class CheckpointCasingTest(TokenizationTestCase):
         "multi_cased_L-12_H-768_A-12",
     ]
 
-    def test_wrong_casing_of_released_model_is_refused(self):
-        for models, wrong in [(self.LOWER_CASED, False), (self.CASED, True)]:
-            for model in models:
-                path = f"gs://bucket/{model}/bert_model.ckpt"
-                advice = f"pass --do_lower_case={not wrong}"
-                with self.subTest(model), self.assert_says(
-                    f"--do_lower_case={wrong}", path, advice
-                ):
-                    tokenization.validate_case_matches_checkpoint(wrong, path)
-
-    def test_right_casing_of_released_model_is_accepted(self):
+    def test_released_models_need_their_casing(self):
         for models, right in [(self.LOWER_CASED, True), (self.CASED, False)]:
             for model in models:
-                path = f"{model}/bert_model.ckpt"
+                path = f"gs://bucket/{model}/bert_model.ckpt"
                 tokenization.validate_case_matches_checkpoint(right, path)
+                parts = f"--do_lower_case={not right}", path, f"pass --do_lower_case={right}"
+                with self.subTest(model), self.assert_says(*parts):
+                    tokenization.validate_case_matches_checkpoint(not right, path)
 
     def test_other_checkpoints_are_accepted(self):
         paths = [None, "", "bert_model.ckpt", "my_cased/bert_model.ckpt", "uncased/model.ckpt-10"]
@@ -598,7 +591,7 @@ class FullTokenizerTest(TokenizationTestCase):
             self.assertEqual(cased.tokenize(row["text"]), row["cased"], number)
 
 
-class SentencePieceTest(TokenizationTestCase):
+class SentencePieceTokenizerTest(TokenizationTestCase):
     """Compares FullTokenizer on SentencePiece models with sentencepiece."""
 
     TEXTS = [
@@ -751,7 +744,7 @@ def _processor(model):
     return processor
 
 
-class DamagedFilesTest(tf.test.TestCase):
+class DamagedVocabularyTest(tf.test.TestCase):
     TEXT = "The dog, sees a BIRD. 狗 \u2028 naïve"
 
     def test_a_damaged_vocabulary_is_loaded_or_rejected(self):

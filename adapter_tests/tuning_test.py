@@ -110,7 +110,7 @@ class TuningOptionsTest(RefusalTestCase):
             Tuning().method = "adaptr"
 
 
-class MethodsTest(TuningTestCase):
+class TuningMethodsTest(TuningTestCase):
     """Checks what each method trains, in a classifier with adapters and in plain BERT."""
 
     ADAPTED = {

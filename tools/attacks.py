@@ -35,7 +35,7 @@ from adapter_bert.formats import task_adapter
 
 _ATTACKS = {}
 _TEXT = "See you at lunch, or after the film if the trains are late again?"
-_SIZES = {"sms": 64, "topics": 16, "huge": 64}
+_SIZES = {"sms": 64, "topics": 16}
 
 
 def attack(function):
@@ -201,24 +201,6 @@ def _counts(statuses):
 
 
 @attack
-def huge_weights(server):
-    """a mixed request with an adapter of huge weights"""
-    instances = [{"task": name, "text": _TEXT} for name in ("sms", "huge", "topics")]
-    status, body = server.call("POST", "/v1/models:predict", json.dumps({"instances": instances}))
-    return f"{status}, {body[:200].decode()}"
-
-
-@attack
-def foreign_host(server):
-    """a read under a foreign Host"""
-    found = []
-    for path in ("/v1/models", "/v1/models/"):
-        status, _ = server.call("GET", path, headers={"Host": "attacker.example"})
-        found.append(f"{path}: {status}")
-    return ", ".join(found)
-
-
-@attack
 def uploads(server, seconds=60):
     """60 s of uploads"""
     form, headers = _form(os.path.join(server.root, "sms", "adapter"))
@@ -357,9 +339,6 @@ def main():
         with tempfile.TemporaryDirectory() as root:
             for seed, (task, size) in enumerate(_SIZES.items()):
                 adapter = random_weights.adapter_for(values.bert_dir, task, size, seed)
-                if task == "huge":
-                    for tensor in adapter.tensors.values():
-                        tensor *= 1e30
                 task_adapter.save(os.path.join(root, task, "adapter"), adapter)
             if name == "killed_during_uploads":
                 print(

@@ -7,6 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 import modeling
 from adapter_bert.model import configs, model_variables
@@ -418,60 +419,46 @@ class BertTest(tf.test.TestCase):
             return session.run([output, gradients])[0]
 
 
-class AdapterConfigTest(tf.test.TestCase):
-    def test_defaults_match_adapter_bert(self):
-        self.assertEqual(modeling.AdapterConfig().variant(), {})
-        self.assertEqual(
-            model_variables.adapter_shapes(modeling.AdapterConfig(), 8),
-            {
-                "adapters/weights1": (8, 64),
-                "adapters/biases1": (1, 64),
-                "adapters/weights2": (64, 8),
-                "adapters/biases2": (1, 8),
-            },
-        )
-
+class AdapterConfigTest(parameterized.TestCase):
     def test_variant_lists_non_default_fields(self):
-        for variant in ({"depth": 2, "sites": "attention"}, {"normalization": "batch"}):
-            self.assertEqual(
-                modeling.AdapterConfig(size=3, activation="relu", **variant).variant(), variant
-            )
+        for variant in ({}, {"depth": 2, "sites": "attention"}, {"normalization": "batch"}):
+            config = modeling.AdapterConfig(size=3, activation="relu", **variant)
+            self.assertEqual(config.variant(), variant)
 
-    def test_invalid_settings_are_refused(self):
-        for wrong, part in (
-            ({"size": 0}, "--adapter_size must be at least 1, but is 0"),
-            ({"size": 2**31}, "--adapter_size=2147483648 exceeds"),
-            ({"init_scale": -1e-9}, "--adapter_init_scale must be 0 or more, but is -1e-09"),
-            ({"init_scale": float("inf")}, "--adapter_init_scale must be .* but is inf"),
-            ({"init_scale": float("nan")}, "--adapter_init_scale must be .* but is nan"),
-            ({"normalization": "group"}, "--adapter_normalization=group: .* none, layer, batch"),
-            ({"scaling": 0.0}, "--adapter_scaling must be a number above 0"),
-            ({"scaling": float("nan")}, "--adapter_scaling must be .* but is nan"),
-            ({"scaling": 1e7}, "--adapter_scaling must be .* but is 10000000"),
-            ({"depth": 0}, "--adapter_depth=0: expected one of 1 to 100"),
-            ({"depth": -1}, "--adapter_depth=-1"),
-            ({"depth": 101}, "--adapter_depth=101"),
-            ({"sites": "all"}, "--adapter_sites=all: .* both, attention, feed_forward"),
-            ({"placement": "beside"}, "--adapter_placement=beside: .* sequential, parallel"),
-            ({"interaction": "gate"}, "--adapter_interaction=gate: .* add, multiply"),
-            ({"activation": "gelo"}, "--adapter_activation: .*gelo.*swish"),
-            ({"normalization": "layer", "size": 1}, "--adapter_normalization=layer .*size=1"),
-        ):
-            with self.assertRaisesRegex(UserError, part):
-                modeling.AdapterConfig(**wrong)
+    @parameterized.parameters(
+        ({"size": 0}, "--adapter_size must be at least 1, but is 0"),
+        ({"size": 2**31}, "--adapter_size=2147483648 exceeds"),
+        ({"init_scale": -1e-9}, "--adapter_init_scale must be 0 or more, but is -1e-09"),
+        ({"init_scale": float("inf")}, "--adapter_init_scale must be .* but is inf"),
+        ({"init_scale": float("nan")}, "--adapter_init_scale must be .* but is nan"),
+        ({"normalization": "group"}, "--adapter_normalization=group: .* none, layer, batch"),
+        ({"scaling": 0.0}, "--adapter_scaling must be a number above 0"),
+        ({"scaling": float("nan")}, "--adapter_scaling must be .* but is nan"),
+        ({"scaling": 1e7}, "--adapter_scaling must be .* but is 10000000"),
+        ({"depth": 0}, "--adapter_depth=0: expected one of 1 to 100"),
+        ({"depth": -1}, "--adapter_depth=-1"),
+        ({"depth": 101}, "--adapter_depth=101"),
+        ({"sites": "all"}, "--adapter_sites=all: .* both, attention, feed_forward"),
+        ({"placement": "beside"}, "--adapter_placement=beside: .* sequential, parallel"),
+        ({"interaction": "gate"}, "--adapter_interaction=gate: .* add, multiply"),
+        ({"activation": "gelo"}, "--adapter_activation: .*gelo.*swish"),
+        ({"normalization": "layer", "size": 1}, "--adapter_normalization=layer .*size=1"),
+    )
+    def test_invalid_settings_are_refused(self, wrong, part):
+        with self.assertRaisesRegex(UserError, part):
+            modeling.AdapterConfig(**wrong)
 
-    def test_settings_at_limits_are_accepted(self):
-        for settings in (
-            {"size": 1},
-            {"size": 2**31 - 1},
-            {"init_scale": 0.0},
-            {"depth": 100},
-            {"normalization": "layer", "size": 2},
-            {"normalization": "batch", "size": 1},
-        ):
-            self.assertEqual(
-                dataclasses.asdict(modeling.AdapterConfig(**settings)), {**DEFAULTS, **settings}
-            )
+    @parameterized.parameters(
+        {"size": 1},
+        {"size": 2**31 - 1},
+        {"init_scale": 0.0},
+        {"depth": 100},
+        {"normalization": "layer", "size": 2},
+        {"normalization": "batch", "size": 1},
+    )
+    def test_settings_at_limits_are_accepted(self, **settings):
+        found = dataclasses.asdict(modeling.AdapterConfig(**settings))
+        self.assertEqual(found, {**DEFAULTS, **settings})
 
     def test_settings_are_immutable(self):
         with self.assertRaises(dataclasses.FrozenInstanceError):
@@ -572,25 +559,3 @@ class LayersTest(tf.test.TestCase):
             gate = np.repeat(self.GATES.T[:2], 3, axis=1)[:, :, None]
             expected = gate * adapt(values) + (1 - gate) * output
             self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5)
-
-    def test_closed_gates_give_plain_bert(self):
-        with tf.Graph().as_default(), self.session() as session:
-            gated = self.build(modeling.AdapterConfig(size=5), adapter_gates=tf.zeros([2, 3]))
-            with tf.variable_scope("", reuse=True):
-                plain = self.build(None)
-            load_random(session)
-            outputs = session.run([gated.get_sequence_output(), plain.get_sequence_output()])
-        self.assertAllEqual(*outputs)
-
-
-class OwnFunctionTest(tf.test.TestCase):
-    def test_custom_function_is_applied_after_both_projections(self):
-        shapes = []
-
-        def adapter(output):
-            shapes.append(output.shape.as_list())
-            return output
-
-        with tf.Graph().as_default():
-            modeling.BertModel(tiny.config(), True, tf.zeros([2, 3], tf.int32), adapter_fn=adapter)
-        self.assertEqual(shapes, [[6, 8]] * 4)

@@ -13,6 +13,7 @@ import unittest
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 from tensorflow.python.compiler.xla import xla
 
 from adapter_bert.ops import devices
@@ -23,7 +24,10 @@ from adapter_tests.support.refusals import RefusalTestCase
 NO_CLOUD = {"GCE_METADATA_IP": "127.0.0.1:1", "NO_GCE_CHECK": "True"}
 
 
-class FindTpuTest(RefusalTestCase):
+CLOSED = "grpc://127.0.0.1:1"  # No server listens there.
+
+
+class FindTpuTest(parameterized.TestCase, RefusalTestCase):
     def warnings(self, *args, **kwargs):
         """Returns (result of find_tpu, its warnings)."""
         with mock.patch.object(devices.logging, "warning") as warning:
@@ -51,19 +55,6 @@ class FindTpuTest(RefusalTestCase):
         self.assertLen(warnings, 1)
         self.assertRegex(warnings[0], r"^=== --use_tpu=True, .*no TPU.* running on [CG]PU\. ===$")
 
-    def test_unreachable_address_is_refused(self):
-        address = "grpc://127.0.0.1:1"
-        self.assert_refused(["--tpu_name=" + address, "refused", "grpc://host:port"], address)
-        self.assert_refused(["--master=" + address, "refused"], master=address)
-
-    def test_tpu_name_and_master_together_are_refused(self):
-        both = ["--tpu_name=my-tpu", "--master=grpc://h:1"]
-        self.assert_refused(both, "my-tpu", master="grpc://h:1")
-
-    def test_malformed_address_is_refused(self):
-        for address in ("grpc://", "grpc://127.0.0.1:port", "grpc://127.0.0.1:99999"):
-            self.assert_refused(["--tpu_name=" + address, "cannot be reached"], address)
-
     def test_address_that_times_out_is_refused(self):
         with mock.patch.object(devices, "_CONNECT_TIMEOUT_SECONDS", 0.1), mock.patch.object(
             socket, "create_connection", side_effect=socket.timeout("timed out")
@@ -71,12 +62,19 @@ class FindTpuTest(RefusalTestCase):
             self.assert_refused(["timed out"], "grpc://10.0.0.1:8470")
         connect.assert_called_with(("10.0.0.1", 8470), timeout=0.1)
 
-    def test_unknown_cloud_tpu_name_is_refused(self):
-        self.assert_refused(["--tpu_name=my-tpu", "cannot be reached", "--tpu_zone"], "my-tpu")
-        self.assert_refused(["--tpu_name=my-tpu"], "my-tpu", "us-central1-b", "my-project")
-
-    def test_local_without_a_tpu_is_refused(self):
-        self.assert_refused(["--tpu_name=local", "no TPU on this machine"], "local")
+    @parameterized.parameters(
+        (["--tpu_name=" + CLOSED, "refused", "grpc://host:port"], CLOSED),
+        (["--master=" + CLOSED, "refused"], None, None, None, CLOSED),
+        (["--tpu_name=my-tpu", "--master=grpc://h:1"], "my-tpu", None, None, "grpc://h:1"),
+        (["--tpu_name=grpc://:", "cannot be reached"], "grpc://"),
+        (["--tpu_name=grpc://127.0.0.1:port:", "reached"], "grpc://127.0.0.1:port"),
+        (["--tpu_name=grpc://127.0.0.1:99999:", "reached"], "grpc://127.0.0.1:99999"),
+        (["--tpu_name=my-tpu", "cannot be reached", "--tpu_zone"], "my-tpu"),
+        (["--tpu_name=my-tpu"], "my-tpu", "us-central1-b", "my-project"),
+        (["--tpu_name=local", "no TPU on this machine"], "local"),
+    )
+    def test_unusable_tpu_is_refused(self, parts, *arguments):
+        self.assert_refused(parts, *arguments)
 
     def test_address_of_a_tensorflow_server_is_accepted(self):
         address = tf.train.Server.create_local_server().target

@@ -5,6 +5,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 import modeling
 import optimization
@@ -25,7 +26,7 @@ def calls(graph):
 
 
 @unittest.skipUnless(xla.can_fuse(), "layers are built one by one here")
-class SharedLayerTest(tf.test.TestCase):
+class SharedLayerTest(parameterized.TestCase, tf.test.TestCase):
     def train(self, shared, steps=2, **options):
         """Returns (calls, [(name, value)] of variables after some steps, norm of gradients)."""
         can_share = graph_functions.can_share
@@ -51,7 +52,15 @@ class SharedLayerTest(tf.test.TestCase):
             names = [v.op.name for v in tf.global_variables()]
             return calls(graph), list(zip(names, session.run(tf.global_variables()))), norm
 
-    def check(self, count, **options):
+    @parameterized.parameters(
+        (2 * 4, {}),
+        (2 * 3, {"pooled_only": True, "dtype": tf.bfloat16}),
+        # All four layers have gradients, as the embeddings' LayerNorm below them trains.
+        (2 * 4, {"adapter_layers": (1, 3)}),
+        (2 * 4, {"adapter_fn": None}),
+        (2 * 4, {"adapter_fn": modeling.AdapterConfig(size=3, normalization="layer", depth=2)}),
+    )
+    def test_shared_layers_match_separate_layers(self, count, options):
         """Checks that results are bit-identical to those of separately built layers."""
         actual_calls, actual, norm = self.train(True, **options)
         no_calls, expected, expected_norm = self.train(False, **options)
@@ -62,23 +71,6 @@ class SharedLayerTest(tf.test.TestCase):
         self.assertEqual([name for name, _ in actual], [name for name, _ in expected])
         for (name, value), (_, reference) in zip(actual, expected):
             self.assertAllEqual(value, reference, name)
-
-    def test_shared_layers_match_separate_layers(self):
-        self.check(2 * 4)
-
-    def test_shared_layers_match_in_bfloat16_with_pooled_only(self):
-        self.check(2 * 3, pooled_only=True, dtype=tf.bfloat16)
-
-    def test_shared_layers_match_with_adapters_in_some_layers(self):
-        # All four layers have gradients, as the embeddings' LayerNorm below them trains.
-        self.check(2 * 4, adapter_layers=(1, 3))
-
-    def test_shared_layers_match_without_adapters(self):
-        self.check(2 * 4, adapter_fn=None)
-
-    def test_shared_layers_match_with_adapter_variants(self):
-        adapter = modeling.AdapterConfig(size=3, normalization="layer", depth=2)
-        self.check(2 * 4, adapter_fn=adapter)
 
     def test_unsupported_options_build_layers_separately(self):
         batch_norm = modeling.AdapterConfig(size=3, normalization="batch")

@@ -57,24 +57,6 @@ def convert(*arguments):
         convert_checkpoint.main(list(arguments))
 
 
-def segments(row):
-    return [int(index > 1) for index in range(len(row))]
-
-
-def padded(rows):
-    """Returns rows as the inputs of exported models, a dict of arrays."""
-    length = max(map(len, rows))
-    inputs = {
-        "input_ids": rows,
-        "input_mask": [[1] * len(row) for row in rows],
-        "segment_ids": list(map(segments, rows)),
-    }
-    return {
-        name: np.array([values + [0] * (length - len(values)) for values in columns])
-        for name, columns in inputs.items()
-    }
-
-
 def run_saved_model(path, inputs):
     """Returns the outputs of a SavedModel's signature of ids, a dict of arrays."""
     with tf.Graph().as_default(), tf.Session() as session:
@@ -108,7 +90,8 @@ class AdapterHubTest(tf.test.TestCase):
             self.assertAllClose(result["probabilities"], value, atol=1e-5, rtol=0, msg=row.task)
 
 
-class VariantsTest(tf.test.TestCase):
+@pytest.mark.slow
+class ServedVariantsTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -127,7 +110,7 @@ class VariantsTest(tf.test.TestCase):
     @classmethod
     def own(cls, adapter, row):
         """Returns the probabilities of the training's graph."""
-        return cls.models.predictions(adapter, row, segments(row))["probabilities"]
+        return cls.models.predictions(adapter, row)["probabilities"]
 
     def mates(self, name):
         """Returns tasks of one architecture: the variant, another adapter, and none, by name."""
@@ -151,7 +134,7 @@ class VariantsTest(tf.test.TestCase):
         for name, adapter in tasks.items():
             bank.add(name, adapter)
         asked = [(name, row) for row in ROWS for name in tasks]
-        results = bank.predict([Row(name, row, segments(row)) for name, row in asked])
+        results = bank.predict([Row(name, row, own_models.segments(row)) for name, row in asked])
         for (name, row), result in zip(asked, results):
             self.assert_probabilities(result["probabilities"], tasks[name], row, name)
         return bank
@@ -178,7 +161,7 @@ class VariantsTest(tf.test.TestCase):
                 folder = tempfile.mkdtemp(dir=self.root)
                 path = onnx_export.write(folder, tiny.config(), backbone, tasks, vocabulary)
                 session = onnx_runtime.onnxruntime.InferenceSession(path)
-                inputs = padded(ROWS)
+                inputs = {k: np.array(v) for k, v in own_models.padded(ROWS).items()}
                 if len(tasks) == 1:
                     (values,) = session.run(["probabilities"], inputs)
                 else:
@@ -198,7 +181,7 @@ class VariantsTest(tf.test.TestCase):
             for tasks in ({name: mates[name]}, mates) if is_alone else (mates,):
                 folder = tempfile.mkdtemp(dir=self.root)
                 path = saved_model.write(folder, tiny.config(), self.prefix, tasks)
-                inputs = padded(ROWS)
+                inputs = own_models.padded(ROWS)
                 if len(tasks) > 1:
                     inputs["task"] = list(tasks)
                 values = run_saved_model(path, inputs)["probabilities"]

@@ -57,6 +57,25 @@ def build_task_adapter(bert, seed=0, *, adapter=None, method="adapters", **chang
     return task_adapter.TaskAdapter(description, tensors)
 
 
+def segments(row):
+    """Returns the segment ids of a pair, whose second text begins at the third token."""
+    return [int(index > 1) for index in range(len(row))]
+
+
+def padded(rows):
+    """Returns rows of ids as the inputs of exported models, lists by name."""
+    length = max(map(len, rows))
+    columns = {
+        "input_ids": rows,
+        "input_mask": [[1] * len(row) for row in rows],
+        "segment_ids": list(map(segments, rows)),
+    }
+    return {
+        name: [values + [0] * (length - len(values)) for values in column]
+        for name, column in columns.items()
+    }
+
+
 class SingleTaskModels:
     """Reference models for single tasks, from the graph that the scripts build.
 
@@ -70,20 +89,24 @@ class SingleTaskModels:
         self._backbone = tf.train.NewCheckpointReader(os.path.join(bert, "bert_model.ckpt"))
         self._built = {}
 
-    def predictions(self, adapter, input_ids, segment_ids):
-        """Returns the predictions of a `TaskAdapter`'s model for one sequence, a dict of arrays."""
+    def predictions(self, adapter, input_ids, segment_ids=None):
+        """Returns the predictions of a `TaskAdapter`'s model for one sequence, a dict of arrays.
+
+        The default of segment_ids is `segments`.
+        """
+        segment_ids = segments(input_ids) if segment_ids is None else segment_ids
         description = adapter.description
         form = description.kind, description.labels, description.adapter, description.tuning
         if form not in self._built:
             with tf.Graph().as_default():
                 self._built[form] = _build(description)
-        ids, segments, predicted, variables, session = self._built[form]
+        ids, types, predicted, variables, session = self._built[form]
         with session.graph.as_default():
             names = [modeling.variable_name(variable) for variable in variables]
             own, read = adapter.tensors, self._backbone.get_tensor
             values = [own[name] if name in own else read(name) for name in names]
             tiny.load(session, variables, values)
-        found = session.run(predicted, {ids: [input_ids], segments: [segment_ids]})
+        found = session.run(predicted, {ids: [input_ids], types: [segment_ids]})
         return {name: value[0] for name, value in found.items() if name != "loss"}
 
 

@@ -59,3 +59,35 @@ def tasks_of(some_bank, root=None, **options):
     if root:
         tasks.put_all_below_root()
     return tasks
+
+
+class ServedTestCase(tf.test.TestCase):
+    """Serves the tasks of `NAMES` from `root`, a folder of each test, on one bank for all tests."""
+
+    NAMES = tuple(TASKS)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bank = make_bank()
+        cls.addClassCleanup(cls.bank.close)
+
+    def setUp(self):
+        super().setUp()
+        self.root = save_all(tempfile.mkdtemp(dir=self.get_temp_dir()), self.NAMES)
+        self.tasks = tasks_of(self.bank, self.root)
+        self.addCleanup(self.empty)
+
+    def empty(self):
+        self.tasks.close()
+        for name in self.bank.names():
+            self.bank.remove(name)
+
+    def api(self, bank=None, *options, **limits):
+        """Returns a `rest_api.RestApi` of the tasks; options are its arguments after limits."""
+        from adapter_bert.serving.http import rest_api  # Its packages are only for servers.
+
+        limits = rest_api.RequestLimits(**limits)
+        api = rest_api.RestApi(self.tasks, bank or self.bank, limits, *options)
+        self.addCleanup(api.close)
+        return api

@@ -30,7 +30,7 @@ time.sleep(60)
 """
 
 
-class KilledTest(tf.test.TestCase):
+class KillsTest(tf.test.TestCase):
     def test_each_kill_follows_a_new_checkpoint(self):
         folder, program = self.get_temp_dir(), os.path.join(self.get_temp_dir(), "trains.py")
         with open(program, "w") as writer:
@@ -77,7 +77,7 @@ class PowerLossTest(tf.test.TestCase):
             self.assertEqual(faults.files_in(folder), left)
 
 
-class CommandLineTest(tf.test.TestCase):
+class MountingTest(tf.test.TestCase):
     def test_mounting_is_refused_without_root(self):
         stderr = io.StringIO()
         command = ["faults.py", "--faults", "kill", "read_only"]

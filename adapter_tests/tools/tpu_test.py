@@ -6,6 +6,7 @@ import subprocess
 import sys
 import unittest
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -84,7 +85,8 @@ ENTRY %main (p: f32[8,4]) -> f32[] {
         self.assertEqual(hlo_text.dynamic_shapes("compare(f32[2] %a), direction=LE"), [])
 
 
-class TpuTest(tf.test.TestCase):
+@pytest.mark.slow
+class TpuProgramTest(tf.test.TestCase):
     def lower(self, work, **more):
         settings = model_fn.ModelSettings(
             bert_config=modeling.BertConfig(**SIZES),

@@ -95,7 +95,7 @@ def _build(
             graph, config, architecture, arrays, task_ids, num_rows
         )
     reads_tokens = any(kind.reads_tokens for kind in kinds)
-    encoder = onnx_encoder.Encoder(
+    encoder = onnx_encoder.OnnxEncoder(
         graph, config, backbone, architecture, parameters, batch, precision=precision
     )
     outputs = encoder.logits(None if reads_tokens else graph.ints(1))

@@ -182,11 +182,6 @@ class ServedTasks:
             is_new = not gfile.exists(task_folder)
             try:
                 number = max([self._versions[name], *adapter_folders.version_numbers(task_folder)])
-                if not adapter_folders.is_version(str(number + 1)):  # A restart would ignore it.
-                    raise UserError(
-                        f"Task {name} has the highest version, {number}; rename that folder on the"
-                        " server, or choose another task name."
-                    )
                 task = self._upload(name, f"{task_folder}/{number + 1}", contents)
             except BaseException:
                 if is_new:

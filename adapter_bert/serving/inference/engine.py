@@ -159,7 +159,7 @@ class Engine:
 
     def _build(self, architecture: configs.AdapterConfig, backbone: onnx_graph.Tensors) -> _Session:
         graph = onnx_graph.Graph(self._dtype, keeps_constants_apart=True)
-        encoder = onnx_encoder.Encoder(
+        encoder = onnx_encoder.OnnxEncoder(
             graph,
             self._config,
             backbone,

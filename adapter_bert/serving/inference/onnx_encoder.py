@@ -43,7 +43,7 @@ class LogitNames(NamedTuple):
     token_logits: str
 
 
-class Encoder:
+class OnnxEncoder:
     """Adds the encoder and the heads to a graph; hidden states are [G, R, D].
 
     Args:
@@ -290,7 +290,7 @@ def _not_computed(what: str) -> UserError:
 
 
 # The functions of `configs.FUNCTIONS`. Each returns f(rows), and takes all weights that it reads.
-_FUNCTIONS = {configs.FEEDFORWARD_ADAPTER: Encoder._feedforward_adapter}
+_FUNCTIONS = {configs.FEEDFORWARD_ADAPTER: OnnxEncoder._feedforward_adapter}
 
 
 def _layer_normalize(graph: Graph, rows: str, weights: Dict[str, str]) -> str:

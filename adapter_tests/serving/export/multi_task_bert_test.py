@@ -16,7 +16,7 @@ NORM, POOLER = "bert/embeddings/LayerNorm/gamma", "bert/pooler/dense/kernel"
 SCOPE = "bert/encoder/layer_1/output/adapters/"
 
 
-class TablesTest(tf.test.TestCase):
+class TaskTablesTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

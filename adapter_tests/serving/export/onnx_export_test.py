@@ -69,15 +69,7 @@ class OnnxExportTest(tf.test.TestCase):
 
     def outputs(self, path, rows=ROWS, **inputs):
         """Returns (outputs by name, metadata) of rows, padded to the longest."""
-        length = max(map(len, rows))
-        mask = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
-        inputs["input_ids"] = [row + [0] * (length - len(row)) for row in rows]
-        inputs["input_mask"] = mask
-        inputs["segment_ids"] = [[int(i > 1 and m) for i, m in enumerate(row)] for row in mask]
-        return alone.call(_RUN, path, inputs)
-
-    def own(self, adapter, row):
-        return self.models.predictions(adapter, row, [int(i > 1) for i in range(len(row))])
+        return alone.call(_RUN, path, {**own_models.padded(rows), **inputs})
 
     def test_each_kind_of_task_is_exported_with_equal_outputs(self):
         for seed, changes in enumerate(
@@ -96,7 +88,7 @@ class OnnxExportTest(tf.test.TestCase):
             path = self.write({"task": adapter})
             found, metadata = self.outputs(path)
             for index, row in enumerate(ROWS):
-                expected = self.own(adapter, row)
+                expected = self.models.predictions(adapter, row)
                 self.assertEqual(set(found), set(expected))
                 for name, value in expected.items():
                     actual = np.array(found[name][index])
@@ -121,7 +113,7 @@ class OnnxExportTest(tf.test.TestCase):
         (found, _) = self.outputs(self.write({"tags": adapter}))
         for logits, row in zip(found["logits"], ROWS):
             tags = np.argmax(logits, -1)[: len(row)]
-            self.assertAllEqual(tags, self.own(adapter, row)["tag_ids"])
+            self.assertAllEqual(tags, self.models.predictions(adapter, row)["tag_ids"])
 
     def test_tasks_of_different_kinds_share_one_file(self):
         adapters = [
@@ -141,7 +133,9 @@ class OnnxExportTest(tf.test.TestCase):
         asked = ["answers", "pairs", "numbers"]
         found, metadata = self.outputs(path, task_ids=[names.index(name) for name in asked])
         self.assertEqual(list(json.loads(metadata["tasks"])), names)
-        span, pair, number = (self.own(tasks[name], row) for name, row in zip(asked, ROWS))
+        span, pair, number = (
+            self.models.predictions(tasks[name], row) for name, row in zip(asked, ROWS)
+        )
         tokens = np.array(found["token_logits"][0])
         self.assertAllClose(tokens[:, 0], span["start_logits"], atol=1e-5)
         self.assertAllClose(tokens[:, 1], span["end_logits"], atol=1e-5)

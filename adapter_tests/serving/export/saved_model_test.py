@@ -6,6 +6,7 @@ import tempfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -71,6 +72,13 @@ def called(path, calls, text=False):
     return alone.call(_CALL, path, text, calls, TF_CPP_MIN_LOG_LEVEL="3")
 
 
+def encode(texts, *_):
+    """Encodes every text as the same three tokens."""
+    ids = tf.tile([[2, 7, 3]], [tf.size(texts), 1])
+    return ids, tf.ones_like(ids), tf.zeros_like(ids)
+
+
+@pytest.mark.slow
 class SavedModelsTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -93,42 +101,19 @@ class SavedModelsTest(tf.test.TestCase):
         prefix = os.path.join(self.bert, "bert_model.ckpt")
         return saved_model.write(folder, tiny.config(), prefix, adapters, encode)
 
-    def rows(self, *rows):
-        """Returns the inputs of the signature of ids; each row is padded to the longest."""
-        length = max(map(len, rows))
-        padded = [list(row) + [0] * (length - len(row)) for row in rows]
-        mask = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
-        segments = [[int(i > 2 and m) for i, m in enumerate(row)] for row in mask]
-        return {"input_ids": padded, "input_mask": mask, "segment_ids": segments}
-
-    def own(self, adapter, row):
-        return self.models.predictions(adapter, row, [int(i > 2) for i in range(len(row))])
-
     def test_single_task_is_exported_under_the_next_number(self):
         adapters = self.adapters({"labels": ("no", "yes", "perhaps")})
         path = self.write(adapters)
         self.assertEqual(os.path.basename(path), "8")
         rows = [[2, 7, 9, 11, 3], [2, 8, 3]]
-        (found,) = called(path, [("serving_default", self.rows(*rows))])
+        (found,) = called(path, [("serving_default", own_models.padded(rows))])
         for index, row in enumerate(rows):
-            expected = self.own(adapters["task0"], row)["probabilities"]
+            expected = self.models.predictions(adapters["task0"], row)["probabilities"]
             self.assertAllClose(found["probabilities"][index], expected, atol=1e-5)
             self.assertEqual(found["label"][index], ("no", "yes", "perhaps")[expected.argmax()])
         self.assertEqual(found["labels"], [["no", "yes", "perhaps"]] * 2)
         with open(os.path.join(path, saved_model.TASKS_FILE)) as reader:
             self.assertEqual(json.load(reader)["task0"]["labels"], ["no", "yes", "perhaps"])
-
-    def test_exact_gelu_matches_the_single_task_model(self):
-        sizes = {"initializer_range": 0.4, "hidden_act": "gelu_erf"}
-        bert = tiny.write_bert(os.path.join(self.root, "exact"), **sizes)
-        adapter = own_models.build_task_adapter(bert, adapter=modeling.AdapterConfig(4, "gelu_erf"))
-        prefix, row = os.path.join(bert, "bert_model.ckpt"), [2, 7, 9, 11, 3]
-        folder = os.path.join(self.root, "exported")
-        path = saved_model.write(folder, tiny.config(**sizes), prefix, {"task": adapter})
-        (found,) = called(path, [("serving_default", self.rows(row))])
-        segments = [int(i > 2) for i in range(len(row))]
-        expected = own_models.SingleTaskModels(bert).predictions(adapter, row, segments)
-        self.assertAllClose(found["probabilities"][0], expected["probabilities"], atol=1e-6)
 
     def test_all_task_kinds_match_their_single_task_models(self):
         adapters = self.adapters(
@@ -146,15 +131,15 @@ class SavedModelsTest(tf.test.TestCase):
         )
         tasks = [*reversed(list(adapters))] * 2
         rows = [[2, 7, 9, 11, 3]] * 7 + [[2, 8, 3]] * 7
-        inputs = {**self.rows(*rows), "task": tasks}
-        unknown = {**self.rows(rows[0], rows[0]), "task": ["task0", "cola"]}
+        inputs = {**own_models.padded(rows), "task": tasks}
+        unknown = {**own_models.padded(rows[:1] * 2), "task": ["task0", "cola"]}
         found, refused = called(
             self.write(adapters), [("serving_default", inputs), ("serving_default", unknown)]
         )
         self.assertIn("There is no such task", refused)
         self.assertIn("cola", refused)
         for index, (task, row) in enumerate(zip(tasks, rows)):
-            for name, value in self.own(adapters[task], row).items():
+            for name, value in self.models.predictions(adapters[task], row).items():
                 if name == "tag_ids":
                     tags = ["vwxyz"[tag] for tag in value]
                     self.assertEqual(found["tags"][index][: len(row)], tags)
@@ -187,8 +172,11 @@ class SavedModelsTest(tf.test.TestCase):
             adapters = self.adapters({"adapter": settings}, {"adapter": settings})
             path = self.write(adapters)
             rows = [[2, 7, 9, 11, 3], [2, 8, 3]]
-            expected = [self.own(*pair)["probabilities"] for pair in zip(adapters.values(), rows)]
-        inputs = {**self.rows(*rows), "task": list(adapters)}
+            expected = [
+                self.models.predictions(*pair)["probabilities"]
+                for pair in zip(adapters.values(), rows)
+            ]
+        inputs = {**own_models.padded(rows), "task": list(adapters)}
         (found,) = called(path, [("serving_default", inputs)])
         self.assertAllClose(found["probabilities"], expected, atol=1e-5)
 
@@ -226,7 +214,7 @@ class SavedModelsTest(tf.test.TestCase):
 
     def test_numbers_out_of_range_and_other_shapes_fail(self):
         words, types = len(tiny.VOCABULARY), tiny.config().type_vocab_size
-        inputs, wrong = self.rows([2, 7, 9, 11, 3], [2, 8, 3]), []
+        inputs, wrong = own_models.padded([[2, 7, 9, 11, 3], [2, 8, 3]]), []
         for name, values in (
             ("input_ids", (-1, words)),
             ("segment_ids", (-1, types)),
@@ -246,10 +234,6 @@ class SavedModelsTest(tf.test.TestCase):
                 self.assertRegex(str(result), f"{name}: expected numbers from 0 to", msg=value)
 
     def test_zero_rows_get_zero_rows(self):
-        def encode(texts, *_):
-            ids = tf.tile([[2, 7, 3]], [tf.size(texts), 1])
-            return ids, tf.ones_like(ids), tf.zeros_like(ids)
-
         for adapters in (
             self.adapters({}),
             self.adapters({"kind": "regression", "labels": ()}, {"kind": "span", "labels": ()}),
@@ -271,23 +255,19 @@ class SavedModelsTest(tf.test.TestCase):
             tiny.config(type_vocab_size=1),
             os.path.join(bert, "bert_model.ckpt"),
             adapters,
-            lambda texts, _: [tf.ones([tf.size(texts), 3], tf.int32) * v for v in (2, 1, 0)],
+            encode,
         )
         names = tf.saved_model.load_v2(path).signatures
         self.assertCountEqual(names, ["serving_default", "text"])
 
     def test_text_signatures_refuse_other_kinds_of_tasks(self):
-        def encode(texts, *_):
-            ids = tf.tile([[2, 7, 3]], [tf.size(texts), 1])
-            return ids, tf.ones_like(ids), tf.zeros_like(ids)
-
         adapters = self.adapters({}, {"kind": "span", "labels": ()})
         path = self.write(adapters, encode)
         found, refused = called(
             path,
             [("text", {"text": TEXTS[:2], "task": ["task0", name]}) for name in ("task0", "task1")],
         )
-        expected = self.own(adapters["task0"], [2, 7, 3])["probabilities"]
+        expected = self.models.predictions(adapters["task0"], [2, 7, 3], [0] * 3)["probabilities"]
         self.assertAllClose(found["probabilities"], [expected, expected])
         self.assertRegex(refused, "no such task that reads texts:.*task1")
 

@@ -422,14 +422,6 @@ class DamagedRequestsTest(tf.test.TestCase):
             with self.subTest(path):
                 self.check({self.REQUEST: json.dumps(body).encode()}, send)
 
-    def test_damaged_paths_never_get_500(self):
-        def send(contents):
-            path = contents.get("path", b"")
-            request = b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-            self.judge(self.exchange(request))
-
-        self.check({"path": b"/v1/models/sms/metadata"}, send)
-
     def test_damaged_uploads_never_get_500(self):
         def send(contents):
             parts = []

@@ -1,11 +1,9 @@
 """Tests of openapi.py: schemathesis generates requests from the schema, and checks responses."""
 
 import os
-import tempfile
 
 import hypothesis
 import pytest
-import tensorflow.compat.v1 as tf
 
 pytest.importorskip("starlette", reason="requirements-serving.txt is not installed")
 pytest.importorskip("schemathesis", reason="requirements-dev.txt is not installed")
@@ -16,24 +14,18 @@ from schemathesis import checks as openapi_checks
 from schemathesis.specs.openapi import checks
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving.http import openapi, rest_api
+from adapter_bert.serving.http import openapi
 from adapter_tests.support import served
 
 _EXAMPLES = int(os.environ.get("ADAPTER_BERT_EXAMPLES", 25))
 
 
-class OpenApiTest(tf.test.TestCase):
+class OpenApiTest(served.ServedTestCase):
     def setUp(self):
         super().setUp()
-        self.bank = served.make_bank()
-        self.root = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()))
         task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))
-        tasks = served.tasks_of(self.bank, self.root)
-        api = rest_api.RestApi(tasks, self.bank, rest_api.RequestLimits())
-        for used in (self.bank, tasks, api):
-            self.addCleanup(used.close)
         self.schema = schemathesis.openapi.from_asgi(
-            "/openapi.json", api.application(), headers={"Host": "localhost"}
+            "/openapi.json", self.api().application(), headers={"Host": "localhost"}
         )
 
     def test_token_is_required_if_the_server_has_one(self):

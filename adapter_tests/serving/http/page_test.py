@@ -4,12 +4,10 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import tempfile
 from unittest import mock
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 pytest.importorskip("starlette", reason="requirements-serving.txt is not installed")
 pytest.importorskip("playwright", reason="requirements-dev.txt is not installed")
@@ -18,7 +16,6 @@ pytest.importorskip("playwright", reason="requirements-dev.txt is not installed"
 from playwright import sync_api
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving.http import rest_api
 from adapter_tests.support import own_models, served, servers
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -34,25 +31,22 @@ PRESENTATIONS = {
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-class PageTest(tf.test.TestCase):
+class ServingPageTest(served.ServedTestCase):
+    NAMES = ()
+
     def setUp(self):
         super().setUp()
         bert, adapters = served.prepare()
         names = own_models.build_task_adapter(
             bert, 9, task="names", kind="tagging", labels=("O", "B-PER", "I-PER")
         )
-        root = tempfile.mkdtemp(dir=self.get_temp_dir())
         for name, adapter in {**adapters, "names": names}.items():
             presentation = PRESENTATIONS.get(name, task_adapter.Presentation())
             description = dataclasses.replace(adapter.description, presentation=presentation)
-            folder = os.path.join(root, name, "adapter")
+            folder = os.path.join(self.root, name, "adapter")
             task_adapter.save(folder, adapter._replace(description=description))
-        self.bank = served.make_bank()
-        tasks = self.tasks = served.tasks_of(self.bank, root)
-        known = mock.Mock(self.bank, predict=self.predict)
-        api = rest_api.RestApi(tasks, known, rest_api.RequestLimits())
-        for used in (self.bank, tasks, api):
-            self.addCleanup(used.close)
+        self.tasks.put_all_below_root()
+        api = self.api(mock.Mock(self.bank, predict=self.predict))
         server = servers.serving(api.application(), stop_seconds=1)
         self.url = f"http://127.0.0.1:{server.__enter__()}/"
         self.addCleanup(server.__exit__, None, None, None)

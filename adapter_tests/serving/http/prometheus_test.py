@@ -52,14 +52,6 @@ class ServingMetricsTest(tf.test.TestCase):
         ):
             self.assertEqual(found[("adapter_bert_" + key[0], *key[1:])], value, key)
 
-    def test_removed_tasks_are_not_exported(self):
-        metrics = new_metrics()
-        metrics.count_instances(["sms", "stars"])
-        metrics.remove_task("sms")
-        metrics.remove_task("never")
-        names = {key[1:] for key in values(metrics) if key[0] == "adapter_bert_instances_total"}
-        self.assertEqual(names, {("stars",)})
-
     def test_servers_do_not_share_counts(self):
         one, two = new_metrics(), new_metrics()
         one.count_batch(1, 0.1)

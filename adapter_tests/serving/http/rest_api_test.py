@@ -20,7 +20,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 pytest.importorskip("starlette", reason="requirements-serving.txt is not installed")
 pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
@@ -38,33 +37,14 @@ WORDS = ["[CLS]", "the", "dog", "sees", "a", "big", "bird", ".", "[SEP]"]
 ROW = [tiny.VOCABULARY.index(word) for word in WORDS]
 
 
-class RestApiTestCase(tf.test.TestCase):
+class RestApiTestCase(served.ServedTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bank = served.make_bank()
         cls.models = own_models.SingleTaskModels(served.prepare()[0])
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.bank.close()
-        super().tearDownClass()
-
-    def setUp(self):
-        super().setUp()
-        self.root = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()))
-        self.tasks = served.tasks_of(self.bank, self.root)
-        self.addCleanup(self.empty)
-
-    def empty(self):
-        self.tasks.close()
-        for name in self.bank.names():
-            self.bank.remove(name)
-
     def client(self, bank=None, token=None, may_change=True, address="127.0.0.1", **limits):
-        limits = rest_api.RequestLimits(**limits)
-        api = rest_api.RestApi(self.tasks, bank or self.bank, limits, token, may_change, address)
-        self.addCleanup(api.close)
+        api = self.api(bank, token, may_change, address, **limits)
         self.batcher, self.queue = api._batcher, api._queue
         return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 

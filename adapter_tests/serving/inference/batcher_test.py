@@ -5,7 +5,7 @@ import threading
 from concurrent import futures
 
 import pytest
-import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
 
@@ -34,7 +34,7 @@ class _DoublingWorker:
             self.go.put(None)
 
 
-class BatchingTest(tf.test.TestCase):
+class BatchingTest(parameterized.TestCase):
     def batcher(self, predict, max_batch_size=4, **options):
         row_batcher = Batcher(predict, lambda row: row, max_batch_size=max_batch_size, **options)
         self.addCleanup(row_batcher.close)
@@ -76,20 +76,20 @@ class BatchingTest(tf.test.TestCase):
         self.assertEqual(found.result(10), [40] * 15)
         self.assertEqual([len(worker.begun.get(timeout=10)) for _ in range(2)], [9, 6])
 
-    def test_windows_limit_padding_and_tokens(self):
+    @parameterized.parameters(
+        ([100], 0, [(0, 1)]),
+        ([10, 90, 100, 101, 300], 2, [(2, 3), (2, 4), (1, 4)]),
+        ([36, 100], 1, [(1, 2), (0, 2)]),
+        ([35, 100], 1, [(1, 2)]),
+        ([100, 164], 0, [(0, 1), (0, 2)]),
+        ([100, 165], 0, [(0, 1)]),
+        ([100, 100, 100, 100, 125], 0, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
+        ([300] * 9, 8, [(8, 9), (7, 9), (6, 9)]),  # At most 1024 tokens.
+        ([100, 100, 100, 100, 126], 0, [(0, 1), (0, 2), (0, 3), (0, 4)]),
+    )
+    def test_windows_limit_padding_and_tokens(self, lengths, place, expected):
         # A batch of 100 tokens may have 64 tokens of padding; of a batch of 400, a quarter may be.
-        for lengths, place, expected in (
-            ([100], 0, [(0, 1)]),
-            ([10, 90, 100, 101, 300], 2, [(2, 3), (2, 4), (1, 4)]),
-            ([36, 100], 1, [(1, 2), (0, 2)]),
-            ([35, 100], 1, [(1, 2)]),
-            ([100, 164], 0, [(0, 1), (0, 2)]),
-            ([100, 165], 0, [(0, 1)]),
-            ([100, 100, 100, 100, 125], 0, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
-            ([300] * 9, 8, [(8, 9), (7, 9), (6, 9)]),  # At most 1024 tokens.
-            ([100, 100, 100, 100, 126], 0, [(0, 1), (0, 2), (0, 3), (0, 4)]),
-        ):
-            self.assertEqual(list(batcher._windows(lengths, place)), expected)
+        self.assertEqual(list(batcher._windows(lengths, place)), expected)
 
     def test_error_affects_only_its_own_row(self):
         row_batcher, worker, _ = self.busy()

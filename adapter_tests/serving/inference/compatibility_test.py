@@ -1,4 +1,4 @@
-"""Tests of compatibility.py; bank_test.py tests which adapters banks refuse."""
+"""Tests of compatibility.py: which tasks can share an encoder."""
 
 import dataclasses
 import os
@@ -6,8 +6,10 @@ import tempfile
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 import modeling
+import tuning
 from adapter_bert.formats import adapterhub_config, task_adapter
 from adapter_bert.model import configs
 from adapter_bert.serving.inference import compatibility
@@ -16,14 +18,66 @@ from adapter_bert.tasks.text import classification
 from adapter_tests.support import own_models, tiny
 
 A = modeling.AdapterConfig
+PAIR = task_adapter.Presentation({}, ("text", "text_b"), {})
 
 
-class HeadTest(tf.test.TestCase):
+class CompatibleTest(parameterized.TestCase, tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+        cls.bert = tiny.write_bert(os.path.join(root, "bert"))
+        cls.one_type = tiny.write_bert(os.path.join(root, "one_type"), type_vocab_size=1)
+        cls.backbone = own_models.build_task_adapter(cls.bert).description.backbone
+
+    def check(self, description, backbone):
+        compatibility.check_compatible(description, backbone, "The adapter")
+
+    @parameterized.parameters(
+        ({"fingerprint": "0" * 64}, {}, "fingerprint is 0000"),
+        ({}, {"hidden_act": "relu"}, "hidden_act is relu"),
+        ({}, {"hidden_size": 16}, "hidden_size is 16"),
+        # The names of its tensors would fill the memory.
+        ({}, {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+    )
+    def test_adapters_of_other_berts_are_refused(self, changes, config, part):
+        config = {**self.backbone.config, **config}
+        other = dataclasses.replace(self.backbone, config=config, **changes)
+        description = own_models.build_task_adapter(self.bert).description
+        self.check(description, self.backbone)
+        with self.assertRaisesRegex(UserError, f"^The adapter was trained on another .*{part}"):
+            self.check(dataclasses.replace(description, backbone=other), self.backbone)
+
+    @parameterized.parameters(
+        (
+            {"method": tuning.Tuning("top_layers", num_top_layers=1)},
+            "--tuning=top_layers.* trained bert/encoder/layer_1/attention/output/dense/bias,"
+            " which tasks that share a model cannot; train it by --tuning=adapters, or predict",
+        ),
+        ({"method": "full"}, "--tuning=full.* trained bert/"),
+        ({"labels": ()}, "has no labels, so that it cannot answer"),
+        ({"labels": (), "kind": "tagging"}, "has no labels, so that it cannot answer"),
+    )
+    def test_tasks_that_cannot_share_a_model_are_refused(self, changes, part):
+        description = own_models.build_task_adapter(self.bert, **changes).description
+        with self.assertRaisesRegex(UserError, f"^The adapter .*{part}"):
+            self.check(description, self.backbone)
+
+    @parameterized.parameters(
+        ({"kind": "span", "labels": ()}, "question and context"),
+        ({"presentation": PAIR}, "text and text_b"),
+        ({"presentation": PAIR, "kind": "regression", "labels": ()}, "text and text_b"),
+        ({"task": "RTE", "labels": ("entailment", "not_entailment")}, "text and text_b"),
+    )
+    def test_pairs_need_a_second_segment_id(self, changes, texts):
+        description = own_models.build_task_adapter(self.one_type, **changes).description
+        part = f"has {texts}, but the BERT has type_vocab_size 1"
+        with self.assertRaisesRegex(UserError, part):
+            self.check(description, description.backbone)
+
     def test_heads_of_other_variables_are_refused(self):
         """The encoders compute one linear layer: they would skip a further one in silence."""
-        bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "bert"))
-        description = own_models.build_task_adapter(bert).description
-        compatibility.check_compatible(description, description.backbone, "The adapter")
+        description = own_models.build_task_adapter(self.bert).description
         plain = classification.KIND.head_shapes(2, 8)
         two_layers = mock.patch.object(
             classification.Classification,
@@ -32,7 +86,7 @@ class HeadTest(tf.test.TestCase):
         )
         with two_layers:
             with self.assertRaisesRegex(UserError, "^The adapter has a head with hidden_bias, .*"):
-                compatibility.check_compatible(description, description.backbone, "The adapter")
+                self.check(description, self.backbone)
             with self.assertRaisesRegex(UserError, "not support a head with hidden_bias"):
                 adapterhub_config.check_adapter(description)
 

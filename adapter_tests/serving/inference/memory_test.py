@@ -6,7 +6,7 @@ import sys
 from unittest import mock
 
 import pytest
-import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 from adapter_bert.serving.inference import control_groups, memory
 from adapter_bert.shell.errors import UserError
@@ -16,10 +16,12 @@ import resource
 
 MB = 1 << 20
 STATUS = ["Name:\tpython", "VmSize:\t  204800 kB", "VmRSS:\t  102400 kB", "Threads:\t1"]
+MACHINE_LIMIT, CONTAINER_LIMIT = "the machine's memory", "the container's limit"
+GROUPS, NEW = "/proc/self/cgroup", "/sys/fs/cgroup"
 MACHINE = ["MemTotal:       8000000 kB", "MemAvailable:    1048576 kB"]
 
 
-class MemoryTest(tf.test.TestCase):
+class MemoryTest(parameterized.TestCase):
     def free(self, files, address_space=resource.RLIM_INFINITY):
         """Returns `memory.free()` on a machine with these files and 2 processors."""
         defaults = {"/proc/self/status": STATUS, "/proc/meminfo": MACHINE}
@@ -31,36 +33,32 @@ class MemoryTest(tf.test.TestCase):
             with limits, mock.patch("os.cpu_count", return_value=2):
                 return memory.free()
 
-    def test_the_tightest_limit_counts(self):
-        machine, container = "the machine's memory", "the container's limit"
-        new, old, top = "/sys/fs/cgroup", "/sys/fs/cgroup/memory", {"/proc/self/cgroup": ["0::/"]}
-        cases = [
-            ({}, resource.RLIM_INFINITY, 1024, machine),
-            # 200 MB are taken, and 14 threads need 8 MB each.
-            ({}, 500 * MB, 188, "ulimit -v"),
-            ({**top, f"{new}/memory.max": [str(300 * MB)]}, 0, 200, container),
-            ({**top, f"{new}/memory.max": ["max"]}, 0, 1024, machine),
-            # The limit of a parent; a path that the container does not see.
-            (
-                {
-                    "/proc/self/cgroup": ["0::/a.slice/b"],
-                    f"{new}/a.slice/b/memory.max": ["max"],
-                    f"{new}/a.slice/memory.max": [str(150 * MB)],
-                },
-                *(0, 50, container),
-            ),
-            (
-                {
-                    "/proc/self/cgroup": ["5:cpu:/x", "4:memory:/docker/c0", "0::/"],
-                    f"{old}/memory.limit_in_bytes": [str(400 * MB)],
-                },
-                *(0, 300, container),
-            ),
-        ]
-        for files, address_space, megabytes, limit in cases:
-            with self.subTest(files):
-                free = self.free(files, address_space or resource.RLIM_INFINITY)
-                self.assertEqual(free, (megabytes * MB, limit))
+    @parameterized.parameters(
+        ({}, None, 1024, MACHINE_LIMIT),
+        # 200 MB are taken, and 14 threads need 8 MB each.
+        ({}, 500 * MB, 188, "ulimit -v"),
+        ({GROUPS: ["0::/"], f"{NEW}/memory.max": [str(300 * MB)]}, None, 200, CONTAINER_LIMIT),
+        ({GROUPS: ["0::/"], f"{NEW}/memory.max": ["max"]}, None, 1024, MACHINE_LIMIT),
+        # The limit of a parent; a path that the container does not see.
+        (
+            {
+                GROUPS: ["0::/a.slice/b"],
+                f"{NEW}/a.slice/b/memory.max": ["max"],
+                f"{NEW}/a.slice/memory.max": [str(150 * MB)],
+            },
+            *(None, 50, CONTAINER_LIMIT),
+        ),
+        (
+            {
+                GROUPS: ["5:cpu:/x", "4:memory:/docker/c0", "0::/"],
+                f"{NEW}/memory/memory.limit_in_bytes": [str(400 * MB)],
+            },
+            *(None, 300, CONTAINER_LIMIT),
+        ),
+    )
+    def test_the_tightest_limit_counts(self, files, address_space, megabytes, limit):
+        free = self.free(files, address_space or resource.RLIM_INFINITY)
+        self.assertEqual(free, (megabytes * MB, limit))
 
     def test_unknown_memory_is_infinite(self):
         self.assertEqual(self.free({"/proc/self/status": []})[0], math.inf)

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
 
@@ -145,7 +146,11 @@ class ProcessesTest(tf.test.TestCase):
         self.assertEqual(self.run_python(_FORKS), ["0"] * 8)
 
 
-class CpuLimitTest(tf.test.TestCase):
+# The lines of a process's groups in version 1.
+OLD = "9:name=systemd:/\n4:cpu,cpuacct:/docker/a1\n0::/\n"
+
+
+class CpuLimitTest(parameterized.TestCase, tf.test.TestCase):
     def limit(self, groups, files=(), processors=16, affinity=16):
         """Returns the limit for the lines of a process's groups and files of quotas by path."""
         root = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -158,32 +163,31 @@ class CpuLimitTest(tf.test.TestCase):
         ):
             return onnx_runtime.cpu_limit(f"{root}/groups", root)
 
-    def test_the_smallest_of_affinity_and_quotas_counts(self):
-        old = "9:name=systemd:/\n4:cpu,cpuacct:/docker/a1\n0::/\n"
-        for expected, groups, files, affinity in (
-            (None, "0::/\n", {}, 16),
-            (5, "0::/\n", {}, 5),
-            (None, "0::/\n", {"cpu.max": "max 100000\n"}, 16),
-            (2, "0::/\n", {"cpu.max": "200000 100000\n"}, 16),
-            (1, "0::/\n", {"cpu.max": "50000 100000\n"}, 16),
-            (2, "0::/\n", {"cpu.max": "250000 100000\n"}, 16),
-            (None, "0::/\n", {"cpu.max": "3200000 100000\n"}, 16),
-            (3, "0::/pod/a b\n", {"pod/cpu.max": "300000 100000", "pod/a b/cpu.max": "max 1"}, 16),
-            (1, "0::/pod/a\n", {"cpu.max": "4 1", "pod/cpu.max": "1 1", "pod/a/cpu.max": "2 1"}, 9),
-            (4, old, {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 16),
-            (None, old, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 16),
-            (
-                3,
-                old,
-                {
-                    "cpu/docker/a1/cpu.cfs_quota_us": "150000\n",
-                    "cpu/docker/a1/cpu.cfs_period_us": "50000\n",
-                },
-                7,
-            ),
-            (None, "4:cpuset:/a\n", {"cpu.max": "1 1"}, 16),
-        ):
-            self.assertEqual(self.limit(groups, files, affinity=affinity), expected, files)
+    @parameterized.parameters(
+        (None, "0::/\n", {}, 16),
+        (5, "0::/\n", {}, 5),
+        (None, "0::/\n", {"cpu.max": "max 100000\n"}, 16),
+        (2, "0::/\n", {"cpu.max": "200000 100000\n"}, 16),
+        (1, "0::/\n", {"cpu.max": "50000 100000\n"}, 16),
+        (2, "0::/\n", {"cpu.max": "250000 100000\n"}, 16),
+        (None, "0::/\n", {"cpu.max": "3200000 100000\n"}, 16),
+        (3, "0::/pod/a b\n", {"pod/cpu.max": "300000 100000", "pod/a b/cpu.max": "max 1"}, 16),
+        (1, "0::/pod/a\n", {"cpu.max": "4 1", "pod/cpu.max": "1 1", "pod/a/cpu.max": "2 1"}, 9),
+        (4, OLD, {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 16),
+        (None, OLD, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 16),
+        (
+            3,
+            OLD,
+            {
+                "cpu/docker/a1/cpu.cfs_quota_us": "150000\n",
+                "cpu/docker/a1/cpu.cfs_period_us": "50000\n",
+            },
+            7,
+        ),
+        (None, "4:cpuset:/a\n", {"cpu.max": "1 1"}, 16),
+    )
+    def test_the_smallest_of_affinity_and_quotas_counts(self, expected, groups, files, affinity):
+        self.assertEqual(self.limit(groups, files, affinity=affinity), expected)
 
     def test_sessions_have_these_threads(self):
         for given, limit, expected in ((3, 2, 3), (None, 2, 2), (None, None, 0)):

@@ -24,7 +24,7 @@ import run_classifier
 from adapter_bert.files import json_objects, paths
 from adapter_bert.formats import onnx_backbone, task_adapter, tfhub
 from adapter_bert.model import configs
-from adapter_bert.serving.inference import bank, predictor
+from adapter_bert.serving.inference import predictor
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import own_models, script_cases, served, tiny
 
@@ -85,15 +85,6 @@ class PredictorTest(tf.test.TestCase):
         named = squad(question=questions[0][0], context=questions[0][1])
         self.assertEqual(named["answer"], answers[0]["answer"])
 
-    def test_tagger_accepts_tokens_and_text(self):
-        tags = self.save("tags", kind="tagging", labels=("O", "B-x", "I-x"))
-        words = ["the", "dog", "sees", "cats"]
-        answer = tags(tokens=words)
-        self.assertEqual(answer["tokens"], words)
-        self.assertLen(answer["tags"], 4)
-        self.assertEqual(tags("the dog sees cats"), answer)
-        self.assertEqual(tags([{"tokens": words}, "the dog sees cats"]), [answer, answer])
-
     def test_one_argument_may_be_a_whole_instance(self):
         sms, squad = self.predictor("sms"), self.predictor("squad")
         tags = self.save("tags", kind="tagging", labels=("O", "B-x", "I-x"))
@@ -107,6 +98,7 @@ class PredictorTest(tf.test.TestCase):
             (tags, ("the dog",), {"tokens": ["the", "dog"]}),
         ):
             self.assertEqual(predict(instance), predict(*texts))
+        self.assertEqual(tags(tokens=["the", "dog"]), tags("the dog"))
         ids = self.ids("[CLS]", "a", "dog", "[SEP]")
         self.assertEqual(sms({"input_ids": ids}), sms("A dog"))
         for wrong, part in (({"txt": "a"}, "found txt; expected text"), (("a",) * 3, "3 texts")):
@@ -145,29 +137,14 @@ class PredictorTest(tf.test.TestCase):
 
     def test_pairs_need_a_second_segment_id(self):
         bert = tiny.write_bert(os.path.join(self.root, "one_type"), type_vocab_size=1)
-        pair = task_adapter.Presentation({}, ("text", "text_b"), {})
 
         def saved(name, **changes):
             folder = os.path.join(self.root, "one_type", name)
             task_adapter.save(folder, own_models.build_task_adapter(bert, 9, **changes))
             return folder
 
-        for changes, texts in (
-            (served.TASKS["squad"], "question and context"),
-            ({"presentation": pair}, "text and text_b"),
-            ({"presentation": pair, "kind": "regression", "labels": ()}, "text and text_b"),
-            ({"task": "RTE", "labels": ("entailment", "not_entailment")}, "text and text_b"),
-        ):
-            folder = saved("pairs", **changes)
-            part = f"^Folder .* has {texts}, but the BERT has type_vocab_size 1"
-            with self.assertRaisesRegex(UserError, part):
-                predictor.Predictor(folder, bert)
-            some_bank = bank.AdapterBank(
-                configs.BertConfig.from_json_file(f"{bert}/bert_config.json"),
-                f"{bert}/bert_model.ckpt",
-            )
-            with self.assertRaisesRegex(UserError, part):
-                some_bank.add("pairs", folder)
+        with self.assertRaisesRegex(UserError, "^Folder .* but the BERT has type_vocab_size 1"):
+            predictor.Predictor(saved("pairs", **served.TASKS["squad"]), bert)
         predict = predictor.Predictor(saved("one_text"), bert)
         self.assertEqual(predict("a dog")["label"], predict({"text": "a dog"})["label"])
         for wrong, part in (
@@ -296,9 +273,12 @@ class PredictorTest(tf.test.TestCase):
 class TrainedTest(script_cases.ScriptTestCase):
     SCRIPT = run_classifier
 
-    def assert_equal_do_predict(self, *flags):
-        """Trains, and checks a `Predictor`; returns (it, the test set's pairs, their results)."""
-        self.succeed("--do_train", "--do_predict", *flags)
+    def test_answers_equal_do_predict_results(self):
+        self.succeed(
+            *("--do_train", "--do_predict", "--learning_rate=0.05", "--adapter_init_scale=0.1"),
+            *("--adapter_placement=normalized", "--adapter_sites=feed_forward"),
+            *("--adapter_normalization=batch", "--adapter_depth=2", "--adapter_scaling=4"),
+        )
         predicted = script_cases.read(os.path.join(self.output_dir, "test_results.tsv"))
         expected = [list(map(float, line.split("\t"))) for line in predicted.splitlines()]
         lines = script_cases.read(os.path.join(self.data, "test.tsv")).splitlines()[1:]
@@ -306,17 +286,6 @@ class TrainedTest(script_cases.ScriptTestCase):
         paraphrase = adapter_bert.Predictor(os.path.join(self.output_dir, "adapter"))
         found = [list(answer["probabilities"].values()) for answer in paraphrase(pairs)]
         self.assertAllClose(found, expected, atol=1e-5)
-        return paraphrase, pairs, expected
-
-    def test_variants_answers_equal_do_predict_results(self):
-        self.assert_equal_do_predict(
-            *("--adapter_placement=normalized", "--adapter_sites=feed_forward"),
-            *("--adapter_normalization=batch", "--adapter_depth=2", "--adapter_scaling=4"),
-            *("--learning_rate=0.05", "--adapter_init_scale=0.1"),
-        )
-
-    def test_answers_equal_do_predict_results(self):
-        paraphrase, pairs, expected = self.assert_equal_do_predict()
         self.assertEqual(os.path.dirname(paraphrase.bert.init_checkpoint), self.bert)
         moved = shutil.move(os.path.join(self.output_dir, "adapter"), self.folder)
         self.assertAllClose(

@@ -5,6 +5,7 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving.inference import request_texts
@@ -20,7 +21,7 @@ def ids(text):
     return [tiny.VOCABULARY.index(word) for word in text.split()]
 
 
-class TaskTextsTest(tf.test.TestCase):
+class TaskTextsTest(parameterized.TestCase, tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -198,40 +199,45 @@ class TaskTextsTest(tf.test.TestCase):
         found = self.span().encode({"input_ids": row}).decode([logits])
         self.assertEqual(found, {"start_logits": [0, 1, 2, 3], "end_logits": [0] * 4})
 
-    def test_invalid_instances_are_refused(self):
-        texts, span = self.texts(), self.span()
-        for asking, instance, pattern in (
-            (texts, 7, "expected an object with text"),
-            (texts, {}, "found nothing; expected text"),
-            (texts, {"text_b": "a"}, "found text_b; expected text"),
-            (texts, {"text": "a", "txt_b": "b"}, "found text, txt_b; expected text"),
-            (texts, {"text": ["a"]}, "text is not a string"),
-            (texts, {"text": "a", "text_b": None}, "text_b is not a string"),
-            (texts, {"text": "a" * 101}, "101 characters; expected at most 100"),
-            (span, "a", "expected an object with question and context"),
-            (span, {"question": "a"}, "found question; expected question and context"),
-            (span, {"question": "a", "context": " \n"}, "context has no words"),
-            (texts, {"input_ids": "1"}, "input_ids is not a list of integers"),
-            (texts, {"input_ids": [1, True]}, "input_ids is not a list of integers"),
-            (texts, {"input_ids": []}, "input_ids has 0 values; expected 1 to 40"),
-            (texts, {"input_ids": [1] * 41}, "input_ids has 41 values; expected 1 to 40"),
-            (texts, {"input_ids": [1, 99]}, "values from 1 to 99; expected 0 to 22"),
-            (texts, {"input_ids": [1], "segment_ids": [2]}, "expected 0 to 1"),
-            (texts, {"input_ids": [1], "segment_ids": [0, 0]}, "segment_ids has 2 values"),
-            (texts, {"input_ids": [1, 1], "input_mask": [0, 1]}, "input_mask must be ones"),
-            (texts, {"input_ids": [1], "text": "a"}, "found 'text'; expected only input_ids"),
-        ):
-            with self.subTest(instance), self.assertRaisesRegex(UserError, pattern):
-                asking.encode(instance)
+    @parameterized.parameters(
+        (7, "expected an object with text"),
+        ({}, "found nothing; expected text"),
+        ({"text_b": "a"}, "found text_b; expected text"),
+        ({"text": "a", "txt_b": "b"}, "found text, txt_b; expected text"),
+        ({"text": ["a"]}, "text is not a string"),
+        ({"text": "a", "text_b": None}, "text_b is not a string"),
+        ({"text": "a" * 101}, "101 characters; expected at most 100"),
+        ({"input_ids": "1"}, "input_ids is not a list of integers"),
+        ({"input_ids": [1, True]}, "input_ids is not a list of integers"),
+        ({"input_ids": []}, "input_ids has 0 values; expected 1 to 40"),
+        ({"input_ids": [1] * 41}, "input_ids has 41 values; expected 1 to 40"),
+        ({"input_ids": [1, 99]}, "values from 1 to 99; expected 0 to 22"),
+        ({"input_ids": [1], "segment_ids": [2]}, "expected 0 to 1"),
+        ({"input_ids": [1], "segment_ids": [0, 0]}, "segment_ids has 2 values"),
+        ({"input_ids": [1, 1], "input_mask": [0, 1]}, "input_mask must be ones"),
+        ({"input_ids": [1], "text": "a"}, "found 'text'; expected only input_ids"),
+    )
+    def test_invalid_instances_are_refused(self, instance, pattern):
+        with self.assertRaisesRegex(UserError, pattern):
+            self.texts().encode(instance)
 
-    def test_unusable_tasks_are_refused(self):
-        for changes, pattern in (
-            ({"vocabulary": "0123"}, "^Task mine was .* vocabulary, whose digest is '0123'"),
-            ({"max_seq_length": 41}, "^Task mine has max_seq_length 41; expected 4 to 40"),
-            ({"max_seq_length": 3}, "max_seq_length 3; expected 4 to 40"),
-            ({"kind": "span", "max_seq_length": 40}, "^Task mine: .*no room for a paragraph"),
-            ({"kind": "span", "training": {"doc_stride": "3"}}, "doc_stride is '3'"),
-            ({"kind": "span", "training": {"max_query_length": 0}}, "max_query_length is 0"),
-        ):
-            with self.subTest(changes), self.assertRaisesRegex(UserError, pattern):
-                self.texts(**changes)
+    @parameterized.parameters(
+        ("a", "expected an object with question and context"),
+        ({"question": "a"}, "found question; expected question and context"),
+        ({"question": "a", "context": " \n"}, "context has no words"),
+    )
+    def test_invalid_questions_are_refused(self, instance, pattern):
+        with self.assertRaisesRegex(UserError, pattern):
+            self.span().encode(instance)
+
+    @parameterized.parameters(
+        ({"vocabulary": "0123"}, "^Task mine was .* vocabulary, whose digest is '0123'"),
+        ({"max_seq_length": 41}, "^Task mine has max_seq_length 41; expected 4 to 40"),
+        ({"max_seq_length": 3}, "max_seq_length 3; expected 4 to 40"),
+        ({"kind": "span", "max_seq_length": 40}, "^Task mine: .*no room for a paragraph"),
+        ({"kind": "span", "training": {"doc_stride": "3"}}, "doc_stride is '3'"),
+        ({"kind": "span", "training": {"max_query_length": 0}}, "max_query_length is 0"),
+    )
+    def test_unusable_tasks_are_refused(self, changes, pattern):
+        with self.assertRaisesRegex(UserError, pattern):
+            self.texts(**changes)
