@@ -236,8 +236,9 @@ class StepTest(ModelTestCase):
         expected = 0.1 * linear(pooled, before, "deep/hidden_0/linear").mean(0)
         self.assertAllClose(moved, expected, 1e-5, 1e-6)
 
-    def test_each_preset_builds_and_trains_a_step(self):
-        for task, preset in PRESETS.items():
+    def test_presets_of_each_kind_build_and_train_a_step(self):
+        for task in ("airline", "corporate_messaging", "disasters", "newsgroups", "sms_spam"):
+            preset = PRESETS[task]
             unit = "text" if preset.module == "Universal-sentence-encoder" else "word"
             config = self.settings(unit)
             config = dataclasses.replace(config, settings=preset)
