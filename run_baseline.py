@@ -19,7 +19,7 @@ import itertools
 import os
 import posixpath
 import time
-from typing import NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from absl import logging
 
@@ -121,8 +121,7 @@ class BaselineConfig(TaskConfig):
     )
     random_seed: int = flag(
         12345,
-        "Seed of initial values, dropout, the order of the data and, if one process searches in the"
-        " default --storage, the search.",
+        "Seed of initial values, dropout, the order of the data, and the search.",
         "Training",
         lower=0,
         upper=MAX_SEED,
@@ -195,15 +194,19 @@ def run(values):
             search_settings = _search_settings(setup, narrowed)
         if config.overwrite_output_dir:
             reads = [("--data_dir", data_dir), *(("--module", name) for name in config.module)]
-            _clear_output_dir(output, search_lock, reads)
+            if not search_lock.end():
+                raise UserError(
+                    f"--overwrite_output_dir: another process is working in {output.path}."
+                )
+            _clear_output_dir(output, reads)
+            search_lock.begin()
         if preset:
             if not search_lock.end():
                 raise UserError(f"--output_dir={output.path}: another process is working there.")
             return _train_and_test(setup, preset)
         if config.search_only:
             search_lock.leave()
-        is_alone = search_lock.alone and not (config.storage or config.search_only)
-        study = search.Search(search_settings, is_alone, lambda known: _adopted(setup, known))
+        study = search.Search(search_settings, lambda known: _adopted(setup, known))
         search_settings = study.settings
         setup = setup._replace(precision=search_settings.conditions["precision"])
         trials = _search(setup, study)
@@ -220,10 +223,8 @@ def run(values):
         return [line, *_train_and_test(setup, best, search_settings)]
 
 
-def _clear_output_dir(output, search_lock, reads):
+def _clear_output_dir(output: "run_folder.RunFolder", reads: List[Tuple[str, str]]) -> None:
     """Removes an earlier run's files, including its search; `reads` is as in `RunFolder.clear`."""
-    if not search_lock.alone:
-        raise UserError(f"--overwrite_output_dir: another process is working in {output.path}.")
     output.clear(reads)
     for name in (_DATABASE, _SEARCH, _RECORDS, _BETTER_MODEL):
         path = posixpath.join(output.path, name)
@@ -409,20 +410,11 @@ def _model(setup, settings):
 
 def _train_if_needed(setup, model, settings):
     """Trains unless the model is trained already; returns its parameter count and step, a dict."""
-    output = setup.output
-    better = run_folder.RunFolder(posixpath.join(output.path, _BETTER_MODEL))
-    recorded = _recorded(output)
+    output, recorded = setup.output, _recorded(setup.output)
     if recorded and all(recorded.get(name) == settings[name] for name in settings):
         settings = recorded  # A preset with a search's values must leave the folder to the search.
-    if recorded == settings and gfile.exists(better.path) and _recorded(better) is None:
-        _move_model(better.path, output.path)  # A kill interrupted `_replace_model`.
-    # A search that resumes may find a better setting. Its model replaces the one in the folder only
-    # when it is trained.
-    is_begun = recorded is not None or gfile.exists(better.path)
-    replaces = "search" in settings and recorded != settings and is_begun
-    if replaces:
-        output = better
-    is_other = replaces and _recorded(output) != settings
+    # A search that resumes may find a better setting, whose model replaces the one in the folder.
+    is_other = "search" in settings and recorded not in (None, settings)
     output.claim(record.of_sections(settings), is_training=True, overwrite=is_other)
     path = posixpath.join(output.path, "eval_results.json")
     if gfile.exists(path):
@@ -430,29 +422,8 @@ def _train_if_needed(setup, model, settings):
             return json_objects.read_as(path, "--output_dir", "eval_results.json", _trained)
         gfile.remove(path)  # Scores of weights that are gone must not stay next to new ones.
     result = model.train(output.path, setup.config.early_stopping_patience)
-    if replaces:
-        _replace_model(setup.output, output.path)
     step = result.samples // training.BATCH_SIZE
     return {"trained_parameters": result.trained_parameters, "global_step": step}
-
-
-def _replace_model(output, folder):
-    """Replaces the model in an `RunFolder` by the one in a folder, which is then removed."""
-    output.clear()
-    _move_model(folder, output.path)
-
-
-def _move_model(folder, destination):
-    """Moves a model's files from a folder, which is then removed."""
-    # After a kill, no file may stand without those that it needs: the settings come first, a
-    # checkpoint's index after its data, and the record of the checkpoint last.
-    names = sorted(
-        os.listdir(folder),
-        key=lambda name: (name == "checkpoint", name.endswith(".index"), name != "settings.json"),
-    )
-    for name in names:
-        gfile.rename(os.path.join(folder, name), os.path.join(destination, name), overwrite=True)
-    os.rmdir(folder)
 
 
 def _trained(results):

@@ -12,6 +12,7 @@ import tempfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.shell.errors import UserError
@@ -72,6 +73,7 @@ def logistic_regression(features, labels):
     return weights
 
 
+@pytest.mark.slow
 class GeneratorTest(tf.test.TestCase):
     def test_generator_reproduces_committed_files(self):
         output_dir = self.get_temp_dir()

@@ -2,11 +2,9 @@
 
 import csv
 import glob
-import json
 import os
 import re
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 import run_classifier
@@ -30,12 +28,6 @@ def read(name):
 
 def tables_of(text):
     return [table.rstrip("\n") for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
-
-
-def ours_of_claims(text):
-    """Returns our values of the claims whose names contain a text."""
-    rows = csv.DictReader(read("claims.tsv").splitlines(), delimiter="\t")
-    return [row["ours"] for row in rows if text in row["claim"]]
 
 
 class PageTest(tf.test.TestCase):
@@ -85,42 +77,6 @@ class PageTest(tf.test.TestCase):
             if label != "full":
                 trained = [int(points[label][task]["trained_parameters"]) for task in tasks]
                 self.assertIn(f"{sum(trained) / 4 / 22_713_216:.2%}", beginning)
-
-    def test_readme_mean_over_seeds_matches_claims(self):
-        (frozen, tasks), (trained, same_tasks) = (
-            re.match(r"(.*?) (\(.*?\))", text).groups()
-            for text in ours_of_claims("adapters, best size per task")
-        )
-        self.assertEqual(tasks, same_tasks)
-        self.assertIn(
-            f"sizes 8, 64 and 256 for each task {tasks}, the difference is {frozen}; with the"
-            f" pooler trained, {trained}.",
-            " ".join(read("../README.md").split()),
-        )
-
-    def test_readme_squad_gain_matches_claims(self):
-        (ours,) = ours_of_claims("SQuAD: F1 of adapters of size 64")
-        gain = re.fullmatch(r"\+(.*) \(SQuAD\)", ours).group(1)
-        text = f"size 64 scores {gain} F1 more than full fine-tuning"
-        self.assertIn(text, " ".join(read("../README.md").split()))
-
-    def test_page_on_tagging_matches_records(self):
-        records = map(json.loads, read("records/results.jsonl").splitlines())
-        runs = [record for record in records if record["script"] == "run_tagger.py"]
-        page = " ".join(read("../docs/tagging.md").split())
-        for tuning, words in (
-            (None, "for adapters of size 64 (learning rate 1e-3)"),
-            ("full", "for full fine-tuning (1e-4)"),
-        ):
-            runs_by_rate = {}
-            for run in runs:
-                if run["flags"].get("tuning") == tuning:
-                    runs_by_rate.setdefault(run["flags"]["learning_rate"], []).append(run["scores"])
-            best = max(runs_by_rate.values(), key=lambda scores: scores[0]["eval_f1"])
-            self.assertLen(best, 3)
-            points = [100 * scores["test_f1"] for scores in best]
-            error = np.std(points, ddof=1) / np.sqrt(3)
-            self.assertIn(f"{np.mean(points):.1f} ± {error:.1f} {words}", page)
 
     def test_scripts_accept_the_flags_of_grids(self):
         for path in glob.glob(os.path.join(RESULTS, "grids", "*.json")):

@@ -35,12 +35,6 @@ _EMBEDDING_BATCH_SIZE = 1000  # Strings per batch.
 _MOMENTUM = 0.9  # Of the moving statistics; short, as trainings have only some thousand steps.
 _DEEP, _WIDE, _MODULE = "deep", "wide", "module"
 
-# Raised by TensorFlow for a module that it cannot load, or that has other inputs.
-_LOAD_ERRORS = (
-    *(ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError),
-    *(RuntimeError, OSError, tf.errors.OpError),
-)
-
 
 class TextModule(NamedTuple):
     """A TF-Hub module that embeds texts.
@@ -87,16 +81,14 @@ class NetworkConfig:
         return self.settings.training_samples // BATCH_SIZE
 
 
-def open_module(handle):
+def open_module(handle: str) -> TextModule:
     """Returns the `TextModule` of an address or folder; builds its graph, but does not run it.
 
     Raises:
       UserError: there is no module, or it does not embed texts.
     """
     where, folder = f"TF-Hub module {handle}:", tfhub.find_module(handle)
-    if tfhub.matches(folder):
-        return _open_hub_module(folder, where)
-    if not tfhub.is_tf2(folder, where):
+    if not tfhub.matches(folder) and not tfhub.is_tf2(folder, where):
         raise UserError(
             f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
             f" but {folder} holds neither."
@@ -104,7 +96,7 @@ def open_module(handle):
     try:
         with tf.Graph().as_default():
             output = _load_module(folder, trainable=False)(tf.placeholder(tf.string, [None]))
-    except _LOAD_ERRORS as error:
+    except Exception as error:
         raise UserError(
             f"{where} TensorFlow {tf.__version__} cannot apply it to strings [B]"
             f" ({_first_line(error)}); expected a text embedding module."
@@ -115,42 +107,6 @@ def open_module(handle):
             f"{where} its output is {output}; expected a text embedding module, from strings [B] to"
             " float32 [B, D]."
         )
-    return TextModule(folder, shape[1])
-
-
-def _open_hub_module(folder, where):
-    """Returns the `TextModule` of a folder in TensorFlow 1's hub format."""
-    try:
-        spec = tfhub.library().load_module_spec(folder)
-    except _LOAD_ERRORS as error:
-        raise UserError(
-            f"{where} {folder} cannot be read as a module in TensorFlow 1's hub format"
-            f" ({_first_line(error)})."
-        ) from error
-    if "default" not in spec.get_signature_names():
-        raise UserError(f"{where} it has no default signature; expected one that embeds texts.")
-    inputs, outputs = spec.get_input_info_dict(), spec.get_output_info_dict()
-    input_types = [(info.dtype, info.get_shape().ndims) for info in inputs.values()]
-    embedding = outputs.get("default")
-    shape = embedding.get_shape().as_list() if embedding and embedding.get_shape().ndims else []
-    if (
-        input_types != [(tf.string, 1)]
-        or len(shape) != 2
-        or not shape[1]
-        or embedding.dtype != tf.float32
-    ):
-        raise UserError(
-            f"{where} its inputs are {_format_signature(inputs)}, its outputs"
-            f" {_format_signature(outputs)}; expected a text embedding module,"
-            " from strings [B] to float32 [B, D]."
-        )
-    try:
-        with tf.Graph().as_default():
-            _load_module(folder, trainable=False)
-    except (ValueError, IndexError, tf.errors.OpError) as error:
-        raise UserError(
-            f"{where} TensorFlow {tf.__version__} cannot read its graph ({_first_line(error)})."
-        ) from error
     return TextModule(folder, shape[1])
 
 
@@ -178,13 +134,6 @@ def _load_module(folder, trainable):
 
 def _first_line(error):
     return str(error).split("\n")[0].split(";")[0].rstrip(".")
-
-
-def _format_signature(infos):
-    """Returns the inputs or outputs of a signature as text."""
-    return ", ".join(
-        f"{name} ({info.dtype.name} {info.get_shape()})" for name, info in sorted(infos.items())
-    )
 
 
 def compute_embeddings(module, strings):

@@ -9,14 +9,13 @@ share a study in a storage; in a database, trials that a kill interrupts are ret
 import contextlib
 import dataclasses
 import importlib
-import json
 import os
 import posixpath
 import re
 import time
 import urllib.parse
 import warnings
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Type
 
 from absl import logging
 
@@ -40,11 +39,8 @@ _POPULATION = 20  # Of the genetic algorithm; Optuna's 50 is half of a search of
 _HEARTBEAT = 15  # Seconds; a trial without one for four times as long counts as killed.
 _RETRIES = 3  # Of a trial whose process was killed.
 _OPENINGS = 3  # Attempts, a second apart.
-_LOCK = "search.lock"
-_PRESENT = "search.present"
-_JOURNAL_START = b'{"op_code":'
-# What Optuna raises for damaged or forged content.
-_DAMAGE_ERRORS = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+OnScore = Callable[[int, float], None]
 
 
 class SearchSettings(NamedTuple):
@@ -56,7 +52,7 @@ class SearchSettings(NamedTuple):
       trials: total number of trials.
       sampler: a key of `SAMPLERS`.
       pruner: a key of `PRUNERS`.
-      random_seed: of the sampler, if only one process searches.
+      random_seed: of the sampler; each trial adds its number.
       narrowed: name → domain that replaces the one in `SPACE`.
       conditions: further settings that all trials share, a dict of JSON values by flag.
     """
@@ -70,12 +66,7 @@ class SearchSettings(NamedTuple):
     narrowed: Dict[str, Choice] = {}
     conditions: Dict[str, object] = {}
 
-    @property
-    def shown_storage(self):
-        """The storage as errors name it, without passwords."""
-        return self.without_passwords(self.storage)
-
-    def without_passwords(self, text):
+    def without_passwords(self, text: str) -> str:
         """Returns a text in which the passwords of the storage's URL are replaced."""
         passwords = re.findall(r"://[^:/@]*:(.+)@", self.storage)
         passwords += re.findall(r"(?i)(?:pass|pwd|secret|token)\w*=([^&]+)", self.storage)
@@ -84,17 +75,17 @@ class SearchSettings(NamedTuple):
         return text
 
     @property
-    def domains(self):
+    def domains(self) -> Dict[str, Any]:
         """The domains of all parameters by name."""
         return {**SPACE, **self.narrowed}
 
     @property
-    def fixed(self):
+    def fixed(self) -> Dict[str, object]:
         """The settings that all trials share: a dict of JSON values by flag."""
         domains = {name: str(domain) for name, domain in self.domains.items()}
         return {**domains, "sampler": self.sampler, "pruner": self.pruner, **self.conditions}
 
-    def differences(self, recorded):
+    def differences(self, recorded: Dict[str, object]) -> List[str]:
         """Returns the flags in which this search differs from one with the recorded `fixed`.
 
         A flag missing from the record, as in older studies, counts as equal.
@@ -124,7 +115,7 @@ class SearchTrial(NamedTuple):
     settings: Settings
 
 
-def load_optuna():
+def load_optuna() -> Any:
     """Returns the package; raises UserError if it is not installed."""
     try:
         optuna = importlib.import_module("optuna")
@@ -145,7 +136,6 @@ class Search:
 
     Args:
       settings: `SearchSettings`.
-      alone: bool; whether no other process searches in this storage.
       adopt: function from the `fixed` of an existing study to a dict of conditions that replace
         those in the settings.
 
@@ -156,41 +146,40 @@ class Search:
       UserError: Optuna is missing, the storage cannot be used, or its study has other settings.
     """
 
-    def __init__(self, settings, alone=True, adopt=lambda recorded: {}):
+    def __init__(
+        self,
+        settings: SearchSettings,
+        adopt: Callable[[Dict[str, Any]], Dict[str, object]] = lambda recorded: {},
+    ):
         self._optuna = load_optuna()
         self.settings = settings
         self._is_lost = False  # Whether another process ended this one's last trial.
-        self._failure = None  # The error of a training, not of the storage.
-        with self._explained(ImportError, *_DAMAGE_ERRORS):  # A driver may be missing.
+        with self._explained(Exception):  # Of a damaged storage, or a missing driver.
             self._study = self._opened()
-            # Two processes with one seed would try the same; NumPy's seeds end at 2**32.
-            seed = (settings.random_seed + len(self._study.trials)) % 2**32 if alone else None
-            self._study.sampler = self._sampler(seed)
             self._check_study(adopt)
 
-    def _opened(self):
+    def _opened(self) -> Any:
         """Returns the study, creating it if necessary.
 
         When processes start at once, one creates the database's tables, and Optuna fails in the
         others.
         """
-        remaining = _OPENINGS
-        while True:
-            try:
-                return self._optuna.create_study(
-                    storage=self._storage(),
-                    study_name=self.settings.name,
-                    direction="maximize",
-                    load_if_exists=True,
-                    pruner=self._pruner(),
-                )
-            except (*self._storage_errors(), ImportError):
-                remaining -= 1
-                if not remaining:
-                    raise
+        for _ in range(_OPENINGS - 1):
+            with contextlib.suppress(*self._storage_errors()):
+                return self._create_study()
             time.sleep(1)
+        return self._create_study()
 
-    def run(self, train: Callable):
+    def _create_study(self) -> Any:
+        return self._optuna.create_study(
+            storage=self._storage(),
+            study_name=self.settings.name,
+            direction="maximize",
+            load_if_exists=True,
+            pruner=self._pruner(),
+        )
+
+    def run(self, train: Callable[[Settings, OnScore], float]) -> None:
         """Runs trials until the study has enough.
 
         Args:
@@ -201,48 +190,35 @@ class Search:
             try:
                 with self._explained():
                     self._study.optimize(lambda trial: self._objective(trial, train), n_trials=1)
-            except _DAMAGE_ERRORS as error:
-                if error is self._failure or isinstance(error, UserError):
-                    raise
+            except (RuntimeError, ValueError):  # Optuna's, for a trial that has already ended.
                 if not self._is_lost:
-                    with self._explained(*_DAMAGE_ERRORS):
-                        raise
-                # Optuna's error for a trial that has already ended.
-                self._is_lost = False
+                    raise
                 logging.warning("A trial missed its heartbeats; another process retries it.")
 
     def trials(self) -> List[SearchTrial]:
         """Returns the finished trials by number."""
         states = self._optuna.trial.TrialState
-        with self._explained(*_DAMAGE_ERRORS):
+        with self._explained(Exception):
             finished = self._study.get_trials(
                 deepcopy=False, states=(states.COMPLETE, states.PRUNED)
             )
             return [self._trial(trial) for trial in finished]
 
-    def _objective(self, trial, train):
-        try:
-            return self._scored(trial, train)
-        except KeyboardInterrupt:
-            self._study.enqueue_trial(trial.params)
-            raise
-        finally:
-            current = self._study.get_trials(deepcopy=False)[trial.number]
-            self._is_lost = current.state.is_finished()
-
-    def _scored(self, trial, train):
+    def _objective(self, trial: Any, train: Callable[[Settings, OnScore], float]) -> float:
         """Trains with the settings that a trial suggests; returns their score."""
+        # Processes with one seed try different settings, and a resumed search the same as one that
+        # was not stopped. NumPy's seeds end at 2**32.
+        self._study.sampler = self._sampler((self.settings.random_seed + trial.number) % 2**32)
         domains = self.settings.domains.items()
         settings = Settings(**{name: suggested(trial, name, domain) for name, domain in domains})
-        scores = []
+        scores: List[float] = []
 
-        def on_score(samples, score):
+        def on_score(samples: int, score: float) -> None:
             scores.append(score)
-            with self._explained(*_DAMAGE_ERRORS):
-                trial.set_user_attr("samples", samples)
-                trial.report(max(scores), samples)
-                is_pruned = trial.should_prune()
-            if is_pruned:
+            trial.set_user_attr("samples", samples)
+            trial.report(max(scores), samples)
+            if trial.should_prune():
+                logging.info("Trial %d: stopped at %.4f.", trial.number, max(scores))
                 raise self._optuna.TrialPruned
 
         try:
@@ -250,22 +226,22 @@ class Search:
         except Diverged as error:
             logging.info("Trial %d: diverged.", trial.number)
             raise self._optuna.TrialPruned from error
-        except _DAMAGE_ERRORS as error:
-            self._failure = error
+        except KeyboardInterrupt:
+            self._study.enqueue_trial(trial.params)
             raise
-        except self._optuna.TrialPruned:
-            logging.info("Trial %d: stopped at %.4f.", trial.number, max(scores))
-            raise
+        finally:
+            current = self._study.get_trials(deepcopy=False)[trial.number]
+            self._is_lost = current.state.is_finished()
         best = max([score, *(t.score for t in self.trials() if t.score is not None)])
         logging.info("Trial %d: %.4f (the best so far: %.4f).", trial.number, score, best)
         return score
 
-    def _trial(self, trial):
+    def _trial(self, trial: Any) -> SearchTrial:
         scores = list(trial.intermediate_values.values())
         for name, domain in self.settings.domains.items():
             value = trial.params[name]
             is_other = isinstance(domain, Choice) and domain.find(value) is None
-            if is_other or value not in domain:
+            if is_other or value not in domain:  # A module's graph runs.
                 raise ValueError(f"its trial {trial.number} has {name} {value!r}")
         return SearchTrial(
             trial.number,
@@ -276,24 +252,14 @@ class Search:
             Settings(**trial.params),
         )
 
-    def _storage(self):
+    def _storage(self) -> Any:
         """Returns a database with heartbeats, which detect killed trials, or a journal file."""
         storages, path_or_url = self._optuna.storages, self.settings.storage
         if not gfile.is_remote(path_or_url):
-            journal = storages.journal
             with gfile.convert_write_errors(f"--storage={path_or_url}"):
-                # Not the default lock, a link: if its path is relative, others wait for ever when a
-                # process is killed while it holds the lock.
-                lock = journal.JournalFileOpenLock(path_or_url)
-                _repair_journal(path_or_url, lock)
-                try:
-                    return storages.JournalStorage(journal.JournalFileBackend(path_or_url, lock))
-                except _DAMAGE_ERRORS as error:
-                    raise UserError(
-                        f"--storage={path_or_url}: the search's journal is damaged"
-                        f" ({type(error).__name__}: {error}); restore it, or give another"
-                        " --storage."
-                    ) from error
+                # Absolute, as others wait for ever for the lock of a killed process otherwise.
+                backend = storages.journal.JournalFileBackend(os.path.abspath(path_or_url))
+                return storages.JournalStorage(backend)
         is_sqlite = path_or_url.startswith("sqlite")
         return storages.RDBStorage(
             path_or_url,
@@ -303,7 +269,7 @@ class Search:
             failed_trial_callback=storages.RetryFailedTrialCallback(_RETRIES),
         )
 
-    def _sampler(self, seed):
+    def _sampler(self, seed: int) -> Any:
         samplers = self._optuna.samplers
         return {
             "tpe": lambda: samplers.TPESampler(seed=seed),
@@ -311,7 +277,7 @@ class Search:
             "evolutionary": lambda: samplers.NSGAIISampler(population_size=_POPULATION, seed=seed),
         }[self.settings.sampler]()
 
-    def _pruner(self):
+    def _pruner(self) -> Any:
         pruners = self._optuna.pruners
         return {
             "halving": lambda: pruners.SuccessiveHalvingPruner(EVALUATE_EVERY, 4),
@@ -319,7 +285,7 @@ class Search:
             "none": lambda: pruners.NopPruner(),
         }[self.settings.pruner]()
 
-    def _check_study(self, adopt):
+    def _check_study(self, adopt: Callable[[Dict[str, Any]], Dict[str, object]]) -> None:
         """Raises UserError if an existing study has another space or other conditions."""
         recorded = self._study.user_attrs.get("conditions")
         if recorded is None:
@@ -330,34 +296,34 @@ class Search:
         different = self.settings.differences(recorded)
         if different:
             raise UserError(
-                f"--storage={self.settings.shown_storage}: its study {self.settings.name} was"
-                f" started with another {', '.join(different)}; give the same, or another"
-                " --output_dir and --storage."
+                f"--storage={self.settings.without_passwords(self.settings.storage)}: its study"
+                f" {self.settings.name} was started with another {', '.join(different)}; give the"
+                " same, or another --output_dir and --storage."
             )
 
-    def _storage_errors(self):
+    def _storage_errors(self) -> List[Type[Exception]]:
         """Returns the classes of a storage's errors."""
         errors = importlib.import_module("sqlalchemy.exc")
-        return self._optuna.exceptions.StorageInternalError, errors.SQLAlchemyError
+        return [self._optuna.exceptions.StorageInternalError, errors.SQLAlchemyError]
 
     @contextlib.contextmanager
-    def _explained(self, *more):
+    def _explained(self, *more: Type[Exception]) -> Iterator[None]:
         """Converts errors of the storage, and of the classes `more`, to a `UserError`."""
         try:
             yield
         except UserError:
             raise
         except (*self._storage_errors(), *more) as error:
-            reason = self.settings.without_passwords(str(error).strip().split("\n")[0])
-            if isinstance(error, _DAMAGE_ERRORS):
-                reason = f"{type(error).__name__}: {reason}"
             # Not from the error, whose text may have the password.
             raise UserError(
-                f"--storage={self.settings.shown_storage} cannot be used ({reason})."
+                self.settings.without_passwords(
+                    f"--storage={self.settings.storage} cannot be used ({type(error).__name__}:"
+                    f" {gfile.reason(error)})."
+                )
             ) from None
 
 
-def suggested(trial, name, domain):
+def suggested(trial: Any, name: str, domain: Any) -> Any:
     """Returns a trial's value of a parameter, suggesting one if necessary."""
     if isinstance(domain, Choice):
         return trial.suggest_categorical(name, domain.values)
@@ -365,41 +331,7 @@ def suggested(trial, name, domain):
     return suggest(name, domain.low, domain.high)
 
 
-def _repair_journal(path, lock):
-    """Removes a journal's truncated last line, to which Optuna would append.
-
-    Args:
-      path: of the file, which need not exist.
-      lock: its lock, which each process holds while it writes.
-
-    Raises:
-      UserError: the file is not a journal, or a line is damaged.
-    """
-    if not os.path.exists(path):
-        return
-    with open(path, "rb") as reader:
-        content = reader.read()
-    if not _JOURNAL_START.startswith(content[: len(_JOURNAL_START)]):
-        raise UserError(f"--storage={path}: expected a search's journal, found another file.")
-    if not content.endswith(b"\n"):
-        lock.acquire()
-        try:
-            with open(path, "rb+") as journal:
-                content = journal.read()
-                journal.truncate(content.rfind(b"\n") + 1)
-        finally:
-            lock.release()
-    for number, line in enumerate(content.split(b"\n")[:-1], 1):
-        try:
-            json.loads(line)
-        except ValueError as error:
-            raise UserError(
-                f"--storage={path}, line {number}: expected JSON of a search's journal; restore the"
-                " file, or give another --storage."
-            ) from error
-
-
-def best_of(trials):
+def best_of(trials: List[SearchTrial]) -> SearchTrial:
     """Returns the finished trial with the best score, the first of equals.
 
     For a trial that was stopped early this is a lower bound: trained to the end, its best score is
@@ -417,61 +349,52 @@ def best_of(trials):
 class SearchLock:
     """Decides which of several processes on one output_dir trains the best settings: the last one.
 
-    It uses file locks, which end with their process, even if it is killed. The state of trials in
+    It uses a file lock, which ends with its process, even if it is killed. The state of trials in
     the storage would not do: a killed trial stays "running" for a minute in a database, and forever
     in a journal.
 
     Args:
       folder: output_dir, local.
 
-    Attributes:
-      alone: whether no other process was present on entering, not even one that called `leave`.
-
     Raises, on entering:
       UserError: another process is already training the best settings.
     """
 
-    def __init__(self, folder):
-        self._folder = folder
-        self.alone = None
+    def __init__(self, folder: str):
+        self._path = posixpath.join(folder, "search.lock")
 
-    def __enter__(self):
-        self._present, self._lock = self._opened(_PRESENT), self._opened(_LOCK)
-        self.alone = _try_lock(self._present)
-        while not _try_lock(self._present, shared=True):
-            other = locks.holder(self._present.name + locks.HELD)
-            if other:  # Without file locks, one process at a time.
-                raise UserError(f"--output_dir={self._folder}: another process is there{other}.")
-            time.sleep(0.1)  # A process that enters holds it exclusively for an instant.
-        if not _try_lock(self._lock, shared=True):
-            self.__exit__()
-            raise UserError(f"{self._lock.name}: another process is training the best settings.")
+    def __enter__(self) -> "SearchLock":
+        with gfile.convert_write_errors(self._path):
+            self._file: BinaryIO = gfile.open_to_append(self._path)
+        self.begin()
         return self
 
-    def _opened(self, name):
-        path = posixpath.join(self._folder, name)
-        with gfile.convert_write_errors(path):
-            return gfile.open_to_append(path)
+    def __exit__(self, *error: object) -> None:
+        self.leave()
 
-    def __exit__(self, *error):
-        for file in (self._lock, self._present):
-            file.close()
-            locks.unlock(file.name + locks.HELD)
+    def begin(self) -> None:
+        """Begins a search, also after `end`."""
+        locks.unlock(self._path + locks.HELD)
+        if not self._lock(shared=True):
+            self.leave()
+            raise UserError(f"{self._path}: another process is training the best settings.")
 
-    def leave(self):
-        """Lets the others finish without this process, which is still present."""
-        self._lock.close()
+    def leave(self) -> None:
+        """Lets the others finish without this process."""
+        self._file.close()
+        locks.unlock(self._path + locks.HELD)
 
-    def end(self):
-        """Ends this process's part; returns whether it is the last one."""
-        return _try_lock(self._lock)
+    def end(self) -> bool:
+        """Ends this process's search; returns whether it is the last one."""
+        return self._lock(shared=False)
+
+    def _lock(self, shared: bool) -> bool:
+        return locks.lock(self._file.fileno(), self._path + locks.HELD, shared)
 
 
-def _try_lock(file, shared=False):
-    return locks.lock(file.fileno(), file.name + locks.HELD, shared)
-
-
-def record(search, trials, task, score):
+def record(
+    search: SearchSettings, trials: List[SearchTrial], task: str, score: str
+) -> Dict[str, Any]:
     """Returns the record of a search for `search_results.read`, a dict of JSON values.
 
     Args:

@@ -236,8 +236,9 @@ class StepTest(ModelTestCase):
         expected = 0.1 * linear(pooled, before, "deep/hidden_0/linear").mean(0)
         self.assertAllClose(moved, expected, 1e-5, 1e-6)
 
-    def test_each_preset_builds_and_trains_a_step(self):
-        for task, preset in PRESETS.items():
+    def test_presets_of_each_kind_build_and_train_a_step(self):
+        for task in ("airline", "corporate_messaging", "disasters", "newsgroups", "sms_spam"):
+            preset = PRESETS[task]
             unit = "text" if preset.module == "Universal-sentence-encoder" else "word"
             config = self.settings(unit)
             config = dataclasses.replace(config, settings=preset)
@@ -349,11 +350,12 @@ class OpenModuleTest(tf.test.TestCase):
             sentences = tf.placeholder(tf.string, [None])
             hub.add_signature(inputs=sentences, outputs=tf.zeros([tf.size(sentences), 5, 2]))
 
-        pattern = r"inputs are default \(float32 \(.*4, 4, 3\)\).*; expected a text embedding"
-        self.assert_refused(self.write("image", image), pattern)
-        pattern = "it has no default signature"
-        self.assert_refused(self.write("other", other_signature), pattern)
-        self.assert_refused(self.write("words", words), "expected a text embedding module")
+        for build, part in (
+            (image, "cannot apply it to strings"),
+            (other_signature, "cannot apply it to strings"),
+            (words, "its output is .*; expected a text embedding module"),
+        ):
+            self.assert_refused(self.write(build.__name__, build), part)
 
     @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
     def test_saved_models_without_text_embeddings_are_refused(self):

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import functools
 import inspect
 import json
 import os
@@ -31,7 +30,7 @@ _PROCESS = """
 import sys
 sys.path.insert(0, {folder!r})
 from paper.baseline import search as baseline_search
-search = baseline_search.Search(baseline_search.SearchSettings(*{settings!r}), alone=False)
+search = baseline_search.Search(baseline_search.SearchSettings(*{settings!r}))
 def train(settings, on_score):
     print("begin", flush=True)
     sys.stdin.readline()
@@ -106,19 +105,20 @@ class SearchTest(SearchTestCase):
         self.assertLen(set(seen), 4)
         # The study has enough trials, so that no further one runs.
         self.assertEqual(self.run_search(train, trials=4), trials)
-        largest = 2**32 - 1  # The flag's maximum; a continued search adds to it.
+        largest = 2**32 - 1  # The flag's maximum; each trial adds its number.
         self.assertEqual(self.run_search(train, trials=6, random_seed=largest)[:4], trials)
         self.assertLen(seen, 6)
 
-    def test_each_sampler_is_repeatable(self):
-        for sampler in baseline_search.SAMPLERS:
-            storages = [os.path.join(self.folder, f"{sampler}.{i}") for i in range(2)]
-            trials = [
-                self.run_search(trials=13, sampler=sampler, storage=storage) for storage in storages
-            ]
-            settings = [[trial.settings for trial in some] for some in trials]
-            self.assertEqual(*settings)
-            self.assertIsInstance(settings[0][0], Settings)
+    @parameterized.parameters(*baseline_search.SAMPLERS)
+    def test_resumed_search_tries_the_same_as_an_uninterrupted_one(self, sampler):
+        tried = []
+        for name, counts in (("resumed", (3, 13)), ("uninterrupted", (13,))):
+            storage = os.path.join(self.folder, name)
+            for count in counts:
+                trials = self.run_search(trials=count, sampler=sampler, storage=storage)
+            tried.append([trial.settings for trial in trials])
+        self.assertEqual(*tried)
+        self.assertLen(set(tried[0]), 13)
 
     def test_narrowed_space_limits_the_settings(self):
         narrowed = {"module": Choice(("a", "b")), "conv_dropout": Choice((0.25,))}
@@ -214,45 +214,23 @@ class RefusedTest(SearchTestCase):
         with self.assertRaisesRegex(ImportError, "scipy"):
             self.run_search(train)
 
-    def test_file_that_is_not_a_journal_is_refused_unchanged(self):
-        path = os.path.join(self.folder, "other")
-        for content in (b"no journal\n", b"\xff\xfe\n", b"[]\n", b'{"a": 1}\n', b"7\n"):
-            with open(path, "wb") as writer:
-                writer.write(content)
-            self.assert_refused(f"^--storage={path}: expected a search's journal", storage=path)
-            with open(path, "rb") as reader:
-                self.assertEqual(reader.read(), content)
-
     def test_damaged_journal_is_refused(self):
         self.run_search(trials=2)
         path = self.settings().storage
         with open(path, "rb") as reader:
             lines = reader.read().splitlines(keepends=True)
-        for line, where in (
-            (b'{"op_code":4,"stu\n', ", line 3: expected JSON"),
-            (b"{}\n", ": the search's journal is damaged .KeyError"),
-            (b"[]\n", ": the search's journal is damaged .TypeError"),
-            (b'{"op_code":99}\n', ": the search's journal is damaged"),
-        ):
+        for line in (b'{"op_code":4,"stu\n', b"{}\n", b"[]\n", b'{"op_code":99}\n', b"\xff\xfe\n"):
             with open(path, "wb") as writer:
                 writer.writelines([*lines[:2], line, *lines[3:]])
-            self.assert_refused(f"^--storage={path}{where}")
+            self.assert_refused(f"^--storage={path} cannot be used .[A-Z]")
 
     @parameterized.parameters(
         "trial_params SET distribution_json = '{}'",
-        'trial_params SET distribution_json = \'{"name": "x", "attributes": {}}\'',
         "trial_params SET param_name = 'other' WHERE param_id = 1",
-        "trial_params SET param_value = 1e308",
-        "trials SET state = 'x'",
-        "trials SET datetime_complete = 'x'",
         "trials SET datetime_complete = NULL",
-        "trial_user_attributes SET value_json = '{'",
         "trial_user_attributes SET value_json = '[]'",
-        "study_user_attributes SET value_json = '[1]'",
         "study_user_attributes SET value_json = '7'",
-        "study_directions SET direction = 'x'",
         "alembic_version SET version_num = 'x'",
-        "trial_values SET value = 'x'",
     )
     def test_forged_database_is_refused(self, change):
         storage = self.sqlite()
@@ -332,25 +310,15 @@ class SharedTest(SearchTestCase):
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.get_temp_dir())
         os.makedirs("folder")
-        lock = optuna.storages.journal.JournalFileOpenLock
+        lock = optuna.storages.journal.JournalFileSymlinkLock
         if "grace_period" not in inspect.signature(lock).parameters:
             self.skipTest("this Optuna breaks no locks")
-        lock("folder/journal").acquire()  # As a killed process leaves it.
-        quick = functools.partial(lock, grace_period=3)
-        with mock.patch.object(optuna.storages.journal, "JournalFileOpenLock", quick):
+        path = os.path.abspath("folder/journal")
+        optuna.storages.journal.JournalFileBackend(path)
+        lock(path).acquire()  # As a killed process leaves it.
+        quick = mock.patch.object(lock.__init__, "__defaults__", (3,))
+        with quick:
             self.assertLen(self.run_search(trials=2, storage="folder/journal"), 2)
-
-    def test_truncated_last_journal_line_is_removed(self):
-        path = self.settings().storage
-        (first, _) = self.run_search(trials=2)
-        with open(path, "rb") as reader:
-            content = reader.read()
-        for length in (1, 20):
-            with open(path, "wb") as writer:
-                writer.write(content[:-length])
-            self.assertEqual(self.run_search(trials=2)[0], first)
-            trials = self.run_search(trials=3)  # The appended lines are readable.
-            self.assertEqual((trials[0], len(trials)), (first, 3))
 
     def test_trial_of_killed_process_is_retried(self):
         settings = self.settings(trials=3, storage=self.sqlite())
@@ -398,22 +366,23 @@ class SharedTest(SearchTestCase):
 
     def test_only_the_last_process_trains_the_best_settings(self):
         with SearchLock(self.folder) as first, SearchLock(self.folder) as second:
-            self.assertTrue(first.alone)
-            self.assertFalse(second.alone)
             self.assertFalse(first.end())
             self.assertTrue(second.end())
             with self.assertRaisesRegex(UserError, "another process is training"), SearchLock(
                 self.folder
             ):
                 pass
-        with SearchLock(self.folder) as again:
-            self.assertTrue(again.alone)
+            second.begin()
+            with SearchLock(self.folder) as third:
+                third.leave()
+                self.assertTrue(second.end())
 
-    def test_process_counts_as_alone_without_file_locks(self):
+    def test_one_process_trains_the_best_settings_without_file_locks(self):
         error = OSError(38, "not implemented")
         with mock.patch.object(fcntl, "flock", side_effect=error), SearchLock(self.folder) as lock:
-            self.assertTrue(lock.alone)
+            self.assertTrue(lock.end())
             other = mock.patch.object(os, "getpid", return_value=os.getpid() + 1)
-            with other, self.assertRaisesRegex(UserError, "another process is there .process "):
+            with other, self.assertRaisesRegex(UserError, "another process is training"):
                 SearchLock(self.folder).__enter__()
+            lock.begin()
             self.assertTrue(lock.end())
