@@ -415,7 +415,7 @@ def _train_if_needed(setup, model, settings):
         settings = recorded  # A preset with a search's values must leave the folder to the search.
     # A search that resumes may find a better setting, whose model replaces the one in the folder.
     is_other = "search" in settings and recorded not in (None, settings)
-    output.claim(record.of_sections(settings), is_training=True, overwrite=is_other)
+    output.claim(record.of_sections(settings, BaselineConfig), is_training=True, overwrite=is_other)
     path = posixpath.join(output.path, "eval_results.json")
     if gfile.exists(path):
         if checkpoints.latest(output.path):

@@ -113,6 +113,7 @@ def flag(
 S = TypeVar("S", bound="Settings")
 
 
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Base class of settings whose fields are flags."""
 
