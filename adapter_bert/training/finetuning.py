@@ -601,24 +601,20 @@ def finetune(config, estimator, train_rows, dev_sets, output):
       (lines of the report, the scores of the last evaluation or None).
     """
     workers = estimator.run.distribution.workers
-    # A chief that restarts after the last step may find that the other workers have ended.
-    needs_all = not workers.is_chief or estimator.last_step() < estimator.model.num_train_steps
 
     def shared_settings(decided):
         nonlocal estimator
-        estimator = _with_precision(config, estimator, output, decided.get("precision"))
+        estimator = _with_precision(config, estimator, output, decided["precision"])
         return _shared_settings(estimator, output)
 
-    with cluster.rendezvous(
+    hooks = cluster.agree(
         workers,
         output.path,
         shared_settings,
         {"precision": estimator.model.precision},
         config.worker_timeout,
-        needs_all,
-        output.remove_scratch,
-    ):
-        scores = _train_to_last_step(config, estimator, train_rows, dev_sets, output)
+    )
+    scores = _train_to_last_step(config, estimator, train_rows, dev_sets, output, hooks)
     if not workers.is_chief:
         return [f"Worker {workers.index} is done; the chief has the results."], None
     adapter = output.load_adapter() if config.keep_best else output.trained_adapter()
@@ -631,7 +627,7 @@ def finetune(config, estimator, train_rows, dev_sets, output):
     return report, scores
 
 
-def _train_to_last_step(config, estimator, train_rows, dev_sets, output):
+def _train_to_last_step(config, estimator, train_rows, dev_sets, output, hooks):
     """Trains, and returns the scores of the last evaluation, or None without any."""
     last_step, interval = estimator.model.num_train_steps, estimator.run.eval_every_steps
     evaluations, scores = output.evaluations(), None
@@ -641,7 +637,7 @@ def _train_to_last_step(config, estimator, train_rows, dev_sets, output):
             continue
         if step < stop and estimator.run.distribution.workers.is_chief:
             output.remove_results()
-        estimator.train(train_rows, stop)
+        estimator.train(train_rows, stop, hooks)
         if interval and evaluations.at(stop) is None:
             scores = _evaluate_during_training(config, estimator, dev_sets, output, evaluations)
         if 0 < config.early_stopping_patience <= evaluations.since_best():
@@ -686,7 +682,7 @@ def _with_precision(config, estimator, output, precision):
 
 
 def _shared_settings(estimator, output):
-    """Returns the settings that all workers must share; see `cluster.rendezvous`."""
+    """Returns the settings that all workers must share; see `cluster.agree`."""
     settings = {
         f"{group}: {name}": value
         for group, fields in _settings(output.description).items()
