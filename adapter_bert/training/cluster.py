@@ -1,16 +1,11 @@
-"""A cluster of workers, described by TF_CONFIG, and their rendezvous.
+"""A cluster of workers that train together, described by TF_CONFIG.
 
     {"cluster": {"worker": ["host-a:2222", "host-b:2222"]}, "task": {"type": "worker", "index": 0}}
 
 The chief is the task "chief", or else the first worker. It alone writes the run's files, evaluates
-and predicts. Before TensorFlow connects the workers, they hold a rendezvous through files in
---output_dir. It reports a missing worker, for which TensorFlow would wait, and a worker with other
-settings, with which TensorFlow would train silently. During training, the same files detect a lost
-worker: after a broken connection, TensorFlow's session catches UnavailableError and waits forever.
-
-    workers/0.json  {"id", "decided": {...}, "members": {index: id}, "problem": null or a clause}
-    workers/1.json  {"id", "chief": the chief's id, "settings": {...}, ...}
-    ...             {"beat": a counter, "left": bool, "done": bool}
+and predicts. With different settings TensorFlow would train silently, so the chief writes its own
+to a file in --output_dir, with which the other workers compare theirs. A lost worker ends the
+training of all; a scheduler starts them again, and they resume from the last checkpoint.
 """
 
 import contextlib
@@ -19,10 +14,11 @@ import os
 import posixpath
 import re
 import time
-from typing import NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
+from tensorflow.python.training import monitored_session
 
 from adapter_bert.files import gfile, json_objects
 from adapter_bert.shell.errors import UserError
@@ -35,6 +31,10 @@ _EXPECTED = (
 )
 _FILE = "chief.json"  # In FOLDER.
 _POLL_SECONDS = 0.5
+
+Settings = Callable[[Dict[str, Any]], Dict[str, Any]]
+
+# Of a broken connection, and of a worker that is silent.
 _LOSSES = (tf.errors.AbortedError, tf.errors.DeadlineExceededError, tf.errors.UnavailableError)
 
 
@@ -50,12 +50,12 @@ class Cluster(NamedTuple):
     index: int = 0  # type: ignore[assignment]  # It hides tuple.index, which nothing calls.
 
     @property
-    def is_chief(self):
+    def is_chief(self) -> bool:
         """Returns whether this process saves and reports."""
         return self.index == 0
 
 
-def from_environment():
+def from_environment() -> Cluster:
     """Returns the `Cluster` that TF_CONFIG describes; one without addresses if it is not set.
 
     Raises:
@@ -67,46 +67,37 @@ def from_environment():
         return Cluster()
     try:
         config = json_objects.parse_json(text)
-        jobs, task = config.get("cluster", {}), config.get("task", {})
-        chiefs, workers = (_addresses(jobs, name) for name in ("chief", "worker"))
-        job, index = task.get("type", "worker"), int(task.get("index", 0))
+        return _parse(config.get("cluster", {}), config.get("task", {}))
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{VARIABLE} cannot be read ({error}); {_EXPECTED}.") from error
-    other_jobs = sorted(set(jobs) - {"chief", "worker"})
-    if other_jobs or job not in ("chief", "worker"):
-        raise UserError(
-            f"{VARIABLE} names {', '.join(other_jobs) or job}, but only chief and worker train;"
-            f" {_EXPECTED}."
-        )
+        raise UserError(f"{VARIABLE} is invalid: {error}; {_EXPECTED}.") from error
+
+
+def _parse(jobs: Dict[str, Any], task: Dict[str, Any]) -> Cluster:
+    """Returns the `Cluster` of TF_CONFIG's two parts; raises ValueError or the like if invalid."""
     if not jobs:
         return Cluster()
-    missing_fields = [name for name in ("type", "index") if name not in task]
-    if missing_fields:
-        raise UserError(
-            f"{VARIABLE} has no {' and '.join(missing_fields)} of the task; {_EXPECTED}."
-        )
-    addresses = {"chief": chiefs, "worker": workers}[job]
-    if len(chiefs) > 1 or not 0 <= index < len(addresses):
-        members = f"{len(chiefs)} chief and {len(workers)} workers, task {job} {index}"
-        raise UserError(f"{VARIABLE} has {members}; {_EXPECTED}.")
-    if len(set(chiefs + workers)) < len(chiefs + workers):
-        raise UserError(f"{VARIABLE} names an address twice: {', '.join(chiefs + workers)}.")
-    return Cluster(chiefs + workers, index + (len(chiefs) if job == "worker" else 0))
-
-
-def _addresses(jobs, name):
-    addresses = jobs.get(name, [])
-    if not isinstance(addresses, list):
-        raise ValueError(f"{name} is not a list")
+    for name in ("type", "index"):
+        if name not in task:
+            raise ValueError(f"the task has no {name}")
+    others = sorted({*jobs, task["type"]} - {"chief", "worker"})
+    if others:
+        raise ValueError(f"{', '.join(others)} does not train, only chief and worker do")
+    chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
+    addresses, index = tuple(chiefs + workers), int(task["index"])
     for address in addresses:
         match = re.fullmatch(r"[^\s/]+:(\d+)", address)
         if not match or not 0 < int(match.group(1)) < 1 << 16:
             raise ValueError(f"{address!r} is not host:port")
-    return tuple(addresses)
+    if len(set(addresses)) < len(addresses):
+        raise ValueError(f"it names an address twice: {', '.join(addresses)}")
+    if len(chiefs) > 1 or not 0 <= index < len(jobs.get(task["type"], [])):
+        members = f"{len(chiefs)} chief and {len(workers)} workers"
+        raise ValueError(f"it has {members}, task {task['type']} {index}")
+    return Cluster(addresses, index + (len(chiefs) if task["type"] == "worker" else 0))
 
 
 @contextlib.contextmanager
-def hide():
+def hide() -> Iterator[None]:
     """Hides the cluster from TensorFlow while entered, for work that one process does alone."""
     text = os.environ.pop(VARIABLE, None)
     try:
@@ -116,94 +107,108 @@ def hide():
             os.environ[VARIABLE] = text
 
 
-@contextlib.contextmanager
-def agree(workers, output_dir, settings, decided, timeout_seconds):
-    """Makes all workers train with the chief's settings; the chief's file is there while entered.
+def agree(
+    workers: Cluster,
+    output_dir: str,
+    settings: Settings,
+    decided: Dict[str, Any],
+    timeout_seconds: float,
+) -> List[tf.train.SessionRunHook]:
+    """Makes sure that all workers train with the chief's settings, and returns hooks to train with.
+
+    The chief writes its settings; another worker waits until its own are the same. Before, the file
+    may be that of a chief that was killed.
 
     Args:
-      workers: `Cluster`; a single worker shares nothing.
+      workers: `Cluster`; a single worker agrees with itself.
       output_dir: path of the folder that all workers share.
       settings: function (the chief's `decided`) → dict of JSON values that must equal the chief's;
-        errors quote its keys. A worker calls it until they do.
+        errors quote its keys.
       decided: dict of JSON values that the chief decides for all workers.
-      timeout_seconds: how long to wait for the chief.
-
-    Yields:
-      The hooks of the training.
+      timeout_seconds: how long to wait for the chief's settings.
 
     Raises:
-      UserError: the chief does not write its settings in time, they differ from this worker's, or
-        another worker is lost while entered.
+      UserError: the file cannot be written, or is missing or differs for that long.
     """
     if len(workers.addresses) < 2:
-        yield []
-        return
-    folder = posixpath.join(output_dir, FOLDER)
-    path = posixpath.join(folder, _FILE)
-    try:
-        if workers.is_chief:
-            with gfile.convert_write_errors(path):
-                gfile.makedirs(folder)
-            record = {"decided": decided, "settings": settings(decided)}
-            json_objects.write_object(path, record)
-            yield []
-        else:
-            record = _wait_for_chief(workers, path, settings, timeout_seconds)
-            yield [_SameChief(path, record)]
-    except _LOSSES as error:
-        raise UserError(
-            f"{VARIABLE}: another worker is lost, or silent for {timeout_seconds:g} seconds"
-            f" ({gfile.reason(error)}); start all workers again to resume from the last checkpoint."
-        ) from error
-    finally:
-        if workers.is_chief:
-            with contextlib.suppress(OSError):
-                gfile.rmtree(folder)
-
-
-def _wait_for_chief(workers, path, settings, timeout_seconds):
-    """Returns the chief's record, once this worker's settings equal it.
-
-    Until then, the record may be that of an earlier chief that was killed.
-    """
-    deadline, problem = time.monotonic() + timeout_seconds, None
+        return []
+    path = posixpath.join(output_dir, FOLDER, _FILE)
+    if workers.is_chief:
+        with gfile.convert_write_errors(path):
+            gfile.makedirs(posixpath.dirname(path))
+        json_objects.write_object(path, {"decided": decided, "settings": settings(decided)})
+        return []
+    deadline, reported = time.monotonic() + timeout_seconds, ""
     logging.info("Waiting for the settings of the chief (%s).", workers.addresses[0])
-    while time.monotonic() < deadline:
-        record = _read(path)
-        if record:
-            difference = _difference(settings(record["decided"]), record["settings"])
-            if not difference:
-                return record
-            if difference != problem:
-                logging.warning("Waiting, as %s.", difference)
-            problem = difference
+    while True:
+        problem = _difference(path, settings)
+        if not problem:
+            return [_ComparisonHook(path, settings)]
+        if time.monotonic() > deadline:
+            raise UserError(f"{VARIABLE}: {problem}, after {timeout_seconds:g} seconds.")
+        if problem != reported:
+            logging.info("Waiting, as %s.", problem)
+            reported = problem
         time.sleep(_POLL_SECONDS)
-    if not problem:
-        problem = f"the chief ({workers.addresses[0]}) has written no settings for {timeout_seconds:g} seconds; all workers must share --output_dir ({posixpath.dirname(posixpath.dirname(path))})"
-    raise UserError(f"{VARIABLE}: {problem}.")
 
 
-def _read(path):
+def _difference(path: str, settings: Settings) -> str:
+    """Returns a clause about how this worker's settings differ from the chief's, "" if equal."""
     try:
-        return json_objects.read_object(path)
+        record = json_objects.read_object(path)
     except UserError:
-        return None
-
-
-def _difference(settings, chiefs):
-    """Returns a clause about the first setting that differs from the chief's, or None."""
-    settings = json.loads(json.dumps(settings))  # JSON has no tuples.
-    for name in {**chiefs, **settings}:
-        value, chief_value = settings.get(name), chiefs.get(name)
+        return f"the chief has written no {path}, although all workers must share --output_dir"
+    chiefs = record["settings"]
+    own = json.loads(json.dumps(settings(record["decided"])))  # JSON has no tuples.
+    for name in {**chiefs, **own}:
+        value, chief_value = own.get(name), chiefs.get(name)
         if value != chief_value:
             return f"{name} of this worker differs from the chief's: {value}, not {chief_value}"
-    return None
+    return ""
 
 
-class _SameChief(tf.train.SessionRunHook):
-    def __init__(self, path, record):
-        self._path, self._record = path, record
+class _ComparisonHook(tf.train.SessionRunHook):
+    """Compares again once TensorFlow has connected the workers, as a new chief may be among them.
 
-    def after_create_session(self, session, coord):
-        if _read(self._path) != self._record:
-            raise UserError(f"{VARIABLE}: the chief has other settings")
+    The file that a worker compares first may be that of an earlier chief, which was killed.
+    """
+
+    def __init__(self, path: str, settings: Settings) -> None:
+        self._path, self._settings = path, settings
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        """Raises UserError unless this worker's settings are the chief's."""
+        problem = _difference(self._path, self._settings)
+        if problem:
+            raise UserError(f"{VARIABLE}: {problem}.")
+
+
+@contextlib.contextmanager
+def connect(workers: Cluster) -> Iterator[None]:
+    """Lets TensorFlow connect the workers while entered; the loss of one ends the training.
+
+    The timeout for a silent worker is the session's `operation_timeout_in_ms`.
+
+    Raises:
+      UserError: another worker ends, or does not answer in time, or the port is in use.
+    """
+    recovered_errors = monitored_session._PREEMPTION_ERRORS
+    # After these, TensorFlow would connect again, which fails for ever.
+    monitored_session._PREEMPTION_ERRORS = ()
+    try:
+        # Outside of a graph, the strategy would wait for all workers without a timeout.
+        with tf.Graph().as_default():
+            yield
+    except _LOSSES as error:
+        logging.warning("TensorFlow reports: %s.", gfile.reason(error))
+        raise UserError(
+            f"{VARIABLE}: another worker has ended or does not answer; start all workers again"
+            " with the same command, which resumes from the last checkpoint."
+        ) from error
+    except tf.errors.UnknownError as error:
+        if "gRPC server" not in error.message:
+            raise
+        address = workers.addresses[workers.index]
+        raise UserError(f"{VARIABLE}: cannot listen on {address}; is its port in use?") from error
+    finally:
+        monitored_session._PREEMPTION_ERRORS = recovered_errors

@@ -54,6 +54,7 @@ class RunSettings:
     tpu_cluster: Any = None
     master: Optional[str] = None
     distribution: Distribution = Distribution()
+    worker_timeout: float = 300.0  # Of a step, in seconds, if several workers train.
     eval_every_steps: int = 0  # During training; 0 for never.
 
 
@@ -111,6 +112,7 @@ def connect_for_training(config, output_dir):
         save_checkpoints_steps=config.save_checkpoints_steps,
         iterations_per_loop=config.iterations_per_loop,
         distribution=run_distribution,
+        worker_timeout=config.worker_timeout,
     )
     # Off a TPU, a single device predicts.
     is_training = "train" in config.stages
@@ -232,7 +234,13 @@ class Estimator:
         return Estimator(model, self.run, self._model_fn_builder)
 
     def train(self, rows, stop=None, train_hooks=()):
-        """Trains from the last checkpoint, if there is one, to a step, by default the last one."""
+        """Trains from the last checkpoint, if there is one, to a step.
+
+        Args:
+          rows: see the module's docstring.
+          stop: the step, by default the last one.
+          train_hooks: further hooks, such as those of `cluster.agree`.
+        """
         with self._explain_errors():  # Fails for a checkpoint of another run.
             checkpoints.latest(self.run.output_dir, self.model.run_identity)
         first_step, last_step = self.last_step(), stop or self.model.num_train_steps
@@ -267,11 +275,12 @@ class Estimator:
         kind = self.run.distribution.kind
         if kind == "multi_worker":
             # Only this call connects the workers. Without an evaluator it does not evaluate.
-            tf_estimator.train_and_evaluate(
-                self._distributed(),
-                tf_estimator.TrainSpec(input_fn, last_step, train_hooks),
-                tf_estimator.EvalSpec(input_fn),
-            )
+            with cluster.connect(self.run.distribution.workers):
+                tf_estimator.train_and_evaluate(
+                    self._distributed(),
+                    tf_estimator.TrainSpec(input_fn, last_step, train_hooks),
+                    tf_estimator.EvalSpec(input_fn),
+                )
             return
         with cluster.hide():  # TF_CONFIG may describe a cluster of this machine alone.
             estimator = self._estimator if kind == "none" else self._distributed()
@@ -281,14 +290,8 @@ class Estimator:
         """Returns the Estimator that trains on several replicas."""
         model_fn = self._model_fn_builder(**vars(self.model))
         session_config = devices.session_config(one_device=False)
-        import os
-
-        if os.environ.get("X_TIMEOUT"):
-            session_config.operation_timeout_in_ms = int(os.environ["X_TIMEOUT"])
-        if os.environ.get("X_PREEMPT"):
-            from tensorflow.python.training import monitored_session
-
-            monitored_session._PREEMPTION_ERRORS = ()
+        if self.run.distribution.kind == "multi_worker":
+            session_config.operation_timeout_in_ms = int(1000 * self.run.worker_timeout)
         config = tf_estimator.RunConfig(
             train_distribute=self.run.distribution.strategy(),
             session_config=session_config,

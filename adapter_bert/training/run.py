@@ -413,14 +413,14 @@ class Run(LoadedModel):
     def train(self) -> None:
         """Trains, or resumes, to the end of the schedule, or until --early_stopping_patience."""
         workers = self.devices.distribution.workers
-        with cluster.agree(
+        hooks = cluster.agree(
             workers,
             self.folder.path,
             self._shared_settings,
             {"precision": self.precision},
             self.config.worker_timeout,
-        ) as hooks:
-            self._train_to_last_step(hooks)
+        )
+        self._train_to_last_step(hooks)
         if not workers.is_chief:
             self.report = [f"Worker {workers.index} is done; the chief has the results."]
 

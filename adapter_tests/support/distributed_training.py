@@ -14,7 +14,7 @@ import modeling
 import tuning
 from adapter_bert.ops import xla
 from adapter_bert.shell import environment
-from adapter_bert.training import cluster, distribution, estimator, model_fn
+from adapter_bert.training import distribution, estimator, model_fn
 from adapter_tests.support import own_models, tiny
 
 assert environment
@@ -57,13 +57,10 @@ def main(kind, devices, folder, *cases):
         make_devices(int(devices))
     distributed = distribution.choose(kind, use_tpu=False)
     assert distributed.num_replicas == int(devices), distributed
-    with cluster.rendezvous(distributed.workers, folder, dict, {}, 60.0):
-        for case in cases:
-            method, head = case.split("/")
-            output_dir = os.path.join(folder, f"{method}_{head}")
-            train(
-                distributed, os.path.join(os.path.dirname(folder), "bert"), method, head, output_dir
-            )
+    for case in cases:
+        method, head = case.split("/")
+        output_dir = os.path.join(folder, f"{method}_{head}")
+        train(distributed, os.path.join(os.path.dirname(folder), "bert"), method, head, output_dir)
 
 
 if __name__ == "__main__":
