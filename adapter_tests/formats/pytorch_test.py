@@ -151,13 +151,6 @@ class ReadTest(PyTorchTestCase):
         )
         np.testing.assert_array_equal(pytorch.read(self.path)["weight"], VALUES.reshape(2, 3))
 
-    def test_matches_accepts_only_torch_save_files(self):
-        self.assertTrue(pytorch.matches(ZIP) and pytorch.matches(LEGACY))
-        for content in (b"", b"PK\x03\x04", b"text", pickle.dumps({"a": 1})):
-            self.write(content)
-            self.assertFalse(pytorch.matches(self.path))
-        self.assertFalse(pytorch.matches(self.folder))
-
 
 class Payload:
     """Creates a folder when it is unpickled."""
@@ -240,8 +233,6 @@ class HostileTest(PyTorchTestCase):
     def test_damaged_zip_header_is_refused(self):
         content = bytearray(zipped(state()))
         content[content.rindex(b"PK\x01\x02") + 6] = 255  # The version that reading needs.
-        self.write(content)
-        self.assertFalse(pytorch.matches(self.path))
         self.refuse(content)
 
     def test_invalid_tensors_and_archives_are_refused(self):
@@ -350,15 +341,11 @@ class WithoutFilesTest(PyTorchTestCase):
                 pytorch.read(path)
 
     def test_pipes_and_devices_are_refused_at_once(self):
-        for name, reads in (
-            ("a.bin", (pytorch.read, pytorch.matches, huggingface.read_tensors)),
-            ("a.safetensors", (huggingface.read_tensors,)),
-        ):
+        for name in ("a.bin", "a.safetensors"):
             path = os.path.join(self.folder, name)
             for make in (os.mkfifo, functools.partial(os.symlink, "/dev/zero")):
                 make(path)
-                for read in reads:
-                    self.assert_refused([path, "not a regular file"], read, path)
+                self.assert_refused([path, "not a regular file"], huggingface.read_tensors, path)
                 os.remove(path)
 
     def test_safetensors_are_rejected(self):
