@@ -473,7 +473,7 @@ class FunctionsTest(tf.test.TestCase):
         return modeling.BertConfig.from_json_file(path)
 
     def test_keys_named_like_config_attributes_are_refused(self):
-        for key in ("__class__", "__dict__", "__no_such_attribute", "to_dict", "from_dict"):
+        for key in ("__class__", "__dict__", "to_dict", "from_dict"):
             with self.assertRaisesRegex(UserError, f'fields.json: .*"{key}"'):
                 self.read_config(**{key: 1})
             with self.assertRaisesRegex(UserError, key):
