@@ -163,19 +163,15 @@ def _read_config(path: str) -> configs.BertConfig:
     fields = json_objects.read_object(path)
     try:
         configs.check_architecture(fields)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    missing = [name for name in _CONFIG_FIELDS if name not in fields]
-    if missing:
-        raise UserError(f"{path}: lacks {', '.join(missing)}.")
-    activation = str(fields["hidden_act"])
-    if activation not in _ACTIVATIONS:
-        raise UserError(
-            f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is {activation!r}."
-        )
-    fields["hidden_act"] = _ACTIVATIONS[activation]
-    config = configs.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
-    try:
+        missing = [name for name in _CONFIG_FIELDS if name not in fields]
+        if missing:
+            raise UserError(f"lacks {', '.join(missing)}.")
+        activation = str(fields["hidden_act"])
+        if activation not in _ACTIVATIONS:
+            expected = ", ".join(_ACTIVATIONS)
+            raise UserError(f"hidden_act must be one of {expected}, but is {activation!r}.")
+        values = {name: fields[name] for name in _CONFIG_FIELDS}
+        config = configs.BertConfig(**{**values, "hidden_act": _ACTIVATIONS[activation]})
         configs.check_config(config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
