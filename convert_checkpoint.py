@@ -38,7 +38,6 @@ from adapter_bert.formats import (
     huggingface,
     huggingface_tokenizer,
     onnx_backbone,
-    pytorch,
     task_adapter,
     tf2,
     tfhub,
@@ -59,7 +58,6 @@ _FORMATS = (
     google,
     huggingface,
     adapter_checkpoints,
-    pytorch,
 )
 
 

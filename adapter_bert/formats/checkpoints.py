@@ -502,16 +502,10 @@ def _checkpoints_in(folder: str) -> List[str]:
 
 
 def _check_data(prefix: str, reader, where: str) -> None:
-    """Raises UserError if a data file is missing or the data files are too short."""
+    """Raises UserError if the data files are missing or too short."""
     folder, name = os.path.split(prefix)
-    pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
-    matches = [pattern.match(file) for file in gfile.listdir(folder or ".")]
-    count = max((int(match.group(1)) for match in matches if match), default=1)
-    shards = [f"{prefix}.data-{i:05d}-of-{count:05d}" for i in range(count)]
-    missing = [shard for shard in shards if not gfile.exists(shard)]
-    if missing:
-        raise UserError(f"{where} is incomplete: there is no file {missing[0]}.")
-    num_bytes = sum(gfile.size(shard) for shard in shards)
+    files = [file for file in gfile.listdir(folder or ".") if file.startswith(name + ".data-")]
+    num_bytes = sum(gfile.size(os.path.join(folder, file)) for file in files)
     dtypes = reader.get_variable_to_dtype_map()
     required_bytes = sum(
         int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
@@ -520,8 +514,8 @@ def _check_data(prefix: str, reader, where: str) -> None:
     )
     if num_bytes < required_bytes:
         raise UserError(
-            f"{where} is truncated: its data files have {num_bytes:,} bytes, its tensors require "
-            f"{required_bytes:,}."
+            f"{where} is incomplete: its data files have {num_bytes:,} bytes, its tensors require"
+            f" {required_bytes:,}."
         )
 
 

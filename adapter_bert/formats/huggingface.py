@@ -10,7 +10,7 @@ except that half precision becomes float32.
 import json
 import os
 import re
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
+from typing import Iterable, List, Optional, Sequence, Set
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from adapter_bert.model import configs, model_variables
 from adapter_bert.shell.errors import UserError
 
 CONFIG, _WEIGHTS, _OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
-_INDEX = ".index.json"  # Follows the name of weights in several files, and lists them.
 _CONFIG_FIELDS = tuple(vars(configs.BertConfig(vocab_size=1)))
 
 # HuggingFace's activations → ours. Its "gelu" is the exact form; Google's is the tanh form.
@@ -84,8 +83,8 @@ def read(folder: str, argument: str) -> Bert:
     """Loads a BERT in HuggingFace's format.
 
     Args:
-      folder: contains config.json; model.safetensors or pytorch_model.bin, or their parts and
-        index; and vocab.txt or tokenizer.json.
+      folder: contains config.json; model.safetensors or pytorch_model.bin; and vocab.txt or
+        tokenizer.json.
       argument: what errors call the folder, such as "SOURCE_DIR".
 
     Returns:
@@ -97,9 +96,9 @@ def read(folder: str, argument: str) -> Bert:
     """
     config_file = os.path.join(folder, CONFIG)
     config = _read_config(config_file) if gfile.exists(config_file) else None
-    weights = _find_weights(folder, argument)
-    missing = [] if config else [config_file]
-    missing += [] if weights else [os.path.join(folder, _WEIGHTS)]
+    weights, old = (os.path.join(folder, name) for name in (_WEIGHTS, _OLD_WEIGHTS))
+    weights = old if gfile.exists(old) and not gfile.exists(weights) else weights
+    missing = [path for path in (config_file, weights) if not gfile.exists(path)]
     missing += huggingface_tokenizer.missing(folder)
     if config is None or missing:
         raise UserError(
@@ -107,12 +106,12 @@ def read(folder: str, argument: str) -> Bert:
             f"{' and no file '.join(missing)}."
         )
     tokenizer = huggingface_tokenizer.read(folder, config.vocab_size)
-    source, notes = _read_weights(weights[1:] or weights), []
+    source, notes = _read_weights(weights), []
     head = sorted(filter(_HEAD.match, source))
     if head:
         notes.append(f"dropped the head of a task, {', '.join(head)}.")
     source = {name: value for name, value in source.items() if name not in head}
-    tensors = _to_google(source, config, weights[0])
+    tensors = _to_google(source, config, weights)
     if _POOLER + "kernel" not in tensors:
         tensors.update(_new_pooler(config))
         notes.append(_NEW_POOLER)
@@ -124,26 +123,6 @@ def read(folder: str, argument: str) -> Bert:
         tokenizer.tokens,
         tuple(notes),
     )
-
-
-def _find_weights(folder: str, argument: str) -> List[str]:
-    """Returns the path of the weights; or those of an index and the files that it lists; or []."""
-    for name in (_WEIGHTS, _OLD_WEIGHTS):
-        path = os.path.join(folder, name)
-        if gfile.exists(path):
-            return [path]
-        if gfile.exists(path + _INDEX):
-            names = json_objects.read_as(path + _INDEX, argument, "index of weights", _parse_index)
-            return [path + _INDEX, *(os.path.join(folder, part) for part in names)]
-    return []
-
-
-def _parse_index(content: Dict[str, Any]) -> List[str]:
-    names = sorted(set(dict(content["weight_map"]).values()))
-    for name in names:
-        if os.path.basename(name) != name or not name.endswith((".safetensors", ".bin")):
-            raise ValueError(f"found {name!r}, expected the name of a file in its folder")
-    return names
 
 
 def write(folder: str, bert: Bert) -> None:
@@ -184,37 +163,32 @@ def _read_config(path: str) -> configs.BertConfig:
     fields = json_objects.read_object(path)
     try:
         configs.check_architecture(fields)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    missing = [name for name in _CONFIG_FIELDS if name not in fields]
-    if missing:
-        raise UserError(f"{path}: lacks {', '.join(missing)}.")
-    activation = str(fields["hidden_act"])
-    if activation not in _ACTIVATIONS:
-        raise UserError(
-            f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is {activation!r}."
-        )
-    fields["hidden_act"] = _ACTIVATIONS[activation]
-    config = configs.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
-    try:
+        missing = [name for name in _CONFIG_FIELDS if name not in fields]
+        if missing:
+            raise UserError(f"lacks {', '.join(missing)}.")
+        activation = str(fields["hidden_act"])
+        if activation not in _ACTIVATIONS:
+            expected = ", ".join(_ACTIVATIONS)
+            raise UserError(f"hidden_act must be one of {expected}, but is {activation!r}.")
+        values = {name: fields[name] for name in _CONFIG_FIELDS}
+        config = configs.BertConfig(**{**values, "hidden_act": _ACTIVATIONS[activation]})
         configs.check_config(config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return config
 
 
-def _read_weights(paths: List[str]) -> Tensors:
-    """Loads the weights in files: a dict from HuggingFace's current names to float32 arrays."""
+def _read_weights(path: str) -> Tensors:
+    """Loads weights: a dict from HuggingFace's current names to float32 arrays."""
     tensors: Tensors = {}
-    read = ((path, *item) for path in paths for item in read_tensors(path, _BUFFERS).items())
-    for path, name, value in read:
+    for name, value in read_tensors(path, _BUFFERS).items():
         # Task models prefix the encoder with "bert."; the first releases have TensorFlow's names of
         # LayerNorms.
         name = re.sub(r"^bert\.", "", name)
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         if name in tensors:
-            raise UserError(f"{path}: holds {name} twice, with two spellings or in two files.")
+            raise UserError(f"{path}: holds {name} twice, with two spellings.")
         tensors[name] = value
     return tensors
 

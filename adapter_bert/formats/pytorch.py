@@ -14,12 +14,12 @@ import io
 import pickle
 import pickletools
 import zipfile
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.files import gfile
-from adapter_bert.formats.bert import Tensors, count_text
+from adapter_bert.formats.bert import Tensors
 from adapter_bert.shell.errors import UserError
 
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -92,34 +92,6 @@ class _StateDict(dict):
 
 class _RefusedError(ValueError):
     """Reports a file without a dict of tensors by `torch.save`; the text completes "it ..."."""
-
-
-def matches(path: str) -> bool:
-    """Returns whether a path is a file written by `torch.save`."""
-    if gfile.isdir(path) or not gfile.exists(path):
-        return False
-    with gfile.convert_read_errors(path), gfile.open_regular(path) as reader:
-        start = reader.read(len(_LEGACY_MAGIC))
-    if start == _LEGACY_MAGIC:
-        return True
-    if not start.startswith(_ZIP_MAGIC) or gfile.is_remote(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.endswith("/data.pkl") for name in archive.namelist())
-    except Exception:  # As in `read`.
-        return False
-
-
-def describe(path: str, argument: str) -> List[str]:
-    """Returns lines that describe a file for people; raises UserError as `read` does."""
-    del argument
-    tensors = read(path)
-    names = sorted(tensors)
-    return [
-        f"PyTorch file: {count_text(tensors)}",
-        f"Tensors: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
-    ]
 
 
 def read(path: str, ignored: Sequence[str] = ()) -> Tensors:

@@ -281,11 +281,8 @@ def has_head(names: Iterable[str]) -> bool:
 def _adapted_layers(adapter: Optional[configs.AdapterConfig], num_layers: int) -> Sequence[int]:
     if adapter is None:
         return ()
-    if adapter.layers is None:
-        return range(num_layers)
-    if not adapter.layers or not set(adapter.layers) <= set(range(num_layers)):
-        raise UserError(f"adapter.layers must name at least one layer, from 0 to {num_layers - 1}.")
-    return adapter.layers
+    adapter.check_layers(num_layers)
+    return range(num_layers) if adapter.layers is None else adapter.layers
 
 
 def parameters(tensors: Dict[str, Any]) -> Dict[str, Any]:

@@ -421,7 +421,8 @@ class AdapterConfig(Settings):
 
     def check_layers(self, num_layers: int) -> None:
         """Raises UserError if an adapter's layer is not in the encoder."""
-        if self.layers and self.layers[-1] >= num_layers:
+        layers = range(num_layers)
+        if self.layers is not None and not (self.layers and set(self.layers) <= set(layers)):
             raise UserError(
                 f"--adapter_layers={','.join(map(str, self.layers))}: the encoder has {num_layers}"
                 f" layers; expected layers from 0 to {num_layers - 1}, as in 0,2-4."

@@ -109,7 +109,7 @@ class ObjectTest(FilesTestCase):
     def test_valid_object_round_trips_and_invalid_json_is_refused(self):
         json_objects.write_object(self.path, {"b": [[0, 1, 0.1]], "a": np.float32(0.5)})
         self.assertEqual(json_objects.read_object(self.path), {"a": 0.5, "b": [[0, 1, 0.1]]})
-        for text in ("", "[]", '{"a": ', "[" * 100000):
+        for text in ("", "[]", '{"a": ', "[" * 100_000, '{"label": "\\ud800"}'):
             with open(self.path, "w") as writer:
                 writer.write(text)
             with self.assertRaisesRegex(UserError, "thing: "):
@@ -132,11 +132,6 @@ class ObjectTest(FilesTestCase):
             ""
         ):
             open("")  # noqa: SIM115  Opening fails.
-
-    def test_lone_surrogate_is_refused(self):
-        atomic.write_atomically(self.path, '{"label": "\\ud800"}')
-        with self.assertRaisesRegex(UserError, "thing: is not valid JSON .*surrogates"):
-            json_objects.read_object(self.path)
 
     def test_duplicate_key_in_an_object_is_refused(self):
         for text in ('{"size": 8, "size": 64}', '{"a": [{"b": {"size": 8, "c": 1, "size": 8}}]}'):
@@ -551,20 +546,9 @@ class LockTest(FilesTestCase):
 
 class MegabytesTest(FilesTestCase):
     def test_readable_size_sums_files_with_the_prefix(self):
-        for name, size in (("a.index", 40000), ("a.data", 1200000), ("b.data", 5000000)):
+        for name, size in (("a.i", 40000), ("a.data", 1100000), ("a.data1", 60000), ("b", 5000000)):
             with open(os.path.join(self.root, name), "wb") as writer:
                 writer.write(bytes(size))
-        self.assertEqual(gfile.readable_size(os.path.join(self.root, "a.")), "1.2 MB")
-        self.assertEqual(gfile.readable_size(self.root + "/"), "6.2 MB")
-
-    def test_readable_size_ignores_dangling_links(self):
         os.symlink("nothing", os.path.join(self.root, ".#a"))
-        with open(os.path.join(self.root, "a"), "wb") as writer:
-            writer.write(bytes(1200000))
-        self.assertEqual(gfile.readable_size(self.root + "/"), "1.2 MB")
-
-    def test_readable_size_of_a_file_ignores_longer_names(self):
-        for name, size in (("model-1", 1200000), ("model-10", 5000000)):
-            with open(os.path.join(self.root, name), "wb") as writer:
-                writer.write(bytes(size))
-        self.assertEqual(gfile.readable_size(os.path.join(self.root, "model-1")), "1.2 MB")
+        for prefix, expected in (("a.", "1.2 MB"), ("", "6.2 MB"), ("a.data", "1.1 MB")):
+            self.assertEqual(gfile.readable_size(os.path.join(self.root, prefix)), expected)

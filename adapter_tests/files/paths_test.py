@@ -51,78 +51,48 @@ class CacheFolderTest(PathsTestCase):
                 self.assertEqual(paths.cache_folder("x"), expected)
 
 
-class FindDataDirTest(PathsTestCase):
-    def test_flag_takes_precedence_over_glue_dir_and_demo(self):
-        mine = self.make("mine")
-        self.make("demo", "MRPC")
-        os.environ["GLUE_DIR"] = self.make("glue")
-        self.make("glue", "MRPC")
-        self.assertEqual(paths.find_data_dir(mine, "MRPC"), mine)
+class FindTest(PathsTestCase):
+    def assert_found(self, expected, source, function, *arguments):
+        """Checks that a function returns a path, and logs it with its source."""
+        path, log = self.logged(function, *arguments)
+        self.assertEqual(path, expected)
+        for part in (expected, source):
+            self.assertIn(part, log)
 
-    def test_glue_dir_takes_precedence_over_demo(self):
-        self.make("demo", "MRPC")
-        os.environ["GLUE_DIR"] = self.make("glue")
-        expected = self.make("glue", "MRPC")
-        folder, log = self.logged(paths.find_data_dir, None, "MRPC")
-        self.assertEqual(folder, expected)
-        self.assertIn(expected, log)
-        self.assertIn("$GLUE_DIR", log)
-
-    def test_demo_is_used_without_flag_or_glue_dir(self):
-        expected = self.make("demo", "MRPC")
+    def test_data_is_found_by_flag_then_glue_dir_then_demo(self):
+        demo, glue, mine = (self.make(name, "MRPC") for name in ("demo", "glue", "mine"))
         for flag in (None, ""):
-            folder, log = self.logged(paths.find_data_dir, flag, "MRPC")
-            self.assertEqual(folder, expected)
-            self.assertIn(expected, log)
-            self.assertIn("demo", log)
-
-    def test_missing_named_folders_are_refused_despite_demo(self):
-        self.make("demo", "MRPC")
-        missing = os.path.join(self.folder, "none")
-        self.assert_refused(["--data_dir", missing], paths.find_data_dir, missing, "MRPC")
-        os.environ["GLUE_DIR"] = missing
-        self.assert_refused(
-            ["$GLUE_DIR/MRPC", os.path.join(missing, "MRPC")], paths.find_data_dir, None, "MRPC"
-        )
+            self.assert_found(demo, "demo", paths.find_data_dir, flag, "MRPC")
+        os.environ["GLUE_DIR"] = os.path.dirname(glue)
+        self.assert_found(glue, "$GLUE_DIR", paths.find_data_dir, None, "MRPC")
+        self.assertEqual(paths.find_data_dir(mine, "MRPC"), mine)
 
     def test_missing_data_is_refused(self):
         self.make("demo", "MRPC")
         self.assert_refused(["CoLA", "--data_dir", "GLUE_DIR"], paths.find_data_dir, None, "CoLA")
+        missing = os.path.join(self.folder, "none")
+        self.assert_refused(["--data_dir", missing], paths.find_data_dir, missing, "MRPC")
+        os.environ["GLUE_DIR"] = missing
+        parts = ["$GLUE_DIR/MRPC", os.path.join(missing, "MRPC")]
+        self.assert_refused(parts, paths.find_data_dir, None, "MRPC")
 
-
-class FindBertTest(PathsTestCase):
-    def test_flag_takes_precedence_over_bert_base_dir(self):
-        os.environ["BERT_BASE_DIR"] = self.make("base")
-        self.assertEqual(
-            paths.find_bert("vocab_file", "gs://mine/vocab.txt"), "gs://mine/vocab.txt"
-        )
-
-    def test_bert_base_dir_supplies_every_file(self):
-        base = os.environ["BERT_BASE_DIR"] = self.make("base")
-        for flag, name in paths.BERT_FILES.items():
-            path, log = self.logged(paths.find_bert, flag, None)
-            self.assertEqual(path, os.path.join(base, name))
-            for part in ("--" + flag, path, "$BERT_BASE_DIR"):
-                self.assertIn(part, log)
-
-    def test_missing_bert_base_dir_is_refused(self):
-        os.environ["BERT_BASE_DIR"] = missing = os.path.join(self.folder, "none")
-        self.assert_refused(["$BERT_BASE_DIR", missing], paths.find_bert, "init_checkpoint", None)
-
-    def test_demo_is_used_without_flag_or_bert_base_dir(self):
+    def test_bert_is_found_by_flag_then_bert_base_dir_then_demo(self):
         demo = self.make("demo", "bert")
         for name in ("vocab.txt", "bert_model.ckpt.index"):
             open(os.path.join(demo, name), "w").close()
         for flag, name in (("vocab_file", "vocab.txt"), ("init_checkpoint", "bert_model.ckpt")):
-            path, log = self.logged(paths.find_bert, flag, None)
-            self.assertEqual(path, os.path.join(demo, name))
-            for part in ("--" + flag, path, "make demo"):
-                self.assertIn(part, log)
+            expected = os.path.join(demo, name)
+            self.assert_found(expected, "make demo", paths.find_bert, flag, None)
+        base = os.environ["BERT_BASE_DIR"] = self.make("base")
+        for flag, name in paths.BERT_FILES.items():
+            self.assert_found(
+                os.path.join(base, name), "$BERT_BASE_DIR", paths.find_bert, flag, None
+            )
+        path = "gs://mine/vocab.txt"
+        self.assertEqual(paths.find_bert("vocab_file", path), path)
 
     def test_missing_bert_is_refused(self):
-        self.assert_refused(
-            ["--vocab_file", "BERT_BASE_DIR", "vocab.txt", "bert_model.ckpt", "make demo"],
-            paths.find_bert,
-            "vocab_file",
-            None,
-        )
+        parts = ["--vocab_file", "BERT_BASE_DIR", "vocab.txt", "bert_model.ckpt", "make demo"]
+        self.assert_refused(parts, paths.find_bert, "vocab_file", None)
+        os.environ["BERT_BASE_DIR"] = missing = os.path.join(self.folder, "none")
+        self.assert_refused(["$BERT_BASE_DIR", missing], paths.find_bert, "init_checkpoint", None)

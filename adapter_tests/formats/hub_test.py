@@ -30,22 +30,11 @@ class AddressTest(RefusalTestCase):
             self.assertEqual(hub.local_folder(path, "--adapter"), path)
 
     def test_invalid_addresses_are_refused(self):
-        for path in (
-            "hf://",
-            "hf://name",
-            "hf://a/b/c",
-            "hf://a/b@",
-            "hf://a/b@../../x",
-            "hf://a/b@../../..",
-            "hf://a/b@x/../../..",
-            "hf://a/b@refs//x",
-            "hf://a/b@x/",
-            "hf://../b",
-            "hf://a/..",
-            "hf://a/b c",
-            "hf://" + "a" * 200 + "/b",
-        ):
+        addresses = ("", "name", "a/b/c", "a/b@", "../b", "a/..", "a/b c", "a" * 200 + "/b")
+        revisions = ("../../x", "../../..", "x/../../..", "refs//x", "x/")
+        for address in (*addresses, *(f"a/b@{revision}" for revision in revisions)):
             with mock.patch.object(hub, "_library") as library:
+                path = f"hf://{address}"
                 self.assert_refused(["expected hf://"], hub.local_folder, path, "--adapter")
                 library.assert_not_called()
 
@@ -146,20 +135,22 @@ class HubTest(tf.test.TestCase):
     def convert(self, *arguments):
         return self.run_script("convert_checkpoint.py", *arguments)
 
-    def test_pushed_adapters_can_be_described(self):
-        code, output, complaints = self.convert("push", self.adapter, "me/mrpc", "--private")
+    def converted(self, *arguments):
+        """Returns stdout of a conversion that succeeds."""
+        code, output, complaints = self.convert(*arguments)
         self.assertEqual(code, 0, complaints)
+        return output
+
+    def test_pushed_adapters_can_be_described(self):
+        output = self.converted("push", self.adapter, "me/mrpc", "--private")
         address = f"hf://me/mrpc@{self.hub.sha('me/mrpc')}"
         self.assertIn(f"--adapter={address}", output)
         self.assertTrue(self.hub.is_private["me/mrpc"])
         self.assertIn("Bearer hf_secret", self.hub.tokens)
         self.assertEqual(self.hub.repositories["me/mrpc"][-1], mutations.files_in(self.adapter))
-        code, _, complaints = self.convert("push", self.adapter, "hf://me/again")
-        self.assertEqual(code, 0, complaints)
+        self.converted("push", self.adapter, "hf://me/again")
         for path in (address, "hf://me/mrpc", "hf://me/again"):
-            code, output, complaints = self.convert("describe", path)
-            self.assertEqual(code, 0, complaints)
-            self.assertIn("Task adapter: MRPC, classification", output)
+            self.assertIn("Task adapter: MRPC, classification", self.converted("describe", path))
 
     def test_usage_data_is_sent_only_if_the_user_asks_for_it(self):
         code = (
@@ -173,8 +164,7 @@ class HubTest(tf.test.TestCase):
 
     def test_push_adds_model_card_to_older_adapter(self):
         os.remove(os.path.join(self.adapter, "README.md"))
-        code, _, complaints = self.convert("push", self.adapter, "me/mrpc")
-        self.assertEqual(code, 0, complaints)
+        self.converted("push", self.adapter, "me/mrpc")
         card = self.hub.repositories["me/mrpc"][-1]["README.md"]
         self.assertTrue(card.startswith(b"---\nlibrary_name: "), card)
         self.assertNotIn("README.md", os.listdir(self.adapter))
@@ -189,8 +179,7 @@ class HubTest(tf.test.TestCase):
         task_adapter.save(self.adapter, own_models.build_task_adapter(self.bert, 1, task="CoLA"))
         self.hub.repositories["me/mrpc"].append(mutations.files_in(self.adapter))
         for revision, task in (("", "CoLA"), (f"@{first}", "MRPC")):
-            code, output, complaints = self.convert("describe", f"hf://me/mrpc{revision}")
-            self.assertEqual(code, 0, complaints)
+            output = self.converted("describe", f"hf://me/mrpc{revision}")
             self.assertIn(f"Task adapter: {task}", output)
 
     def test_hub_errors_are_one_sentence(self):

@@ -162,40 +162,6 @@ class TensorsTest(HuggingFaceTestCase):
             self.assertBetween(np.abs(kernel).max(), 0.03, 0.1)  # initializer_range is 0.05.
             np.testing.assert_array_equal(bias, np.zeros(4, np.float32))
 
-    def test_weights_in_several_files_are_read(self):
-        tensors = random_tensors(ENCODER)
-        names = sorted(tensors)
-        self.write_source({name: tensors[name] for name in names[:20]})
-        os.rename(self.path("model.safetensors"), self.path("model-00001-of-00002.safetensors"))
-        last = {name: tensors[name] for name in names[20:]}
-        safetensors.numpy.save_file(last, self.path("model-00002-of-00002.safetensors"))
-        parts = ["model-00001-of-00002.safetensors"] * 20
-        parts += ["model-00002-of-00002.safetensors"] * len(last)
-        self.write_index(dict(zip(names, parts)))
-        self.assert_equal_tensors(self.read(), as_google(ENCODER, tensors))
-        for weight_map, *expected in (
-            (
-                {names[0]: "../model.safetensors"},
-                "index.json is no index",
-                "'../model.safetensors'",
-            ),
-            ({names[0]: "/etc/hostname"}, "index.json is no index", "/etc/hostname"),
-            ({names[0]: "config.json"}, "index.json is no index", "config.json"),
-            ([names[0]], "index.json is no index"),
-            ({names[0]: 3}, "index.json is no index"),
-            ({names[0]: "none.safetensors"}, "none.safetensors", "cannot be read"),
-            ({names[0]: parts[0]}, "index.json", "17 tensors that", "missing"),
-        ):
-            self.write_index(weight_map)
-            self.assert_refused(*expected)
-
-    def path(self, name):
-        return os.path.join(self.source, name)
-
-    def write_index(self, weight_map):
-        with open(self.path("model.safetensors.index.json"), "w") as writer:
-            json.dump({"metadata": {"total_size": 0}, "weight_map": weight_map}, writer)
-
     def test_tensor_under_two_names_is_refused(self):
         tensors = random_tensors(ENCODER)
         tensors["bert.pooler.dense.bias"] = tensors["pooler.dense.bias"] + 1

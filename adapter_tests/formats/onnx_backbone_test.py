@@ -182,7 +182,7 @@ class OnnxBackboneTest(tf.test.TestCase):
     def test_conversion_subprocess_refuses_incomplete_checkpoint(self):
         os.remove(self.prefix + ".data-00000-of-00001")
         done = self.load_elsewhere()
-        self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* is incomplete: there is no")
+        self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* is incomplete: its data files")
 
     def test_damaged_files_without_their_checkpoint(self):
         self.load()

@@ -68,14 +68,10 @@ class HubTest(HubTestCase):
         for name, value in exported.items():
             self.assertAllEqual(reader.get_tensor(name), value)
 
-    def test_cased_module_disables_lower_casing(self):
-        self.export(tokenization={"do_lower_case": False})
-        self.assertIs(tfhub.read_bert(self.module).do_lower_case, False)
-
-    def test_module_may_lack_do_lower_case(self):
-        for tokenization in (None, {}):
+    def test_do_lower_case_is_read_from_the_signature_if_it_has_it(self):
+        for tokenization, expected in (({"do_lower_case": False}, False), (None, None), ({}, None)):
             self.export(tokenization=tokenization)
-            self.assertIsNone(tfhub.read_bert(self.module).do_lower_case)
+            self.assertIs(tfhub.read_bert(self.module).do_lower_case, expected)
             shutil.rmtree(self.module)
 
     def test_number_of_heads_follows_from_hidden_size(self):
@@ -119,25 +115,13 @@ class HubTest(HubTestCase):
 
     def test_sentencepiece_vocabulary_is_refused(self):
         self.export(vocabulary="30k-clean.model")
-        self.assert_refused(
-            ["WordPiece vocabulary", "30k-clean.model"], tfhub.read_bert, self.module
-        )
-
-    def test_missing_module_is_refused(self):
-        self.assert_refused(
-            [self.module, "cannot be downloaded"],
-            tfhub.read_bert,
-            self.module,
-        )
+        self.assert_refused(["WordPiece", "30k-clean.model"], tfhub.read_bert, self.module)
 
     def test_network_error_names_address_and_reason(self):
+        address = "https://tfhub.dev/google/bert/1"
         failure = urllib.error.URLError("Name or service not known")
         with mock.patch.object(hub, "resolve", side_effect=failure):
-            self.assert_refused(
-                ["https://tfhub.dev/google/bert/1", "Name or service not known"],
-                tfhub.read_bert,
-                "https://tfhub.dev/google/bert/1",
-            )
+            self.assert_refused([address, "service not known"], tfhub.read_bert, address)
 
     def test_saved_model_without_hub_format_is_refused(self):
         with tf.Graph().as_default(), tf.Session() as session:

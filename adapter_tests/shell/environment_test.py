@@ -59,11 +59,8 @@ class MissingTest(tf.test.TestCase):
                 )
                 self.assertEqual(environment.missing_packages(environment.MODELS), models, packages)
 
-    def test_reports_need_scipy(self):
         with installed("absl", "matplotlib"):
             self.assertEqual(environment.missing_packages(environment.REPORTS), ["SciPy"])
-
-    def test_this_python_has_all_packages(self):
         for packages in (environment.TRAINING, environment.MODELS, environment.REPORTS):
             self.assertEqual(environment.missing_packages(packages), [])
 
@@ -145,12 +142,6 @@ class ScriptTest(tf.test.TestCase):
             capture_output=True,
             text=True,
         )
-
-    def test_import_does_not_restart_python(self):
-        done = self.run_bare(
-            self.get_temp_dir(), "from adapter_bert.shell import environment\nprint('imported')\n"
-        )
-        self.assertEqual((done.returncode, done.stdout), (0, "imported\n"), done.stderr)
 
     def test_every_script_reports_missing_packages(self):
         """Runs copies of the scripts, without a .venv next to them, from another folder."""

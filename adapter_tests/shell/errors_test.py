@@ -15,9 +15,25 @@ from adapter_bert.files import paths
 from adapter_bert.shell import errors
 from adapter_tests.support import tiny
 
+# Prints what `PRINTED` stands for, after stdin has ended.
+PROGRAM = """
+import sys
+from adapter_bert.shell import errors
+sys.stdin.read()
+sys.exit(errors.exit_code(lambda: print(PRINTED)))
+"""
+
 
 def raising(error):
     raise error
+
+
+def started(printed, **options):
+    """Starts a process that prints a Python expression."""
+    command = [sys.executable, "-c", PROGRAM.replace("PRINTED", printed)]
+    pipe = subprocess.PIPE
+    options = {"stdin": pipe, "stdout": pipe, "stderr": pipe, **options}
+    return subprocess.Popen(command, cwd=paths.PROJECT, **options)
 
 
 class ExitCodeTest(tf.test.TestCase):
@@ -82,16 +98,8 @@ class ExitCodeTest(tf.test.TestCase):
         self.assertEqual(done, ends)
 
     def test_closed_output_pipe_exits_with_141(self):
-        program = "import sys; from adapter_bert.shell import errors; sys.stdin.read(); "
-        program += "sys.exit(errors.exit_code(lambda: print('x' * 100_000, flush={})))"
         for flush in (True, False):  # Printed in main, or flushed only at the end.
-            process = subprocess.Popen(
-                [sys.executable, "-c", program.format(flush)],
-                cwd=paths.PROJECT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
+            process = started(f"'x' * 100_000, flush={flush}")
             process.stdout.close()
             process.stdin.close()
             self.assertEqual(process.stderr.read(), b"")
@@ -101,29 +109,25 @@ class ExitCodeTest(tf.test.TestCase):
             self.call(raising, BrokenPipeError())
 
     def test_closed_stdout_is_ignored_and_full_disk_is_reported(self):
-        program = "import sys; from adapter_bert.shell import errors; "
-        program += "sys.exit(errors.exit_code(lambda: print('x')))"
         full = "Error: The output cannot be written (No space left on device).\n"
         for target, code, said in ((">&-", 0, ""), (">/dev/full", 1, full)):
             process = subprocess.run(
-                ["sh", "-c", f'"$0" -c "$1" {target}', sys.executable, program],
+                [
+                    "sh",
+                    "-c",
+                    f'"$0" -c "$1" {target}',
+                    sys.executable,
+                    PROGRAM.replace("PRINTED", "1"),
+                ],
                 cwd=paths.PROJECT,
+                stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
             self.assertEqual((process.returncode, process.stderr.decode()), (code, said))
 
     def test_closed_terminal_is_reported(self):
-        program = "import sys; from adapter_bert.shell import errors; sys.stdin.read(); "
-        program += "sys.exit(errors.exit_code(lambda: print('x')))"
         terminal, end = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=paths.PROJECT,
-            stdin=subprocess.PIPE,
-            stdout=end,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        process = started("'x'", stdout=end, start_new_session=True)
         os.close(end)
         os.close(terminal)
         _, said = process.communicate()
@@ -148,15 +152,9 @@ class ExitCodeTest(tf.test.TestCase):
         self.assertEqual((code, said), (1, "Error: gs://bucket/a: Could not resolve the host.\n"))
 
     def test_characters_outside_stdout_encoding_are_escaped(self):
-        program = "import sys; from adapter_bert.shell import errors; "
-        program += "sys.exit(errors.exit_code(lambda: print('na \u0142')))"
-        process = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=paths.PROJECT,
-            env={**os.environ, "PYTHONIOENCODING": "latin-1"},
-            stdout=subprocess.PIPE,
-        )
-        self.assertEqual((process.returncode, process.stdout), (0, b"na \\u0142\n"))
+        process = started("'na \u0142'", env={**os.environ, "PYTHONIOENCODING": "latin-1"})
+        stdout, _ = process.communicate()
+        self.assertEqual((process.returncode, stdout), (0, b"na \\u0142\n"))
 
     def test_unexpected_errors_are_raised(self):
         with self.assertRaises(tf.errors.UnimplementedError):
