@@ -1,5 +1,6 @@
 """Tests of bank.py: compares every row with a model of its task alone."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -119,6 +120,19 @@ class BankTestCase(tf.test.TestCase):
         segments = [int(segment) for segment in row.segment_ids]
         made = adapter or self.adapters[row.task]
         return self.models.predictions(made, row.input_ids, segments)
+
+    @contextlib.contextmanager
+    def paused(self, owner, name):
+        """Makes calls of a function wait; yields the events (it was called, it may go on)."""
+        called, may_go_on, function = threading.Event(), threading.Event(), getattr(owner, name)
+
+        def wait_and_call(*arguments):
+            called.set()
+            self.assertTrue(may_go_on.wait(30))
+            return function(*arguments)
+
+        with mock.patch.object(owner, name, wait_and_call):
+            yield called, may_go_on
 
     def assert_own(self, rows, results, atol=1e-5):
         self.assertEqual(len(rows), len(results))
@@ -391,15 +405,8 @@ class TasksTest(BankTestCase):
             bank.add(name, self.saved(name))
         hits, miss = self.rows(names[:2]), self.rows(names[2:])
         bank.predict(hits)
-        is_reading, may_go_on, load = threading.Event(), threading.Event(), task_adapter.load
-
-        def slow_load(*arguments):
-            is_reading.set()
-            self.assertTrue(may_go_on.wait(30))
-            return load(*arguments)
-
         results = []
-        with mock.patch.object(task_adapter, "load", slow_load):
+        with self.paused(task_adapter, "load") as (is_reading, may_go_on):
             reader = threading.Thread(target=lambda: results.extend(bank.predict(miss)))
             reader.start()
             self.assertTrue(is_reading.wait(30))
@@ -414,14 +421,7 @@ class TasksTest(BankTestCase):
     def test_building_a_session_does_not_block_other_tasks(self):
         bank, rows = self.bank(["plain", "relu"]), self.rows(["plain"])
         bank.load("plain")
-        is_building, may_go_on, build = threading.Event(), threading.Event(), engine.Engine._build
-
-        def slow_build(*arguments):
-            is_building.set()
-            self.assertTrue(may_go_on.wait(30))
-            return build(*arguments)
-
-        with mock.patch.object(engine.Engine, "_build", slow_build):
+        with self.paused(engine.Engine, "_build") as (is_building, may_go_on):
             builder = threading.Thread(target=bank.load, args=("relu",))
             builder.start()
             self.assertTrue(is_building.wait(30))
