@@ -510,10 +510,9 @@ class RefusedTest(parameterized.TestCase, SweepTestCase):
         self.assertLen(sweep_over("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
 
     def test_two_columns_of_labels_in_one_task_are_refused(self):
-        common = {"task_name": "custom", "data_dir": "/here/mails", "text_column": ["a", "b"]}
-        with self.assertRaisesRegex(UserError, "mails on different data .--label_column: topic"):
-            self.sweep([8], {**common, "label_column": ["topic", "tone"]})
-        self.assertLen(self.sweep([8], {**common, "label_column": "tone"}).trials, 2)
+        flags = {"task_name": "custom", "data_dir": "/here/mails", "label_column": ["a", "b"]}
+        with self.assertRaisesRegex(UserError, "mails on different data .--label_column: a and b"):
+            self.sweep([8], flags)
 
 
 class TrialFolderTest(tf.test.TestCase):
