@@ -14,7 +14,6 @@ from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import logging as absl_logging
 from absl.testing import parameterized
 
 import run_baseline
@@ -467,13 +466,3 @@ class RefusedTest(parameterized.TestCase, ScriptTestCase):
         ):
             with mock.patch.object(Baseline, "train", side_effect=AssertionError):
                 self.assert_refused(pattern, argument)
-
-    def test_class_with_one_example_causes_a_warning(self):
-        self.write_data(["train"], label=lambda row: "rare" if row == 7 else "ny"[row % 2])
-        self.write_data(["dev", "test"], label=lambda row: "ny"[row % 2])
-        stopped = mock.patch.object(Baseline, "train", side_effect=InterruptedError)
-        logged = self.assertLogs(absl_logging.get_absl_logger(), "WARNING")
-        with logged as logs, stopped, self.assertRaises(InterruptedError):
-            self.run_script("--preset=airline", f"--module={self.module}")
-        (line,) = [line for line in logs.output if "at most one" in line]
-        self.assertIn("at most one of 100 training examples, too few to learn from: rare (1)", line)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import inspect
 import json
 import os
@@ -188,6 +189,12 @@ class RefusedTest(SearchTestCase):
         )
         self.assert_refused("another sampler", conditions={"max_words": 128}, sampler="tpe")
         self.assert_refused("another pruner", conditions={"max_words": 128}, pruner="median")
+
+    def test_conditions_are_those_of_earlier_versions(self):
+        # A study that an earlier version began has them; others could not resume it.
+        fixed = self.settings(conditions={"max_words": 128}).fixed
+        digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+        self.assertStartsWith(digest, "de209afbfa43c74d")
 
     def test_flags_missing_in_older_records_count_as_equal(self):
         settings = self.settings(conditions={"max_words": 128, "precision": "float32"})
