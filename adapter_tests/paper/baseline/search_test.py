@@ -113,11 +113,12 @@ class SearchTest(SearchTestCase):
     @parameterized.parameters(*baseline_search.SAMPLERS)
     def test_resumed_search_tries_the_same_as_an_uninterrupted_one(self, sampler):
         tried = []
-        for name, counts in (("resumed", (3, 13)), ("uninterrupted", (13,))):
-            storage = os.path.join(self.folder, name)
-            for count in counts:
-                trials = self.run_search(trials=count, sampler=sampler, storage=storage)
-            tried.append([trial.settings for trial in trials])
+        with mock.patch.object(baseline_search, "_POPULATION", 4):
+            for name, counts in (("resumed", (3, 13)), ("uninterrupted", (13,))):
+                storage = os.path.join(self.folder, name)
+                for count in counts:
+                    trials = self.run_search(trials=count, sampler=sampler, storage=storage)
+                tried.append([trial.settings for trial in trials])
         self.assertEqual(*tried)
         self.assertLen(set(tried[0]), 13)
 
