@@ -13,13 +13,12 @@ from adapter_bert.shell import environment
 if __name__ == "__main__":
     environment.prepare()
 
-import collections
 import dataclasses
 import itertools
 import os
 import posixpath
 import time
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from absl import logging
 
@@ -35,7 +34,6 @@ from adapter_bert.tasks.text import (
     classifier_data,
     classifier_features,
     classifier_results,
-    text_kind,
 )
 from adapter_bert.tasks.text.classifier_data import TaskConfig
 from adapter_bert.training import evaluations, record, run_folder
@@ -167,7 +165,7 @@ class Setup(NamedTuple):
     precision: str
 
 
-def run(values):
+def run(values: Any) -> List[str]:
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     config = BaselineConfig.from_flags(values)
     narrowed = _narrow_space(config)
@@ -265,8 +263,6 @@ def _read_data(processor, data_dir, config):
     task, labels = processor.task, processor.get_labels()
     stages = ["train", "eval", *(["predict"] if config.do_predict else [])]
     examples = classifier_data.read_examples(processor, stages, data_dir)
-    if text_kind.get(task.kind).is_single_label:
-        _warn_of_rare_labels(examples["train"], labels, data_dir)
     return training.Dataset(
         task=task,
         texts={
@@ -281,20 +277,6 @@ def _read_data(processor, data_dir, config):
         max_words=config.max_words,
         where=data_dir,
     )
-
-
-def _warn_of_rare_labels(examples, labels, where):
-    """Warns of labels with fewer than two training examples."""
-    counts = collections.Counter(example.label for example in examples)
-    rare = [f"{label} ({counts[label]})" for label in labels if counts[label] < 2]
-    if rare:
-        logging.warning(
-            "%s: each of these labels has at most one of %d training examples, too few to learn"
-            " from: %s.",
-            where,
-            len(examples),
-            ", ".join(rare),
-        )
 
 
 def _set_up(config, data, output):
@@ -408,7 +390,7 @@ def _model(setup, settings):
     return training.Baseline(settings, setup.data, setup.modules, seed, setup.precision)
 
 
-def _train_if_needed(setup, model, settings):
+def _train_if_needed(setup: Setup, model: Any, settings: Dict[str, Any]) -> Dict[str, int]:
     """Trains unless the model is trained already; returns its parameter count and step, a dict."""
     output, recorded = setup.output, _recorded(setup.output)
     if recorded and all(recorded.get(name) == settings[name] for name in settings):

@@ -32,6 +32,7 @@ import convert_checkpoint
 from adapter_bert.files.paths import PROJECT
 from adapter_tests.support import records, tf2_modules, tiny
 from adapter_tests.support.tensorflows import SERVES
+from paper import figures
 
 pytestmark = pytest.mark.without_xla
 
@@ -407,13 +408,14 @@ class SessionTestCase(DocsTestCase):
         self.assertEqual(starts, set(RUN[page]))
 
 
-@pytest.mark.slow
 class ResultsTest(SessionTestCase):
     def test_committed_tables_match_committed_records(self):
         for name in ("records", "ablations", "searches"):
             source = os.path.join(PROJECT, "results", name)
             shutil.copytree(source, self.path("results", name))
-        self.run_page("results/README.md")
+        drawn = {"png": b"", "svg": b""}  # Only texts are compared.
+        with mock.patch.object(figures, "draw", return_value=drawn):
+            self.run_page("results/README.md")
         found = [name for name in os.listdir("results") if name.endswith((".md", ".tsv"))]
         self.assertGreater(len(found), 4)
         for name in found:

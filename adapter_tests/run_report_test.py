@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import tensorflow.compat.v1 as tf
 
@@ -63,36 +62,17 @@ class RunReportTest(tf.test.TestCase):
             self.assertNotRegex(content, r"(?<!\\)<script>|\n# y" if name.endswith("md") else "\n#")
 
     def test_trainings_on_different_data_are_refused(self):
-        def on(data, *some):
-            return [{**one, "data": {"train": "a1", **data}} for one in some]
-
-        cola = record("CoLA", 0.2, score="matthews")
-        same = on({"dev": "b2"}, *seeds("MRPC", [0.7, 0.8]))
-        tested = on({"dev": "b2", "test": "c3"}, record("MRPC", 0.9, do_predict=True))
-        copied = on({"dev": "b2"}, record("MRPC", 0.9, data_dir="/there/MRPC"))
-        self.write_records([cola, *same, *tested, *copied])
-        self.assertRegex(self.run_report()[0], "^1 of 5 finished trials have no digest")
-        shutil.rmtree(self.out)
-        for flags in ({}, {"data_dir": "/there/MRPC"}):
-            others = on({"dev": "f6"}, record("MRPC", 0.9, **flags))
-            self.write_records([*same, *others, *on({}, cola)])
-            self.assert_refused("of MRPC on different data .digest of the dev split: b2 and f6")
-        self.assertNotIn("digest", self.run_report("--tasks=CoLA")[0])
-        shutil.rmtree(self.out)
-        for name in ("label_column", "tag_column"):
-            self.write_records([record("mails", 0.9, **{name: "2"}), record("mails", 0.9)])
-            self.assert_refused(f"of mails on different data .--{name}: 2 and not given")
+        others = [{**one, "data": {"dev": one["key"]}} for one in seeds("MRPC", [0.7, 0.8])]
+        self.write_records([*others, record("CoLA", 0.2, score="matthews")])
+        self.assert_refused("--records: found runs of MRPC on different data")
+        self.run_report("--report=table1", "--tasks=CoLA")
 
     def test_name_and_tasks_flags_change_the_report(self):
-        self.run_report("--report=figure4", "--tasks=MRPC", "--name=sizes")
+        self.run_report("--report=figure4,figure4", "--tasks=MRPC", "--name=sizes")
         expected = [f"sizes.{ending}" for ending in ("md", "png", "svg", "tsv")]
         self.assertEqual(sorted(os.listdir(self.out)), expected)
         self.assertIn("](sizes.png)", self.read("sizes.md"))
         self.assertNotIn("CoLA", self.read("sizes.tsv"))
-
-    def test_duplicate_report_names_are_written_once(self):
-        self.run_report("--report=table1,table1")
-        self.assertEqual(sorted(os.listdir(self.out)), ["table1.md", "table1.tsv"])
 
     def test_ablation_report_needs_no_records(self):
         path = os.path.join(self.folder, "ablation.json")
@@ -102,16 +82,14 @@ class RunReportTest(tf.test.TestCase):
         self.assertIn("figure6.svg", os.listdir(self.out))
 
     def test_invalid_flags_are_refused(self):
-        self.assert_refused(
-            "--report=figure9: expected only all, or names from claims, table1", "--report=figure9"
-        )
-        self.assert_refused("--report=all,figure4: expected only all, or", "--report=all,figure4")
-        self.assert_refused(
-            "--report=table1,table2: missing table2: trainings of further tasks",
-            "--report=table1,table2",
-        )
-        self.assert_refused("--tasks=RTE: no finished run; found CoLA, MRPC", "--tasks=RTE")
-        self.assert_refused("--name=x requires a single --report", "--report=all", "--name=x")
+        for pattern, *arguments in (
+            ("--report=figure9: expected only all, or names from", "--report=figure9"),
+            ("--report=all,figure4: expected only all, or", "--report=all,figure4"),
+            ("missing table2: trainings of further tasks", "--report=table1,table2"),
+            ("--tasks=RTE: no finished run; found CoLA, MRPC", "--tasks=RTE"),
+            ("--name=x requires a single --report", "--report=all", "--name=x"),
+        ):
+            self.assert_refused(pattern, *arguments)
         self.assert_refused("--records is not given", records=False)
         missing = os.path.join(self.folder, "missing")
         self.assert_refused(f"--records: there is no folder {missing}", f"--records={missing}")
@@ -129,18 +107,15 @@ class RunReportTest(tf.test.TestCase):
         self.run_report("--report=table1", "--tasks=MRPC")
 
     def test_ablations_of_another_bert_are_refused(self):
+        base = {**record("MRPC", 0.8), "backbone": {"name": "base", "fingerprint": "b1"}}
+        self.write_records([base])
         path = os.path.join(self.folder, "ablation.json")
-        for backbone, is_refused in (("b1", False), ("b2", True)):
-            self.write_records(
-                [{**record("MRPC", 0.8), "backbone": {"name": "base", "fingerprint": "b1"}}]
-            )
-            with open(path, "w") as writer:
-                json.dump({**ABLATION_FILE, "backbone": backbone}, writer)
-            if is_refused:
-                shutil.rmtree(self.out)
-                self.assert_refused("--ablations: another BERT", f"--ablations={path}")
-            else:
-                self.run_report("--report=claims", f"--ablations={path}")
+        with open(path, "w") as writer:
+            json.dump({**ABLATION_FILE, "backbone": "b2"}, writer)
+        self.assert_refused("--ablations: another BERT", f"--ablations={path}")
+        with open(path, "w") as writer:
+            json.dump(ABLATION_FILE, writer)
+        self.run_report("--report=claims", f"--ablations={path}")
 
     def test_unwritable_report_dir_is_refused(self):
         with open(self.out, "w"):
@@ -159,12 +134,9 @@ class RunReportTest(tf.test.TestCase):
         a, b, labels = (os.path.join(self.folder, n) for n in ("a.tsv", "b.tsv", "labels.tsv"))
         lines = self.run_report(f"--compare={a},{b}", f"--labels={labels}", records=False)
         self.assertIn("Accuracy: first 100.00%, second 50.00%, of 2 rows", lines)
+        self.assertRegex(lines[-1], "p = 1$")
         for unused in ("--tasks=MRPC", "--select_by=score", "--name=x"):
             with self.assertRaisesRegex(UserError, "^--compare needs no flag of tables"):
                 self.run_report(f"--compare={a},{b}", f"--labels={labels}", unused, records=False)
-        self.assertRegex(lines[-1], "p = 1$")
-        self.assert_refused("--compare requires two files", f"--compare={a}", f"--labels={labels}")
-        self.assert_refused("--compare requires two files", f"--compare={a},{b}")
-        self.assert_refused(
-            "--compare needs no flag of tables", f"--compare={a},{b}", f"--labels={labels}"
-        )
+        for given in ((f"--compare={a}", f"--labels={labels}"), (f"--compare={a},{b}",)):
+            self.assert_refused("--compare requires two files", *given)

@@ -77,11 +77,6 @@ def unlock(held: str) -> None:
             os.remove(held)
 
 
-def is_held_elsewhere(held: str) -> bool:
-    """Returns whether a process of another machine, perhaps killed, created the file of a lock."""
-    return _read_holder(held)[1] not in ("", socket.gethostname())
-
-
 def holder(held: str) -> str:
     """Returns a clause on who created the file of a lock, " (process 7 on ...)"; "" without one."""
     process, host = _read_holder(held)

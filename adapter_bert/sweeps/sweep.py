@@ -13,7 +13,6 @@ import collections
 import contextlib
 import functools
 import os
-import posixpath
 import re
 import shlex
 import signal
@@ -98,9 +97,9 @@ class Sweep:
 
     Raises:
       UserError: a trial needs an environment variable that is not set, or a missing BERT; a flag is
-        given twice, is not the script's, has an invalid value, or is one that the sweep sets; two
-        custom tasks have folders of the same name; one task has several columns of labels; or the
-        folder is not local, or has a name that TensorFlow takes for a pattern.
+        given twice, is not the script's, has an invalid value, or is one that the sweep sets; one
+        task, such as custom tasks in folders of one name, has several data sets or columns of
+        labels; or the folder is not local, or has a name that TensorFlow takes for a pattern.
     """
 
     def __init__(
@@ -127,14 +126,12 @@ class Sweep:
         all_flags = [trial.with_flags(self._location_flags) for trial in trials]
         self._variables = grids.variables(all_flags)
         grids.check_flags(all_flags)
-        _check_names(trials)
-        runs = [{"script": t.script, "task": t.task, "flags": dict(t.flags)} for t in trials]
-        records.check_same_data(runs, f"--output_dir={folder}")
         self.trials: Dict[str, grids.Trial] = {}
         self._data: Dict[str, Optional[Dict[str, str]]] = {}
         self._keys_of: Dict[str, List[str]] = collections.defaultdict(list)
         self._digests = data_digests.DataDigests()
         self._add_trials(trials)
+        records.check_same_data(map(self._description, self.trials), f"--output_dir={folder}")
         self._commands = {key: self._command(key) for key in self.trials}
         self._records = records.Reader(folder)
         self._durations: List[float] = []
@@ -215,6 +212,19 @@ class Sweep:
             earlier = trial.key(backbone), expanded.key(bert, data), trial.key(bert)
             for recorded_key in {key, *earlier}:
                 self._keys_of[recorded_key].append(key)
+
+    def _description(self, key: str) -> Dict[str, Any]:
+        """Returns the part of a trial's record that is known before it runs; see `records`."""
+        trial, data = self.trials[key], self._data[key]
+        # Other values of environment variables may be secret; reports need the numbers.
+        numbers = {n: v for n, v in _expand_flags(trial).flags if n in records.NUMBERS}
+        return {
+            "key": key,
+            "script": trial.script,
+            "task": trial.task,
+            "flags": {**dict(trial.flags), **numbers},
+            **({"data": data} if data else {}),
+        }
 
     def _expanded_locations(self, trial: grids.Trial) -> Dict[str, Any]:
         """Returns a trial's flags, a dict, with environment variables in locations expanded."""
@@ -300,17 +310,11 @@ class Sweep:
     def _finish(self, run: _Running, num_remaining: int) -> None:
         """Records a trial whose process has ended, after removing the files that need not stay."""
         seconds, folder = time.monotonic() - run.start, self._trial_folder(run.key)
-        trial, data = self.trials[run.key], self._data[run.key]
-        # Other values of environment variables may be secret; reports need the numbers.
-        numbers = {n: v for n, v in _expand_flags(trial).flags if n in records.NUMBERS}
         record = {
-            "key": run.key,
-            "script": trial.script,
-            "flags": {**dict(trial.flags), **numbers},
+            **self._description(run.key),
             "seconds": round(seconds, 1),
             "finished": records.now(),
-            **({"data": data} if data else {}),
-            **folder.outcome(run.process.returncode, trial),
+            **folder.outcome(run.process.returncode, self.trials[run.key]),
         }
         with gfile.convert_write_errors(run.log.name):
             grids.hide_values_in_file(run.log, self._variables)
@@ -410,22 +414,6 @@ def _parse_flags(texts: Iterable[str], known: Collection[str]) -> Dict[str, Any]
         is_location = name in _LOCATION_FLAGS
         flags[name] = value if is_location else grids.read_value(name, value, "--" + name)
     return flags
-
-
-def _check_names(trials: Iterable[grids.Trial]) -> None:
-    """Raises UserError if two custom tasks have the same name: records could not be told apart."""
-    tasks: Dict[str, str] = {}
-    for trial in trials:
-        flags = dict(trial.flags)
-        if str(flags.get("task_name")).lower() == "custom" and flags.get("data_dir"):
-            folder = posixpath.normpath(grids.expand_variables("data_dir", flags["data_dir"]))
-            task = f"--data_dir={folder}"
-            earlier = tasks.setdefault(trial.task, task)
-            if earlier != task:
-                raise UserError(
-                    f"{task} and {earlier} have the same name, {trial.task}; rename a folder, or"
-                    " give each its own sweep and --output_dir."
-                )
 
 
 def _expand_flags(trial: grids.Trial) -> grids.Trial:

@@ -469,7 +469,7 @@ class FilesTest(tf.test.TestCase):
             for name in found:
                 self.assertIn(name + ".md", reports.render(name, rendered_reports[name]))
 
-    def test_rendered_files_are_complete_and_deterministic(self):
+    def test_rendered_files_are_complete(self):
         source = Results(
             [
                 *seeds("CoLA", [0.2, 0.3], score="matthews"),
@@ -499,9 +499,6 @@ class FilesTest(tf.test.TestCase):
         self.assertEqual(rows[0][:4], ["adapters", "64", "CoLA", "eval_matthews"])
         setting = "adapter_size=64 learning_rate=0.0003 num_train_epochs=5"
         self.assertEqual(rows[0][4:], ["25", "5", "2", "200", setting])
-        again = reports.render("figure4", REPORTS["figure4"].make(source))
-        for name, content in again.items():
-            self.assertEqual(content, files[name], name)
 
 
 class DamagedFilesTest(tf.test.TestCase):

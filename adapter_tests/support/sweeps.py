@@ -48,7 +48,7 @@ for name in ("checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index", "other.
     open(os.path.join(output_dir, name), "w").close()
 rate, epochs = float(flags.get("learning_rate", 2)), float(flags.get("num_train_epochs", 0))
 score = size / 100 - abs(2 - rate) / 100 - rate / 1000 + 2 / 1000 + epochs / 1e5
-score = float("nan") if size == 66 else score
+score = float("nan") if size == 66 else round(score, 6)
 task = "custom" if flags.get("task_name") == "custom" else "MRPC"
 record = {"task": task, "score": "eval_f1", "eval_f1": score, "labels": ["0", "1"]}
 with open(os.path.join(output_dir, "eval_results.json"), "w") as writer:

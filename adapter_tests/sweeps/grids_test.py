@@ -233,4 +233,4 @@ class DamagedFilesTest(tf.test.TestCase):
                 str(trial.task), str(trial.method)
 
         contents = {"grid.json": json.dumps(grid).encode()}
-        mutations.check(contents, read, ("--grid=", "is not set."))
+        mutations.check(contents, read, ("--grid=", "--set=", "is not set."))

@@ -146,3 +146,40 @@ class SweepRecordsTest(tf.test.TestCase):
     def test_remote_folder_is_refused(self):
         with self.assertRaisesRegex(UserError, "^gs://bucket/sweep: records need a local folder"):
             records.read("gs://bucket/sweep")
+
+
+class SameTest(tf.test.TestCase):
+    def run_of(self, data=None, **flags):
+        more = {} if data is None else {"data": data}
+        return record("a", flags=flags, **more)
+
+    def test_runs_of_a_task_on_different_data_are_refused(self):
+        plain, tested = self.run_of({"dev": "b2"}), self.run_of({"dev": "b2", "test": "c3"})
+        copied = self.run_of({"dev": "b2"}, data_dir="/there/MRPC")
+        other_task = {**self.run_of({"dev": "f6"}), "task": "CoLA"}
+        same = [self.run_of(), plain, tested, copied, other_task]
+        records.check_same_data(same, "--records")
+        for other, shown in (
+            (self.run_of({"dev": "f6"}), "digest of the dev split: b2 and f6"),
+            (self.run_of({"dev": "f6"}, data_dir="/x"), "digest of the dev split: b2 and f6"),
+            (self.run_of(label_column="2"), "--label_column: not given and 2"),
+            (self.run_of(tag_column="2"), "--tag_column: not given and 2"),
+        ):
+            expected = f"^--records: found runs of MRPC on different data .{shown}"
+            with self.assertRaisesRegex(UserError, expected):
+                records.check_same_data([*same, other], "--records")
+
+    def test_runs_of_several_berts_are_refused(self):
+        base, large = (
+            {**self.run_of(), "backbone": {"name": name, "fingerprint": name[::-1]}}
+            for name in ("base", "large")
+        )
+        self.assertEqual(records.check_same_backbone([base, self.run_of()], "--a"), {"esab"})
+        with self.assertRaisesRegex(UserError, r"^--a: .* several BERTs \(base, large\)"):
+            records.check_same_backbone([base, large], "--a")
+
+    def test_finished_trials_without_digests_are_counted(self):
+        failed = {**self.run_of(), "status": "failed"}
+        self.assertEqual(records.missing_digests_note([self.run_of({"dev": "b2"}), failed]), [])
+        (note,) = records.missing_digests_note([self.run_of({"dev": "b2"}), self.run_of()])
+        self.assertRegex(note, "^1 of 2 finished trials have no digest")

@@ -176,6 +176,7 @@ class Search:
             study_name=self.settings.name,
             direction="maximize",
             load_if_exists=True,
+            sampler=self._sampler(0),
             pruner=self._pruner(),
         )
 
@@ -207,8 +208,8 @@ class Search:
     def _objective(self, trial: Any, train: Callable[[Settings, OnScore], float]) -> float:
         """Trains with the settings that a trial suggests; returns their score."""
         # Processes with one seed try different settings, and a resumed search the same as one that
-        # was not stopped. NumPy's seeds end at 2**32.
-        self._study.sampler = self._sampler((self.settings.random_seed + trial.number) % 2**32)
+        # was not stopped.
+        self._study.sampler = self._sampler(self.settings.random_seed + trial.number)
         domains = self.settings.domains.items()
         settings = Settings(**{name: suggested(trial, name, domain) for name, domain in domains})
         scores: List[float] = []
@@ -270,7 +271,7 @@ class Search:
         )
 
     def _sampler(self, seed: int) -> Any:
-        samplers = self._optuna.samplers
+        samplers, seed = self._optuna.samplers, seed % 2**32  # NumPy's seeds end there.
         return {
             "tpe": lambda: samplers.TPESampler(seed=seed),
             "random": lambda: samplers.RandomSampler(seed=seed),

@@ -10,8 +10,6 @@ import unicodedata
 
 import numpy as np
 
-from adapter_bert.shell.errors import UserError
-
 PADDING_ID = 0  # The empty string: padding, or a missing second text.
 
 _NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
@@ -100,20 +98,3 @@ def _ngram_ids(words, n, max_words, vocabulary):
             for start in range(len(row_words))
         ]
     return ids
-
-
-def check_not_empty(rows, settings, where):
-    """Raises UserError if no text has a word left after preprocessing.
-
-    Args:
-      rows: the result of `encode_texts` for the training texts.
-      settings: `search_space.Settings`.
-      where: name of the texts for the error.
-    """
-    if not rows["input_mask"].any():
-        removal = "non-alphanumeric characters are removed"
-        condition = f" after {removal}" if settings.remove_non_alphanumeric else ""
-        raise UserError(
-            f"{where}: found no word in any of {len(rows['text'])} training texts{condition}, so"
-            " the vocabulary is empty; expected texts with words."
-        )

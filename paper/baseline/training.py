@@ -101,7 +101,6 @@ class ModuleCache:
                 {},
             )
         by_split, strings, embeddings = self._cache[key]
-        texts.check_not_empty(by_split["train"], settings, self._data.where)
         if not settings.fine_tune_module and not embeddings:
             embeddings["vectors"] = model.compute_embeddings(module, strings)
         self._evict()

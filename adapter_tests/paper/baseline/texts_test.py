@@ -4,7 +4,6 @@ import dataclasses
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.shell.errors import UserError
 from paper.baseline import texts
 from paper.baseline.search_space import PRESETS
 
@@ -76,14 +75,3 @@ class RowsTest(tf.test.TestCase):
         self.assertEqual(rows["text_b"], ["b c", ""])
         self.assertEqual(rows["ngrams_b_1"], [["b", "c", "", ""], [""] * 4])
         self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 1, 1, 0]])  # The mask of the longer text.
-
-    def test_an_empty_vocabulary_is_refused(self):
-        strings = texts.StringVocabulary()
-        settings = dataclasses.replace(_PLAIN, remove_non_alphanumeric=True)
-        rows = texts.encode_texts(
-            [("?!", None), ("...", None)], settings, "word", 4, strings, False
-        )
-        with self.assertRaisesRegex(UserError, "^data: found no word in any of 2 training texts"):
-            texts.check_not_empty(rows, settings, "data")
-        rows = texts.encode_texts([("?!", None), ("a", None)], settings, "word", 4, strings, False)
-        texts.check_not_empty(rows, settings, "data")
