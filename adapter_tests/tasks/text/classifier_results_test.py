@@ -10,9 +10,9 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import classifier_results
-from adapter_bert.tasks.text.glue import TASKS, Task
+from adapter_bert.tasks.text.glue import TASKS, TaskInfo
 
-TAGS = Task("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
+TAGS = TaskInfo("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
 
 
 def probabilities(answers, num_labels):
@@ -45,7 +45,7 @@ class ScoresTest(tf.test.TestCase):
 
     def test_confusion_matrix_is_limited_to_200_labels(self):
         for num_labels, has_matrix in ((200, True), (201, False)):
-            task = Task("many", tuple(map(str, range(num_labels))), {})
+            task = TaskInfo("many", tuple(map(str, range(num_labels))), {})
             found = classifier_results.scores(task, [0, 199], probabilities([0, 5], num_labels))
             self.assertEqual("confusion_matrix" in found, has_matrix)
             self.assertEqual(found["accuracy"], 0.5)
@@ -160,7 +160,7 @@ class FilesTest(tf.test.TestCase):
                 self.assertEqual(found, ["label", *answers])
 
     def test_labels_with_tabs_and_line_breaks_are_written_with_spaces(self):
-        task = Task("cities", ("New\tYork", "b\n"), {})
+        task = TaskInfo("cities", ("New\tYork", "b\n"), {})
         predictions = probabilities([1, 0], 2)
         classifier_results.write_answers(self.folder, task, "test", np.array([0, 1]), predictions)
         self.assertEqual(self.rows("labels.tsv")[1:], ["0|New York", "1|b"])

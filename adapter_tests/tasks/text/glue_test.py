@@ -359,7 +359,7 @@ class SharedDataTest(tf.test.TestCase):
 
 
 def rows_of(task, split):
-    """Returns the bytes of a valid file for a `glue.Split`."""
+    """Returns the bytes of a valid file for a `glue.SplitFile`."""
     names = (split.text_a, split.text_b, split.label, split.language)
     columns = split.columns or ("other", *(name for name in names if name))
     lines = [] if split.columns else ["\t".join(columns)]
