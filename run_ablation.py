@@ -219,7 +219,7 @@ def _record(task, num_layers, labels, answers):
     """Returns the scores in the format of ablation.json.
 
     Args:
-      task: `glue.Task`.
+      task: `glue.TaskInfo`.
       num_layers: L.
       labels: array [N, ...] of the correct labels.
       answers: array [N, 1 + L (L + 1) / 2, ...], see `_predict_answers`.

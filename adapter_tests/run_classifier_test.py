@@ -57,7 +57,7 @@ class MetricsTest(tf.test.TestCase):
 class ClassWeightsTest(tf.test.TestCase):
     def weights(self, text, labels, rows):
         label_ids = np.array([labels.index(label) for label in rows])
-        return classifier_data.class_weights(text, glue.Task("T", tuple(labels), {}), label_ids)
+        return classifier_data.class_weights(text, glue.TaskInfo("T", tuple(labels), {}), label_ids)
 
     def test_class_weights_are_parsed_or_refused(self):
         labels, rows = ["a", "b", "c"], ["a"] * 6 + ["b"] * 2
@@ -70,7 +70,7 @@ class ClassWeightsTest(tf.test.TestCase):
 
     def test_class_weights_require_one_label_per_row(self):
         for kind in ("multilabel", "regression"):
-            task = glue.Task("T", ("a", "b"), {}, kind=kind)
+            task = glue.TaskInfo("T", ("a", "b"), {}, kind=kind)
             with self.assertRaisesRegex(UserError, "--class_weights requires"):
                 classifier_data.class_weights("1,2", task, None)
 
@@ -219,7 +219,7 @@ class ScriptTest(ScriptTestCase):
         held = []
 
         def texts():
-            kinds = (run_classifier.InputExample, table_readers.Row)
+            kinds = (run_classifier.InputExample, table_readers.TableRow)
             return [some for some in gc.get_objects() if type(some) in kinds]
 
         others = set(map(id, texts()))  # Left by other tests in this process.

@@ -38,19 +38,19 @@ _QUOTED = re.compile(r'(?:^|(?<=\t))"[^"]*(?:""[^"]*)*"(?=[\t\r\n]|$)', re.M)
 _MISSING = object()  # The value of a key that a JSON object lacks.
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """The fields of a row, and the number of its first line."""
 
     line: int
     fields: Any  # List of str; for a JSON object, a dict from column to value.
 
 
-class Table(NamedTuple):
+class DataTable(NamedTuple):
     """A file's rows and the names of its columns."""
 
     path: str
     columns: Tuple[str, ...]
-    rows: List[Row]
+    rows: List[TableRow]
 
     def column(self, name: str, flag: str) -> int:
         """Returns the index of a column.
@@ -78,7 +78,7 @@ class Table(NamedTuple):
             )
         return UserError(f"{flag}={name} is {times} in {where}.")
 
-    def text(self, row: Row, column: int, accepts_list: bool = False) -> str:
+    def text(self, row: TableRow, column: int, accepts_list: bool = False) -> str:
         """Returns a row's text in a column, by its index; of JSON, a number or list is JSON text.
 
         Args:
@@ -102,19 +102,19 @@ class Table(NamedTuple):
             " a number."
         )
 
-    def is_blank(self, row: Row, column: int) -> bool:
+    def is_blank(self, row: TableRow, column: int) -> bool:
         """Returns whether a row has no text in a column; in JSON, null, NaN, [] or no such key."""
         field = self._field(row, column)
         if isinstance(field, str):
             return field.strip() in ("", "[]")
         return field in (None, _MISSING, []) or field != field
 
-    def _field(self, row: Row, column: int) -> Any:
+    def _field(self, row: TableRow, column: int) -> Any:
         is_object = isinstance(row.fields, dict)
         return row.fields.get(column, _MISSING) if is_object else row.fields[column]
 
 
-def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = False) -> Table:
+def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = False) -> DataTable:
     """Returns the rows of a file with named columns, or with a JSON object per line.
 
     Args:
@@ -125,7 +125,7 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
       allow_legacy: bool; whether a file that is not UTF-8 is read as Windows-1252 or Latin-1.
 
     Returns:
-      `Table` of at least one row, all as wide as `columns`; blank lines are skipped.
+      `DataTable` of at least one row, all as wide as `columns`; blank lines are skipped.
 
     Raises:
       UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width;
@@ -144,7 +144,7 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
     elif has_header:
         parsed = _parse_commas(lines, path) if path.endswith(".csv") else parse_tabs(lines, path)
         table = _without_blank_lines(parsed, path)
-        columns = [normalize(name.strip()) for name in next(table, Row(1, [])).fields]
+        columns = [normalize(name.strip()) for name in next(table, TableRow(1, [])).fields]
         rows = list(table)
         if len(columns) > 1:  # In one column, it may be a text.
             _check_header_occurs_once(rows, columns, path)
@@ -160,10 +160,10 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
     if not rows:
         content = "only a header" if columns and has_header else "an empty file"
         raise UserError(f"{path}: found {content}, expected rows of data.")
-    return Table(path, tuple(columns), rows)
+    return DataTable(path, tuple(columns), rows)
 
 
-def _check_header_occurs_once(rows: List[Row], columns: Sequence[str], path: str) -> None:
+def _check_header_occurs_once(rows: List[TableRow], columns: Sequence[str], path: str) -> None:
     """Raises UserError if a row has the names of all columns, as joined files have."""
     header = sorted(name.lower() for name in columns)
     for row in rows:
@@ -178,7 +178,7 @@ def normalize(name: str) -> str:
     return unicodedata.normalize("NFC", name.strip("\ufeff\u200b"))
 
 
-def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
+def read_folders(paths: Sequence[str], columns: Sequence[str]) -> DataTable:
     """Returns the texts in folders that have a subfolder per label and a file per text.
 
     Args:
@@ -187,7 +187,7 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
       columns: names for the label's column and the text's.
 
     Returns:
-      `Table`, sorted by path; a row's line is the number of its file.
+      `DataTable`, sorted by path; a row's line is the number of its file.
 
     Raises:
       UserError: there are no files, or one cannot be read.
@@ -203,11 +203,11 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
     rows, counts = [], collections.Counter()
     for number, (label, path) in enumerate(texts, start=1):
         text, encoding = _decode(_read_bytes(path))
-        rows.append(Row(number, [label, text]))
+        rows.append(TableRow(number, [label, text]))
         counts[encoding] += 1
     if len(rows) > counts["UTF-8"]:
         logging.info("%s: files by encoding: %s.", paths[0], dict(counts))
-    return Table(paths[0], tuple(columns), rows)
+    return DataTable(paths[0], tuple(columns), rows)
 
 
 def _visible_names(folder: str) -> List[str]:
@@ -237,7 +237,7 @@ def check_label(label: str, where: str) -> None:
         )
 
 
-def _without_blank_lines(rows: Iterable[Row], path: str) -> Iterator[Row]:
+def _without_blank_lines(rows: Iterable[TableRow], path: str) -> Iterator[TableRow]:
     """Yields the rows with fields; in a file of one column, others may come only at its end."""
     has_one_column, blank = False, None
     for row in rows:
@@ -253,7 +253,7 @@ def _without_blank_lines(rows: Iterable[Row], path: str) -> Iterator[Row]:
         yield row
 
 
-def parse_tabs(lines: Iterable[str], path: str) -> Iterator[Row]:
+def parse_tabs(lines: Iterable[str], path: str) -> Iterator[TableRow]:
     """Returns the rows of tab-separated lines; quotes enclose fields if `_is_quoted`."""
     lines = list(lines)
     if _is_quoted(lines):
@@ -280,13 +280,13 @@ def _is_quoted(lines: List[str]) -> bool:
     return is_evident and '"' not in _QUOTED_IN_LINE.sub("", text)
 
 
-def _split_tabs(lines: Iterable[str]) -> Iterator[Row]:
+def _split_tabs(lines: Iterable[str]) -> Iterator[TableRow]:
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\r\n")
-        yield Row(number, line.split("\t") if line else [])
+        yield TableRow(number, line.split("\t") if line else [])
 
 
-def _parse_commas(lines: Iterable[str], path: str) -> Iterable[Row]:
+def _parse_commas(lines: Iterable[str], path: str) -> Iterable[TableRow]:
     """Returns the rows of a comma-separated file; quotes may follow blanks, as in: text, "pos"."""
     lines = list(lines)
     if not any(re.search('(?:^|,) +"', line) for line in lines):
@@ -303,12 +303,12 @@ def _parse_commas(lines: Iterable[str], path: str) -> Iterable[Row]:
     return rows if is_same else without_blanks
 
 
-def _parse_csv(lines: Iterable[str], path: str, **dialect: Any) -> Iterator[Row]:
+def _parse_csv(lines: Iterable[str], path: str, **dialect: Any) -> Iterator[TableRow]:
     reader, start_line = csv.reader(lines, **dialect), 1
     try:
         with _long_csv_fields():
             for fields in reader:
-                yield Row(start_line, fields)
+                yield TableRow(start_line, fields)
                 start_line = reader.line_num + 1
     except csv.Error as error:
         is_cr = "new-line" in str(error)  # Python's advice is for programmers.
@@ -336,7 +336,7 @@ def parse_object(line: str, where: str) -> Dict[str, Any]:
     return record
 
 
-def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], List[Row]]:
+def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], List[TableRow]]:
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -345,7 +345,7 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
     keys = itertools.chain.from_iterable(record for _, record in records)
     columns = {name: index for index, name in enumerate(dict.fromkeys(map(normalize, keys)))}
     return tuple(columns), [
-        Row(number, {columns[normalize(name)]: value for name, value in record.items()})
+        TableRow(number, {columns[normalize(name)]: value for name, value in record.items()})
         for number, record in records
     ]
 

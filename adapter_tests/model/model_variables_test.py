@@ -1,6 +1,7 @@
 """Tests of model_variables.py: fingerprints, and shapes in graphs and Google's checkpoints."""
 
 import hashlib
+import itertools
 import os
 
 import numpy as np
@@ -37,11 +38,8 @@ class EncoderShapesTest(tf.test.TestCase):
 class AdapterShapesTest(tf.test.TestCase):
     def test_adapter_shapes_equal_graph_variables(self):
         variants = configs.VARIANTS
-        cases = [
-            {"normalization": normalization, "depth": depth}
-            for normalization in variants["normalization"]
-            for depth in (1, 2, 4)
-        ]
+        pairs = itertools.product(variants["normalization"], (1, 2, 4))
+        cases = [{"normalization": name, "depth": depth} for name, depth in pairs]
         for name in ("placement", "interaction"):
             cases += [{name: value} for value in variants[name][1:]]
         for case in cases:
@@ -104,16 +102,11 @@ class CheckListedTest(RefusalTestCase):
         listed = {adapter: (8, 4), head: (2, 8)}
         model_variables.check_listed(dict(listed), listed)
         gate, hidden = "bert/encoder/layer_1/output/adapters/gate", "hidden/kernel"
+        pooler, unsaved = "bert/pooler/dense/bias", "trains, but would not be saved"
         for trained, parts in (
-            (
-                {**listed, gate: (8,)},
-                [gate, "trains, but would not be saved", "FUNCTIONS", "configs"],
-            ),
-            ({**listed, hidden: (8, 8)}, [hidden, "trains, but would not be saved", "head_shapes"]),
-            (
-                {**listed, "bert/pooler/dense/bias": (8,)},
-                ["bert/pooler/dense/bias", "trains, but would not be saved", "`is_trained`"],
-            ),
+            ({**listed, gate: (8,)}, [gate, unsaved, "FUNCTIONS", "configs"]),
+            ({**listed, hidden: (8, 8)}, [hidden, unsaved, "head_shapes"]),
+            ({**listed, pooler: (8,)}, [pooler, unsaved, "`is_trained`"]),
             ({head: (2, 8)}, [adapter, "is in `FUNCTIONS`", "the model does not train it"]),
             ({adapter: (8, 4)}, [head, "is in `head_shapes`", "the model does not train it"]),
             ({**listed, head: (2, 9)}, [head, "[2, 9], but [2, 8] in `head_shapes`"]),

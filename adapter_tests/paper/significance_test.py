@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import classifier_results
-from adapter_bert.tasks.text.glue import TASKS, Task
+from adapter_bert.tasks.text.glue import TASKS, TaskInfo
 from adapter_tests.support import mutations
 from paper import significance
 
@@ -138,7 +138,7 @@ class OwnFilesTest(tf.test.TestCase):
         self.assertEqual(found, (2, 0, 0, 1))
 
     def test_multilabel_files_can_be_compared(self):
-        task = Task("tags", ("a", "c", "d"), {}, kind="multilabel", score="micro_f1")
+        task = TaskInfo("tags", ("a", "c", "d"), {}, kind="multilabel", score="micro_f1")
         probabilities = np.array([[0.9, 0.8, 0.1], [0.2, 0.1, 0.1], [0.6, 0.4, 0.7]])
         labels = np.array([[1, 1, 0], [0, 0, 0], [1, 1, 1]])
         self.assertEqual(self.compare(task, labels, probabilities), (2, 0, 0, 1))

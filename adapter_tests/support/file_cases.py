@@ -16,8 +16,7 @@ class FileTestCase(RefusalTestCase):
 
     def setUp(self):
         super().setUp()
-        self.folder = os.path.join(self.get_temp_dir(), self.id().rpartition(".")[2])
-        os.makedirs(self.folder)
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
 
     def write(self, name, content):
         path = os.path.join(self.folder, name)

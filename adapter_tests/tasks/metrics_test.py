@@ -65,12 +65,9 @@ class ClassificationTest(tf.test.TestCase):
         self.assertAlmostEqual(found["matthews"], expected)
 
     def test_scores_of_no_rows_are_zero(self):
-        self.assertEqual(
-            metrics.classification([], [], 2), {"accuracy": 0.0, "f1": 0.0, "matthews": 0.0}
-        )
-        self.assertEqual(
-            metrics.classification([], [], 3), {"accuracy": 0.0, "macro_f1": 0.0, "matthews": 0.0}
-        )
+        for num_labels, f1_name in ((2, "f1"), (3, "macro_f1")):
+            expected = {"accuracy": 0.0, f1_name: 0.0, "matthews": 0.0}
+            self.assertEqual(metrics.classification([], [], num_labels), expected)
 
     def test_confusion_matrix_counts_label_prediction_pairs(self):
         found = metrics.confusion_matrix([0, 0, 1, 2, 2, 2], [0, 1, 1, 0, 2, 2], 4)

@@ -56,7 +56,7 @@ class NetworkConfig:
       settings: `search_space.Settings`.
       module: `TextModule`.
       unit: see `search_space.Module`.
-      kind: of the task; see `glue.Task`.
+      kind: of the task; see `glue.TaskInfo`.
       num_labels: int; unused for regression.
       random_seed: of initial values, dropout and the order of the data.
       precision: "float32" or "bfloat16", of the convolution's products.

@@ -31,7 +31,7 @@ class Dataset(NamedTuple):
     """A task's examples for the baseline.
 
     Attributes:
-      task: `glue.Task`.
+      task: `glue.TaskInfo`.
       texts: split → list of (text, second text or None).
       labels: split → array [N], as in `classifier_results.scores`; [N, L] for sets of labels.
       has_labels: split → bool; if False, the split's `labels` are placeholders.

@@ -120,7 +120,7 @@ class _Paragraph(NamedTuple):
         return self.chars
 
 
-class Window(NamedTuple):
+class ParagraphWindow(NamedTuple):
     """A span of a paragraph's tokens, and the positions of the answer in its row."""
 
     start: int
@@ -135,7 +135,7 @@ class Tokenized(NamedTuple):
     example: squad_data.SquadExample
     query: List[str]
     paragraph: _Paragraph
-    windows: List[Window]
+    windows: List[ParagraphWindow]
 
 
 def tokenize_questions(
@@ -226,8 +226,10 @@ def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]
     return first, last
 
 
-def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: int) -> Window:
-    """Returns the `Window` of a span.
+def _window(
+    span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: int
+) -> ParagraphWindow:
+    """Returns the `ParagraphWindow` of a span.
 
     Args:
       span: (start, length).
@@ -235,11 +237,11 @@ def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: in
       offset: int, position of the span in the row.
     """
     if answer is None:
-        return Window(*span)
+        return ParagraphWindow(*span)
     start, length = span
     if not answer or answer[0] < start or answer[1] > start + length - 1:
-        return Window(start, length, 0, 0)
-    return Window(start, length, answer[0] - start + offset, answer[1] - start + offset)
+        return ParagraphWindow(start, length, 0, 0)
+    return ParagraphWindow(start, length, answer[0] - start + offset, answer[1] - start + offset)
 
 
 def max_context(spans: List[Tuple[int, int]]) -> np.ndarray:

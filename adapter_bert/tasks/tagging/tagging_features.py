@@ -25,7 +25,7 @@ _CACHES: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # Tokenizer 
 _TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
-class Window(NamedTuple):
+class WordWindow(NamedTuple):
     """The words [start, end) of a sentence, of which the tags of [first, last) are read."""
 
     start: int
@@ -34,7 +34,7 @@ class Window(NamedTuple):
     last: int
 
 
-def windows(lengths: Sequence[int], room: int) -> List[Window]:
+def windows(lengths: Sequence[int], room: int) -> List[WordWindow]:
     """Returns windows of a sentence such that each word's tag is read in exactly one.
 
     Adjacent windows share about half of their WordPieces. The tag of a shared word is read in the
@@ -46,19 +46,19 @@ def windows(lengths: Sequence[int], room: int) -> List[Window]:
     """
     num_words = len(lengths)
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    result: List[Window] = []
+    result: List[WordWindow] = []
     start, first = 0, 0
     while num_words:
         end = int(np.searchsorted(ends, ends[start] + room, "right")) - 1
         if end >= num_words:
-            result.append(Window(start, num_words, first, num_words))
+            result.append(WordWindow(start, num_words, first, num_words))
             break
         # The overlap is at most half of a window, and leaves room for one more word.
         shared = min(room // 2, room - int(lengths[end]))
         next_start = max(start + 1, int(np.searchsorted(ends, ends[end] - shared, "left")))
         middle = (ends[next_start] + ends[end]) / 2
         last = int(np.clip(np.searchsorted(ends, middle, "left"), next_start, end))
-        result.append(Window(start, end, first, last))
+        result.append(WordWindow(start, end, first, last))
         start, first = next_start, last
     return result
 
@@ -89,7 +89,7 @@ class WordPieces:
         return ids[: self.room]
 
 
-class Row(NamedTuple):
+class EncodedWindow(NamedTuple):
     """A window's ids without [CLS] and [SEP], and a label for each; see `IGNORED`."""
 
     ids: List[int]
@@ -98,7 +98,7 @@ class Row(NamedTuple):
 
 def rows_of(
     words: Sequence[str], tag_ids: Optional[Sequence[int]], pieces: WordPieces
-) -> Iterable[Row]:
+) -> Iterable[EncodedWindow]:
     """Yields the rows of a sentence.
 
     Args:
@@ -109,7 +109,7 @@ def rows_of(
     """
     word_ids = [pieces.ids(word) for word in words]
     for window in windows([len(ids) for ids in word_ids], pieces.room):
-        row = Row([], [])
+        row = EncodedWindow([], [])
         for index in range(window.start, window.end):
             label = IGNORED
             if window.first <= index < window.last:

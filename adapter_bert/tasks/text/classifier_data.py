@@ -285,7 +285,7 @@ def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
 
 
 def class_weights(
-    text: Optional[str], task: glue.Task, label_ids: Optional[np.ndarray]
+    text: Optional[str], task: glue.TaskInfo, label_ids: Optional[np.ndarray]
 ) -> Optional[List[float]]:
     """Returns --class_weights as one float per label, or None for equal weights.
 
@@ -294,7 +294,7 @@ def class_weights(
 
     Args:
       text: the flag.
-      task: `glue.Task`, with L labels.
+      task: `glue.TaskInfo`, with L labels.
       label_ids: int array [N] of the training rows, of which a long text may have several; None
         without training.
 

@@ -12,7 +12,7 @@ import numpy as np
 from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.text import text_kind, text_windows
-from adapter_bert.tasks.text.glue import Task
+from adapter_bert.tasks.text.glue import TaskInfo
 from adapter_bert.training import evaluations
 
 Predictions = Dict[str, np.ndarray]
@@ -27,12 +27,12 @@ def stack(predictions: Iterable[Predictions]) -> Predictions:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
-def of_texts(predictions: Iterable[Predictions], task: Task, rows: Any) -> Predictions:
+def of_texts(predictions: Iterable[Predictions], task: TaskInfo, rows: Any) -> Predictions:
     """Returns the predictions of texts, from those of rows or of the texts' windows.
 
     Args:
       predictions: of each row.
-      task: `glue.Task`.
+      task: `glue.TaskInfo`.
       rows: `rows.PackedRows`.
     """
     windows = getattr(rows, "windows", None)
@@ -41,11 +41,11 @@ def of_texts(predictions: Iterable[Predictions], task: Task, rows: Any) -> Predi
     return windows.join(stack(predictions), text_kind.get(task.kind).is_single_label)
 
 
-def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str, Any]:
+def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict[str, Any]:
     """Returns the scores of a task's predictions.
 
     Args:
-      task: `glue.Task`.
+      task: `glue.TaskInfo`.
       labels: array [N], label ids or numbers; [N, L] for a multi-label task.
       predictions: see the module's docstring.
 
@@ -66,14 +66,14 @@ def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str
 
 
 def score_fn(
-    task: Task, split: str, rows: Any, batch_size: int
+    task: TaskInfo, split: str, rows: Any, batch_size: int
 ) -> Callable[[Predictions], Dict[str, Any]]:
     """Returns a function that scores the predictions of a dev set.
 
     Scores of a second dev set carry its name, as in eval_mismatched_accuracy.
 
     Args:
-      task: `glue.Task`.
+      task: `glue.TaskInfo`.
       split: name of the dev set.
       rows: `rows.PackedRows` with "label_ids".
       batch_size: of the evaluation. "loss" is the mean over batches, as in BERT's script.
@@ -90,7 +90,7 @@ def score_fn(
     return score
 
 
-def metadata(task: Task, stage: str) -> Dict[str, Any]:
+def metadata(task: TaskInfo, stage: str) -> Dict[str, Any]:
     """Returns the header of a file of scores: the task, its main score and its labels."""
     return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
 
@@ -100,7 +100,7 @@ def add_prefix(prefix: str, scores: Dict[str, Any]) -> Dict[str, Any]:
     return {f"{prefix}_{name}": value for name, value in scores.items()}
 
 
-def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
+def summary(task: TaskInfo, stage: str, result: Dict[str, Any]) -> str:
     """Returns a stage's scores on one line, the task's main score first."""
     shown = evaluations.scalars(result, stage + "_")
     return ", ".join(
@@ -115,7 +115,9 @@ def mean_of_batches(losses, batch_size: int) -> float:
     return float(np.mean([np.mean(batch) for batch in batches]))
 
 
-def write_predictions(folder: str, task: Task, split: str, predictions: Predictions) -> List[str]:
+def write_predictions(
+    folder: str, task: TaskInfo, split: str, predictions: Predictions
+) -> List[str]:
     """Writes the files of a test split's predictions, and returns their paths.
 
     test_results.tsv has BERT's format, probabilities only. predictions.tsv also names the labels.
@@ -124,7 +126,7 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
 
     Args:
       folder: path.
-      task: `glue.Task`.
+      task: `glue.TaskInfo`.
       split: name of one of the task's splits.
       predictions: see the module's docstring.
 
@@ -151,7 +153,7 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
 
 def write_test(
     folder: str,
-    task: Task,
+    task: TaskInfo,
     split: str,
     predictions: Predictions,
     labels: Optional[np.ndarray] = None,
@@ -183,12 +185,12 @@ def write_test(
     return report, test_scores
 
 
-def remove_unread(folder: str, task: Task, splits: Iterable[str]) -> None:
+def remove_unread(folder: str, task: TaskInfo, splits: Iterable[str]) -> None:
     """Removes an earlier run's files of second splits that this run has no data of.
 
     Args:
       folder: path.
-      task: `glue.Task`.
+      task: `glue.TaskInfo`.
       splits: the names of all splits that the run has evaluated or predicted.
     """
     read = set(splits)
@@ -204,7 +206,7 @@ def remove_unread(folder: str, task: Task, splits: Iterable[str]) -> None:
 
 def write_answers(
     folder: str,
-    task: Task,
+    task: TaskInfo,
     split: str,
     labels: np.ndarray,
     predictions: Optional[Predictions] = None,
@@ -242,7 +244,7 @@ def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
     return path
 
 
-def _prediction_rows(task: Task, texts: List[str], predictions: Predictions) -> List[List[str]]:
+def _prediction_rows(task: TaskInfo, texts: List[str], predictions: Predictions) -> List[List[str]]:
     """Returns the rows of predictions.tsv: index, label and, unless regression, probabilities."""
     rows = [[str(index), text] for index, text in enumerate(texts)]
     values = predictions[text_kind.get(task.kind).prediction]

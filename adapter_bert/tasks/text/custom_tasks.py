@@ -19,7 +19,7 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_bert.tasks.text import text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
-from adapter_bert.tasks.text.glue import SplitProcessor, Task, TaskProcessor, get_processor
+from adapter_bert.tasks.text.glue import SplitProcessor, TaskInfo, TaskProcessor, get_processor
 
 _ENDINGS = ("tsv", "txt", "csv", "jsonl")
 _FILE_NAMES = {"train": ("train",), "dev": table_readers.DEV_NAMES, "test": ("test",)}
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     Attributes:
       name: of the task.
       text_a, text_b, label: names of columns; text_b is None for a single text.
-      kind: as in `glue.Task`.
+      kind: as in `glue.TaskInfo`.
       files: names of the published files, which are split into train, dev and test: one file, or
         folders with a subfolder per label. If they are missing, files train, dev and test with the
         same columns are read.
@@ -65,8 +65,8 @@ class Layout(NamedTuple):
     skip_empty: bool = False
     is_label_prefix: bool = False
 
-    def label_column(self, table: table_readers.Table) -> Optional[int]:
-        """Returns the index of the label's column in a `table_readers.Table`, or None."""
+    def label_column(self, table: table_readers.DataTable) -> Optional[int]:
+        """Returns the index of the label's column in a `table_readers.DataTable`, or None."""
         if self.is_label_prefix:
             names = [name for name in table.columns if name.startswith(self.label)]
             return table.columns.index(names[0]) if names else None
@@ -282,7 +282,7 @@ class TableProcessor(SplitProcessor):
         if labels is None:
             labels = layout.labels or self._read_labels(earlier)
         super().__init__(
-            Task(layout.name, tuple(labels), {}, kind=layout.kind, score=self._kind.score)
+            TaskInfo(layout.name, tuple(labels), {}, kind=layout.kind, score=self._kind.score)
         )
         self._known = frozenset(labels)
 
@@ -329,12 +329,12 @@ class TableProcessor(SplitProcessor):
             raise UserError(f"{table.path}: found no label in {len(examples)} rows.")
         return examples
 
-    def _label_column(self, table: table_readers.Table, split: str) -> Optional[int]:
+    def _label_column(self, table: table_readers.DataTable, split: str) -> Optional[int]:
         """Returns the index of the label's column; None without one or, in test, without labels."""
         column = self._layout.label_column(table)
         return None if split == "test" and self._lacks_labels(table, column) else column
 
-    def _lacks_labels(self, table: table_readers.Table, column: Optional[int]) -> bool:
+    def _lacks_labels(self, table: table_readers.DataTable, column: Optional[int]) -> bool:
         """Returns whether a file has only blanks and marks, or one placeholder, as labels."""
         if column is None or self._is_published(table.path):  # In the latter, a blank may be one.
             return column is None
@@ -347,8 +347,8 @@ class TableProcessor(SplitProcessor):
     def _is_published(self, path: str) -> bool:
         return os.path.basename(path) in self._layout.files
 
-    def _split(self, split: str) -> table_readers.Table:
-        """Returns the `Table` of a split: its file, or a share of the training file's rows."""
+    def _split(self, split: str) -> table_readers.DataTable:
+        """Returns the `DataTable` of a split: its file, or a share of the training file's rows."""
         path = self._path(split)
         if path and split != "train":
             return self._table(path)
@@ -365,8 +365,8 @@ class TableProcessor(SplitProcessor):
             )
         return table._replace(rows=rows)
 
-    def _training_table(self) -> table_readers.Table:
-        """Returns the `Table` of the training file, before rows are held out."""
+    def _training_table(self) -> table_readers.DataTable:
+        """Returns the `DataTable` of the training file, before rows are held out."""
         path = self._path("train")
         if path is None:
             expected = self._layout.files or [f"train.{ending}" for ending in _ENDINGS]
@@ -384,13 +384,13 @@ class TableProcessor(SplitProcessor):
         paths = files_of(self._layout, split, self._data_dir)
         return paths[0] if paths else None
 
-    def _table(self, path: str) -> table_readers.Table:
-        """Returns a file's `Table` without the skipped rows."""
+    def _table(self, path: str) -> table_readers.DataTable:
+        """Returns a file's `DataTable` without the skipped rows."""
         if path not in self._tables:
             self._tables[path] = self._filter_rows(self._read(path))
         return self._tables[path]
 
-    def _read(self, path: str) -> table_readers.Table:
+    def _read(self, path: str) -> table_readers.DataTable:
         layout = self._layout
         if not self._is_published(path):
             return table_readers.read_table(path)
@@ -399,7 +399,7 @@ class TableProcessor(SplitProcessor):
             return table_readers.read_folders(folders, (layout.label, layout.text_a))
         return table_readers.read_table(path, layout.columns, allow_legacy=True)
 
-    def _filter_rows(self, table: table_readers.Table) -> table_readers.Table:
+    def _filter_rows(self, table: table_readers.DataTable) -> table_readers.DataTable:
         layout, label = self._layout, self._layout.label_column(table)
         rows, excluded = table.rows, set(layout.excluded_labels) - self._known
         if label is not None:
@@ -467,7 +467,7 @@ class TableProcessor(SplitProcessor):
         return earlier if labels == set(earlier) else ordered
 
     def _canonical_label(
-        self, table: table_readers.Table, row: table_readers.Row, column: int
+        self, table: table_readers.DataTable, row: table_readers.TableRow, column: int
     ) -> str:
         """Returns a row's label on one line, in the task's spelling."""
         text = table.text(row, column, self._kind.accepts_lists)
@@ -478,7 +478,9 @@ class TableProcessor(SplitProcessor):
             self._canonical[text] = self._layout.aliases.get(label, label)
         return self._canonical[text]
 
-    def _parse_label(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
+    def _parse_label(
+        self, table: table_readers.DataTable, row: table_readers.TableRow, column: int
+    ) -> Any:
         """Returns a row's label, a str or a tuple of str; raises UserError if it is not Unicode."""
         where = f"{table.path}, line {row.line}"
         label = self._kind.parse_label(self._canonical_label(table, row, column), where)
@@ -486,7 +488,9 @@ class TableProcessor(SplitProcessor):
             table_readers.check_label(name, where)
         return label
 
-    def _label(self, table: table_readers.Table, row: table_readers.Row, column: Optional[int]):
+    def _label(
+        self, table: table_readers.DataTable, row: table_readers.TableRow, column: Optional[int]
+    ):
         """Returns a row's label, checked to be the task's; without a column a placeholder."""
         if column is None:
             return self._kind.placeholder(self.task.labels)

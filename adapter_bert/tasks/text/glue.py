@@ -32,7 +32,7 @@ _HUB_NAMES = {
 _GLUE_ONLY = set(_HUB_NAMES) - set(_HUB_NAMES.values())
 
 
-class Split(NamedTuple):
+class SplitFile(NamedTuple):
     """The file of one split and GLUE's names of its columns; `_HUB_NAMES` are read too."""
 
     file: str  # Relative to data_dir; "{language}" is replaced by the task's language.
@@ -50,7 +50,7 @@ class Split(NamedTuple):
         return os.path.join(data_dir, self.file.format(language=language))
 
 
-class Task(NamedTuple):
+class TaskInfo(NamedTuple):
     """Describes a task, one row of `TASKS`.
 
     The names of splits begin with the stage that reads them: "train", "dev" or "test".
@@ -58,7 +58,7 @@ class Task(NamedTuple):
 
     name: str
     labels: Tuple[str, ...]  # The first is the placeholder in splits without labels.
-    splits: Dict[str, Split]
+    splits: Dict[str, SplitFile]
     kind: str = "classification"  # Name of a `text_kind.TextKind`.
     score: str = "accuracy"  # GLUE's main score, one of the metrics of the task's kind.
     folder: Optional[str] = None  # In $GLUE_DIR; by default the task's name.
@@ -77,18 +77,18 @@ _PAIR = ("sentence1", "sentence2")
 
 def _uniform_splits(
     text_a: str, text_b: Optional[str] = None, label: str = "label", **options
-) -> Dict[str, Split]:
+) -> Dict[str, SplitFile]:
     """Returns splits train and dev with the same columns and options, and test without labels."""
     return {
-        "train": Split("train.tsv", "train", text_a, text_b, label, **options),
-        "dev": Split("dev.tsv", "dev", text_a, text_b, label, **options),
-        "test": Split("test.tsv", "test", text_a, text_b),
+        "train": SplitFile("train.tsv", "train", text_a, text_b, label, **options),
+        "dev": SplitFile("dev.tsv", "dev", text_a, text_b, label, **options),
+        "test": SplitFile("test.tsv", "test", text_a, text_b),
     }
 
 
-def _glue(name: str, labels: Tuple[str, ...], splits: Dict[str, Split], **options) -> Task:
+def _glue(name: str, labels: Tuple[str, ...], splits: Dict[str, SplitFile], **options) -> TaskInfo:
     submission = options.pop("submission", {"test": name})
-    return Task(name, labels, splits, submission=submission, **options)
+    return TaskInfo(name, labels, splits, submission=submission, **options)
 
 
 TASKS = {
@@ -115,7 +115,7 @@ TASKS = {
             _BINARY,
             {
                 **_uniform_splits("question1", "question2", "is_duplicate", skip_short=True),
-                "test": Split("test.tsv", "test", "question1", "question2", number="id"),
+                "test": SplitFile("test.tsv", "test", "question1", "question2", number="id"),
             },
             score="f1",
         ),
@@ -123,13 +123,13 @@ TASKS = {
             "MNLI",
             _NLI,
             {
-                "train": Split("train.tsv", "train", *_PAIR, "gold_label"),
-                "dev": Split("dev_matched.tsv", "dev_matched", *_PAIR, "gold_label"),
-                "dev_mismatched": Split(
+                "train": SplitFile("train.tsv", "train", *_PAIR, "gold_label"),
+                "dev": SplitFile("dev_matched.tsv", "dev_matched", *_PAIR, "gold_label"),
+                "dev_mismatched": SplitFile(
                     "dev_mismatched.tsv", "dev_mismatched", *_PAIR, "gold_label"
                 ),
-                "test": Split("test_matched.tsv", "test", *_PAIR),
-                "test_mismatched": Split("test_mismatched.tsv", "test_mismatched", *_PAIR),
+                "test": SplitFile("test_matched.tsv", "test", *_PAIR),
+                "test_mismatched": SplitFile("test_mismatched.tsv", "test_mismatched", *_PAIR),
             },
             submission={"test": "MNLI-m", "test_mismatched": "MNLI-mm"},
             has_number_guid=True,
@@ -140,18 +140,18 @@ TASKS = {
         _glue(
             "AX",
             _NLI,
-            {"test": Split("diagnostic.tsv", "test", *_PAIR)},
+            {"test": SplitFile("diagnostic.tsv", "test", *_PAIR)},
             score="matthews",
             folder="diagnostic",
         ),
-        Task(
+        TaskInfo(
             "XNLI",
             _NLI,
             {
-                "train": Split(
+                "train": SplitFile(
                     "multinli/multinli.train.{language}.tsv", "train", "premise", "hypo", "label"
                 ),
-                "dev": Split("xnli.dev.tsv", "dev", *_PAIR, "gold_label", "language"),
+                "dev": SplitFile("xnli.dev.tsv", "dev", *_PAIR, "gold_label", "language"),
             },
             aliases={"contradictory": "contradiction"},
             language="zh",
@@ -186,13 +186,13 @@ class DataProcessor:
 
 
 class SplitProcessor(DataProcessor):
-    """Base class of a processor that has a `Task` and reads any split by name.
+    """Base class of a processor that has a `TaskInfo` and reads any split by name.
 
     Args:
-      task: `Task`.
+      task: `TaskInfo`.
     """
 
-    def __init__(self, task: Task):
+    def __init__(self, task: TaskInfo):
         self.task = task
 
     def get_train_examples(self, data_dir: str) -> List[InputExample]:
@@ -232,7 +232,7 @@ class SplitProcessor(DataProcessor):
 class TaskProcessor(SplitProcessor):
     """The processor of a task in `TASKS`; `language` may be set before reading, as in BERT."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: TaskInfo):
         super().__init__(task)
         self.language = task.language
 
@@ -330,11 +330,11 @@ def _normalize(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExample]:
+def read_examples(task: TaskInfo, split_name: str, data_dir: str) -> List[InputExample]:
     """Returns the examples in one split of a task.
 
     Args:
-      task: a `Task`.
+      task: a `TaskInfo`.
       split_name: one of its splits.
       data_dir: the folder of the task's files.
 
@@ -378,11 +378,11 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
     return [_example(rows[i], i, task, split, columns, path) for i in indices]
 
 
-def _find_columns(rows: List[List[str]], split: Split, path: str) -> Tuple[Dict[str, int], int]:
+def _find_columns(rows: List[List[str]], split: SplitFile, path: str) -> Tuple[Dict[str, int], int]:
     """Returns the columns that the header names, or those of GLUE's file without a header.
 
     Returns:
-      (field of `Split` → index of the column that it names, number of header lines).
+      (field of `SplitFile` → index of the column that it names, number of header lines).
     """
     if not rows:
         raise UserError(f"{path}: found an empty file, expected rows of data.")
@@ -413,7 +413,7 @@ def _indices(header: Sequence[str], name: str) -> List[int]:
 
 
 def _check_layout(
-    rows: List[List[str]], columns: Dict[str, int], num_headers: int, split: Split, path: str
+    rows: List[List[str]], columns: Dict[str, int], num_headers: int, split: SplitFile, path: str
 ) -> Set[int]:
     """Raises `UserError` unless all rows have enough columns and only the first is a header.
 
@@ -458,7 +458,12 @@ def _check_numbers(numbers: List[str], path: str) -> None:
 
 
 def _example(
-    row: List[str], number: int, task: Task, split: Split, columns: Dict[str, int], path: str
+    row: List[str],
+    number: int,
+    task: TaskInfo,
+    split: SplitFile,
+    columns: Dict[str, int],
+    path: str,
 ) -> InputExample:
     kind = text_kind.get(task.kind)
     label = kind.placeholder(task.labels)

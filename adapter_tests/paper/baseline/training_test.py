@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.tasks.text import classifier_results
-from adapter_bert.tasks.text.glue import Task
+from adapter_bert.tasks.text.glue import TaskInfo
 from adapter_bert.training import progress
 from adapter_tests.support import tiny
 from adapter_tests.support.baseline import SPACE
@@ -21,7 +21,7 @@ from paper.baseline.training import Baseline, Dataset, ModuleCache
 def task(kind):
     labels = () if kind == "regression" else ("no", "yes")
     score = {"classification": "accuracy", "regression": "pearson", "multilabel": "micro_f1"}
-    return Task("toy", labels, {}, kind=kind, score=score[kind])
+    return TaskInfo("toy", labels, {}, kind=kind, score=score[kind])
 
 
 def data(kind="classification", rows=200):

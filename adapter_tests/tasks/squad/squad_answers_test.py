@@ -46,13 +46,14 @@ def texts(answer):
     return [entry["text"] for entry in answer.nbest]
 
 
-class ChooseAnswerTest(tf.test.TestCase):
-    def choose(self, *windows, **settings):
-        return squad_answers.choose_answer(WORDS, windows, squad_answers.AnswerSettings(**settings))
+def choose(windows, words=WORDS, **settings):
+    return squad_answers.choose_answer(words, windows, squad_answers.AnswerSettings(**settings))
 
+
+class ChooseAnswerTest(tf.test.TestCase):
     def test_best_spans_are_ranked_with_probabilities(self):
         result = logits(start=[(3, 2.0), (7, 1.0)], end=[(4, 1.0), (7, 0.5)])
-        answer = self.choose((feature(), result), n_best_size=2)
+        answer = choose([(feature(), result)], n_best_size=2)
         # Valid spans of 2 starts and 2 ends: 3-4 (3.0), 3-7 (2.5), 7-7 (1.5). The best two remain.
         self.assertEqual(texts(answer), ["Steve Smith", "Steve Smith's cat"])
         self.assertEqual((answer.text, answer.null_odds), ("Steve Smith", None))
@@ -64,10 +65,10 @@ class ChooseAnswerTest(tf.test.TestCase):
     def test_invalid_spans_are_not_answers(self):
         high = [(place, 5.0) for place in (0, 1, 2, 10, 11)]  # Outside the paragraph.
         result = logits(start=[*high, (8, 2.0), (7, 1.0)], end=[*high, (3, 4.0), (8, 1.0)])
-        answer = self.choose((feature(), result), n_best_size=8, max_answer_length=1)
+        answer = choose([(feature(), result)], n_best_size=8, max_answer_length=1)
         self.assertEqual(texts(answer)[0], "sat")  # 7-8 is too long, 8-3 ends before it begins.
         self.assertNotIn("cat sat", texts(answer))
-        answer = self.choose((feature(), result), n_best_size=8, max_answer_length=2)
+        answer = choose([(feature(), result)], n_best_size=8, max_answer_length=2)
         self.assertEqual(texts(answer)[:2], ["sat", "cat sat"])
 
     def test_answer_comes_from_window_of_maximum_context(self):
@@ -76,23 +77,20 @@ class ChooseAnswerTest(tf.test.TestCase):
             (feature(0, half), logits(0, [(3, 9.0)], [(3, 9.0)])),
             (feature(1, None, 7), logits(1, [(3, 1.0)], [(4, 1.0)])),
         ]
-        self.assertEqual(self.choose(*windows).text, "cat sat")
+        self.assertEqual(choose(windows).text, "cat sat")
 
     def test_equal_texts_are_listed_once(self):
         windows = [
             (feature(0), logits(0, [(7, 3.0)], [(7, 3.0)])),
             (feature(1, None, 7), logits(1, [(3, 2.0)], [(3, 2.0)])),
         ]
-        self.assertEqual(texts(self.choose(*windows)).count("cat"), 1)
+        self.assertEqual(texts(choose(windows)).count("cat"), 1)
 
     def test_no_answer_is_chosen_above_the_threshold(self):
         result = logits(start=[(0, 2.0), (7, 1.0)], end=[(0, 2.0), (7, 1.5)])
         for threshold, expected in ((0.0, ""), (1.4, ""), (1.5, "cat"), (2.0, "cat")):
-            answer = self.choose(
-                (feature(), result),
-                version_2_with_negative=True,
-                null_score_diff_threshold=threshold,
-            )
+            settings = {"version_2_with_negative": True, "null_score_diff_threshold": threshold}
+            answer = choose([(feature(), result)], **settings)
             self.assertEqual((answer.text, answer.null_odds), (expected, 1.5))
             self.assertEqual(texts(answer)[:2], ["", "cat"])
 
@@ -101,23 +99,23 @@ class ChooseAnswerTest(tf.test.TestCase):
             (feature(0), logits(0, [(0, 5.0), (7, 1.0)], [(0, 5.0), (7, 1.0)])),
             (feature(1, None, 7), logits(1, [(0, -1.0)], [(0, -2.0)])),
         ]
-        answer = self.choose(*windows, version_2_with_negative=True)
+        answer = choose(windows, version_2_with_negative=True)
         self.assertEqual((answer.text, answer.null_odds), ("cat", -3.0 - 2.0))
 
     def test_no_answer_is_appended_to_a_full_list(self):
         result = logits(start=[(0, -99.0), (7, 1.0), (3, 0.5)], end=[(0, -99.0), (7, 1.5)])
-        answer = self.choose((feature(), result), version_2_with_negative=True, n_best_size=1)
+        answer = choose([(feature(), result)], version_2_with_negative=True, n_best_size=1)
         self.assertEqual(texts(answer), ["cat", ""])
 
     def test_question_without_candidate_span_has_empty_answer(self):
         # BERT's script ends in an AttributeError here (best_non_null_entry is None).
         nowhere = logits(start=[(1, 9.0)], end=[(1, 9.0)])
         for windows in ([], [(feature(), nowhere)]):
-            answer = self.choose(*windows, version_2_with_negative=True, n_best_size=1)
+            answer = choose(windows, version_2_with_negative=True, n_best_size=1)
             self.assertEqual((answer.text, texts(answer)), ("", [""]))
             self.assertGreater(answer.null_odds, 1000)
             self.assertEqual(answer.nbest[0]["probability"], 1.0)
-            answer = self.choose(*windows, n_best_size=1)
+            answer = choose(windows, n_best_size=1)
             self.assertEqual((answer.text, answer.nbest[0]["probability"]), ("empty", 1.0))
 
     def test_answer_has_the_characters_of_its_tokens(self):
@@ -142,8 +140,7 @@ class ChooseAnswerTest(tf.test.TestCase):
             )
             window.token_is_max_context = dict.fromkeys(word_of, True)
             result = logits(start=[(3 + first, 5.0)], end=[(3 + last, 5.0)])
-            settings = squad_answers.AnswerSettings(exact=exact)
-            answer = squad_answers.choose_answer(words, [(window, result)], settings)
+            answer = choose([(window, result)], words, exact=exact)
             self.assertEqual((answer.words, (*answer.characters, answer.text)), ((0, 0), expected))
 
     def test_answers_in_words_without_case_have_the_characters_of_their_tokens(self):
@@ -166,9 +163,7 @@ class ChooseAnswerTest(tf.test.TestCase):
             (window,) = squad_features.window_features(found, 0, 0, tokenizer, 60)
             start, end = window.start_position, window.end_position
             result = logits(start=[(start, 5.0)], end=[(end, 5.0)], length=60)
-            settings = squad_answers.AnswerSettings()
-            answer = squad_answers.choose_answer([context], [(window, result)], settings)
-            self.assertEqual(answer.text, text)
+            self.assertEqual(choose([(window, result)], [context]).text, text)
 
     def test_best_positions_are_sorted_and_ties_keep_order(self):
         self.assertEqual(squad_answers.best_positions([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])
@@ -193,9 +188,8 @@ class FinalTextTest(tf.test.TestCase):
             ("", "Steve's cat", True, "Steve's cat"),
             ("", "", True, ""),
         ):
-            self.assertEqual(
-                squad_answers.get_final_text(tokens, original, lower), expected, original
-            )
+            found = squad_answers.get_final_text(tokens, original, lower)
+            self.assertEqual(found, expected, original)
 
     def test_verbose_logging_reports_failed_alignment(self):
         with self.assertLogs("absl", "INFO") as log:
@@ -218,23 +212,12 @@ class WriteTest(tf.test.TestCase):
         result = logits(start=[(0, 2.0), (7, 1.0)], end=[(0, 2.0), (7, 1.5)])
         for version_2, expected in ((False, "cat"), (True, "")):
             paths = [os.path.join(folder, str(version_2) + name) for name in names]
-            squad_answers.write_predictions(
-                [example],
-                [feature()],
-                [result],
-                3,
-                30,
-                True,
-                *paths,
-                version_2_with_negative=version_2,
-            )
+            arguments = [example], [feature()], [result], 3, 30, True, *paths
+            squad_answers.write_predictions(*arguments, version_2_with_negative=version_2)
             with open(paths[0]) as reader:
                 self.assertEqual(reader.read(), f'{{\n    "q1": "{expected}"\n}}\n')
-            with open(paths[1]) as reader:
-                self.assertEqual(json.load(reader)["q1"][0]["text"], expected)
-            self.assertEqual(os.path.exists(paths[2]), version_2)
-        with open(paths[2]) as reader:
-            self.assertEqual(json.load(reader), {"q1": 1.5})
+            self.assertEqual(self.read(paths[1])["q1"][0]["text"], expected)
+            self.assertEqual(self.read(paths[2]), {"q1": 1.5} if version_2 else None)
 
     @needs_shared
     def test_answers_match_the_original_script(self):
@@ -247,14 +230,9 @@ class WriteTest(tf.test.TestCase):
 
     def check(self, examples, tokenizer, golden, version_2):
         settings, features = golden["settings"], []
+        lengths = [settings[name] for name in ("max_seq_length", "doc_stride", "max_query_length")]
         squad_features.convert_examples_to_features(
-            examples,
-            tokenizer,
-            settings["max_seq_length"],
-            settings["doc_stride"],
-            settings["max_query_length"],
-            False,
-            features.append,
+            examples, tokenizer, *lengths, False, features.append
         )
         # An example of logits_rule:
         # "(numpy.random.RandomState(unique_id + 0).randn(2, 384) * 3).astype(float32); ..."
@@ -266,16 +244,9 @@ class WriteTest(tf.test.TestCase):
             results.append(squad_answers.RawResult(each.unique_id, *values.tolist()))
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         paths = [os.path.join(folder, name) for name in ("predictions", "nbest", "odds")]
-        squad_answers.write_predictions(
-            examples,
-            features,
-            results,
-            settings["n_best_size"],
-            settings["max_answer_length"],
-            settings["do_lower_case"],
-            *paths,
-            version_2_with_negative=version_2,
-        )
+        names = "n_best_size", "max_answer_length", "do_lower_case"
+        arguments = examples, features, results, *(settings[name] for name in names), *paths
+        squad_answers.write_predictions(*arguments, version_2_with_negative=version_2)
         predictions, nbest, odds = map(self.read, paths)
         self.assertEqual(predictions, golden["predictions"])
         self.assertEqual(odds, golden.get("null_odds"))

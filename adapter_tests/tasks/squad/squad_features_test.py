@@ -88,10 +88,8 @@ class FeaturesTest(FileTestCase):
         self.assertEqual((feature.unique_id, feature.input_ids[0]), (1000000000, 1))
 
         windows = self.features(content, (9, 3, 2))  # Room for 4 tokens.
-        self.assertEqual(
-            [feature.tokens[4:-1] for feature in windows],
-            [["ab", "cd", "ef", "gh"], ["gh", "ij", "k"]],
-        )
+        found = [feature.tokens[4:-1] for feature in windows]
+        self.assertEqual(found, [["ab", "cd", "ef", "gh"], ["gh", "ij", "k"]])
         positions = [(feature.start_position, feature.end_position) for feature in windows]
         self.assertEqual(positions, [(6, 6), (0, 0)])
         self.assertEqual([feature.unique_id for feature in windows], [1000000000, 1000000001])
@@ -121,9 +119,6 @@ class FeaturesTest(FileTestCase):
         self.assertEqual((feature.start_position, feature.end_position), (0, 0))
         self.assertIs(feature.is_impossible, True)
 
-    def test_empty_paragraph_gives_no_features(self):
-        self.assertEqual(self.features(squad(question(), context=""), is_training=False), [])
-
     def test_rows_equal_features(self):
         """Compares the script's encoding with BERT's function."""
         content = squad(*(question(f"q{i}", "who is it " * i, [("mat", 20)]) for i in range(1, 5)))
@@ -149,24 +144,13 @@ class FeaturesTest(FileTestCase):
             self.assertEqual(taken["start_positions"][index], feature.start_position)
             self.assertEqual(taken["end_positions"][index], feature.end_position)
 
-    def test_questions_share_one_tokenized_paragraph(self):
-        contents = squad(question("q0"), question("q1")), squad(question("q2"))
-        content = {"data": [article for each in contents for article in each["data"]]}
-        path = self.write("squad.json", json.dumps(content))
-        examples = squad_data.read_squad_examples(path, True)
-        limits = squad_features.Limits(16, 4, 5)
-        found = list(squad_features.tokenize_questions(examples, LetterTokenizer(), limits, True))
-        self.assertIs(found[0].paragraph, found[1].paragraph)
-        self.assertIsNot(found[1].paragraph, found[2].paragraph)
-
     def arrays(self, content, is_training, tokens_per_part=1 << 18):
         """Returns (concatenated arrays from `add_rows`, number of parts)."""
         path = self.write("squad.json", json.dumps(content))
         tokenizer, limits, parts = LetterTokenizer(), squad_features.Limits(16, 4, 5), []
         with tf.test.mock.patch.object(squad_features, "_TOKENS_PER_PART", tokens_per_part):
-            examples = squad_data.read_squad_examples(
-                path, is_training, version_2_with_negative=True
-            )
+            reader = squad_data.read_squad_examples
+            examples = reader(path, is_training, version_2_with_negative=True)
             questions = squad_features.tokenize_questions(examples, tokenizer, limits, is_training)
             squad_features.add_rows(questions, tokenizer, parts.append)
         names = {name for part in parts for name in part}
@@ -187,7 +171,9 @@ class FeaturesTest(FileTestCase):
                 self.assertLen(arrays[name], 3, name)  # The windows of question().
 
     def test_empty_paragraph_gives_no_rows(self):
-        arrays, _ = self.arrays(squad(question(), context=""), False)
+        content = squad(question(), context="")
+        self.assertEqual(self.features(content, is_training=False), [])
+        arrays, _ = self.arrays(content, False)
         self.assertEqual(arrays["num_questions"].tolist(), [1])
         self.assertEqual(len(rows.TextRows(arrays, 1, 2, 16)), 0)
 
@@ -218,12 +204,8 @@ class LabelTest(FileTestCase):
         for context, text, starts, expected in (
             (chinese, "北京", (4, 15, 31), [(4, 5), (15, 16), (31, 32)]),
             ("cat-cat-cat", "cat", (0, 4, 8), [(0, 0), (2, 2), (4, 4)]),
-            (
-                "北京,在\u3000北京在",
-                "北京在",
-                (5,),
-                [(4, 6)],
-            ),  # After a white space that is no blank.
+            # After a white space that is no blank.
+            ("北京,在\u3000北京在", "北京在", (5,), [(4, 6)]),
             ("a (cat-cat) cat", "cat", (3, 7, 12), [(2, 2), (4, 4), (6, 6)]),
             # With an answer_start that is off by one, the nearest occurrence counts.
             ("cat-cat-cat", "cat", (3, 5), [(2, 2), (2, 2)]),
@@ -271,17 +253,10 @@ class SentencePieceTest(FileTestCase):
             "in 1985 a Japanese war , cat -",
             "1985 American ( \u6771 \u4eac \u5927 \u5b66 )",
         ]
-        model = tiny.train_sentencepiece(
-            5 * lines,
-            model_type="bpe",
-            vocab_size=50,
-            character_coverage=1.0,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            control_symbols="[CLS],[SEP]",
-        )
+        ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+        options = {"model_type": "bpe", "vocab_size": 50, "character_coverage": 1.0}
+        options["control_symbols"] = "[CLS],[SEP]"
+        model = tiny.train_sentencepiece(5 * lines, **ids, **options)
         path = self.write("pieces.model", model)
         return tokenization.FullTokenizer(None, False, spm_model_file=path)
 
@@ -325,10 +300,8 @@ class GoldenTest(FileTestCase):
                         qa["answers"] = qa["answers"][:1]  # As in the goldens' training.
             path = self.write("squad.json", json.dumps(content))
             for setting in ("seq384", "seq96"):
-                settings = golden[setting]["settings"]
-                lengths = [
-                    settings[name] for name in ("max_seq_length", "doc_stride", "max_query_length")
-                ]
+                names = "max_seq_length", "doc_stride", "max_query_length"
+                lengths = [golden[setting]["settings"][name] for name in names]
                 for part in ("train", "predict"):
                     is_training, found = part == "train", []
                     examples = squad_data.read_squad_examples(

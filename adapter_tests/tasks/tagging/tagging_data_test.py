@@ -4,6 +4,7 @@ import json
 import os
 
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.tagging import tagging_data
@@ -21,24 +22,26 @@ Peter NNP  I-NP I-PER
 """
 
 
-class TaggingFileTestCase(FileTestCase):
+def tagged(file):
+    return [(sentence.words, sentence.tags) for sentence in file.sentences]
+
+
+GOOD = '{"tokens": ["a"], "tags": ["X"]}\n'
+
+
+class TaggingFileTestCase(FileTestCase, parameterized.TestCase):
     def read(self, content, name="train.txt", **options):
         return tagging_data.read(self.write(name, content), **options)
 
     def sentences(self, *args, **options):
-        return [(s.words, s.tags) for s in self.read(*args, **options).sentences]
+        return tagged(self.read(*args, **options))
 
 
 class ColumnsTest(TaggingFileTestCase):
     def test_conll_files_are_read_and_written(self):
         file = self.read(CONLL)
-        self.assertEqual(
-            file.sentences,
-            [
-                (["EU", "rejects", "#"], ["I-ORG", "O", "O"], [4, 5, 6]),
-                (["Peter"], ["I-PER"], [8]),
-            ],
-        )
+        first = ["EU", "rejects", "#"], ["I-ORG", "O", "O"], [4, 5, 6]
+        self.assertEqual(file.sentences, [first, (["Peter"], ["I-PER"], [8])])
         self.assertEqual(file.extension, "txt")
         same = file.with_tags([["I-ORG", "O", "O"], ["I-PER"]])
         self.assertEqual(same.decode(), CONLL)
@@ -62,14 +65,9 @@ class ColumnsTest(TaggingFileTestCase):
     def test_tabs_and_line_ends_are_preserved(self):
         content = "\ufeffNew York\t_\tB-LOC\r\n \t\r\nof\t\tO\r\n"
         file = self.read(content)
-        self.assertEqual(
-            [(s.words, s.tags) for s in file.sentences],
-            [(["New York"], ["B-LOC"]), (["of"], ["O"])],
-        )
-        self.assertEqual(
-            file.with_tags([["O"], ["I-X"]]).decode(),
-            "New York\t_\tO\r\n \t\r\nof\t\tI-X\r\n",
-        )
+        self.assertEqual(tagged(file), [(["New York"], ["B-LOC"]), (["of"], ["O"])])
+        written = file.with_tags([["O"], ["I-X"]]).decode()
+        self.assertEqual(written, "New York\t_\tO\r\n \t\r\nof\t\tI-X\r\n")
         other = self.read("a\t\tX\nb\t\tY", tag_column="3").with_tags([["P", "Q"]])
         self.assertEqual(other, b"a\t\tP\nb\t\tQ")
         middle = self.read("X\t\ta\nY\t\tb", word_column="3", tag_column="1")
@@ -80,23 +78,15 @@ class ColumnsTest(TaggingFileTestCase):
             found = self.sentences("EU B-ORG\rrejects O\r\rcall O" + end)
             self.assertEqual(found, [(["EU", "rejects"], ["B-ORG", "O"]), (["call"], ["O"])])
         self.assertEqual(self.read("a\tX\r\n").with_tags([["Y"]]), b"a\tY\r\n")
-        for content, line in (
-            ("EU B-ORG\rrejects O\ncall O\n", 1),
-            ("EU\tB-ORG\ncall\tO\ra\tO\r\n", 2),
-            ("EU O\n# one\rcall O\n", 2),
-        ):
-            path = self.write("train.txt", content)
-            parts = [f"{path}, line {line}", "carriage return"]
-            self.assert_refused(parts, tagging_data.read, path)
 
     def test_blank_last_columns_do_not_count(self):
-        for content, words, tags in (
-            ("EU\tB-ORG\t\nis\tO\t\n", ["EU", "is"], ["B-ORG", "O"]),
-            ("EU\tB-ORG\nis\tO\t\t \r\n", ["EU", "is"], ["B-ORG", "O"]),
-            ("# a\tb\tc\nEU\tB-ORG\t\nis\tO\n", ["EU", "is"], ["B-ORG", "O"]),
+        for content in (
+            "EU\tB-ORG\t\nis\tO\t\n",
+            "EU\tB-ORG\nis\tO\t\t \r\n",
+            "# a\tb\tc\nEU\tB-ORG\t\nis\tO\n",
         ):
             file = self.read(content)
-            self.assertEqual([(s.words, s.tags) for s in file.sentences], [(words, tags)])
+            self.assertEqual(tagged(file), [(["EU", "is"], ["B-ORG", "O"])])
             expected = content.replace("B-ORG", "X").replace("\tO", "\tY")
             self.assertEqual(file.with_tags([["X", "Y"]]).decode(), expected)
         file = self.read("a\t\nb\t\t\n", requires_tags=False)
@@ -148,31 +138,34 @@ class ColumnsTest(TaggingFileTestCase):
         self.assertEqual(file.sentences, [(["a", "b"], None, [1, 2]), (["c"], None, [4])])
         self.assertEqual(file.with_tags([["X", "Y"], ["Z"]]), b"a X\nb Y\n\nc Z")
 
-    def test_invalid_column_files_are_refused(self):
-        for content, parts in (
-            ("a O\nb\n", ["line 2", "one column, expected 2"]),
-            ("a O\n\nb X O\n", ["line 3", "3 columns, expected 2"]),
-            ("\na\n", ["line 2", "one column, expected a word and its tag"]),
-            ("", ["found no word"]),
-            ("\n\n# a\n-DOCSTART- O\n", ["found no word"]),
-            ("a\tO\n\tO\n", ["line 2", "a tag without a word"]),
-            ("a\tO\nb\t\n", ["line 2", "a word without a tag"]),
-            ("a O\nb\0 O\n", ["line 2", "NUL"]),
-            ("a O\nM\xfcller O\n".encode("latin-1"), ["line 2", "UTF-8"]),
-            ("a O\n".encode("utf-16"), ["line 1", "UTF-16"]),
-        ):
-            path = self.write("train.txt", content)
-            self.assert_refused([path, *parts], tagging_data.read, path)
+    @parameterized.parameters(
+        ("a O\nb\n", "line 2", "one column, expected 2"),
+        ("a O\n\nb X O\n", "line 3", "3 columns, expected 2"),
+        ("\na\n", "line 2", "one column, expected a word and its tag"),
+        ("", "found no word"),
+        ("\n\n# a\n-DOCSTART- O\n", "found no word"),
+        ("a\tO\n\tO\n", "line 2", "a tag without a word"),
+        ("a\tO\nb\t\n", "line 2", "a word without a tag"),
+        ("a O\nb\0 O\n", "line 2", "NUL"),
+        ("a O\nM\xfcller O\n".encode("latin-1"), "line 2", "UTF-8"),
+        ("EU B-ORG\rrejects O\ncall O\n", "line 1", "carriage return"),
+        ("EU\tB-ORG\ncall\tO\ra\tO\r\n", "line 2", "carriage return"),
+        ("EU O\n# one\rcall O\n", "line 2", "carriage return"),
+    )
+    def test_invalid_column_files_are_refused(self, content, *parts):
+        path = self.write("train.txt", content)
+        self.assert_refused([path, *parts], tagging_data.read, path)
+
+    @parameterized.parameters(
+        ({"tag_column": "4"}, "line 1", "--tag_column=4"),
+        ({"word_column": "-4"}, "line 1", "--token_column=-4"),
+        ({"word_column": "3"}, "both select column 3"),
+        ({"tag_column": "0"}, "--tag_column=0"),
+        ({"tag_column": "ner"}, "--tag_column=ner"),
+    )
+    def test_invalid_column_numbers_are_refused(self, options, *parts):
         path = self.write("train.txt", "a b O\n")
-        for options, parts in (
-            ({"tag_column": "4"}, [path, "line 1", "--tag_column=4"]),
-            ({"word_column": "-4"}, [path, "line 1", "--token_column=-4"]),
-            ({"word_column": "3"}, [path, "both select column 3"]),
-            ({"tag_column": "0"}, ["--tag_column=0"]),
-            ({"tag_column": "ner"}, ["--tag_column=ner"]),
-        ):
-            self.assert_refused(parts, tagging_data.read, path, **options)
-        self.assert_refused(["none.txt", "not exist"], tagging_data.read, "none.txt")
+        self.assert_refused(parts, tagging_data.read, path, **options)
 
 
 class JsonTest(TaggingFileTestCase):
@@ -199,28 +192,25 @@ class JsonTest(TaggingFileTestCase):
         self.assertEqual(file.sentences, [(["a"], ["X"], [1])])
         file = self.read('{"tokens": ["a", "b"]}', "a.jsonl", requires_tags=False)
         self.assertIsNone(file.sentences[0].tags)
-        self.assertEqual(
-            json.loads(file.with_tags([["X", "Y"]]).decode()),
-            {"tokens": ["a", "b"], "tags": ["X", "Y"]},
-        )
+        found = json.loads(file.with_tags([["X", "Y"]]).decode())
+        self.assertEqual(found, {"tokens": ["a", "b"], "tags": ["X", "Y"]})
 
-    def test_invalid_json_lines_are_refused(self):
-        good = '{"tokens": ["a"], "tags": ["X"]}\n'
-        for line, parts in (
-            ('{"tokens": ["a"], "tags": ["X", "Y"]}', ["2 'tags' for 1 'tokens'"]),
-            ('{"tokens": ["a"]}', ["'tags' is not a list"]),
-            ('{"tags": ["X"]}', ["'tokens' is not a list"]),
-            ('{"tokens": "a", "tags": ["X"]}', ["'tokens' is not a list"]),
-            ('{"tokens": ["a"], "tags": [3]}', ["found 3 in 'tags'"]),
-            ('{"tokens": [""], "tags": ["X"]}', ["found '' in 'tokens'"]),
-            ('{"tokens": ["a"], "tags": ["\\ud83d"]}', ["half a surrogate pair in the label"]),
-            ('["a"]', ["a JSON object"]),
-            ("{", ["not valid JSON"]),
-            ('{"tokens": [], "tokens": [], "tags": []}', ["tokens", "once"]),
-        ):
-            path = self.write("a.jsonl", good + line + "\n")
-            self.assert_refused([path, "line 2", *parts], tagging_data.read, path)
-        path = self.write("a.jsonl", good + '{"tokens": ["a"]}\n')
+    @parameterized.parameters(
+        ('{"tokens": ["a"], "tags": ["X", "Y"]}', "2 'tags' for 1 'tokens'"),
+        ('{"tokens": ["a"]}', "'tags' is not a list"),
+        ('{"tags": ["X"]}', "'tokens' is not a list"),
+        ('{"tokens": "a", "tags": ["X"]}', "'tokens' is not a list"),
+        ('{"tokens": ["a"], "tags": [3]}', "found 3 in 'tags'"),
+        ('{"tokens": [""], "tags": ["X"]}', "found '' in 'tokens'"),
+        ('{"tokens": ["a"], "tags": ["\\ud83d"]}', "half a surrogate pair in the label"),
+        ('["a"]', "a JSON object"),
+    )
+    def test_invalid_json_lines_are_refused(self, line, part):
+        path = self.write("a.jsonl", GOOD + line + "\n")
+        self.assert_refused([path, "line 2", part], tagging_data.read, path)
+
+    def test_json_lines_without_words_or_with_some_tags_are_refused(self):
+        path = self.write("a.jsonl", GOOD + '{"tokens": ["a"]}\n')
         self.assert_refused([path, "line 2", "'tags'"], tagging_data.read, path, None, None, False)
         path = self.write("a.jsonl", '{"tokens": [], "tags": []}\n')
         self.assert_refused([path, "found no word"], tagging_data.read, path)
@@ -267,11 +257,7 @@ class DamagedFilesTest(tf.test.TestCase):
         tabs = "Caf\u00e9\tNNP\tI-ORG\nin\tIN\tO\n\n# c\nRome\tNNP\tI-LOC\n".encode()
         record = {"tokens": ["Caf\u00e9", "in"], "tags": ["B-ORG", "O"], "id": 3}
         lines = (json.dumps(record) + "\n").encode() * 3
-        for name, content in (
-            ("a.txt", tabs),
-            ("a.conll", CONLL.encode()),
-            ("a.jsonl", lines),
-        ):
+        for name, content in (("a.txt", tabs), ("a.conll", CONLL.encode()), ("a.jsonl", lines)):
             for requires_tags in (True, False):
 
                 def read(folder, name=name, requires_tags=requires_tags):

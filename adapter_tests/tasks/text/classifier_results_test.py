@@ -10,21 +10,26 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import classifier_results
-from adapter_bert.tasks.text.glue import TASKS, Task
+from adapter_bert.tasks.text.glue import TASKS, TaskInfo
+
+TAGS = TaskInfo("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
 
 
 def probabilities(answers, num_labels):
-    """Returns rows that give these answers a probability of 0.7."""
+    """Returns predictions that give these answers a probability of 0.7."""
     rest = 0.3 / (num_labels - 1)
-    return np.where(np.eye(num_labels, dtype=bool)[answers], 0.7, rest).astype(np.float32)
+    rows = np.where(np.eye(num_labels, dtype=bool)[answers], 0.7, rest).astype(np.float32)
+    return {"probabilities": rows, "loss": np.zeros(len(rows), np.float32)}
+
+
+def numbers(*values):
+    return {"prediction": np.array(values, np.float32), "loss": np.zeros(len(values), np.float32)}
 
 
 class ScoresTest(tf.test.TestCase):
     def test_classification_scores_equal_hand_computed_ones(self):
-        predictions = {
-            "probabilities": probabilities([1, 0, 1, 1, 0], 2),
-            "loss": np.array([1.0, 2.0, 3.0, 4.0, 9.0], np.float32),
-        }
+        predictions = probabilities([1, 0, 1, 1, 0], 2)
+        predictions["loss"] = np.array([1.0, 2.0, 3.0, 4.0, 9.0], np.float32)
         found = classifier_results.scores(TASKS["mrpc"], [1, 0, 0, 1, 1], predictions)
         # 2 true positives, 1 false positive, 1 false negative, 1 true negative.
         expected = {
@@ -40,9 +45,8 @@ class ScoresTest(tf.test.TestCase):
 
     def test_confusion_matrix_is_limited_to_200_labels(self):
         for num_labels, has_matrix in ((200, True), (201, False)):
-            task = Task("many", tuple(map(str, range(num_labels))), {})
-            predictions = {"probabilities": probabilities([0, 5], num_labels), "loss": np.ones(2)}
-            found = classifier_results.scores(task, [0, 199], predictions)
+            task = TaskInfo("many", tuple(map(str, range(num_labels))), {})
+            found = classifier_results.scores(task, [0, 199], probabilities([0, 5], num_labels))
             self.assertEqual("confusion_matrix" in found, has_matrix)
             self.assertEqual(found["accuracy"], 0.5)
 
@@ -52,39 +56,29 @@ class ScoresTest(tf.test.TestCase):
         self.assertAllClose(classifier_results.mean_of_batches(losses, 8), 19 / 5)
 
     def test_regression_scores_equal_hand_computed_ones(self):
-        predictions = {"prediction": np.array([1.0, 3.0, 2.0]), "loss": np.ones(3)}
-        found = classifier_results.scores(TASKS["sts-b"], [0.0, 5.0, 4.0], predictions)
+        found = classifier_results.scores(TASKS["sts-b"], [0.0, 5.0, 4.0], numbers(1, 3, 2))
         self.assertEqual(set(found), {"pearson", "spearman", "mse", "loss"})
         self.assertAlmostEqual(found["spearman"], 1.0)
         self.assertAlmostEqual(found["mse"], (1 + 4 + 4) / 3)
 
     def test_multilabel_scores_equal_hand_computed_ones(self):
-        task = Task("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
         predictions = {
             "probabilities": np.array([[0.9, 0.8], [0.6, 0.4], [0.1, 0.2]]),
             "loss": np.ones(3),
         }
         labels = np.array([[1, 1], [0, 1], [0, 0]])
-        found = classifier_results.scores(task, labels, predictions)
+        found = classifier_results.scores(TAGS, labels, predictions)
         # Correct: x and y of the first row. Wrong: x of the second. Missed: y of the second.
         self.assertAllClose(found["micro_f1"], 2 * 2 / (2 * 2 + 1 + 1))
         self.assertAllClose(found["accuracy"], 2 / 3)
-        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        paths = classifier_results.write_predictions(folder, task, "test", predictions)
-        with open(paths[1]) as reader:
-            self.assertEqual([line.split("\t")[1] for line in reader][1:], ["x,y", "x", ""])
 
     def test_scores_include_the_main_score_of_every_task(self):
         for name, task in TASKS.items():
-            if task.kind == "regression":
-                predictions = {"prediction": np.zeros(2), "loss": np.zeros(2)}
-            else:
-                predictions = {
-                    "probabilities": probabilities([0, 1], len(task.labels)),
-                    "loss": np.zeros(2),
-                }
-            found = classifier_results.scores(task, [0, 1], predictions)
-            self.assertIn(task.score, found, name)
+            is_regression = task.kind == "regression"
+            predictions = (
+                numbers(0, 0) if is_regression else probabilities([0, 1], len(task.labels))
+            )
+            self.assertIn(task.score, classifier_results.scores(task, [0, 1], predictions), name)
 
 
 class FilesTest(tf.test.TestCase):
@@ -92,161 +86,126 @@ class FilesTest(tf.test.TestCase):
         super().setUp()
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
 
-    def rows(self, *names):
-        with open(os.path.join(self.folder, *names)) as reader:
-            return [line.split("\t") for line in reader.read().splitlines()]
+    def rows(self, name):
+        """Returns the lines of a file, with "|" for a tab."""
+        with open(os.path.join(self.folder, name)) as reader:
+            return reader.read().replace("\t", "|").splitlines()
+
+    def names(self, folder=""):
+        return sorted(os.listdir(os.path.join(self.folder, folder)))
+
+    def write(self, task, split, predictions):
+        return classifier_results.write_predictions(self.folder, task, split, predictions)
 
     def test_submission_follows_a_link_or_is_refused(self):
-        predictions = {"probabilities": probabilities([1], 2)}
         submission, elsewhere = (
             os.path.join(self.folder, name) for name in ("submission", "other")
         )
         os.symlink(elsewhere, submission)
-        classifier_results.write_predictions(self.folder, TASKS["rte"], "test", predictions)
+        self.write(TASKS["rte"], "test", probabilities([1], 2))
         self.assertEqual(os.listdir(elsewhere), ["RTE.tsv"])
         os.remove(submission)
         with open(submission, "w"), self.assertRaisesRegex(UserError, f"^{submission}"):
-            classifier_results.write_predictions(self.folder, TASKS["rte"], "test", predictions)
+            self.write(TASKS["rte"], "test", probabilities([1], 2))
 
     def test_classification_predictions_are_written(self):
-        predictions = {"probabilities": probabilities([1, 0, 1], 2)}
-        task = TASKS["rte"]
-        paths = classifier_results.write_predictions(self.folder, task, "test", predictions)
+        paths = self.write(TASKS["rte"], "test", probabilities([1, 0], 2))
         names = ["test_results.tsv", "predictions.tsv", "submission/RTE.tsv"]
         self.assertEqual(paths, [os.path.join(self.folder, name) for name in names])
-        self.assertEqual(
-            self.rows("test_results.tsv"), [["0.3", "0.7"], ["0.7", "0.3"], ["0.3", "0.7"]]
-        )
+        self.assertEqual(self.rows("test_results.tsv"), ["0.3|0.7", "0.7|0.3"])
         self.assertEqual(
             self.rows("predictions.tsv"),
             [
-                ["index", "label", "entailment", "not_entailment"],
-                ["0", "not_entailment", "0.3", "0.7"],
-                ["1", "entailment", "0.7", "0.3"],
-                ["2", "not_entailment", "0.3", "0.7"],
+                "index|label|entailment|not_entailment",
+                "0|not_entailment|0.3|0.7",
+                "1|entailment|0.7|0.3",
             ],
         )
-        self.assertEqual(
-            self.rows("submission", "RTE.tsv"),
-            [
-                ["index", "prediction"],
-                ["0", "not_entailment"],
-                ["1", "entailment"],
-                ["2", "not_entailment"],
-            ],
-        )
+        expected = ["index|prediction", "0|not_entailment", "1|entailment"]
+        self.assertEqual(self.rows("submission/RTE.tsv"), expected)
 
     def test_regression_predictions_are_written_and_clipped(self):
-        predictions = {"prediction": np.array([-0.5, 2.34567, 7.0], np.float32)}
-        classifier_results.write_predictions(self.folder, TASKS["sts-b"], "test", predictions)
-        self.assertEqual(self.rows("test_results.tsv"), [["-0.5"], ["2.34567"], ["7.0"]])
-        self.assertEqual(
-            self.rows("predictions.tsv"),
-            [["index", "label"], ["0", "-0.5"], ["1", "2.34567"], ["2", "7.0"]],
-        )
-        self.assertEqual(
-            self.rows("submission", "STS-B.tsv"),
-            [["index", "prediction"], ["0", "0.000"], ["1", "2.346"], ["2", "5.000"]],
-        )
+        self.write(TASKS["sts-b"], "test", numbers(-0.5, 2.34567, 7.0))
+        self.assertEqual(self.rows("test_results.tsv"), ["-0.5", "2.34567", "7.0"])
+        expected = ["index|label", "0|-0.5", "1|2.34567", "2|7.0"]
+        self.assertEqual(self.rows("predictions.tsv"), expected)
+        expected = ["index|prediction", "0|0.000", "1|2.346", "2|5.000"]
+        self.assertEqual(self.rows("submission/STS-B.tsv"), expected)
 
     def test_dev_labels_and_predictions_are_written(self):
-        predictions = {"probabilities": probabilities([1, 0], 2), "loss": np.zeros(2)}
+        predictions, labels = probabilities([1, 0], 2), np.array([1, 1])
         for split in ("dev", "dev_mismatched"):
-            classifier_results.write_answers(
-                self.folder, TASKS["rte"], split, np.array([1, 1]), predictions
-            )
-        names = ["dev_labels", "dev_labels_mismatched"]
-        names += ["dev_predictions", "dev_predictions_mismatched"]
-        self.assertEqual(sorted(os.listdir(self.folder)), [f"{name}.tsv" for name in names])
+            classifier_results.write_answers(self.folder, TASKS["rte"], split, labels, predictions)
+        names = [
+            f"dev_{of}{end}.tsv" for of in ("labels", "predictions") for end in ("", "_mismatched")
+        ]
+        self.assertEqual(self.names(), names)
         for end in ("", "_mismatched"):
-            self.assertEqual(
-                self.rows(f"dev_labels{end}.tsv"),
-                [["index", "label"], ["0", "not_entailment"], ["1", "not_entailment"]],
+            expected = ["index|label", "0|not_entailment", "1|not_entailment"]
+            self.assertEqual(self.rows(f"dev_labels{end}.tsv"), expected)
+            found = self.rows(f"dev_predictions{end}.tsv")
+            self.assertEqual(found[1:], ["0|not_entailment|0.3|0.7", "1|entailment|0.7|0.3"])
+
+    def test_dev_answers_may_be_numbers_or_label_sets(self):
+        sets = {"probabilities": np.array([[0.9, 0.8], [0.6, 0.4]]), "loss": np.zeros(2)}
+        for task, labels, predictions, expected in (
+            (TASKS["sts-b"], [2.5, 0.0], numbers(1.5, 3), (["2.5", "0.0"], ["1.5", "3.0"])),
+            (TAGS, [[0, 1], [0, 0]], sets, (["y", ""], ["x,y", "x"])),
+        ):
+            classifier_results.write_answers(
+                self.folder, task, "dev", np.array(labels), predictions
             )
-            self.assertEqual(
-                self.rows(f"dev_predictions{end}.tsv"),
-                [
-                    ["index", "label", "entailment", "not_entailment"],
-                    ["0", "not_entailment", "0.3", "0.7"],
-                    ["1", "entailment", "0.7", "0.3"],
-                ],
-            )
+            for name, answers in zip(("dev_labels.tsv", "dev_predictions.tsv"), expected):
+                found = [row.split("|")[1] for row in self.rows(name)]
+                self.assertEqual(found, ["label", *answers])
 
     def test_labels_with_tabs_and_line_breaks_are_written_with_spaces(self):
-        task = Task("cities", ("New\tYork", "b\n"), {})
-        predictions = {"probabilities": probabilities([1, 0], 2), "loss": np.zeros(2)}
+        task = TaskInfo("cities", ("New\tYork", "b\n"), {})
+        predictions = probabilities([1, 0], 2)
         classifier_results.write_answers(self.folder, task, "test", np.array([0, 1]), predictions)
-        self.assertEqual(self.rows("labels.tsv")[1:], [["0", "New York"], ["1", "b"]])
-        self.assertEqual(self.rows("predictions.tsv")[0], ["index", "label", "New York", "b"])
+        self.assertEqual(self.rows("labels.tsv")[1:], ["0|New York", "1|b"])
+        self.assertEqual(self.rows("predictions.tsv")[0], "index|label|New York|b")
 
     def test_labels_of_a_test_set_are_written(self):
         classifier_results.write_answers(self.folder, TASKS["sts-b"], "test", np.array([2.5, 0.0]))
-        self.assertEqual(os.listdir(self.folder), ["labels.tsv"])
-        self.assertEqual(self.rows("labels.tsv"), [["index", "label"], ["0", "2.5"], ["1", "0.0"]])
+        self.assertEqual(self.names(), ["labels.tsv"])
+        self.assertEqual(self.rows("labels.tsv"), ["index|label", "0|2.5", "1|0.0"])
 
     def test_unlabeled_test_set_removes_labels_of_earlier_one(self):
-        predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
-        task, labels = TASKS["sts-b"], np.array([2.5, 0.0])
-        names = ["predictions", "submission", "test_results"]
+        task, predictions, labels = TASKS["sts-b"], numbers(1.5, 3), np.array([2.5, 0.0])
         for split, end in (("test", ""), ("test_second", "_second")):
             classifier_results.write_test(self.folder, task, split, predictions, labels)
-            self.assertIn(f"labels{end}.tsv", os.listdir(self.folder))
-            self.assertIn(f"test_scores{end}.json", os.listdir(self.folder))
+            self.assertIn(f"labels{end}.tsv", self.names())
+            self.assertIn(f"test_scores{end}.json", self.names())
         classifier_results.write_test(self.folder, task, "test", predictions)
-        left = {name.split(".")[0] for name in os.listdir(self.folder)}
-        second = {name + "_second" for name in ("predictions", "test_results", "labels")}
-        self.assertEqual(left, {*names, *second, "test_scores_second"})
+        left = {name.split(".")[0] for name in self.names()}
+        names = {"predictions", "test_results"}
+        second = {name + "_second" for name in (*names, "labels", "test_scores")}
+        self.assertEqual(left, {*names, "submission", *second})
 
     def test_interrupted_write_leaves_no_scores_of_earlier_predictions(self):
-        predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
-        arguments = self.folder, TASKS["sts-b"], "test", predictions, np.array([2.5, 0.0])
+        labels = np.array([2.5, 0.0])
+        arguments = self.folder, TASKS["sts-b"], "test", numbers(1.5, 3), labels
         classifier_results.write_test(*arguments)
         killed = mock.patch.object(
             classifier_results, "write_answers", side_effect=KeyboardInterrupt
         )
         with killed, self.assertRaises(KeyboardInterrupt):
             classifier_results.write_test(*arguments)
-        left = os.listdir(self.folder)
-        self.assertIn("predictions.tsv", left)
-        self.assertEmpty({"labels.tsv", "test_scores.json"} & set(left))
-
-    def test_dev_answers_may_be_numbers_or_label_sets(self):
-        predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
-        classifier_results.write_answers(
-            self.folder, TASKS["sts-b"], "dev", np.array([2.5, 0.0]), predictions
-        )
-        self.assertEqual(
-            self.rows("dev_predictions.tsv"), [["index", "label"], ["0", "1.5"], ["1", "3.0"]]
-        )
-        task = Task("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
-        predictions = {"probabilities": np.array([[0.9, 0.8], [0.6, 0.4]]), "loss": np.zeros(2)}
-        classifier_results.write_answers(
-            self.folder, task, "dev", np.array([[0, 1], [0, 0]]), predictions
-        )
-        self.assertEqual([row[1] for row in self.rows("dev_labels.tsv")], ["label", "y", ""])
-        self.assertEqual(
-            [row[1] for row in self.rows("dev_predictions.tsv")], ["label", "x,y", "x"]
-        )
+        self.assertIn("predictions.tsv", self.names())
+        self.assertEmpty({"labels.tsv", "test_scores.json"} & set(self.names()))
 
     def test_two_test_sets_are_written_to_separate_files(self):
-        predictions = {"probabilities": probabilities([2], 3)}
         for split in ("test", "test_mismatched"):
-            classifier_results.write_predictions(self.folder, TASKS["mnli"], split, predictions)
-        self.assertEqual(
-            sorted(os.listdir(self.folder)),
-            [
-                "predictions.tsv",
-                "predictions_mismatched.tsv",
-                "submission",
-                "test_results.tsv",
-                "test_results_mismatched.tsv",
-            ],
-        )
-        self.assertEqual(
-            sorted(os.listdir(os.path.join(self.folder, "submission"))),
-            ["MNLI-m.tsv", "MNLI-mm.tsv"],
-        )
-        self.assertEqual(self.rows("submission", "MNLI-mm.tsv")[1:], [["0", "neutral"]])
+            self.write(TASKS["mnli"], split, probabilities([2], 3))
+        names = [
+            f"{of}{end}.tsv"
+            for of in ("predictions", "test_results")
+            for end in ("", "_mismatched")
+        ]
+        self.assertCountEqual(self.names(), [*names, "submission"])
+        self.assertEqual(self.names("submission"), ["MNLI-m.tsv", "MNLI-mm.tsv"])
+        self.assertEqual(self.rows("submission/MNLI-mm.tsv")[1:], ["0|neutral"])
 
 
 # The number of rows and the valid predictions that GLUE's server expects in each file.
@@ -290,10 +249,10 @@ class SubmissionTest(tf.test.TestCase):
             for split, name in task.submission.items():
                 num_rows = SERVER[name][0]
                 if task.kind == "regression":
-                    predictions = {"prediction": rng.uniform(-1, 6, num_rows)}
+                    predictions = numbers(*rng.uniform(-1, 6, num_rows))
                 else:
                     answers = rng.randint(len(task.labels), size=num_rows)
-                    predictions = {"probabilities": probabilities(answers, len(task.labels))}
+                    predictions = probabilities(answers, len(task.labels))
                 classifier_results.write_predictions(folder, task, split, predictions)
         written = os.listdir(os.path.join(folder, "submission"))
         self.assertEqual(sorted(written), sorted(name + ".tsv" for name in SERVER))

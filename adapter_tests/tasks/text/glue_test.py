@@ -4,181 +4,14 @@ real files (where ADAPTER_BERT_DATA names the shared folder)."""
 import os
 
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 import run_classifier
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import glue
 from adapter_tests.support import mutations
-from adapter_tests.support.file_cases import (
-    FileTestCase,
-    as_tuples,
-    make_features,
-    tiny_tokenizer,
-)
+from adapter_tests.support.file_cases import FileTestCase, make_features, tiny_tokenizer
 from adapter_tests.support.shared import SHARED, needs_shared
-
-MNLI_ROW = "{}\tp\tq\tgenre\tb1\tb2\tp1\tp2\t{}\t{}"
-XNLI_DEV_ROW = "{}\t{}\tx\tx\tx\tx\t{}\t{}\t12"
-STSB_HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
-STSB_ROW = "0\tmain-news\tMSRvid\t2012test\t24\tnone\tnone\tOne.\tTwo."
-
-# By task and split: the file's name, its content, and the expected examples.
-EXPECTED = {
-    ("cola", "train"): (
-        "train.tsv",
-        "gj04\t1\t\tIt rains.\ngj04\t0\t*\tRains it.\n",
-        [("train-0", "It rains.", None, "1"), ("train-1", "Rains it.", None, "0")],
-    ),
-    ("cola", "dev"): (
-        "dev.tsv",
-        "gj04\t0\t*\tRains it.",
-        [("dev-0", "Rains it.", None, "0")],
-    ),
-    ("cola", "test"): (
-        "test.tsv",
-        "index\tsentence\n0\tIt snows.\n1\tSnows.\n",
-        [("test-1", "It snows.", None, "0"), ("test-2", "Snows.", None, "0")],
-    ),
-    ("mrpc", "train"): (
-        "train.tsv",
-        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\t" One "\tOne "\n'
-        "0\t9\t10\tTwo\tThree\n",
-        [("train-1", '" One "', 'One "', "1"), ("train-2", "Two", "Three", "0")],
-    ),
-    ("mrpc", "dev"): (
-        "dev.tsv",
-        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n0\t7\t8\tOne\tTwo\r\n",
-        [("dev-1", "One", "Two", "0")],
-    ),
-    ("mrpc", "test"): (
-        "test.tsv",
-        "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t7\t8\tOne\tTwo\n",
-        [("test-1", "One", "Two", "0")],
-    ),
-    ("mnli", "train"): (
-        "train.tsv",
-        MNLI_ROW.format("index", "sentence1", "sentence2")
-        + "\tlabel1\tgold_label\n"
-        + MNLI_ROW.format("31193", "One.", "Two.")
-        + "\tneutral\tentailment\n",
-        [("train-31193", "One.", "Two.", "entailment")],
-    ),
-    ("mnli", "dev"): (
-        "dev_matched.tsv",
-        MNLI_ROW.format("index", "sentence1", "sentence2")
-        + "\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n"
-        + MNLI_ROW.format("4", "One.", "Two.")
-        + "\tentailment\tentailment\tentailment\tneutral\tneutral\tneutral\n",
-        [("dev_matched-4", "One.", "Two.", "neutral")],
-    ),
-    ("mnli", "test"): (
-        "test_matched.tsv",
-        MNLI_ROW.format("index", "sentence1", "sentence2")
-        + "\n"
-        + MNLI_ROW.format("9", "One.", "Two.")
-        + "\n",
-        [("test-9", "One.", "Two.", "contradiction")],
-    ),
-    ("mnli", "dev_mismatched"): (
-        "dev_mismatched.tsv",
-        MNLI_ROW.format("index", "sentence1", "sentence2")
-        + "\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n"
-        + MNLI_ROW.format("5", "One.", "Two.")
-        + "\tneutral\tneutral\tneutral\tneutral\tneutral\tentailment\n",
-        [("dev_mismatched-5", "One.", "Two.", "entailment")],
-    ),
-    ("mnli", "test_mismatched"): (
-        "test_mismatched.tsv",
-        MNLI_ROW.format("index", "sentence1", "sentence2")
-        + "\n"
-        + MNLI_ROW.format("8", "One.", "Two.")
-        + "\n",
-        [("test_mismatched-8", "One.", "Two.", "contradiction")],
-    ),
-    ("sst-2", "train"): (
-        "train.tsv",
-        'sentence\tlabel\na "fine" film \t1\ndull \t0\n',
-        [("train-1", 'a "fine" film ', None, "1"), ("train-2", "dull ", None, "0")],
-    ),
-    ("sst-2", "dev"): (
-        "dev.tsv",
-        "sentence\tlabel\ndull \t0\n",
-        [("dev-1", "dull ", None, "0")],
-    ),
-    ("sst-2", "test"): (
-        "test.tsv",
-        "index\tsentence\n0\ta film\n",
-        [("test-1", "a film", None, "0")],
-    ),
-    ("sts-b", "train"): (
-        "train.tsv",
-        STSB_HEADER + "\tscore\n" + STSB_ROW + "\t3.800\n",
-        [("train-1", "One.", "Two.", "3.800")],
-    ),
-    ("sts-b", "dev"): (
-        "dev.tsv",
-        STSB_HEADER + "\tscore\n" + STSB_ROW + "\t0\n",
-        [("dev-1", "One.", "Two.", "0")],
-    ),
-    ("sts-b", "test"): (
-        "test.tsv",
-        STSB_HEADER + "\n" + STSB_ROW + "\n",
-        [("test-1", "One.", "Two.", "0")],
-    ),
-    ("qqp", "train"): (
-        "train.tsv",
-        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n7\t1\t2\tWho?\tWhat?\t1\n"
-        "8\t1\tWho?\n9\t3\t4\tHow?\tWhy?\t0\n",
-        [("train-1", "Who?", "What?", "1"), ("train-3", "How?", "Why?", "0")],
-    ),
-    ("qqp", "dev"): (
-        "dev.tsv",
-        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n7\t1\t2\tWho?\tWhat?\t0\n",
-        [("dev-1", "Who?", "What?", "0")],
-    ),
-    ("qqp", "test"): (
-        "test.tsv",
-        "id\tquestion1\tquestion2\n0\tWho?\tWhat?\n",
-        [("test-1", "Who?", "What?", "0")],
-    ),
-    **{
-        (task, split): (
-            split + ".tsv",
-            f"index\t{first}\t{second}"
-            + ("\n" if split == "test" else "\tlabel\n")
-            + "0\tOne.\tTwo."
-            + ("\n" if split == "test" else f"\t{label}\n"),
-            [(split + "-1", "One.", "Two.", placeholder if split == "test" else label)],
-        )
-        for task, first, second, label, placeholder in (
-            ("qnli", "question", "sentence", "not_entailment", "entailment"),
-            ("rte", "sentence1", "sentence2", "not_entailment", "entailment"),
-            ("wnli", "sentence1", "sentence2", "1", "0"),
-        )
-        for split in ("train", "dev", "test")
-    },
-    ("ax", "test"): (
-        "diagnostic.tsv",
-        "index\tsentence1\tsentence2\n0\tOne.\tTwo.\n",
-        [("test-1", "One.", "Two.", "contradiction")],
-    ),
-    ("xnli", "train"): (
-        "multinli/multinli.train.zh.tsv",
-        "premise\thypo\tlabel\n他来了\t他走了\tcontradictory\n甲\t乙\tneutral\n",
-        [("train-1", "他来了", "他走了", "contradiction"), ("train-2", "甲", "乙", "neutral")],
-    ),
-    ("xnli", "dev"): (
-        "xnli.dev.tsv",
-        "\n".join(
-            [
-                XNLI_DEV_ROW.format("language", "gold_label", "sentence1", "sentence2"),
-                XNLI_DEV_ROW.format("ar", "neutral", "x", "y"),
-                XNLI_DEV_ROW.format("zh", "entailment", "甲", "乙"),
-            ]
-        ),
-        [("dev-2", "甲", "乙", "entailment")],
-    ),
-}
 
 LABELS = {
     "cola": ["0", "1"],
@@ -204,8 +37,160 @@ SCORES = {
     "sts-b": "spearman",
 }
 
+# In all tables below, "|" stands for a tab.
+MRPC = "#1 ID|#2 ID|#1 String|#2 String"
+STSB = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
+STSB_ROW = "0|main-news|MSRvid|2012test|24|none|none|One.|Two."
+MNLI = "index|promptID|pairID|genre|b1|b2|p1|p2|sentence1|sentence2"
+MNLI_ROW = "31193|p|q|genre|b1|b2|p1|p2|One.|Two."
+MNLI_TRAIN = f"{MNLI}|label1|gold_label\n{MNLI_ROW}|neutral|entailment\n"
+MNLI_DEV = f"{MNLI}|label1|label2|label3|label4|label5|gold_label\n{MNLI_ROW}" + 5 * "|entailment"
+XNLI_DEV = (
+    "language|gold_label|x|x|x|x|sentence1|sentence2|n\n"
+    "ar|neutral|-|-|-|-|x|y|1\nzh|entailment|-|-|-|-|甲|乙|2"
+)
 
-class TableTest(FileTestCase):
+# By task: a row of train.tsv and dev.tsv, one of test.tsv, their texts, and the first one's label.
+UNIFORM = {
+    "cola": ("gj04|1|*|It rains.", "index|sentence\n0|It rains.\n", "It rains.", "1"),
+    "mrpc": (
+        f'\ufeffQuality|{MRPC}\r\n1|7|8|" One "|One "\r\n',
+        f'index|{MRPC}\n0|7|8|" One "|One "\n',
+        *('" One "|One "', "1"),
+    ),
+    "sst-2": (
+        *('sentence|label\na "fine" film |1\n', 'index|sentence\n0|a "fine" film \n'),
+        *('a "fine" film ', "1"),
+    ),
+    "sts-b": (
+        *(f"{STSB}|score\n{STSB_ROW}|3.800\n", f"{STSB}\n{STSB_ROW}\n"),
+        *("One.|Two.", "3.800"),
+    ),
+    "qqp": (
+        "id|qid1|qid2|question1|question2|is_duplicate\n7|1|2|Who?|What?|1\n",
+        "id|question1|question2\n0|Who?|What?\n",
+        *("Who?|What?", "1"),
+    ),
+    **{
+        task: (
+            f"index|{names}|label\n0|One.|Two.|{label}\n",
+            f"index|{names}\n0|One.|Two.\n",
+            *("One.|Two.", label),
+        )
+        for task, names, label in (
+            ("qnli", "question|sentence", "not_entailment"),
+            ("rte", "sentence1|sentence2", "not_entailment"),
+            ("wnli", "sentence1|sentence2", "1"),
+        )
+    },
+}
+
+# By task and split: the file's content, and the expected examples.
+EXPECTED = {
+    ("mnli", "train"): (MNLI_TRAIN, ["train-31193|One.|Two.|entailment"]),
+    ("mnli", "dev"): (f"{MNLI_DEV}|neutral\n", ["dev_matched-31193|One.|Two.|neutral"]),
+    ("mnli", "test"): (f"{MNLI}\n{MNLI_ROW}\n", ["test-31193|One.|Two.|contradiction"]),
+    ("mnli", "dev_mismatched"): (
+        *(f"{MNLI_DEV}|neutral\n", ["dev_mismatched-31193|One.|Two.|neutral"]),
+    ),
+    ("mnli", "test_mismatched"): (
+        *(f"{MNLI}\n{MNLI_ROW}\n", ["test_mismatched-31193|One.|Two.|contradiction"]),
+    ),
+    ("ax", "test"): (
+        *("index|sentence1|sentence2\n0|One.|Two.\n", ["test-1|One.|Two.|contradiction"]),
+    ),
+    ("xnli", "train"): (
+        "premise|hypo|label\n他来了|他走了|contradictory\n甲|乙|neutral\n",
+        ["train-1|他来了|他走了|contradiction", "train-2|甲|乙|neutral"],
+    ),
+    ("xnli", "dev"): (XNLI_DEV, ["dev-2|甲|乙|entailment"]),
+}
+for name, (labelled, unlabelled, row, label) in UNIFORM.items():
+    number = int(name != "cola")  # CoLA's files have no header.
+    for split in ("train", "dev"):
+        EXPECTED[name, split] = labelled, [f"{split}-{number}|{row}|{label}"]
+    EXPECTED[name, "test"] = unlabelled, [f"test-1|{row}|{(LABELS[name] or ['0'])[0]}"]
+
+# Tables of the Hugging Face Hub: the first example's texts and label.
+HUB = (
+    ("sst-2", "test", "sentence|label|idx\na fine day|-1|0", "a fine day|0"),
+    ("sst-2", "dev", "idx|sentence|label\n0|a fine day|1", "a fine day|1"),
+    ("cola", "train", "sentence|label|idx\nA b.|1|0\nB a.|0|1", "A b.|1"),
+    # As pandas writes it, without the Hub's index and with one of its own.
+    ("sst-2", "train", 'sentence|label\n"a ""b"""|1', 'a "b"|1'),
+    ("rte", "dev", '|sentence1|sentence2|label\n0|"a ""b"""|c|entailment', 'a "b"|c|entailment'),
+    ("cola", "dev", "source|label|mark|sentence\ngj04|1||A", "A|1"),
+    ("cola", "test", "sentence|label|idx\nA b.|-1|0", "A b.|0"),
+    ("mrpc", "train", "sentence1|sentence2|label|idx\na|b|1|0", "a|b|1"),
+    ("mrpc", "test", "label|idx|sentence2|sentence1\n0|0|b|a", "a|b|0"),
+    ("sts-b", "train", "sentence1|sentence2|label|idx\na|b|5.0|0", "a|b|5.0"),
+    ("sts-b", "test", "sentence1|sentence2|label|idx\na|b|-1|0", "a|b|0"),
+    ("qqp", "dev", "question1|question2|label|idx\na|b|1|0", "a|b|1"),
+    ("qqp", "test", "question1|question2|label|idx\na|b|-1|0", "a|b|0"),
+    ("mnli", "dev", "premise|hypothesis|label|idx\na|b|neutral|0", "a|b|neutral"),
+    ("mnli", "test_mismatched", "idx|premise|hypothesis|label\n0|a|b|-1", "a|b|contradiction"),
+    ("qnli", "test", "question|sentence|label|idx\na|b|-1|0", "a|b|entailment"),
+    ("rte", "dev", "sentence1|sentence2|label\na|b|entailment", "a|b|entailment"),
+    ("wnli", "test", "sentence1|sentence2|label|idx\na|b|-1|0", "a|b|0"),
+    ("ax", "test", "premise|hypothesis|label|idx\na|b|-1|0", "a|b|contradiction"),
+)
+
+REFUSED = (
+    ("mrpc", "train", f"Quality|{MRPC}\n1|1|2|a|b\n1|1|2|a b\n", ", line 3: found 4 columns"),
+    # Ten columns hold both texts of MNLI.
+    ("mnli", "train", MNLI_TRAIN.rpartition("|neutral|")[0], "at least 12 columns"),
+    ("cola", "dev", "gj04,1,,It rains.\n", ", line 1: found 1 columns"),  # Commas.
+    ("cola", "train", "gj04|1||a\n\ngj04|1||b\n", ", line 2: found a blank line"),
+    ("mrpc", "dev", f"Quality|{MRPC}\n2|1|2|a|b\n", ", line 2: found the label '2', expected one"),
+    ("mnli", "dev", f"{MNLI_DEV}|-\n", "contradiction, entailment, neutral"),
+    ("cola", "train", "", ": found an empty file"),
+    ("cola", "train", "\n\n", ": found an empty file"),
+    ("mrpc", "train", f"Quality|{MRPC}\n", ": found only a header"),
+    ("mrpc", "train", "1|7|8|a|b\n0|7|8|a|b\n", ", line 1: found the columns "),
+    ("mrpc", "test", "0|7|8|a|b\n1|7|8|a|b\n", ", line 1: found the columns "),
+    ("cola", "test", "0|a\n1|b\n", ", line 1: found the columns "),
+    ("xnli", "train", "a|b|contradictory\na|b|neutral\n", ", line 1: found the columns "),
+    ("sst-2", "train", "text|label\na fine day|1\n", "'text', 'label'"),
+    ("sst-2", "train", "text|label\na fine day|1\n", "once: sentence, label."),
+    (
+        "mrpc",
+        "test",
+        "index|one|two\n0|a|b\n",
+        "#1 String (or sentence1), #2 String (or sentence2).",
+    ),
+    ("sst-2", "train", "sentence|label\na|1\n1|a|fine\n", ", line 3: found 3 columns, expected 2"),
+    (
+        *("sst-2", "test", "index|sentence\n0|a\n\ufeffsentence|idx\nb|0\n"),
+        ", line 3: found a byte order mark",
+    ),
+    ("sst-2", "test", "sentence|sentence\na|b\n", "'sentence', 'sentence'"),
+    ("mnli", "train", "premise|hypothesis|gold_label|label\na|b|c|d\n", "'gold_label', 'label'"),
+    ("cola", "train", "id|accepted|mark|text\ngj04|1||a\n", "(this file has no header)"),
+    # R writes row names without a header.
+    ("sst-2", "test", "index|sentence\n1|0|a\n2|1|b\n", ", line 2: found 3 columns, expected 2"),
+    ("sst-2", "test", "index|sentence\n0|a\nindex|sentence\n0|b\n", ", line 3: found the header"),
+    ("mnli", "train", "premise|hypothesis|label\na|b|1\n", "the label '1'"),  # In which order?
+    *(
+        ("sts-b", "dev", f"sentence1|sentence2|label\na|b|{label}\n", "a number from 0 to 5")
+        for label in ("-1", "5.1", "nan")
+    ),
+)
+
+
+def as_row(example):
+    parts = example.guid, example.text_a, example.text_b, example.label
+    return "|".join(part for part in parts if part is not None)
+
+
+class GlueTestCase(FileTestCase, parameterized.TestCase):
+    def write_split(self, task_name, split, content):
+        """Writes a split's file; returns (its path, the task's processor)."""
+        task = glue.TASKS[task_name]
+        name = task.splits[split].file.format(language=task.language)
+        return self.write(name, content.replace("|", "\t")), glue.get_processor(task_name)
+
+
+class ExamplesTest(GlueTestCase):
     def test_main_scores_match_the_leaderboard(self):
         self.assertEqual({name: task.score for name, task in glue.TASKS.items()}, SCORES)
 
@@ -213,35 +198,69 @@ class TableTest(FileTestCase):
         splits = {(name, split) for name, task in glue.TASKS.items() for split in task.splits}
         self.assertEqual(splits, set(EXPECTED))
 
-    def test_every_split_gives_the_expected_examples(self):
-        for (task_name, split), (file_name, content, expected) in EXPECTED.items():
-            with self.subTest(task=task_name, split=split):
-                folder = os.path.join(self.folder, task_name)
-                self.write(os.path.join(task_name, file_name), content)
-                processor = glue.get_processor(task_name)
-                examples = processor.get_examples(split, folder)
-                self.assertEqual(as_tuples(examples), expected)
+    def test_files_have_their_published_names(self):
+        """The other tests write each split where `TASKS` says."""
+        mnli, xnli = glue.TASKS["mnli"].splits, glue.TASKS["xnli"].splits
+        self.assertEqual(
+            [mnli[split].file for split in ("train", "dev", "test")],
+            ["train.tsv", "dev_matched.tsv", "test_matched.tsv"],
+        )
+        for split in ("dev_mismatched", "test_mismatched"):
+            self.assertEqual(mnli[split].file, split + ".tsv")
+        self.assertEqual(xnli["dev"].file, "xnli.dev.tsv")
+        self.assertEqual(xnli["train"].file, "multinli/multinli.train.{language}.tsv")
+        self.assertEqual(glue.TASKS["ax"].splits["test"].file, "diagnostic.tsv")
+        for name in UNIFORM:
+            for split in ("train", "dev", "test"):
+                self.assertEqual(glue.TASKS[name].splits[split].file, split + ".tsv")
 
-    def test_named_processors_read_their_task(self):
-        classes = {
-            "cola": glue.ColaProcessor,
-            "mnli": glue.MnliProcessor,
-            "mrpc": glue.MrpcProcessor,
-            "xnli": glue.XnliProcessor,
-        }
-        for task_name, processor in classes.items():
-            file_name, content, expected = EXPECTED[task_name, "dev"]
-            self.write(os.path.join(task_name, file_name), content)
-            examples = processor().get_dev_examples(os.path.join(self.folder, task_name))
-            self.assertEqual(as_tuples(examples), expected)
+    @parameterized.parameters(*((*key, *value) for key, value in EXPECTED.items()))
+    def test_every_split_gives_the_expected_examples(self, task_name, split, content, expected):
+        _, processor = self.write_split(task_name, split, content)
+        self.assertEqual(list(map(as_row, processor.get_examples(split, self.folder))), expected)
 
+    def test_examples_are_numbered_by_line_and_short_rows_of_qqp_skipped(self):
+        rows = "7|1|2|Who?|What?|1\n8|1|Who?\n9|3|4|How?|Why?|0\n"
+        header = "id|qid1|qid2|question1|question2|is_duplicate\n"
+        _, processor = self.write_split("qqp", "train", header + rows)
+        self.assertEqual(
+            list(map(as_row, processor.get_train_examples(self.folder))),
+            ["train-1|Who?|What?|1", "train-3|How?|Why?|0"],
+        )
+
+    def test_blank_lines_at_the_end_are_ignored(self):
+        _, processor = self.write_split("cola", "train", "gj04|1||a\r\ngj04|0|*|b\r\n\r\n\n")
+        examples = processor.get_train_examples(self.folder)
+        self.assertEqual(list(map(as_row, examples)), ["train-0|a|1", "train-1|b|0"])
+
+    @parameterized.parameters(*HUB)
+    def test_headers_of_the_hub_are_read_by_name(self, task_name, split, content, expected):
+        _, processor = self.write_split(task_name, split, content + "\n")
+        first = processor.get_examples(split, self.folder)[0]
+        self.assertEqual(as_row(first).partition("|")[2], expected)
+
+    def test_another_index_than_the_submissions_is_warned_of(self):
+        for content in ("index|sentence\n0|a\n2|b\n", "sentence|idx\na|0\nb|2\n"):
+            path, processor = self.write_split("cola", "test", content)
+            with self.assertLogs("absl", "WARNING") as log:
+                processor.get_test_examples(self.folder)
+            self.assertIn(f"{path}: row 1 has the index '2'", log.output[0])
+
+    @parameterized.parameters(*REFUSED)
+    def test_invalid_files_are_refused(self, task_name, split, content, part):
+        path, processor = self.write_split(task_name, split, content)
+        parts = [path + part] if part[0] in ",:" else [path, part]
+        self.assert_refused(parts, processor.get_examples, split, self.folder)
+
+
+class ProcessorsTest(GlueTestCase):
     def test_subclass_can_define_its_own_labels(self):
         class SignProcessor(glue.ColaProcessor):
             def get_labels(self):
                 return ["plus", "minus"]
 
-        self.write("train.tsv", "x\tminus\t\tfirst\nx\tplus\t\tsecond\n")
-        self.write("test.tsv", "index\tsentence\n0\tthird\n")
+        self.write_split("cola", "train", "x|minus||first\nx|plus||second\n")
+        self.write_split("cola", "test", "index|sentence\n0|third\n")
         processor = SignProcessor()
         examples = processor.get_train_examples(self.folder)
         self.assertEqual([example.label for example in examples], ["minus", "plus"])
@@ -249,80 +268,54 @@ class TableTest(FileTestCase):
         self.assertEqual(unknown.label, "plus")
 
     def test_processors_return_the_labels_of_their_task(self):
-        self.assertEqual(set(LABELS), set(glue.TASKS))
-        for task_name, labels in LABELS.items():
-            self.assertEqual(glue.get_processor(task_name).get_labels(), labels)
+        found = {name: glue.get_processor(name).get_labels() for name in glue.TASKS}
+        self.assertEqual(found, LABELS)
 
     def test_task_names_ignore_case_and_separators(self):
-        for given, name in (
-            ("MrPc", "MRPC"),
-            ("sst-2", "SST-2"),
-            ("SST2", "SST-2"),
-            ("stsb", "STS-B"),
-            ("STS_b", "STS-B"),
-        ):
+        names = {"MrPc": "MRPC", "sst-2": "SST-2", "SST2": "SST-2", "STS_b": "STS-B"}
+        for given, name in names.items():
             self.assertEqual(glue.get_processor(given).task.name, name)
 
-    def test_unknown_task_name_suggests_similar_names(self):
-        self.assert_refused(
-            ["--task_name=spam", "CoLA, SST-2, MRPC, STS-B"], glue.get_processor, "spam"
-        )
-        others = ["airline", "sms_spam", "custom"]
-        for given, nearest in (
-            ("MRCP", "name is MRPC "),
-            ("mprc", "name is MRPC "),
-            ("sst_3", "name is SST-2 "),
-            ("MLNI", "name is MNLI "),
-            ("NLI", "names are XNLI, WNLI, QNLI "),
-            ("sms-span", "name is sms_spam "),
-            ("custm", "name is custom "),
-        ):
-            with self.assertRaisesRegex(UserError, f"--task_name={given} .*{nearest}") as caught:
-                glue.get_processor(given, others)
-            self.assertNotIn("QQP", str(caught.exception))
+    @parameterized.parameters(
+        ("MRCP", "name is MRPC "),
+        ("mprc", "name is MRPC "),
+        ("sst_3", "name is SST-2 "),
+        ("MLNI", "name is MNLI "),
+        ("NLI", "names are XNLI, WNLI, QNLI "),
+        ("sms-span", "name is sms_spam "),
+        ("custm", "name is custom "),
+    )
+    def test_unknown_task_name_suggests_similar_names(self, given, nearest):
+        with self.assertRaisesRegex(UserError, f"--task_name={given} .*{nearest}") as caught:
+            glue.get_processor(given, ["airline", "sms_spam", "custom"])
+        self.assertNotIn("QQP", str(caught.exception))
+
+    def test_name_unlike_any_task_lists_all(self):
+        parts = ["--task_name=spam", "CoLA, SST-2, MRPC, STS-B"]
+        self.assert_refused(parts, glue.get_processor, "spam")
 
     def test_xnli_processor_reads_its_language(self):
         self.write("multinli/multinli.train.ar.tsv", "premise\thypo\tlabel\nx\ty\tneutral\n")
-        self.write("xnli.dev.tsv", EXPECTED["xnli", "dev"][1])
-        processor = glue.XnliProcessor()
+        path, processor = self.write_split("xnli", "dev", XNLI_DEV)
         processor.language = "ar"
-        self.assertEqual(
-            as_tuples(processor.get_train_examples(self.folder)),
-            [("train-1", "x", "y", "neutral")],
-        )
-        self.assertEqual(
-            as_tuples(processor.get_dev_examples(self.folder)), [("dev-1", "x", "y", "neutral")]
-        )
-
-    def test_language_missing_from_file_is_refused(self):
-        path = self.write("xnli.dev.tsv", EXPECTED["xnli", "dev"][1])
-        processor = glue.XnliProcessor()
+        for split in ("train", "dev"):
+            (example,) = processor.get_examples(split, self.folder)
+            self.assertEqual(as_row(example), f"{split}-1|x|y|neutral")
         processor.language = "fr"
-        self.assert_refused(
-            [path, "found the languages ar, zh", "expected fr"],
-            processor.get_dev_examples,
-            self.folder,
-        )
+        parts = [path, "found the languages ar, zh", "expected fr"]
+        self.assert_refused(parts, processor.get_dev_examples, self.folder)
 
     def test_split_missing_from_the_task_is_refused(self):
-        self.assert_refused(
-            ["XNLI has no test split", "train, dev"],
-            glue.XnliProcessor().get_test_examples,
-            self.folder,
-        )
+        parts = ["XNLI has no test split", "train, dev"]
+        self.assert_refused(parts, glue.XnliProcessor().get_test_examples, self.folder)
 
     def test_tasks_of_berts_script_have_its_processors(self):
-        for name, processor in (
-            ("CoLA", run_classifier.ColaProcessor),
-            ("MNLI", run_classifier.MnliProcessor),
-            ("MRPC", run_classifier.MrpcProcessor),
-            ("XNLI", run_classifier.XnliProcessor),
-        ):
+        for name in ("Cola", "Mnli", "Mrpc", "Xnli"):
+            processor = getattr(run_classifier, name + "Processor")
             self.assertIs(type(glue.get_processor(name)), processor)
 
     def test_mismatched_split_without_a_file_is_skipped(self):
-        self.write("dev_mismatched.tsv", "")
-        processor = glue.MnliProcessor()
+        _, processor = self.write_split("mnli", "dev_mismatched", "")
         self.assertEqual(processor.splits_of("dev", self.folder), ["dev", "dev_mismatched"])
         with self.assertLogs("absl", "INFO") as log:
             self.assertEqual(processor.splits_of("test", self.folder), ["test"])
@@ -336,258 +329,37 @@ class TableTest(FileTestCase):
         with self.assertRaises(NotImplementedError):
             processor.get_labels()
 
-
-MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-
-
-class RefusedRowsTest(FileTestCase):
-    """Checks the errors of a task's reader and the locations that they name."""
-
-    def assert_split_refused(self, parts, processor, split, file_name, content):
-        path = self.write(file_name, content)
-        read = getattr(processor(), f"get_{split}_examples")
-        self.assert_refused([path + part for part in parts[:1]] + parts[1:], read, self.folder)
-
     def test_missing_data_dir_is_refused(self):
         read = glue.MrpcProcessor().get_train_examples
-        self.assert_refused(["--data_dir is required", "train.tsv"], read, None)
-        self.assert_refused(["--data_dir is required", "train.tsv"], read, "")
+        for missing in (None, ""):
+            self.assert_refused(["--data_dir is required", "train.tsv"], read, missing)
         missing = os.path.join(self.folder, "nowhere")
-        self.assert_refused(
-            [os.path.join(missing, "train.tsv"), "neither does its folder", "--data_dir"],
-            read,
-            missing,
-        )
-
-    def test_row_with_too_few_columns_is_refused(self):
-        self.assert_split_refused(
-            [", line 3: found 4 columns", "at least 5 columns"],
-            *(glue.MrpcProcessor, "train", "train.tsv"),
-            MRPC_HEADER + "1\t1\t2\ta\tb\n1\t1\t2\ta b\n",
-        )
-
-    def test_row_without_its_last_label_column_is_refused(self):
-        # Ten columns hold both texts.
-        header, row, _ = EXPECTED["mnli", "train"][1].split("\n")
-        self.assert_split_refused(
-            [", line 2: found 10 columns", "at least 12 columns"],
-            *(glue.MnliProcessor, "train", "train.tsv"),
-            header + "\n" + "\t".join(row.split("\t")[:10]),
-        )
-
-    def test_file_with_wrong_separator_is_refused(self):
-        self.assert_split_refused(
-            [", line 1: found 1 columns", "at least 4 columns"],
-            *(glue.ColaProcessor, "dev", "dev.tsv"),
-            "gj04,1,,It rains.\n",
-        )
-
-    def test_blank_line_between_rows_is_refused(self):
-        self.assert_split_refused(
-            [", line 2: found a blank line"],
-            *(glue.ColaProcessor, "train", "train.tsv"),
-            "gj04\t1\t\ta\n\ngj04\t1\t\tb\n",
-        )
-
-    def test_blank_lines_at_the_end_are_ignored(self):
-        self.write("train.tsv", "gj04\t1\t\ta\r\n\r\n\n")
-        examples = glue.ColaProcessor().get_train_examples(self.folder)
-        self.assertEqual(as_tuples(examples), [("train-0", "a", None, "1")])
-
-    def test_unknown_label_is_refused(self):
-        self.assert_split_refused(
-            [", line 3: found the label '2'", "expected one of 0, 1"],
-            *(glue.MrpcProcessor, "dev", "dev.tsv"),
-            MRPC_HEADER + "1\t1\t2\ta\tb\n2\t1\t2\ta\tb\n",
-        )
-        self.assert_split_refused(
-            [", line 2: found the label '-'", "contradiction, entailment, neutral"],
-            *(glue.MnliProcessor, "dev", "dev_matched.tsv"),
-            EXPECTED["mnli", "dev"][1].rpartition("\t")[0] + "\t-\n",
-        )
-
-    def test_empty_file_is_refused(self):
-        for content in ("", "\n\n"):
-            self.assert_split_refused(
-                [": found an empty file"], glue.ColaProcessor, "train", "train.tsv", content
-            )
-
-    def test_file_with_only_a_header_is_refused(self):
-        self.assert_split_refused(
-            [": found only a header"], glue.MrpcProcessor, "train", "train.tsv", MRPC_HEADER
-        )
-
-    def test_file_without_its_header_is_refused(self):
-        cases = [
-            (glue.MrpcProcessor, "train", "train.tsv", "1\t7\t8\ta\tb\n0\t7\t8\ta\tb\n"),
-            (glue.MrpcProcessor, "test", "test.tsv", "0\t7\t8\ta\tb\n1\t7\t8\ta\tb\n"),
-            (glue.ColaProcessor, "test", "test.tsv", "0\ta\n1\tb\n"),
-            (
-                *(glue.XnliProcessor, "train", "multinli/multinli.train.zh.tsv"),
-                "a\tb\tcontradictory\na\tb\tneutral\n",
-            ),
-        ]
-        for case in cases:
-            self.assert_split_refused([", line 1: found the columns ", "a header"], *case)
-
-    def test_unexpected_header_is_refused(self):
-        sst2, stsb = (lambda: glue.get_processor("SST-2")), (lambda: glue.get_processor("STS-B"))
-        mnli, cola = glue.MnliProcessor, glue.ColaProcessor
-        for parts, processor, split, file_name, content in (
-            (
-                [", line 1: found the columns 'text', 'label'", "once: sentence, label."],
-                *(sst2, "train", "train.tsv", "text\tlabel\na fine day\t1\n"),
-            ),
-            (
-                [", line 1: ", "once: #1 String (or sentence1), #2 String (or sentence2)."],
-                *(glue.MrpcProcessor, "test", "test.tsv", "index\tone\ttwo\n0\ta\tb\n"),
-            ),
-            (
-                [", line 3: found 3 columns, expected 2"],
-                *(sst2, "train", "train.tsv", "sentence\tlabel\na\t1\n1\ta\tfine\n"),
-            ),
-            (
-                [", line 3: found a byte order mark"],
-                *(sst2, "test", "test.tsv", "index\tsentence\n0\ta\n\ufeffsentence\tidx\nb\t0\n"),
-            ),
-            (
-                [", line 1: found the columns 'sentence', 'sentence'"],
-                *(sst2, "test", "test.tsv", "sentence\tsentence\na\tb\n"),
-            ),
-            (
-                [", line 1: ", "'gold_label', 'label'"],
-                mnli,
-                *("train", "train.tsv", "premise\thypothesis\tgold_label\tlabel\na\tb\tc\td\n"),
-            ),
-            (
-                [", line 1: found the label 'accepted'", "no header"],
-                *(cola, "train", "train.tsv", "id\taccepted\tmark\ttext\ngj04\t1\t\ta\n"),
-            ),
-            (
-                [", line 2: found 3 columns, expected 2"],  # R writes row names without a header.
-                *(sst2, "test", "test.tsv", "index\tsentence\n1\t0\ta\n2\t1\tb\n"),
-            ),
-            (
-                [", line 3: found the header again"],
-                *(sst2, "test", "test.tsv", "index\tsentence\n0\ta\nindex\tsentence\n0\tb\n"),
-            ),
-            (
-                [", line 2: found the label '1'", "contradiction, entailment"],  # In which order?
-                *(mnli, "train", "train.tsv", "premise\thypothesis\tlabel\na\tb\t1\n"),
-            ),
-            *(
-                (
-                    [f", line 2: found the label '{label}', expected a number from 0 to 5"],
-                    stsb,
-                    *("dev", "dev.tsv", f"sentence1\tsentence2\tlabel\na\tb\t{label}\n"),
-                )
-                for label in ("-1", "5.1", "nan")
-            ),
-        ):
-            with self.subTest(parts[0]):
-                self.assert_split_refused(parts, processor, split, file_name, content)
-
-    def test_headers_of_the_hub_are_read_by_name(self):
-        for name, split, file, content, expected in (
-            ("sst-2", "test", "test", "sentence\tlabel\tidx\na fine day\t-1\t0\n", "a fine day"),
-            ("sst-2", "dev", "dev", "idx\tsentence\tlabel\n0\ta fine day\t1\n", "a fine day||1"),
-            ("cola", "train", "train", "sentence\tlabel\tidx\nA b.\t1\t0\nB a.\t0\t1\n", "A b.||1"),
-            # As pandas writes it, without the Hub's index and with one of its own.
-            ("sst-2", "train", "train", 'sentence\tlabel\n"a ""b"""\t1\n', 'a "b"||1'),
-            (
-                *("rte", "dev", "dev"),
-                '\tsentence1\tsentence2\tlabel\n0\t"a ""b"""\tc\tentailment\n',
-                'a "b"|c|entailment',
-            ),
-            ("cola", "dev", "dev", "source\tlabel\tmark\tsentence\ngj04\t1\t\tA\n", "A||1"),
-            ("cola", "test", "test", "sentence\tlabel\tidx\nA b.\t-1\t0\n", "A b."),
-            ("mrpc", "train", "train", "sentence1\tsentence2\tlabel\tidx\na\tb\t1\t0\n", "a|b|1"),
-            ("mrpc", "test", "test", "label\tidx\tsentence2\tsentence1\n0\t0\tb\ta\n", "a|b"),
-            (
-                "sts-b",
-                "train",
-                "train",
-                "sentence1\tsentence2\tlabel\tidx\na\tb\t5.0\t0\n",
-                "a|b|5.0",
-            ),
-            ("sts-b", "test", "test", "sentence1\tsentence2\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
-            ("qqp", "dev", "dev", "question1\tquestion2\tlabel\tidx\na\tb\t1\t0\n", "a|b|1"),
-            ("qqp", "test", "test", "question1\tquestion2\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
-            (
-                *("mnli", "dev", "dev_matched"),
-                "premise\thypothesis\tlabel\tidx\na\tb\tneutral\t0\n",
-                "a|b|neutral",
-            ),
-            (
-                *("mnli", "test_mismatched", "test_mismatched"),
-                "idx\tpremise\thypothesis\tlabel\n0\ta\tb\t-1\n",
-                "a|b",
-            ),
-            ("qnli", "test", "test", "question\tsentence\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
-            (
-                "rte",
-                "dev",
-                "dev",
-                "sentence1\tsentence2\tlabel\na\tb\tentailment\n",
-                "a|b|entailment",
-            ),
-            ("wnli", "test", "test", "sentence1\tsentence2\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
-            ("ax", "test", "diagnostic", "premise\thypothesis\tlabel\tidx\na\tb\t-1\t0\n", "a|b"),
-        ):
-            with self.subTest(task=name, split=split):
-                folder = os.path.join(self.folder, name)
-                self.write(os.path.join(name, file + ".tsv"), content)
-                first = glue.get_processor(name).get_examples(split, folder)[0]
-                text_a, text_b, label, *_ = [*expected.split("|"), "", ""]
-                self.assertEqual((first.text_a, first.text_b), (text_a, text_b or None))
-                if split in ("train", "dev"):
-                    self.assertEqual(first.label, label)
-
-    def test_another_index_than_the_submissions_is_warned_of(self):
-        for content in ("index\tsentence\n0\ta\n2\tb\n", "sentence\tidx\na\t0\nb\t2\n"):
-            path = self.write("test.tsv", content)
-            with self.assertLogs("absl", "WARNING") as log:
-                glue.ColaProcessor().get_test_examples(self.folder)
-            self.assertIn(f"{path}: row 1 has the index '2'", log.output[0])
+        self.assert_refused([missing, "neither does its folder"], read, missing)
 
 
 @needs_shared
 class SharedDataTest(tf.test.TestCase):
-    def glue(self, *parts):
-        return os.path.join(SHARED, "data", "glue", *parts)
-
     def test_shared_files_have_the_expected_row_counts(self):
         # Sizes from data/README.md for train and MNLI, otherwise as published by GLUE.
         counts = {
-            ("CoLA", "train"): 8551,
-            ("CoLA", "dev"): 1043,
-            ("CoLA", "test"): 1063,
-            ("MRPC", "train"): 3668,
-            ("MRPC", "dev"): 408,
-            ("MRPC", "test"): 1725,
-            ("MNLI", "train"): 240,
-            ("MNLI", "dev"): 240,
-            ("SST-2", "train"): 67349,
-            ("SST-2", "dev"): 872,
-            ("SST-2", "test"): 1821,
-            ("STS-B", "train"): 5749,
-            ("STS-B", "dev"): 1500,
-            ("STS-B", "test"): 1379,
-            ("QNLI", "train"): 160,
-            ("QNLI", "dev"): 5463,
-            ("QNLI", "test"): 5463,
-            ("QQP", "train"): 160,
-            ("QQP", "dev"): 160,
-            ("AX", "test"): 1104,
+            "cola": {"train": 8551, "dev": 1043, "test": 1063},
+            "mrpc": {"train": 3668, "dev": 408, "test": 1725},
+            "mnli": {"train": 240, "dev": 240},
+            "sst-2": {"train": 67349, "dev": 872, "test": 1821},
+            "sts-b": {"train": 5749, "dev": 1500, "test": 1379},
+            "qnli": {"train": 160, "dev": 5463, "test": 5463},
+            "qqp": {"train": 160, "dev": 160},
+            "ax": {"test": 1104},
         }
-        for (task_name, split), count in counts.items():
-            task = glue.TASKS[task_name.lower()]
-            examples = glue.read_examples(task, split, self.glue(task.folder or task.name))
-            self.assertLen(examples, count)
+        for name, expected in counts.items():
+            task = glue.TASKS[name]
+            folder = os.path.join(SHARED, "data", "glue", task.folder or task.name)
+            found = {split: len(glue.read_examples(task, split, folder)) for split in expected}
+            self.assertEqual(found, expected)
 
 
 def rows_of(task, split):
-    """Returns the bytes of a valid file for a `glue.Split`."""
+    """Returns the bytes of a valid file for a `glue.SplitFile`."""
     names = (split.text_a, split.text_b, split.label, split.language)
     columns = split.columns or ("other", *(name for name in names if name))
     lines = [] if split.columns else ["\t".join(columns)]

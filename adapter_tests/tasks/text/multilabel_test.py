@@ -42,10 +42,8 @@ class MultilabelTest(HeadCase):
         ):
             self.assertEqual(KIND.parse_label(text, "f, line 2"), expected)
         for text, part in (
-            ("['a', 'b']", "not a JSON list"),
-            ("{'a', 'b'}", "not a JSON list"),
-            ("('a',)", "not a JSON list"),
-            ('{"a": 1, "b": 0}', "not a JSON list"),
+            *((text, "not a JSON list") for text in ("['a', 'b']", "['a' 'b']", "[a, b]")),
+            *((text, "not a JSON list") for text in ("{'a', 'b'}", "('a',)", '{"a": 1, "b": 0}')),
             ("[null]", "found null in a list"),
             ('["a,b"]', 'found "a,b" in a list'),
             ('[{"name": "a"}]', 'found {"name": "a"} in a list'),

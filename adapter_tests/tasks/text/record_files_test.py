@@ -48,15 +48,10 @@ class TfRecordTest(RefusalTestCase):
                 except tf.errors.OutOfRangeError:
                     return batches
 
-    def read(self, seq_length):
-        batches = self.batches(
-            record_files.file_based_input_fn_builder(self.path, seq_length, False, False)
-        )
-        return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
-
     def test_hand_written_tfrecord_is_read(self):
         self.write(self.row(4), dict(self.row(4), label_ids=[0], is_real_example=[0]))
-        arrays = self.read(4)
+        input_fn = record_files.file_based_input_fn_builder(self.path, 4, False, False)
+        (arrays,) = self.batches(input_fn)
         self.assertEqual({values.dtype for values in arrays.values()}, {np.dtype(np.int32)})
         self.assertEqual(
             {name: values.tolist() for name, values in arrays.items()},

@@ -153,14 +153,12 @@ class ScriptTest(ScriptTestCase):
         self.assertIn("(12 rows)", report)
         settings = json.loads(read(self.path("settings.json")))["training"]
         self.assertEqual((settings["long_texts"], settings["window_pooling"]), ("windows", "mean"))
-        counts = [
-            len(
-                classifier_features.windows_of(
-                    classifier_features.InputExample("", text), 16, tiny_tokenizer()
-                )
-            )
+        tokenizer = tiny_tokenizer()
+        parts = [
+            [" ".join(a) for a, _ in text_windows.divide(tokenizer.tokenize(text), [], 14)]
             for text in texts
         ]
+        counts = [len(windows) for windows in parts]
         self.assertEqual(settings["num_train_steps"], sum(counts) // 8)
         self.assertGreater(max(counts), 3)
         # The windows of each label have the same total weight.
@@ -168,30 +166,23 @@ class ScriptTest(ScriptTestCase):
         self.assertAllClose(settings["class_weights"], sum(counts) / (2 * rows))
         found = self.predictions("predictions.tsv")
         self.assertLen(found, 12)
-        self.assertEqual(
-            float(self.results()["eval_accuracy"]), np.mean(found.argmax(1) == np.arange(12) % 2)
-        )
+        accuracy = np.mean(found.argmax(1) == np.arange(12) % 2)
+        self.assertEqual(float(self.results()["eval_accuracy"]), accuracy)
         # The adapter supplies the flag. The expected values are predictions of windows as texts.
         adapter = ["--adapter=" + self.path("adapter"), "--do_predict"]
         self.output_dir = os.path.join(self.folder, "again")
         self.succeed(*task, *adapter)
         self.assertAllEqual(self.predictions("predictions.tsv"), found)
-        tokenizer, parts = tiny_tokenizer(), []
-        for text in texts:
-            windows_of = text_windows.divide(tokenizer.tokenize(text), [], 14)
-            parts.append([" ".join(tokens) for tokens, _ in windows_of])
-        flat = [part for each in parts for part in each]
-        apart = self.task("apart", flat)
+        apart = self.task("apart", sum(parts, []))
         self.output_dir = os.path.join(self.folder, "apart_predicted")
         self.succeed(*apart, *adapter)
         single = self.predictions("predictions.tsv")
-        ends = np.cumsum([len(each) for each in parts])
-        expected = [single[end - len(each) : end].mean(0) for each, end in zip(parts, ends)]
+        of_texts = np.split(single, np.cumsum(counts)[:-1])
+        expected = [windows.mean(0) for windows in of_texts]
         self.assertAllClose(found, expected, rtol=0, atol=1e-6)
         self.output_dir = os.path.join(self.folder, "max")
         self.succeed(*task, *adapter, "--window_pooling=max")
-        joined = [single[end - len(each) : end].max(0) for each, end in zip(parts, ends)]
-        expected = [each / each.sum() for each in joined]
+        expected = [windows.max(0) / windows.max(0).sum() for windows in of_texts]
         self.assertAllClose(self.predictions("predictions.tsv"), expected, rtol=0, atol=1e-6)
 
     def test_invalid_window_flags_are_refused(self):
