@@ -1,6 +1,7 @@
 """Test cases that run a training script in the tests' process."""
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -32,6 +33,9 @@ def write(path, content, mode="w"):
     return path
 
 
+_RUNS = {}  # (script, arguments) → (folder, report) of `train_once`.
+
+
 @pytest.mark.without_xla  # The scripts' behaviour does not depend on how the model is computed.
 class AnyScriptTestCase(tf.test.TestCase):
     """Runs a script. A subclass sets its module, SCRIPT, and the `base_flags` of every run."""
@@ -56,6 +60,20 @@ class AnyScriptTestCase(tf.test.TestCase):
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             code = errors.exit_code(lambda: report.extend(cls.SCRIPT.run(values)))
         return code, "\n".join(report), stderr.getvalue()
+
+    @classmethod
+    def train_once(cls, *arguments):
+        """Returns (output_dir, report) of a run, one for all tests of this process.
+
+        Tests copy the folder and do not change it.
+        """
+        key = (cls.SCRIPT, *cls.base_flags, *arguments)
+        if key not in _RUNS:
+            output_dir = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "trained")
+            code, report, stderr = cls.call(output_dir, *arguments)
+            assert code is None, stderr
+            _RUNS[key] = output_dir, report
+        return _RUNS[key]
 
     def succeed(self, *arguments, output_dir=None):
         """Runs the script, which must succeed, and returns its report."""
@@ -92,6 +110,27 @@ class AnyScriptTestCase(tf.test.TestCase):
             self.assertTrue(any(flag in known for flag in said), told)
 
 
+@functools.lru_cache(maxsize=None)
+def _bert_and_data():
+    """Returns the folders of a tiny BERT and a tiny MRPC, which no test may change."""
+    root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+    bert = tiny.write_bert(os.path.join(root, "bert"))
+    data = tiny.write_mrpc(os.path.join(root, "data"))
+    for split in ("train", "dev"):
+        path = os.path.join(data, split + ".tsv")
+        write(path, b"\xef\xbb\xbf" + read(path, "rb"), "wb")  # As in the real MRPC.
+    # The test set is the dev set, so results on one are known from the other.
+    shutil.copy(os.path.join(data, "dev.tsv"), os.path.join(data, "test.tsv"))
+    return bert, data
+
+
+def bert_flags(folder):
+    """Returns the flags of the BERT in a folder."""
+    files = {"bert_config_file": "bert_config.json", "vocab_file": "vocab.txt"}
+    files["init_checkpoint"] = "bert_model.ckpt"
+    return [f"--{flag}={os.path.join(folder, name)}" for flag, name in files.items()]
+
+
 class ScriptTestCase(AnyScriptTestCase):
     """run_classifier.py on a tiny BERT and a tiny MRPC."""
 
@@ -100,19 +139,11 @@ class ScriptTestCase(AnyScriptTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"))
-        cls.data = tiny.write_mrpc(os.path.join(cls.root, "data"))
-        for split in ("train", "dev"):
-            path = os.path.join(cls.data, split + ".tsv")
-            write(path, b"\xef\xbb\xbf" + read(path, "rb"), "wb")  # As in the real MRPC.
-        # The test set is the dev set, so results on one are known from the other.
-        shutil.copy(os.path.join(cls.data, "dev.tsv"), os.path.join(cls.data, "test.tsv"))
+        cls.bert, cls.data = _bert_and_data()
         cls.base_flags = [
             "--task_name=mrpc",
             "--data_dir=" + cls.data,
-            "--bert_config_file=" + os.path.join(cls.bert, "bert_config.json"),
-            "--vocab_file=" + os.path.join(cls.bert, "vocab.txt"),
-            "--init_checkpoint=" + os.path.join(cls.bert, "bert_model.ckpt"),
+            *bert_flags(cls.bert),
             "--max_seq_length=16",
             "--adapter_size=3",
             "--train_batch_size=8",

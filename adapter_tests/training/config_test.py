@@ -2,6 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 from absl import flags
+from absl.testing import parameterized
 
 import modeling
 import run_classifier
@@ -75,31 +76,15 @@ class DefineTest(tf.test.TestCase):
         self.assertNotIn("adapter_size", flags.FLAGS)
 
     def test_invalid_flag_values_are_refused(self):
-        at_least_one = [
-            "train_batch_size",
-            "eval_batch_size",
-            "predict_batch_size",
-            "gradient_accumulation_steps",
-            "save_checkpoints_steps",
-            "iterations_per_loop",
-            "num_tpu_cores",
-        ]
-        for name in at_least_one:
+        counts = ("train_batch_size", "eval_batch_size", "predict_batch_size", "num_tpu_cores")
+        counts += ("gradient_accumulation_steps", "save_checkpoints_steps", "iterations_per_loop")
+        for name in counts:
             self.assertEqual(getattr(classifier_flags(f"--{name}=1"), name), 1)
-            for value in ("0", "-1", "8.5", "eight", ""):
-                with self.assertRaisesRegex(flags.IllegalFlagValueError, "--" + name):
-                    classifier_flags(f"--{name}={value}")
-        for argument in (
-            "--random_seed=-1",
-            "--random_seed=4294967296",
-            "--learning_rate=fast",
-            "--tuning=lora",
-            "--use_tpu=perhaps",
-            "--worker_timeout=0.5",
-            "--worker_timeout=1e7",
-            "--worker_timeout=inf",
-        ):
-            with self.assertRaisesRegex(flags.IllegalFlagValueError, argument):
+        invalid = [f"--{name}={value}" for name in counts for value in ("0", "-1", "8.5", "8x", "")]
+        invalid += ["--random_seed=-1", "--random_seed=4294967296", "--learning_rate=fast"]
+        invalid += [f"--worker_timeout={seconds}" for seconds in ("0.5", "1e7", "inf")]
+        for argument in (*invalid, "--tuning=lora", "--use_tpu=perhaps"):
+            with self.assertRaisesRegex(flags.IllegalFlagValueError, argument.split("=")[0]):
                 classifier_flags(argument)
 
 
@@ -114,10 +99,15 @@ class StagesTest(RefusalTestCase):
             (["--do_predict", "--do_eval", "--do_train"], ["train", "eval", "predict"]),
         ):
             self.assertEqual(classifier_config(*arguments).stages, expected)
-
-    def test_disabling_all_stages_is_refused(self):
         parts = ["--do_train", "--do_eval", "--do_predict"]
         self.assert_refused(parts, classifier_config, "--do_train=false")
+
+    def test_training_flags_without_do_train_log_a_warning(self):
+        with self.assertLogs("absl", "WARNING") as log:
+            classifier_config("--do_eval", "--save_full_checkpoint", "--keep_best")
+        for name, line in zip(("keep_best", "save_full_checkpoint"), log.output):
+            self.assertIn(f"--{name} has no effect without --do_train.", line)
+        self.assertLen(log.output, 2)
 
 
 class TuningTest(RefusalTestCase):
@@ -126,35 +116,22 @@ class TuningTest(RefusalTestCase):
         return config.tuning, config.adapter
 
     def test_flags_set_tuning_and_adapter(self):
-        method, adapter = self.settings()
-        self.assertEqual((method, adapter), (tuning.Tuning(), modeling.AdapterConfig()))
-        method, adapter = self.settings(
-            "--adapter_size=8",
-            "--adapter_activation=relu",
-            "--adapter_init_scale=0.01",
-            "--train_pooler",
-        )
-        self.assertEqual(method, tuning.Tuning(train_pooler=True))
-        self.assertEqual(adapter, modeling.AdapterConfig(8, "relu", 0.01, "feedforward_adapter"))
-
-    def test_variant_flags_set_the_adapter_config(self):
-        _, adapter = self.settings(
-            "--adapter_normalization=batch",
-            "--adapter_depth=3",
-            "--adapter_sites=feed_forward",
-            "--adapter_placement=parallel",
-            "--adapter_interaction=multiply",
-            "--adapter_activation=leaky_relu",
-        )
-        expected = modeling.AdapterConfig(
-            activation="leaky_relu",
-            normalization="batch",
-            depth=3,
-            sites="feed_forward",
-            placement="parallel",
-            interaction="multiply",
-        )
-        self.assertEqual(adapter, expected)
+        adapter = modeling.AdapterConfig
+        values = {"size": 8, "activation": "leaky_relu", "init_scale": 0.01, "depth": 3}
+        values.update(normalization="batch", sites="feed_forward", placement="parallel")
+        values["interaction"] = "multiply"
+        given = [f"--adapter_{name}={value}" for name, value in values.items()]
+        top = ["--tuning=top_layers", "--num_top_layers=2"]
+        for arguments, expected in (
+            ([], (tuning.Tuning(), adapter())),
+            (["--train_pooler"], (tuning.Tuning(train_pooler=True), adapter())),
+            (given, (tuning.Tuning(), adapter(**values))),
+            (["--tuning=full"], (tuning.Tuning("full"), None)),
+            (["--tuning=layer_norm"], (tuning.Tuning("layer_norm"), None)),
+            (["--tuning=head"], (tuning.Tuning("head"), None)),
+            (top, (tuning.Tuning("top_layers", 2), None)),
+        ):
+            self.assertEqual(self.settings(*arguments), expected)
 
     def test_adapter_layers_set_default_of_layer_norms(self):
         method, adapter = self.settings("--adapter_layers=1")
@@ -190,15 +167,6 @@ class TuningTest(RefusalTestCase):
             else:
                 adapter.check_layers(12)
 
-    def test_other_methods_have_no_adapters(self):
-        for arguments, expected in (
-            (["--tuning=full"], tuning.Tuning("full")),
-            (["--tuning=layer_norm"], tuning.Tuning("layer_norm")),
-            (["--tuning=head"], tuning.Tuning("head")),
-            (["--tuning=top_layers", "--num_top_layers=2"], tuning.Tuning("top_layers", 2)),
-        ):
-            self.assertEqual(self.settings(*arguments), (expected, None))
-
     def test_redundant_train_pooler_logs_a_warning(self):
         with self.assertLogs("absl", "WARNING") as logs:
             self.settings("--tuning=full", "--train_pooler")
@@ -226,6 +194,69 @@ class TuningTest(RefusalTestCase):
             (["--tuning=full", "--adapter_layers=1"], "--adapter_layers=1 requires"),
             (["--tuning=head", "--layer_norms=none"], "--layer_norms=none requires"),
         ):
-            with self.assertRaises(UserError) as caught:
-                self.settings(*arguments)
-            self.assertIn(part, str(caught.exception))
+            self.assert_refused([part], self.settings, *arguments)
+
+
+class ScheduleTest(RefusalTestCase, parameterized.TestCase):
+    def schedule(self, *arguments, method="adapters", num_examples=3668):
+        """Returns (learning_rate, num_train_steps, num_warmup_steps)."""
+        top = ["--num_top_layers=1"] if method == "top_layers" else []
+        config = classifier_config("--tuning=" + method, *top, *arguments)
+        found = config.schedule(num_examples)
+        self.assertEqual(set(found), {"learning_rate", "num_train_steps", "num_warmup_steps"})
+        return found["learning_rate"], found["num_train_steps"], found["num_warmup_steps"]
+
+    def test_each_method_has_its_default_schedule(self):
+        # MRPC has 3668 rows: 3668 / 32 = 114.625 batches; a tenth of the steps is warm-up.
+        expected = dict.fromkeys(("adapters", "layer_norm", "head"), (3e-4, 573, 57))
+        expected.update(dict.fromkeys(("full", "top_layers"), (5e-5, 343, 34)))
+        self.assertEqual(set(expected), set(configs.METHODS))
+        flags = ["--learning_rate=1e-3", "--num_train_epochs=2", "--warmup_proportion=0.25"]
+        for method, schedule in expected.items():
+            self.assertEqual(self.schedule(method=method), schedule, method)
+            given = self.schedule(*flags, "--train_batch_size=4", method=method, num_examples=100)
+            self.assertEqual(given, (1e-3, 50, 12))
+
+    @parameterized.parameters(
+        (["--learning_rate=1e-5"], 3668, (1e-5, 573, 57)),
+        (["--num_train_epochs=3"], 3668, (3e-4, 343, 34)),
+        (["--warmup_proportion=0"], 3668, (3e-4, 573, 0)),
+        # 15.9 batches are 15 steps. 0.13 of 15 is less than 2, but 0.13 of 15.9 is not.
+        (
+            ["--train_batch_size=10", "--num_train_epochs=1", "--warmup_proportion=0.13"],
+            159,
+            (3e-4, 15, 1),
+        ),
+        (
+            ["--train_batch_size=1", "--num_train_epochs=1", "--warmup_proportion=0"],
+            2**31 - 1,
+            (3e-4, 2**31 - 1, 0),
+        ),
+    )
+    def test_flags_decide_the_schedule(self, arguments, num_examples, expected):
+        self.assertEqual(self.schedule(*arguments, num_examples=num_examples), expected)
+
+    def test_evaluation_interval_follows_flag_or_is_one_epoch(self):
+        for arguments, expected in (
+            ([], 0),
+            (["--eval_every_steps=7"], 7),
+            (["--eval_every_steps=7", "--keep_best"], 7),
+            (["--keep_best"], 114),  # An epoch of 3668 rows in batches of 32.
+            (["--early_stopping_patience=2", "--train_batch_size=5000"], 1),
+        ):
+            self.assertEqual(classifier_config(*arguments).evaluation_interval(3668), expected)
+
+    def test_invalid_schedule_flags_are_refused(self):
+        for flag, values in (
+            ("learning_rate", ("0", "-1e-3")),
+            ("num_train_epochs", ("0", "-1", "0.001", "1e308")),
+            ("warmup_proportion", ("2", "1", "-0.1")),
+        ):
+            for value in values:
+                parts = [f"--{flag}", str(float(value))]
+                self.assert_refused(parts, self.schedule, f"--{flag}={value}")
+        for arguments, parts in (
+            (["--train_batch_size=20000"], ["3668", "20000"]),
+            (["--train_batch_size=1", "--num_train_epochs=585482"], ["2147483647"]),
+        ):
+            self.assert_refused(parts, self.schedule, *arguments)
