@@ -81,7 +81,7 @@ def run(values):
     processor, data_dir = classifier_data.find_task(config, adapter)
     split = processor.splits_of("dev", data_dir)[0]
     examples = processor.get_examples(split, data_dir)
-    training_run.check_data(
+    classifier_data.check_data(
         adapter.description.training,
         adapter.description,
         classifier_data.fields_of({split: examples}),

@@ -347,10 +347,10 @@ class Run(LoadedModel):
             "gradient_accumulation_steps": config.gradient_accumulation_steps,
         }
         if not self.is_training:
-            self._check_data()
+            task.check_trained(self._evaluated_adapter(), self._recorded_training())
             return self._describe(dict(task.settings)), model
         warn_of_rate(config)
-        self._warn_of_trained_rows()
+        task.check_further_training(self.start.adapter)
         schedule = config.schedule(task.num_examples)
         interval = config.evaluation_interval(task.num_examples)
         self.devices = dataclasses.replace(self.devices, eval_every_steps=interval)
@@ -365,21 +365,6 @@ class Run(LoadedModel):
         description = self._describe({**task.settings, **selection, **schedule})
         task_adapter.check_savable(description)
         return description, {**model, **schedule}
-
-    def _warn_of_trained_rows(self) -> None:
-        """Warns if the adapter that a training starts from may have been trained on dev rows."""
-        start = self.start.adapter
-        before = start.description.training.get("data") if start else None
-        if before and self.task.trained_on and before != self.task.trained_on:
-            logging.warning(
-                "--adapter was trained on other rows. If these include rows of this training file,"
-                " its dev and test rows are not new to the adapter, and scores are too high."
-            )
-
-    def _check_data(self) -> None:
-        """Raises UserError if rows to evaluate were trained on, or have other texts."""
-        description = self._evaluated_adapter()
-        check_data(self._recorded_training(), description, self.task.fields, self.task.trained_on)
 
     def _record_of(self, description: task_adapter.Description) -> record.Record:
         recorded = pretrained.recorded_flags(self.config, self.bert)
@@ -604,33 +589,6 @@ class Run(LoadedModel):
 
 def _numbers(scores: Dict[str, Any]) -> Dict[str, float]:
     return {n: value for n, value in evaluations.scalars(scores).items() if n != "global_step"}
-
-
-def check_data(
-    training: Dict[str, Any],
-    description: Optional[task_adapter.Description],
-    fields: Tuple[str, ...],
-    trained_on: Optional[str],
-) -> None:
-    """Raises UserError if rows to evaluate were trained on, or have other texts than the adapter's.
-
-    Args:
-      training: the recorded settings of the training, if any.
-      description: of the adapter that is evaluated, or None.
-      fields, trained_on: as in `Task`.
-    """
-    known = description.presentation.fields if description else ()
-    if known and fields and set(known) != set(fields):
-        raise UserError(
-            f"The task adapter was trained with {' and '.join(known)}, but the data has"
-            f" {' and '.join(fields)}; check --text_b_column."
-        )
-    if trained_on and training.get("data", trained_on) != trained_on:
-        raise UserError(
-            "--data_dir: dev or test rows are set apart from the training file, whose other rows"
-            " are not those of the training: some may have been trained on; give files dev and"
-            " test, or the earlier training file."
-        )
 
 
 def warn_of_rate(config: FinetuningConfig) -> None:

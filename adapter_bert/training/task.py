@@ -1,6 +1,6 @@
 """What a run asks of its task; `tasks` has a subclass for each script."""
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 
 class Evaluated(NamedTuple):
@@ -27,8 +27,6 @@ class Task:
       settings: JSON values by name that affect the weights, such as the data's digest.
       dev_settings: those that affect the dev scores; they matter if scores choose the weights.
       answer_settings: how answers are chosen from outputs; recorded, and free to change.
-      trained_on: digest of the training rows, if the rows to evaluate were set apart from the same
-        file; None in training or if they have their own file.
 
     `fields` and all below it are known after `encode`.
     """
@@ -43,7 +41,6 @@ class Task:
     settings: Dict[str, Any] = {}
     dev_settings: Dict[str, Any] = {}
     answer_settings: Dict[str, Any] = {}
-    trained_on: Optional[str] = None
 
     def load(self, stages: Sequence[str]) -> None:
         """Reads the examples of stages, of train, eval and predict; raises UserError."""
@@ -59,6 +56,17 @@ class Task:
           {"train": rows, "dev...": rows, "test...": rows}, rows as in `estimator`.
         """
         raise NotImplementedError
+
+    def check_trained(self, description: Any, training: Dict[str, Any]) -> None:
+        """Raises UserError if the encoded rows must not be evaluated by a trained model.
+
+        Args:
+          description: `task_adapter.Description` of the adapter, or None.
+          training: the recorded settings of its training, if any.
+        """
+
+    def check_further_training(self, adapter: Any) -> None:
+        """Warns if training from a `TaskAdapter`, or None, makes this task's scores too high."""
 
     def head(self) -> Dict[str, Any]:
         """Returns the arguments of the script's `model_fn_builder` that this task decides."""

@@ -28,6 +28,7 @@ from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.model import configs, model_variables, task_kinds
 from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks.text import classifier_data
 from adapter_bert.training import cluster, distribution, estimator, starting_point
 from adapter_bert.training import run as training_run
 from adapter_bert.training.run_folder import RunFolder
@@ -636,11 +637,11 @@ class ChecksTest(parameterized.TestCase, tf.test.TestCase):
             ({"data": "a"}, texts, ("text_b", "text"), "a"),
             ({"data": "a"}, texts, (), None),
         ):
-            training_run.check_data(*given)
+            classifier_data.check_data(*given)
         with self.assertRaisesRegex(UserError, "trained with text and text_b, but.* has text;"):
-            training_run.check_data({}, texts, ("text",), None)
+            classifier_data.check_data({}, texts, ("text",), None)
         with self.assertRaisesRegex(UserError, "not those of the training"):
-            training_run.check_data({"data": "a"}, None, (), "b")
+            classifier_data.check_data({"data": "a"}, None, (), "b")
 
 
 @pytest.mark.slow

@@ -278,6 +278,35 @@ def trained_on(processor: glue.SplitProcessor, examples: Splits, data_dir: str) 
     return digest(examples.get("train") or processor.get_train_examples(data_dir))
 
 
+def check_data(
+    training: Dict[str, Any],
+    description: Optional[task_adapter.Description],
+    fields: Tuple[str, ...],
+    trained_on: Optional[str],
+) -> None:
+    """Raises UserError if rows to evaluate were trained on, or have other texts than the adapter's.
+
+    Args:
+      training: the recorded settings of the training, if any.
+      description: of the adapter that is evaluated, or None.
+      fields: names of the texts that a row has.
+      trained_on: digest of the training rows, if the rows to evaluate were set apart from the same
+        file; None in training or if they have their own file.
+    """
+    known = description.presentation.fields if description else ()
+    if known and fields and set(known) != set(fields):
+        raise UserError(
+            f"The task adapter was trained with {' and '.join(known)}, but the data has"
+            f" {' and '.join(fields)}; check --text_b_column."
+        )
+    if trained_on and training.get("data", trained_on) != trained_on:
+        raise UserError(
+            "--data_dir: dev or test rows are set apart from the training file, whose other rows"
+            " are not those of the training: some may have been trained on; give files dev and"
+            " test, or the earlier training file."
+        )
+
+
 def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
     """Returns a short hash of the content of lists of examples."""
     examples = itertools.chain.from_iterable(splits)

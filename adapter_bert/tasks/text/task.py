@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
+from absl import logging
+
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks.text import (
     classifier_data,
@@ -61,10 +63,25 @@ class TextTask(Task):
         dev_sets = [examples[split] for split in examples if split.startswith("dev")]
         self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
         self.fields = classifier_data.fields_of(examples)
-        self.trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
+        self._trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
         self._labeled = {split for split in examples if self._processor.has_labels(split)}
         self._examples, self._processor = {}, None  # Frees the texts, which training does not need.
         return self._rows
+
+    def check_trained(
+        self, description: Optional[task_adapter.Description], training: Dict[str, Any]
+    ) -> None:
+        """Raises UserError if the rows were trained on, or have other texts than the adapter's."""
+        classifier_data.check_data(training, description, self.fields, self._trained_on)
+
+    def check_further_training(self, adapter: Optional[task_adapter.TaskAdapter]) -> None:
+        """Warns if the adapter may have been trained on rows that are now dev or test rows."""
+        before = adapter.description.training.get("data") if adapter else None
+        if before and self._trained_on and before != self._trained_on:
+            logging.warning(
+                "--adapter was trained on other rows. If these include rows of this training file,"
+                " its dev and test rows are not new to the adapter, and scores are too high."
+            )
 
     def head(self) -> Dict[str, Any]:
         """Returns the arguments of run_classifier.py's `model_fn_builder`."""
