@@ -440,6 +440,11 @@ class DescribeTest(AdapterTestCase):
         ):
             self.assertIn(part, printed)
 
+    def test_all_labels_are_listed(self):
+        labels = tuple(f"label number {index}" for index in range(300))
+        task_adapter.save(self.path("many"), task_adapters.random_adapter(labels=labels))
+        self.assertIn(", ".join(labels), self.output("describe", self.path("many")))
+
     def test_run_folder_is_described_but_not_converted(self):
         run = self.path("run")
         task_adapter.save(os.path.join(run, "adapter"), self.made)
@@ -581,6 +586,14 @@ class CommandLineTest(ConvertTestCase):
         config = modeling.BertConfig.from_json_file(self.destination + "/bert_config.json")
         prefix = self.destination + "/bert_model.ckpt"
         self.assertIn("bert/pooler/dense/kernel", checkpoints.read_encoder(prefix, config))
+
+    def test_vocabulary_that_does_not_fit_is_refused(self):
+        bert = tiny.write_bert(os.path.join(self.folder, "bert"))
+        with open(os.path.join(bert, "vocab.txt"), "a") as writer:
+            writer.write("\n")
+        code, _, complaints = self.run_main("to_huggingface", bert, self.destination)
+        self.assertEqual(code, 1)
+        self.assertIn("remove its last line, a blank one.", complaints)
 
     def test_a_command_is_required(self):
         with self.assertRaises(SystemExit) as caught:
