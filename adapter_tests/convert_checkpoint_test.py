@@ -357,23 +357,13 @@ class AdapterBertTest(AdapterTestCase):
 
 
 class OtherFormatsTest(AdapterTestCase):
-    def test_adapterhub_round_trip_keeps_the_adapter(self):
-        printed = self.output("to_adapterhub", self.adapter, self.path("theirs"))
-        self.assertIn(f'load_adapter("{self.path("theirs")}"', printed)
-        arguments = ("from_adapterhub", self.path("theirs"), self.bert, self.path("back"))
-        with self.assertRaisesRegex(UserError, "--max_seq_length=128: expected 4 to 40"):
-            self.output(*arguments)
-        self.output(*arguments, "--max_seq_length=16")
-        found = task_adapter.load(self.path("back"))
-        self.assert_same_tensors(found.tensors)
-        self.assert_same_fields(found.description)
-
-    def test_to_adapterhub_names_what_its_format_loses(self):
+    def test_to_adapterhub_prints_how_to_load_the_files_and_what_they_lack(self):
         made = own_models.build_task_adapter(self.bert, training={"long_texts": "windows"})
         task_adapter.save(self.path("windows"), made)
         for name, is_lost in (("windows", True), ("adapter", False)):
             printed = self.output("to_adapterhub", self.path(name), self.path(name + "_hub"))
             self.assertEqual("does not record long_texts:" in printed, is_lost)
+            self.assertIn(f'load_adapter("{self.path(name)}_hub"', printed)
 
     def test_from_adapterhub_checks_and_saves_span_flags(self):
         made = own_models.build_task_adapter(self.bert, kind="span", labels=())
@@ -450,6 +440,11 @@ class DescribeTest(AdapterTestCase):
         ):
             self.assertIn(part, printed)
 
+    def test_all_labels_are_listed(self):
+        labels = tuple(f"label number {index}" for index in range(300))
+        task_adapter.save(self.path("many"), task_adapters.random_adapter(labels=labels))
+        self.assertIn(", ".join(labels), self.output("describe", self.path("many")))
+
     def test_run_folder_is_described_but_not_converted(self):
         run = self.path("run")
         task_adapter.save(os.path.join(run, "adapter"), self.made)
@@ -491,30 +486,25 @@ class DescribeTest(AdapterTestCase):
         self.assertIn("Head: 18 parameters", printed)
         self.assertNotIn("Optimizer", printed)
 
-    def test_run_identity_is_not_counted_as_parameters(self):
-        head = {"output_weights": np.zeros([2, 4], np.float32), "output_bias": np.zeros(2, "f4")}
-        partial = self.path("partial.ckpt-1")
-        checkpoints.write(partial, {**head, checkpoints.IDENTITY: np.array("0" * 64, "S")})
-        self.assertIn("Head: 10 parameters", self.output("describe", partial))
-        self.assertNotIn("Others", self.output("describe", partial))
-
     def test_checkpoint_size_excludes_files_of_other_checkpoints(self):
         first, tenth = self.path("model.ckpt-1"), self.path("model.ckpt-10")
         checkpoints.write(first, {"x": np.zeros(300_000, np.float32)})
         checkpoints.write(tenth, {"x": np.zeros(700_000, np.float32)})
         self.assertIn("Checkpoint: 1 tensors, 1.2 MB", self.output("describe", first))
 
-    def test_unknown_tensors_are_counted_separately(self):
-        albert = self.path("albert.ckpt")
+    def test_tensors_are_counted_by_their_part_of_a_model(self):
         embeddings = np.zeros([5, 4], np.float32)
-        checkpoints.write(
-            albert,
-            {
-                "bert/embeddings/word_embeddings": embeddings,
-                "bert/encoder/transformer/group_0/inner_group_0/x": embeddings,
-            },
-        )
-        self.assertIn("Others: 20 parameters", self.output("describe", albert))
+        tensors = {
+            "bert/embeddings/word_embeddings": embeddings,
+            "bert/encoder/transformer/group_0/inner_group_0/x": embeddings,  # Of an ALBERT.
+            "output_weights": np.zeros([2, 4], np.float32),
+            "output_bias": np.zeros(2, np.float32),
+            checkpoints.IDENTITY: np.array("0" * 64, "S"),
+        }
+        checkpoints.write(self.path("odd.ckpt"), tensors)
+        described = self.output("describe", self.path("odd.ckpt"))
+        for line in ("Others: 20 parameters", "Backbone: 20 parameters", "Head: 10 parameters"):
+            self.assertIn(line, described)
 
     def test_tensors_of_wrong_type_or_rank_are_refused(self):
         tensors = all_tensors(self.prefix)
@@ -596,6 +586,14 @@ class CommandLineTest(ConvertTestCase):
         config = modeling.BertConfig.from_json_file(self.destination + "/bert_config.json")
         prefix = self.destination + "/bert_model.ckpt"
         self.assertIn("bert/pooler/dense/kernel", checkpoints.read_encoder(prefix, config))
+
+    def test_vocabulary_that_does_not_fit_is_refused(self):
+        bert = tiny.write_bert(os.path.join(self.folder, "bert"))
+        with open(os.path.join(bert, "vocab.txt"), "a") as writer:
+            writer.write("\n")
+        code, _, complaints = self.run_main("to_huggingface", bert, self.destination)
+        self.assertEqual(code, 1)
+        self.assertIn("remove its last line, a blank one.", complaints)
 
     def test_a_command_is_required(self):
         with self.assertRaises(SystemExit) as caught:

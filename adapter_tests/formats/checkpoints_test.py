@@ -178,6 +178,12 @@ class CheckEncoderTest(CheckpointTestCase):
             TINY,
         )
 
+    def test_error_names_at_most_three_tensors(self):
+        for names, part in (("abc", "are a, b, c."), ("dcba", "a, b, c, ...."), ("", "nothing.")):
+            with mock.patch.object(checkpoints, "open_checkpoint") as opened:
+                opened.return_value.get_variable_to_shape_map.return_value = dict.fromkeys(names)
+                self.assert_refused([part], checkpoints.check_encoder, self.prefix, TINY)
+
     def test_missing_tensors_are_refused(self):
         self.save_encoder(TINY)
         self.assert_refused(

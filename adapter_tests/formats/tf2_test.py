@@ -75,7 +75,8 @@ class FormatsTest(EncoderTestCase):
         for names in (tf2_modules.TODAY, tf2_modules.FIRST):
             values = tf2_modules.tensors(CONFIG, names)
             tf2_modules.save_encoder(self.source, values)
-            encoder = self.read()
+            with mock.patch.object(tf2.saved_model, "load", side_effect=AssertionError):
+                encoder = self.read()  # Runs none of its code.
             self.assert_holds(encoder, values)
             self.assertIs(encoder.do_lower_case, True)
             with open(encoder.vocab_file) as reader:
