@@ -490,7 +490,7 @@ class TableProcessor(SplitProcessor):
 
     def _label(
         self, table: table_readers.DataTable, row: table_readers.TableRow, column: Optional[int]
-    ):
+    ) -> Any:
         """Returns a row's label, checked to be the task's; without a column a placeholder."""
         if column is None:
             return self._kind.placeholder(self.task.labels)
