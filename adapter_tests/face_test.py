@@ -136,7 +136,7 @@ EXCEPTIONS = {
         "modeling_test.test_embedding_output_is_normalized_sum_of_embeddings",
     ),
     "run_classifier.DataProcessor._read_tsv": (
-        "it is a view of table_readers.read_rows, which runs",
+        "it is a view of table_readers.read_lines and split_tabs, which run",
         "run_classifier_test.test_custom_processor_trains_evaluates_and_predicts",
     ),
     "run_classifier.PaddingInputExample": (

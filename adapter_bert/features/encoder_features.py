@@ -15,7 +15,18 @@ import collections
 import contextlib
 import functools
 import itertools
-from typing import Generator, Iterable, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -41,7 +52,7 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
             )
 
 
-def build_estimator(config, loaded: LoadedModel, model_fn_builder) -> Estimator:
+def build_estimator(config: Any, loaded: LoadedModel, model_fn_builder: Callable) -> Estimator:
     """Returns an Estimator of plain BERT, or of BERT with the task adapter of `loaded`.
 
     Args:
@@ -109,7 +120,11 @@ def arrays_of(features: Sequence[InputFeatures], seq_length: Optional[int]) -> r
 
 
 def extract(
-    estimator: Estimator, texts: Iterable[InputExample], config, tokenizer, input_fn_builder
+    estimator: Estimator,
+    texts: Iterable[InputExample],
+    config: Any,
+    tokenizer: Any,
+    input_fn_builder: Callable,
 ) -> Generator[Tuple[InputFeatures, np.ndarray], None, None]:
     """Yields (`InputFeatures`, float32 array [T, L, D], or pooled [L, D]) for each text, in order.
 
@@ -143,7 +158,13 @@ def extract(
             yield features, values
 
 
-def _compute_in_chunks(estimator, texts, config, tokenizer, input_fn_builder):
+def _compute_in_chunks(
+    estimator: Estimator,
+    texts: Iterable[InputExample],
+    config: Any,
+    tokenizer: Any,
+    input_fn_builder: Callable,
+) -> Generator[Tuple[InputFeatures, Dict[str, Any]], None, None]:
     """Computes a few batches of texts at a time, batching texts of similar length."""
     row_values = len(config.layers) * estimator.model.bert_config.hidden_size
     if config.pooling == "tokens":
@@ -152,7 +173,7 @@ def _compute_in_chunks(estimator, texts, config, tokenizer, input_fn_builder):
     num_batches = min(max(1, _MAX_WAITING_BYTES // batch_bytes), input_pipeline.BATCHES_PER_POOL)
     chunks: collections.deque = collections.deque()
 
-    def batches():
+    def batches() -> Iterator[List[InputFeatures]]:
         remaining, size = iter(texts), num_batches * config.batch_size
         for examples in iter(lambda: list(itertools.islice(remaining, size)), []):
             features = feature_files.convert_examples_to_features(
@@ -179,7 +200,9 @@ def _compute_in_chunks(estimator, texts, config, tokenizer, input_fn_builder):
                 yield each, waiting.pop(index)
 
 
-def _compute_at_once(estimator, texts, config, tokenizer):
+def _compute_at_once(
+    estimator: Estimator, texts: Iterable[InputExample], config: Any, tokenizer: Any
+) -> Generator[Tuple[InputFeatures, Dict[str, Any]], None, None]:
     """Computes all texts at once on a TPU, whose graph holds all ids."""
     features = feature_files.convert_examples_to_features(texts, config.max_seq_length, tokenizer)
     arrays = arrays_of(features, config.max_seq_length)

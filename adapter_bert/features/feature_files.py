@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import types
 import zipfile
-from typing import Any, Iterable, Iterator, List, Optional, Union
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class TextFile:
         if not self._length:
             raise UserError(f"--input_file={path}: the file is empty; expected one text per line.")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[InputExample]:
@@ -98,7 +98,7 @@ class TextFile:
             for index, line in enumerate(reader):
                 yield self._example(index, line)
 
-    def _example(self, index, line):
+    def _example(self, index: int, line: bytes) -> InputExample:
         where = f"--input_file={self._path}, line {index + 1}"
         if b"\0" in line:
             raise UserError(f"{where}: found a NUL byte, expected text in UTF-8.")
@@ -119,7 +119,7 @@ def read_examples(input_file: str, *, lazily: bool = False) -> Union[List[InputE
 
 
 def convert_examples_to_features(
-    examples: Iterable[InputExample], seq_length: int, tokenizer
+    examples: Iterable[InputExample], seq_length: int, tokenizer: Any
 ) -> List[InputFeatures]:
     """Returns the features of examples: [CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP].
 
@@ -134,7 +134,7 @@ def convert_examples_to_features(
     return [_features_of(example, seq_length, tokenizer) for example in examples]
 
 
-def _features_of(example, seq_length, tokenizer):
+def _features_of(example: InputExample, seq_length: int, tokenizer: Any) -> InputFeatures:
     pair = classifier_features.truncated_tokens(example, seq_length, tokenizer)
     tokens, segment_ids = classifier_features.join_pair(*pair)
     padding = [0] * (seq_length - len(tokens))
@@ -150,13 +150,13 @@ def _features_of(example, seq_length, tokenizer):
 class _JsonLines:
     """BERT's format: a JSON object per line, with a text's tokens or its pooled output."""
 
-    def __init__(self, writer, config):
+    def __init__(self, writer: Any, config: Any):
         self._writer, self._config = writer, config
 
-    def write(self, features, values):
+    def write(self, features: InputFeatures, values: np.ndarray) -> None:
         # Rounding as float32 would not yield the nearest 6-digit decimal.
         values = np.round(values.astype(np.float64), 6).tolist()
-        line = {"linex_index": features.unique_id}
+        line: Dict[str, Any] = {"linex_index": features.unique_id}
         if self._config.pooling == "tokens":
             line["features"] = [
                 {"token": token, "layers": self._layers(of_token)}
@@ -166,40 +166,40 @@ class _JsonLines:
             line["layers"] = self._layers(values)
         self._writer.write((json.dumps(line) + "\n").encode("utf-8"))
 
-    def finish(self):
+    def finish(self) -> None:
         """Does nothing, as all rows are written."""
 
-    def _layers(self, values):
+    def _layers(self, values: Any) -> List[Dict[str, Any]]:
         return [{"index": i, "values": each} for i, each in zip(self._config.layers, values)]
 
 
 class _Array:
     """An array [N, L, D] in NumPy's format, written row by row."""
 
-    def __init__(self, writer, num_rows, shape):
+    def __init__(self, writer: Any, num_rows: int, shape: Tuple[int, ...]):
         self._writer = writer
         header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, *shape)}
         np.lib.format.write_array_header_1_0(writer, header)
 
-    def write(self, features, values):
+    def write(self, features: InputFeatures, values: np.ndarray) -> None:
         del features
         self._writer.write(np.ascontiguousarray(values, "<f4").tobytes())
 
-    def finish(self):
+    def finish(self) -> None:
         """Does nothing, as all rows are written."""
 
 
 class _Archive:
     """Arrays in NumPy's .npz format, spooled to a file because their shapes are known last."""
 
-    def __init__(self, writer, folder, config, width):
+    def __init__(self, writer: Any, folder: str, config: Any, width: int):
         self._writer, self._config = writer, config
         self._shape = len(config.layers), width
         self._path = os.path.join(folder, "features")
         self._values = open(self._path, "wb")  # noqa: SIM115  Closed by `finish` or at exit.
         self._starts, self._ids = [0], []
 
-    def write(self, features, values):
+    def write(self, features: InputFeatures, values: np.ndarray) -> None:
         with gfile.convert_write_errors(self._path):  # Its disk may be full, not the output's.
             self._values.write(np.ascontiguousarray(values, "<f4").tobytes())
         tokens = len(features.tokens)
@@ -207,7 +207,7 @@ class _Archive:
         if self._config.pooling == "tokens":
             self._ids.append(np.array(features.input_ids[:tokens], np.int32))
 
-    def finish(self):
+    def finish(self) -> None:
         """Writes all arrays to the archive."""
         with gfile.convert_write_errors(self._path):
             self._values.close()
@@ -218,7 +218,7 @@ class _Archive:
             arrays["token_ids"] = np.concatenate(self._ids)
             num_rows = self._starts[-1]
 
-        def write(content):
+        def write(content: bytes) -> int:
             self._writer.write(content)
             return len(content)  # Remote files return None.
 
@@ -248,13 +248,13 @@ class FeatureWriter:
       UserError: the file cannot be written; raised by all methods.
     """
 
-    def __init__(self, path: str, num_texts: int, config, hidden_size: int):
+    def __init__(self, path: str, num_texts: int, config: Any, hidden_size: int):
         self._path, self._num_texts, self._config = path, num_texts, config
         self._hidden_size = hidden_size
         self._stack = contextlib.ExitStack()
         self._format: Any = None
 
-    def __enter__(self):
+    def __enter__(self) -> "FeatureWriter":
         with self._converted_errors():
             if gfile.isdir(self._path):
                 raise IsADirectoryError("it is a folder")
@@ -280,12 +280,12 @@ class FeatureWriter:
         with self._converted_errors():
             self._format.write(features, values)
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Optional[bool]:
         if kind:  # The error comes from the caller, not from this file.
             return self._stack.__exit__(kind, error, trace)
         with self._converted_errors(), self._stack:
             self._format.finish()
         return None
 
-    def _converted_errors(self):
+    def _converted_errors(self) -> ContextManager[None]:
         return gfile.convert_write_errors(f"--output_file={self._path}")

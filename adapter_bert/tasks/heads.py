@@ -1,11 +1,13 @@
 """The variables of heads, and the loss of question answering. B rows, S tokens, D hidden size."""
 
+from typing import Any, Sequence, Tuple
+
 import tensorflow.compat.v1 as tf
 
 import modeling
 
 
-def linear_variables(scope, num_outputs, width):
+def linear_variables(scope: str, num_outputs: int, width: int) -> Tuple[Any, Any]:
     """Returns the variables of a head's linear layer: weights [outputs, D] and bias [outputs].
 
     Args:
@@ -33,7 +35,7 @@ def linear_variables(scope, num_outputs, width):
 _MASKED_LOGIT = -10000.0
 
 
-def masked_logits(logits, input_mask):
+def masked_logits(logits: Any, input_mask: Any) -> Any:
     """Returns logits [B, S], those of padding so low that it is never an answer.
 
     Args:
@@ -43,7 +45,7 @@ def masked_logits(logits, input_mask):
     return logits + (1.0 - tf.cast(input_mask, tf.float32)) * _MASKED_LOGIT
 
 
-def span_loss(logits, positions):
+def span_loss(logits: Sequence[Any], positions: Sequence[Any]) -> Any:
     """Returns the mean cross entropy of the start and end positions.
 
     BERT's script includes padding, so its loss depends on the batch's amount of padding.

@@ -6,12 +6,14 @@ as a training's first step.
 """
 
 import warnings
-from typing import Callable, Dict
+from typing import Any, Callable, Dict, Sequence, Union
 
 import numpy as np
 
+Values = Union[Sequence[Any], np.ndarray]
 
-def classification(labels, predictions, num_labels: int) -> Dict[str, float]:
+
+def classification(labels: Values, predictions: Values, num_labels: int) -> Dict[str, float]:
     """Returns the scores of single-label predictions.
 
     Args:
@@ -37,7 +39,7 @@ def classification(labels, predictions, num_labels: int) -> Dict[str, float]:
     return scores
 
 
-def multilabel(labels, predictions) -> Dict[str, float]:
+def multilabel(labels: Values, predictions: Values) -> Dict[str, float]:
     """Returns the scores of multi-label predictions.
 
     Args:
@@ -59,7 +61,7 @@ def multilabel(labels, predictions) -> Dict[str, float]:
     }
 
 
-def regression(targets, predictions) -> Dict[str, float]:
+def regression(targets: Values, predictions: Values) -> Dict[str, float]:
     """Returns the scores of predicted numbers.
 
     Args:
@@ -84,7 +86,7 @@ def regression(targets, predictions) -> Dict[str, float]:
     }
 
 
-def confusion_matrix(labels, predictions, num_labels: int) -> np.ndarray:
+def confusion_matrix(labels: Values, predictions: Values, num_labels: int) -> np.ndarray:
     """Returns an int array [L, L]: entry [i, j] counts the rows of label i predicted as j."""
     if not len(labels):
         return np.zeros([num_labels, num_labels], int)
@@ -93,19 +95,19 @@ def confusion_matrix(labels, predictions, num_labels: int) -> np.ndarray:
     return sklearn.metrics.confusion_matrix(labels, predictions, labels=np.arange(num_labels))
 
 
-def _f1(y_true, y_pred, **options) -> float:
+def _f1(y_true: Values, y_pred: Values, **options: Any) -> float:
     import sklearn.metrics
 
     return float(sklearn.metrics.f1_score(y_true, y_pred, zero_division=0, **options))
 
 
-def _correlation(metric: Callable, targets, predictions) -> float:
+def _correlation(metric: Callable, targets: Values, predictions: Values) -> float:
     if len(targets) < 2:
         return 0.0
     return _without_warnings(lambda: np.nan_to_num(metric(targets, predictions)[0]))
 
 
-def _without_warnings(metric: Callable, *arguments) -> float:
+def _without_warnings(metric: Callable, *arguments: Any) -> float:
     """Returns the float of a metric without its warnings about (nearly) constant inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -149,7 +149,7 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
         if len(columns) > 1:  # In one column, it may be a text.
             _check_header_occurs_once(rows, columns, path)
     else:
-        rows = list(_without_blank_lines(_split_tabs(lines), path))
+        rows = list(_without_blank_lines(split_tabs(lines), path))
     for row in rows:
         if len(row.fields) != len(columns) and isinstance(row.fields, list):
             as_in = ", as in the first line" if has_header else ""
@@ -259,7 +259,7 @@ def parse_tabs(lines: Iterable[str], path: str) -> Iterator[TableRow]:
     if _is_quoted(lines):
         logging.info("%s: fields are in quotes, as in CSV; reading them without.", path)
         return _parse_csv(lines, path, delimiter="\t", strict=True)
-    return _split_tabs(lines)
+    return split_tabs(lines)
 
 
 def _is_quoted(lines: List[str]) -> bool:
@@ -271,7 +271,7 @@ def _is_quoted(lines: List[str]) -> bool:
     text = "".join(lines)
     if '"' not in text or '"' in _QUOTED.sub("", text):
         return False
-    rows = [row.fields for row in _split_tabs(lines) if row.fields]
+    rows = [row.fields for row in split_tabs(lines) if row.fields]
     if len(set(map(len, rows))) > 1:  # Quoted fields with tabs or newlines, or no table.
         return True
     header, *others = ([_QUOTED_IN_LINE.fullmatch(field) for field in row] for row in rows)
@@ -280,7 +280,8 @@ def _is_quoted(lines: List[str]) -> bool:
     return is_evident and '"' not in _QUOTED_IN_LINE.sub("", text)
 
 
-def _split_tabs(lines: Iterable[str]) -> Iterator[TableRow]:
+def split_tabs(lines: Iterable[str]) -> Iterator[TableRow]:
+    """Yields the rows of tab-separated lines, in which quotes are ordinary characters."""
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\r\n")
         yield TableRow(number, line.split("\t") if line else [])
@@ -350,9 +351,7 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
     ]
 
 
-def read_rows(
-    path: str, quotechar: Optional[str] = None, has_header: bool = False
-) -> List[List[str]]:
+def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
     r"""Returns the rows of a tab-separated UTF-8 file, local or remote.
 
     Only \n and \r\n end a line, as U+2028 and the like occur within texts. Byte order marks at the
@@ -362,27 +361,30 @@ def read_rows(
       path: of the file.
       quotechar: None, as in GLUE: quotes are ordinary characters. Otherwise a character that
         encloses fields, by the rules of Python's csv module.
-      has_header: whether the first line names the columns. Then a later mark is refused.
 
     Returns:
       A list of rows, each a list of str; a blank line is an empty list.
 
     Raises:
-      UserError: the file is missing, unreadable, not UTF-8 or (with a quotechar) not CSV.
+      UserError: as in `read_lines`; or with a quotechar, the file is not CSV.
     """
-    lines = _decode_lines(_read_bytes(path), path, has_header)
+    lines = read_lines(path)
     if quotechar is None:
-        return [row.fields for row in _split_tabs(lines)]
+        return [row.fields for row in split_tabs(lines)]
     return [row.fields for row in _parse_csv(lines, path, delimiter="\t", quotechar=quotechar)]
 
 
-def read_lines(path: str) -> Iterator[str]:
+def read_lines(path: str, has_header: bool = False) -> Iterator[str]:
     """Yields the lines of a UTF-8 file with their line ends, without byte order marks.
+
+    Args:
+      path: of the file.
+      has_header: whether the first line names the columns. Then a later mark is refused.
 
     Raises:
       UserError: the file is missing, unreadable or not UTF-8, or has a NUL byte.
     """
-    return _check_lines(_decode_lines(_read_bytes(path), path), path)
+    return _check_lines(_decode_lines(_read_bytes(path), path, has_header), path)
 
 
 def _read_bytes(path: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import functools
 import unicodedata
-from typing import Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 # Control characters, format characters and lone surrogates: SentencePiece's normalizers drop them,
 # replace them by spaces or keep them.
@@ -16,7 +16,7 @@ class TokenSpans(NamedTuple):
     ends: List[int]
 
 
-def token_to_chars(word: str, tokens: Sequence[str], tokenizer) -> TokenSpans:
+def token_to_chars(word: str, tokens: Sequence[str], tokenizer: Any) -> TokenSpans:
     """Returns the characters of a word that its tokens cover.
 
     An accent that the tokenizer drops belongs to the token of its letter.
@@ -111,6 +111,6 @@ def _visible_letters(char: str) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _basic_letters(char: str, basic_tokenizer) -> str:
+def _basic_letters(char: str, basic_tokenizer: Any) -> str:
     """Returns a character's letters in the words of a `tokenization.BasicTokenizer`."""
     return "".join(basic_tokenizer.tokenize(char))

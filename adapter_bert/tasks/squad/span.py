@@ -1,5 +1,7 @@
 """Question answering: the answer is a span of a context (Devlin et al. 2018, section 4.2)."""
 
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.squad import squad_answers, squad_data, squad_features
@@ -34,27 +36,27 @@ class Span(task_kinds.TaskKind):
         "end": "DT_INT32",
     }
 
-    def num_outputs(self, num_labels):
+    def num_outputs(self, num_labels: int) -> int:
         """Returns 2, for the start and the end."""
         return 2
 
-    def decode(self, logits):
+    def decode(self, logits: Any) -> task_kinds.Outputs:
         """Returns start_logits and end_logits [S]."""
         start, end = logits.T
         return {"start_logits": start, "end_logits": end}
 
-    def answer(self, outputs, labels):
+    def answer(self, outputs: task_kinds.Outputs, labels: Sequence[str]) -> Dict[str, Any]:
         """Returns the logits, as ids alone do not tell the text of a token."""
         return {
             name: [task_kinds.round_float(value) for value in logits]
             for name, logits in outputs.items()
         }
 
-    def request_reader(self, description, tokenizer, where):
+    def request_reader(self, description: Any, tokenizer: Any, where: str) -> Callable:
         """Returns a function that encodes a question and its context as windows."""
         limits, settings = _trained_settings(description, where)
 
-        def read(question, context):
+        def read(question: str, context: str) -> Tuple[List[task_kinds.Ids], Callable]:
             starts, words = squad_data.words_of(context)
             example = squad_data.SquadExample("", question, words)
             (tokenized,) = squad_features.tokenize_questions([example], tokenizer, limits, False)
@@ -69,23 +71,25 @@ class Span(task_kinds.TaskKind):
             if not windows:
                 raise UserError("context has no words")
 
-            def answer(outputs):
+            def answer(outputs: List[task_kinds.Outputs]) -> Dict[str, Any]:
                 return _answer(context, starts, words, windows, outputs, settings)
 
             return list(map(task_kinds.strip_padding, windows)), answer
 
         return read
 
-    def data_paths(self, values):
+    def data_paths(self, values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
         """Returns the values of --train_file and --predict_file."""
         named = {"train": values["train_file"], "dev": values["predict_file"]}
         return {split: [path] if path else [] for split, path in named.items()}
 
-    def export(self, logits, labels, is_label):
+    def export(self, logits: Any, labels: Any, is_label: Any) -> Dict[str, Any]:
         """Returns start_logits and end_logits [B, S]."""
         return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
 
-    def export_onnx(self, graph, logits, shape):
+    def export_onnx(
+        self, graph: Any, logits: str, shape: List[Any]
+    ) -> Dict[str, Tuple[str, List[Any]]]:
         """Adds start_logits and end_logits [B, S]."""
         sizes = graph.op("Shape", logits, start=0, end=2)
         return {
@@ -100,7 +104,14 @@ class Span(task_kinds.TaskKind):
 KIND = Span()
 
 
-def _answer(context, starts, words, windows, outputs, settings):
+def _answer(
+    context: str,
+    starts: List[int],
+    words: List[str],
+    windows: List[squad_features.InputFeatures],
+    outputs: List[task_kinds.Outputs],
+    settings: squad_answers.AnswerSettings,
+) -> Dict[str, Any]:
     """Returns the best answer in a context's windows, its probability and its characters."""
     results = map(squad_answers.raw_result, windows, outputs)
     best = squad_answers.choose_answer(words, list(zip(windows, results)), settings)
@@ -115,7 +126,9 @@ def _answer(context, starts, words, windows, outputs, settings):
     return {"answer": text, "probability": probability, "start": start, "end": end}
 
 
-def _trained_settings(description, where):
+def _trained_settings(
+    description: Any, where: str
+) -> Tuple[squad_features.Limits, squad_answers.AnswerSettings]:
     """Returns (`squad_features.Limits`, `squad_answers.AnswerSettings`) of a task's training."""
     try:
         trained = squad_features.trained_settings(description.training)

@@ -15,7 +15,7 @@ from absl import logging
 import tokenization
 from adapter_bert.files import atomic
 from adapter_bert.model import task_kinds
-from adapter_bert.tasks.squad.squad_data import is_ordinary
+from adapter_bert.tasks.squad.squad_data import SquadExample, is_ordinary
 from adapter_bert.tasks.squad.squad_features import InputFeatures
 
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
@@ -94,14 +94,14 @@ class _Span(NamedTuple):
     end_logit: float
 
     @property
-    def score(self):
+    def score(self) -> float:
         return self.start_logit + self.end_logit
 
 
 def write_predictions(
-    all_examples,
+    all_examples: Iterable[SquadExample],
     all_features: Iterable[InputFeatures],
-    all_results,
+    all_results: Iterable[RawResult],
     n_best_size: int,
     max_answer_length: int,
     do_lower_case: bool,
@@ -239,7 +239,7 @@ def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSetting
     ]
 
 
-def best_positions(logits, count: int) -> List[int]:
+def best_positions(logits: Sequence[float], count: int) -> List[int]:
     """Returns the indices of the largest logits in descending order; ties in ascending order."""
     return np.argsort(-np.asarray(logits), kind="stable")[:count].tolist()
 
@@ -300,7 +300,7 @@ def get_final_text(
       str; all of orig_text if the answer cannot be aligned.
     """
 
-    def unknown(reason):
+    def unknown(reason: str) -> str:
         if verbose_logging:
             logging.info("%s: %r in %r.", reason, pred_text, orig_text)
         return orig_text

@@ -81,7 +81,12 @@ def read_squad_examples(
     return examples if lazily else list(examples)
 
 
-def _examples(input_file, is_training, version_2_with_negative, report):
+def _examples(
+    input_file: str,
+    is_training: bool,
+    version_2_with_negative: bool,
+    report: Optional[Callable[[str], None]],
+) -> Iterator[SquadExample]:
     number, left_out = 0, []
     for context, questions in _paragraphs(input_file):
         starts, doc_tokens = words_of(context)
@@ -191,7 +196,7 @@ def _articles(input_file: str) -> Iterator[Any]:
         raise UserError(f"{input_file}: found no articles, expected SQuAD's JSON: {_NESTING}.")
 
 
-def _items_of_data(reader):
+def _items_of_data(reader: Any) -> Iterator[Any]:
     """Yields the items of the list "data" in a JSON object, each as soon as it is complete."""
     depth, key, in_data, builder = 0, None, False, None
     keys: List[Set[str]] = []  # Of each open object, the outermost first.
@@ -217,7 +222,7 @@ def _items_of_data(reader):
                 builder = None
 
 
-def _json_events(reader) -> Iterator[Tuple[str, Any]]:
+def _json_events(reader: Any) -> Iterator[Tuple[str, Any]]:
     """Yields the events of a JSON file in time linear in its length.
 
     ijson reads a text again from its start whenever it gets the next part of it. So the parts
@@ -271,7 +276,7 @@ def _describe_position(input_file: str, reason: Exception) -> str:
     return f": is not SQuAD's JSON ({gfile.reason(reason)})"
 
 
-def _field(record, name: str, kind, input_file: str, where: str) -> Any:
+def _field(record: Any, name: str, kind: Any, input_file: str, where: str) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
         shown = "nothing" if value is None else json.dumps(value, default=str)[:40]

@@ -139,7 +139,7 @@ class Tokenized(NamedTuple):
 
 
 def tokenize_questions(
-    examples: Iterable[squad_data.SquadExample], tokenizer, limits: Limits, is_training: bool
+    examples: Iterable[squad_data.SquadExample], tokenizer: Any, limits: Limits, is_training: bool
 ) -> Iterator[Tokenized]:
     """Yields a `Tokenized` for each `squad_data.SquadExample`.
 
@@ -165,7 +165,11 @@ def tokenize_questions(
         yield Tokenized(example, query, paragraph, windows)
 
 
-def _tokenize_words(words: List[str], pieces_of, spans_of) -> _Paragraph:
+def _tokenize_words(
+    words: List[str],
+    pieces_of: Callable[[str], Tuple[str, ...]],
+    spans_of: Callable[[str], token_spans.TokenSpans],
+) -> _Paragraph:
     """Returns the `_Paragraph` of a list of words, from the pieces and their spans of a word."""
     tokens, word_of, first_of = [], [], []
     for index, word in enumerate(words):
@@ -192,7 +196,7 @@ def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int
     return spans
 
 
-def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]:
+def _answer_tokens(example: Any, paragraph: _Paragraph, tokenizer: Any) -> Tuple[int, ...]:
     """Returns the paragraph's tokens (first, last) of the answer; () if there are none.
 
     They are those of its characters. If they are not the tokens of the answer alone, ordinary
@@ -275,7 +279,7 @@ def max_context(spans: List[Tuple[int, int]]) -> np.ndarray:
     return best_window
 
 
-def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
+def add_rows(questions: Iterable[Tokenized], tokenizer: Any, add: Callable) -> None:
     """Passes the rows of all windows on in parts, as arrays for `rows.TextRows`.
 
     Questions about one paragraph share its tokens.
@@ -311,10 +315,10 @@ class _Part:
         self._rows = []
 
     @property
-    def next_token(self):
+    def next_token(self) -> int:
         return self._first_token + len(self.tokens)
 
-    def add_tokens(self, tokenizer, tokens: List[str]) -> int:
+    def add_tokens(self, tokenizer: Any, tokens: List[str]) -> int:
         """Appends tokens, and returns the index of the first."""
         start = self.next_token
         self.tokens += tokenizer.convert_tokens_to_ids(tokens)
@@ -341,8 +345,8 @@ class _Part:
 
 
 def convert_examples_to_features(
-    examples,
-    tokenizer,
+    examples: Iterable[squad_data.SquadExample],
+    tokenizer: Any,
     max_seq_length: int,
     doc_stride: int,
     max_query_length: int,
@@ -374,7 +378,7 @@ def convert_examples_to_features(
 
 
 def window_features(
-    question: Tokenized, example_index: int, unique_id: int, tokenizer, max_seq_length: int
+    question: Tokenized, example_index: int, unique_id: int, tokenizer: Any, max_seq_length: int
 ) -> List[InputFeatures]:
     """Returns the `InputFeatures` of a question's windows, with ids counted from unique_id."""
     query, paragraph = question.query, question.paragraph

@@ -1,6 +1,6 @@
 """Sequence labelling: each word of a sentence has a tag (Devlin et al. 2018, section 5.3)."""
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -41,22 +41,22 @@ class Tagging(task_kinds.TaskKind):
     pipeline_tag = "token-classification"
     adapterhub_head = "tagging"
 
-    def decode(self, logits):
+    def decode(self, logits: Any) -> task_kinds.Outputs:
         """Returns tag_ids [S], the most probable tag at each position."""
         return {"tag_ids": np.argmax(logits, axis=-1).astype(np.int32)}
 
-    def answer(self, outputs, labels):
+    def answer(self, outputs: task_kinds.Outputs, labels: Sequence[str]) -> Dict[str, Any]:
         """Returns the tag at each position, as ids alone do not tell where words begin."""
         return {"tags": [labels[index] for index in outputs["tag_ids"]]}
 
-    def request_reader(self, description, tokenizer, where):
+    def request_reader(self, description: Any, tokenizer: Any, where: str) -> Callable:
         """Returns a function that encodes a text, or a list of words, as windows."""
         pieces = tagging_features.WordPieces(tokenizer, description.max_seq_length)
         cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
         scheme = task_kinds.recorded_answer(description.training, "tag_scheme", "auto")
         has_spans = scheme != "none" and tag_schemes.mark_chunks(description.labels)
 
-        def read(text):
+        def read(text: Union[str, Sequence[str]]) -> Tuple[List[task_kinds.Ids], Callable]:
             words = split_text(text) if isinstance(text, str) else join_words(text)
             text = text if isinstance(text, str) else " ".join(text)
             if not words:
@@ -65,7 +65,7 @@ class Tagging(task_kinds.TaskKind):
             rows = list(tagging_features.rows_of(texts, None, pieces))
             ids = [[cls_id, *row.ids, sep_id] for row in rows]
 
-            def answer(outputs):
+            def answer(outputs: List[task_kinds.Outputs]) -> Dict[str, Any]:
                 tags = []
                 for row, output in zip(rows, outputs):
                     positions = 1 + np.flatnonzero(row.labels)
@@ -76,11 +76,11 @@ class Tagging(task_kinds.TaskKind):
 
         return read
 
-    def data_paths(self, values):
+    def data_paths(self, values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
         """Returns the files named by flags or found in --data_dir."""
         return tagging_data.find_files(values)
 
-    def export(self, logits, labels, is_label):
+    def export(self, logits: Any, labels: Any, is_label: Any) -> Dict[str, Any]:
         """Returns the tags, string [B, S]."""
         import tensorflow.compat.v1 as tf
 
@@ -165,6 +165,6 @@ def tagged(
     return answer
 
 
-def _entity(text, words, chunk):
+def _entity(text: str, words: Sequence[Word], chunk: tag_schemes.Chunk) -> Dict[str, Any]:
     start, end = words[chunk.start].start, words[chunk.end - 1].end
     return {"text": text[start:end], "label": chunk.label, "start": start, "end": end}

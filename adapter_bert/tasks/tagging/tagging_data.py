@@ -174,11 +174,11 @@ class _Columns(NamedTuple):
 
 
 class _ColumnFile(TaggedFile):
-    def __init__(self, path, sentences, lines: List[str], columns: _Columns):
+    def __init__(self, path: str, sentences: List[Sentence], lines: List[str], columns: _Columns):
         super().__init__(path, sentences)
         self._lines, self._columns = lines, columns
 
-    def check_tags(self, tags):
+    def check_tags(self, tags: Iterable[str]) -> None:
         """Raises UserError if a tag would not be one column of one line."""
         for tag in tags:
             if self._columns.fields(tag) != [tag] or re.search("[\r\n]", tag):
@@ -187,7 +187,7 @@ class _ColumnFile(TaggedFile):
                     " which has white space; expected a file of JSON lines."
                 )
 
-    def with_tags(self, tags):
+    def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
         """Returns the file's content with other tags; appends a column if it had none."""
         lines = list(self._lines)
         for sentence, sentence_tags in zip(self.sentences, tags):
@@ -195,7 +195,7 @@ class _ColumnFile(TaggedFile):
                 lines[number - 1] = self._line_with(lines[number - 1], tag)
         return "".join(lines).encode("utf-8")
 
-    def _line_with(self, line, tag):
+    def _line_with(self, line: str, tag: str) -> str:
         text = line.rstrip("\r\n")
         column, has_tabs = self._columns.tags, self._columns.has_tabs
         end = line[len(text) :]
@@ -339,11 +339,13 @@ def _count(width: int) -> str:
 class _JsonFile(TaggedFile):
     extension = "jsonl"
 
-    def __init__(self, path, sentences, records: List[Dict[str, Any]], tags_key: str):
+    def __init__(
+        self, path: str, sentences: List[Sentence], records: List[Dict[str, Any]], tags_key: str
+    ):
         super().__init__(path, sentences)
         self._records, self._tags_key = records, tags_key
 
-    def with_tags(self, tags):
+    def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
         """Returns the file's objects with other tags and all their other keys."""
         lines = (
             json.dumps({**record, self._tags_key: list(sentence_tags)}, ensure_ascii=False) + "\n"

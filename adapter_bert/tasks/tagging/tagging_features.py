@@ -8,7 +8,7 @@ Axes: N rows, S positions, T WordPieces of all rows.
 """
 
 import weakref
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class WordPieces:
       max_seq_length: of a row, including [CLS] and [SEP].
     """
 
-    def __init__(self, tokenizer, max_seq_length: int):
+    def __init__(self, tokenizer: Any, max_seq_length: int):
         self.room = max_seq_length - 2
         self._tokenizer = tokenizer
         self._ids: Dict[str, List[int]] = _CACHES.setdefault(tokenizer, {})
@@ -134,7 +134,7 @@ def add_rows(sentences: Iterable[tuple], pieces: WordPieces, add: Callable) -> N
     lengths: List[int] = []
     offset = 0
 
-    def flush():
+    def flush() -> None:
         zeros = np.zeros(len(starts), np.int64)
         add(
             {
@@ -183,13 +183,13 @@ class TaggedRows:
         self.nbytes = self._text.nbytes + self._labels.nbytes
         self.num_learned = int(np.sum(arrays["labels"] >= FIRST_TAG))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._text)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._text[name]
 
-    def take(self, indices, length: Optional[int] = None) -> Dict[str, np.ndarray]:
+    def take(self, indices: Any, length: Optional[int] = None) -> Dict[str, np.ndarray]:
         """Returns the arrays of the selected rows; see `rows.TextRows`."""
         labels = self._labels.take(indices, length)["input_ids"]
         return {**self._text.take(indices, length), "label_ids": labels}

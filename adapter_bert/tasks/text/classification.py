@@ -1,7 +1,10 @@
 """Classification: each text has one label."""
 
+from typing import Any, Dict, List, Sequence, Tuple
+
 import numpy as np
 
+from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.text import text_kind
@@ -19,13 +22,13 @@ class Classification(text_kind.TextKind):
     answer_types = {"label": "DT_STRING", "probabilities": "DT_FLOAT"}
     adapterhub_head = "classification"
 
-    def parse_label(self, text, where):
+    def parse_label(self, text: str, where: str) -> str:
         """Returns the cell's text as the label; raises UserError if it is empty."""
         if not text:
             raise UserError(f"{where}: the label is empty; expected one in each row.")
         return text
 
-    def predict(self, logits, labels):
+    def predict(self, logits: Any, labels: Any) -> Dict[str, Any]:
         """Returns each row's cross entropy and the probabilities of all labels."""
         import tensorflow.compat.v1 as tf
 
@@ -33,31 +36,31 @@ class Classification(text_kind.TextKind):
         losses = -tf.reduce_sum(one_hot_labels * tf.nn.log_softmax(logits), axis=-1)
         return {"loss": losses, "probabilities": tf.nn.softmax(logits)}
 
-    def answers(self, predictions):
+    def answers(self, predictions: Dict[str, np.ndarray]) -> np.ndarray:
         """Returns the ids [...] of the most probable labels."""
         return np.argmax(predictions["probabilities"], axis=-1)
 
-    def scores(self, labels, answers, num_labels):
+    def scores(self, labels: Any, answers: Any, num_labels: int) -> Dict[str, float]:
         """Returns `metrics.classification`."""
         return metrics.classification(labels, answers, num_labels)
 
-    def texts(self, answers, labels):
+    def texts(self, answers: Any, labels: Sequence[str]) -> List[str]:
         """Returns the labels' names."""
         return [labels[index] for index in answers]
 
-    def decode(self, logits):
+    def decode(self, logits: Any) -> task_kinds.Outputs:
         """Returns the probabilities [L]."""
         exponentials = np.exp(logits - np.max(logits))
         return {"probabilities": exponentials / np.sum(exponentials)}
 
-    def answer(self, outputs, labels):
+    def answer(self, outputs: task_kinds.Outputs, labels: Sequence[str]) -> Dict[str, Any]:
         """Returns the most probable label and the probabilities of all labels."""
         return {
             "label": labels[int(self.answers(outputs))],
             "probabilities": text_kind.class_probabilities(outputs["probabilities"], labels),
         }
 
-    def export(self, logits, labels, is_label):
+    def export(self, logits: Any, labels: Any, is_label: Any) -> Dict[str, Any]:
         """Returns the probabilities, the labels' names and the most probable label."""
         import tensorflow.compat.v1 as tf
 
@@ -66,7 +69,9 @@ class Classification(text_kind.TextKind):
         probabilities = tf.nn.softmax(tf.where(is_label, logits, excluded))
         return text_kind.export_probabilities(probabilities, labels, is_label)
 
-    def export_onnx(self, graph, logits, shape):
+    def export_onnx(
+        self, graph: Any, logits: str, shape: List[Any]
+    ) -> Dict[str, Tuple[str, List[Any]]]:
         """Adds the probabilities [B, L]."""
         return {"probabilities": (graph.op("Softmax", logits, axis=-1), shape)}
 

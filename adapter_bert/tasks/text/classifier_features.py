@@ -73,7 +73,7 @@ def convert_single_example(
     example: Example,
     label_list: Optional[Labels],
     max_seq_length: int,
-    tokenizer,
+    tokenizer: Any,
     *,
     window: Optional[Tuple[List[str], List[str]]] = None,
     padded: bool = True,
@@ -129,7 +129,9 @@ def join_pair(tokens_a: List[str], tokens_b: List[str]) -> Tuple[List[str], List
     return first + second, [0] * len(first) + [1] * len(second)
 
 
-def truncated_tokens(example, max_seq_length: int, tokenizer) -> Tuple[List[str], List[str]]:
+def truncated_tokens(
+    example: Any, max_seq_length: int, tokenizer: Any
+) -> Tuple[List[str], List[str]]:
     """Returns (tokens of text_a, tokens of text_b) of a truncated example.
 
     Args:
@@ -144,12 +146,16 @@ def truncated_tokens(example, max_seq_length: int, tokenizer) -> Tuple[List[str]
     return tokens_a, tokens_b
 
 
-def windows_of(example, max_seq_length: int, tokenizer) -> List[Tuple[List[str], List[str]]]:
+def windows_of(
+    example: Any, max_seq_length: int, tokenizer: Any
+) -> List[Tuple[List[str], List[str]]]:
     """Returns (tokens of text_a, tokens of text_b) of each window; see `truncated_tokens`."""
     return text_windows.divide(*_tokenize(example, max_seq_length, tokenizer))
 
 
-def _tokenize(example, max_seq_length: int, tokenizer) -> Tuple[List[str], List[str], int]:
+def _tokenize(
+    example: Any, max_seq_length: int, tokenizer: Any
+) -> Tuple[List[str], List[str], int]:
     """Returns the tokens of text_a and of text_b, and the room for both."""
     # Copies, as they are truncated in place and the tokenizer may cache its lists.
     tokens_a = list(tokenizer.tokenize(example.text_a))
@@ -163,7 +169,7 @@ def _tokenize(example, max_seq_length: int, tokenizer) -> Tuple[List[str], List[
     return tokens_a, tokens_b, max_seq_length - specials
 
 
-def _label_id(example: InputExample, label_ids: Dict[str, int]):
+def _label_id(example: InputExample, label_ids: Dict[str, int]) -> Any:
     if not label_ids:
         return float(example.label)
     if isinstance(example.label, tuple):
@@ -197,7 +203,7 @@ def convert_examples_to_features(
     examples: Sequence[Example],
     label_list: Optional[Labels],
     max_seq_length: int,
-    tokenizer,
+    tokenizer: Any,
     *,
     indices: Optional[range] = None,
     in_windows: bool = False,
@@ -222,7 +228,14 @@ def convert_examples_to_features(
     return features
 
 
-def _convert_windows(index, example, labels, max_seq_length, tokenizer, padded):
+def _convert_windows(
+    index: int,
+    example: Example,
+    labels: Dict[str, int],
+    max_seq_length: int,
+    tokenizer: Any,
+    padded: bool,
+) -> List[InputFeatures]:
     features = []
     for window in windows_of(example, max_seq_length, tokenizer):
         each = convert_single_example(
@@ -237,7 +250,7 @@ def add_rows(
     examples: Sequence[InputExample],
     label_list: Optional[Labels],
     max_seq_length: int,
-    tokenizer,
+    tokenizer: Any,
     add: Callable,
     in_windows: bool = False,
 ) -> None:

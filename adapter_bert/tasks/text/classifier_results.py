@@ -80,7 +80,7 @@ def score_fn(
     """
     suffix = split[len("dev_") :]
 
-    def score(predictions):
+    def score(predictions: Predictions) -> Dict[str, Any]:
         result = scores(task, text_windows.labels_of(rows), predictions)
         if suffix:
             return add_prefix("eval_" + suffix, result)
@@ -109,7 +109,7 @@ def summary(task: TaskInfo, stage: str, result: Dict[str, Any]) -> str:
     )
 
 
-def mean_of_batches(losses, batch_size: int) -> float:
+def mean_of_batches(losses: np.ndarray, batch_size: int) -> float:
     """Returns the mean over batches of the mean loss, BERT's "loss"; the last may be smaller."""
     batches = [losses[start : start + batch_size] for start in range(0, len(losses), batch_size)]
     return float(np.mean([np.mean(batch) for batch in batches]))

@@ -308,8 +308,6 @@ class TableProcessor(SplitProcessor):
             used = len(table.rows), num_rows, split
             logging.info("%s: %d of its %d rows are used as %s.", table.path, *used)
         layout, label = self._layout, self._label_column(table, split)
-        if label is None and split != "test":
-            raise table.column_error(layout.label, layout.flag("--label_column"))
         if label is None and layout.label_column(table) is not None:
             logging.info("%s: no row has a label: predictions are not scored.", table.path)
         text_a = table.column(layout.text_a, layout.flag("--text_column"))
@@ -330,9 +328,17 @@ class TableProcessor(SplitProcessor):
         return examples
 
     def _label_column(self, table: table_readers.DataTable, split: str) -> Optional[int]:
-        """Returns the index of the label's column; None without one or, in test, without labels."""
+        """Returns the index of the label's column; None for a test split without labels."""
+        if split != "test":
+            return self._required_label_column(table)
         column = self._layout.label_column(table)
-        return None if split == "test" and self._lacks_labels(table, column) else column
+        return None if self._lacks_labels(table, column) else column
+
+    def _required_label_column(self, table: table_readers.DataTable) -> int:
+        column = self._layout.label_column(table)
+        if column is None:
+            raise table.column_error(self._layout.label, self._layout.flag("--label_column"))
+        return column
 
     def _lacks_labels(self, table: table_readers.DataTable, column: Optional[int]) -> bool:
         """Returns whether a file has only blanks and marks, or one placeholder, as labels."""
@@ -438,9 +444,7 @@ class TableProcessor(SplitProcessor):
         if not self._kind.min_labels:
             return ()
         table = self._training_table()
-        label = self._layout.label_column(table)
-        if label is None:
-            raise table.column_error(self._layout.label, self._layout.flag("--label_column"))
+        label = self._required_label_column(table)
         rows = [names_in(self._parse_label(table, row, label)) for row in table.rows]
         labels = set(itertools.chain.from_iterable(rows))
         if not labels:
@@ -490,7 +494,7 @@ class TableProcessor(SplitProcessor):
 
     def _label(
         self, table: table_readers.DataTable, row: table_readers.TableRow, column: Optional[int]
-    ):
+    ) -> Any:
         """Returns a row's label, checked to be the task's; without a column a placeholder."""
         if column is None:
             return self._kind.placeholder(self.task.labels)

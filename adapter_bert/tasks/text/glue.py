@@ -8,7 +8,7 @@ run_classifier.py; GLUE's files are described at https://gluebenchmark.com/tasks
 
 import difflib
 import os
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from absl import logging
 
@@ -76,7 +76,7 @@ _PAIR = ("sentence1", "sentence2")
 
 
 def _uniform_splits(
-    text_a: str, text_b: Optional[str] = None, label: str = "label", **options
+    text_a: str, text_b: Optional[str] = None, label: str = "label", **options: Any
 ) -> Dict[str, SplitFile]:
     """Returns splits train and dev with the same columns and options, and test without labels."""
     return {
@@ -86,7 +86,9 @@ def _uniform_splits(
     }
 
 
-def _glue(name: str, labels: Tuple[str, ...], splits: Dict[str, SplitFile], **options) -> TaskInfo:
+def _glue(
+    name: str, labels: Tuple[str, ...], splits: Dict[str, SplitFile], **options: Any
+) -> TaskInfo:
     submission = options.pop("submission", {"test": name})
     return TaskInfo(name, labels, splits, submission=submission, **options)
 
@@ -192,7 +194,7 @@ class SplitProcessor(DataProcessor):
       task: `TaskInfo`.
     """
 
-    def __init__(self, task: TaskInfo):
+    def __init__(self, task: TaskInfo) -> None:
         self.task = task
 
     def get_train_examples(self, data_dir: str) -> List[InputExample]:
@@ -232,7 +234,7 @@ class SplitProcessor(DataProcessor):
 class TaskProcessor(SplitProcessor):
     """The processor of a task in `TASKS`; `language` may be set before reading, as in BERT."""
 
-    def __init__(self, task: TaskInfo):
+    def __init__(self, task: TaskInfo) -> None:
         super().__init__(task)
         self.language = task.language
 
@@ -267,28 +269,28 @@ class TaskProcessor(SplitProcessor):
 class ColaProcessor(TaskProcessor):
     """CoLA: is the sentence grammatical English?"""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(TASKS["cola"])
 
 
 class MnliProcessor(TaskProcessor):
     """MNLI, matched: does the premise entail or contradict the hypothesis?"""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(TASKS["mnli"])
 
 
 class MrpcProcessor(TaskProcessor):
     """MRPC: are the two sentences paraphrases?"""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(TASKS["mrpc"])
 
 
 class XnliProcessor(TaskProcessor):
     """XNLI: NLI in other languages, by default Chinese; trains on the translated MultiNLI."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(TASKS["xnli"])
 
 
@@ -353,15 +355,7 @@ def read_examples(task: TaskInfo, split_name: str, data_dir: str) -> List[InputE
     if not data_dir:
         raise UserError(f"--data_dir is required: the folder with {split.file}.")
     path = split.path(data_dir, task.language)
-    rows = table_readers.read_rows(path, has_header=not split.columns)
-    header = [name.strip(' "') for name in rows[0]] if rows else []
-    if _indices(header, split.text_a) and not _GLUE_ONLY & set(header):
-        # The Hub's table, as pandas may write it; in GLUE's, quotes are ordinary characters.
-        rows = [
-            row.fields for row in table_readers.parse_tabs(table_readers.read_lines(path), path)
-        ]
-    while rows and not rows[-1]:
-        rows.pop()
+    rows = _read_rows(path, split)
     columns, num_headers = _find_columns(rows, split, path)
     short = _check_layout(rows, columns, num_headers, split, path)
     indices = [i for i in range(num_headers, len(rows)) if i not in short]
@@ -376,6 +370,21 @@ def read_examples(task: TaskInfo, split_name: str, data_dir: str) -> List[InputE
     if split_name in task.submission and "number" in columns:
         _check_numbers([row[columns["number"]] for row in rows[num_headers:]], path)
     return [_example(rows[i], i, task, split, columns, path) for i in indices]
+
+
+def _read_rows(path: str, split: SplitFile) -> List[List[str]]:
+    """Returns the rows of a split's file, without blank lines at the end."""
+    lines = list(table_readers.read_lines(path, has_header=not split.columns))
+    header = [name.strip(' "\r\n') for name in lines[0].split("\t")] if lines else []
+    if _indices(header, split.text_a) and not _GLUE_ONLY & set(header):
+        # The Hub's table, as pandas may write it; in GLUE's, quotes are ordinary characters.
+        parsed = table_readers.parse_tabs(lines, path)
+    else:
+        parsed = table_readers.split_tabs(lines)
+    rows = [row.fields for row in parsed]
+    while rows and not rows[-1]:
+        rows.pop()
+    return rows
 
 
 def _find_columns(rows: List[List[str]], split: SplitFile, path: str) -> Tuple[Dict[str, int], int]:

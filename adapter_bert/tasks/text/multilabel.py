@@ -3,10 +3,12 @@
 import itertools
 import json
 import re
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.files import json_objects
+from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.text import text_kind
@@ -25,7 +27,7 @@ class Multilabel(text_kind.TextKind):
     adapterhub_head = "multilabel_classification"
     accepts_lists = True
 
-    def parse_label(self, text, where):
+    def parse_label(self, text: str, where: str) -> Tuple[str, ...]:
         """Returns a tuple of labels from "a,b" or the JSON list ["a", "b"]; () from "".
 
         Raises:
@@ -52,11 +54,11 @@ class Multilabel(text_kind.TextKind):
         # Labels from JSON may contain line breaks or tabs, which table files cannot hold.
         return tuple(label for label in (" ".join(str(part).split()) for part in labels) if label)
 
-    def placeholder(self, labels):
+    def placeholder(self, labels: Sequence[str]) -> Tuple[str, ...]:
         """Returns the empty set."""
         return ()
 
-    def predict(self, logits, labels):
+    def predict(self, logits: Any, labels: Any) -> Dict[str, Any]:
         """Returns the mean of the labels' cross entropies, and their probabilities."""
         import tensorflow.compat.v1 as tf
 
@@ -65,38 +67,40 @@ class Multilabel(text_kind.TextKind):
         )
         return {"loss": tf.reduce_mean(losses, 1), "probabilities": tf.sigmoid(logits)}
 
-    def answers(self, predictions):
+    def answers(self, predictions: Dict[str, np.ndarray]) -> np.ndarray:
         """Returns a bool array [..., L]: whether each label is predicted."""
         return predictions["probabilities"] > THRESHOLD
 
-    def scores(self, labels, answers, num_labels):
+    def scores(self, labels: Any, answers: Any, num_labels: int) -> Dict[str, float]:
         """Returns `metrics.multilabel`."""
         return metrics.multilabel(labels, answers)
 
-    def texts(self, answers, labels):
+    def texts(self, answers: Any, labels: Sequence[str]) -> List[str]:
         """Returns the labels' names, joined by commas."""
         return [",".join(itertools.compress(labels, row)) for row in answers]
 
-    def decode(self, logits):
+    def decode(self, logits: Any) -> task_kinds.Outputs:
         """Returns the probabilities [L]."""
         # The logistic function of logits of any size.
         return {"probabilities": np.exp(-np.logaddexp(np.zeros_like(logits), -logits))}
 
-    def answer(self, outputs, labels):
+    def answer(self, outputs: task_kinds.Outputs, labels: Sequence[str]) -> Dict[str, Any]:
         """Returns the predicted labels and the probabilities of all labels."""
         return {
             "labels": list(itertools.compress(labels, self.answers(outputs))),
             "probabilities": text_kind.class_probabilities(outputs["probabilities"], labels),
         }
 
-    def export(self, logits, labels, is_label):
+    def export(self, logits: Any, labels: Any, is_label: Any) -> Dict[str, Any]:
         """Returns the probabilities, the labels' names and the most probable label."""
         import tensorflow.compat.v1 as tf
 
         probabilities = tf.sigmoid(logits[:, : labels.shape[1]])
         return text_kind.export_probabilities(probabilities, labels, is_label)
 
-    def export_onnx(self, graph, logits, shape):
+    def export_onnx(
+        self, graph: Any, logits: str, shape: List[Any]
+    ) -> Dict[str, Tuple[str, List[Any]]]:
         """Adds the probabilities [B, L]."""
         return {"probabilities": (graph.op("Sigmoid", logits), shape)}
 

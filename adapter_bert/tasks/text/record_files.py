@@ -5,12 +5,16 @@ arguments and files are those of BERT's run_classifier.py. The functions import 
 run_classifier.py imports them before its flags are parsed.
 """
 
-from typing import Callable
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks.text.classifier_features import convert_examples_to_features
+from adapter_bert.tasks.text.classifier_features import (
+    Example,
+    Labels,
+    convert_examples_to_features,
+)
 from adapter_bert.training import input_pipeline
 from adapter_bert.training.rows import Arrays
 
@@ -19,7 +23,11 @@ _PER_ROW = ("label_ids", "is_real_example")
 
 
 def file_based_convert_examples_to_features(
-    examples, label_list, max_seq_length: int, tokenizer, output_file: str
+    examples: Sequence[Example],
+    label_list: Optional[Labels],
+    max_seq_length: int,
+    tokenizer: Any,
+    output_file: str,
 ) -> None:
     """Writes the features of examples to a file, as tf.train.Examples with int64 features.
 

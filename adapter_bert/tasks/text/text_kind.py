@@ -3,7 +3,7 @@
 `glue` and `custom_tasks` define their tasks. Axes: N rows, L outputs of the head.
 """
 
-from typing import Any, Callable, Collection, Dict, List, Sequence
+from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class TextKind(task_kinds.TaskKind):
 
     # Training.
 
-    def predict(self, logits, labels) -> Dict[str, Any]:
+    def predict(self, logits: Any, labels: Any) -> Dict[str, Any]:
         """Returns the predictions and their loss.
 
         Args:
@@ -102,7 +102,7 @@ class TextKind(task_kinds.TaskKind):
         """
         raise NotImplementedError
 
-    def scores(self, labels, answers, num_labels: int) -> Dict[str, float]:
+    def scores(self, labels: Any, answers: Any, num_labels: int) -> Dict[str, float]:
         """Returns the scores of `answers`, named as in `metrics`.
 
         Args:
@@ -111,7 +111,7 @@ class TextKind(task_kinds.TaskKind):
         """
         raise NotImplementedError
 
-    def texts(self, answers, labels: Sequence[str]) -> List[str]:
+    def texts(self, answers: Any, labels: Sequence[str]) -> List[str]:
         """Returns `answers`, or labels in that form, as text for files."""
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class TextKind(task_kinds.TaskKind):
 
     # Serving.
 
-    def request_reader(self, description, tokenizer, where: str) -> Callable:
+    def request_reader(self, description: Any, tokenizer: Any, where: str) -> Callable:
         """Returns a function that encodes a text, and optionally a second one, as rows."""
         try:
             long_texts = text_windows.recorded(description.training)
@@ -130,7 +130,7 @@ class TextKind(task_kinds.TaskKind):
         in_windows = long_texts["long_texts"] == "windows"
         windows = text_windows.Windows(np.zeros(1, int), long_texts["window_pooling"])
 
-        def read(text, text_b):
+        def read(text: str, text_b: Optional[str]) -> Tuple[List[task_kinds.Ids], Callable]:
             example = classifier_features.InputExample("", text, text_b)
             arguments = example, description.max_seq_length, tokenizer
             if in_windows:
@@ -141,7 +141,7 @@ class TextKind(task_kinds.TaskKind):
             encode = tokenizer.convert_tokens_to_ids
             return [(list(encode(tokens)), segments) for tokens, segments in rows], answer
 
-        def answer(outputs):
+        def answer(outputs: List[task_kinds.Outputs]) -> Any:
             if len(outputs) == 1:  # Pooling would not change it, but take longer.
                 return self.answer(outputs[0], description.labels)
             stacked = {name: np.stack([each[name] for each in outputs]) for name in outputs[0]}
@@ -176,7 +176,7 @@ def class_probabilities(probabilities: Sequence[float], labels: Sequence[str]) -
     return {label: task_kinds.round_float(value) for label, value in zip(labels, probabilities)}
 
 
-def export_probabilities(probabilities, labels, is_label) -> Dict[str, Any]:
+def export_probabilities(probabilities: Any, labels: Any, is_label: Any) -> Dict[str, Any]:
     """Returns the outputs of a SavedModel from probabilities [B, N]; see `TaskKind.export`.
 
     Returns:

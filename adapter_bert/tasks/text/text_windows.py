@@ -66,13 +66,13 @@ class Windows(NamedTuple):
             joined["probabilities"] = np.where(several, probabilities / sums, probabilities)
         return joined
 
-    def _join(self, name, values):
+    def _join(self, name: str, values: np.ndarray) -> np.ndarray:
         if self.pooling == "max" and name != "loss":
             return np.maximum.reduceat(values, self.first_rows)
         sums = np.add.reduceat(values, self.first_rows)
         return sums / self._counts(sums, len(values)).astype(values.dtype)
 
-    def _counts(self, values, num_rows):
+    def _counts(self, values: np.ndarray, num_rows: int) -> np.ndarray:
         """Returns each text's number of windows, [N, 1, ...] with as many axes as `values`."""
         counts = np.diff([*self.first_rows, num_rows])
         return counts.reshape(-1, *[1] * (values.ndim - 1))
@@ -96,7 +96,7 @@ def recorded(training: Dict[str, Any]) -> Dict[str, str]:
     return settings
 
 
-def labels_of(rows) -> np.ndarray:
+def labels_of(rows: Any) -> np.ndarray:
     """Returns the labels of texts, from those of their rows or windows.
 
     Args:

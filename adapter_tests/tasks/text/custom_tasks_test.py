@@ -4,7 +4,6 @@ import collections
 import json
 import os
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 from absl.testing import parameterized
 
@@ -40,6 +39,17 @@ class TableTestCase(FileTestCase, parameterized.TestCase):
         """Writes a table with a row for each label; returns its path."""
         rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
         return self.write(name + ".csv", "one,kind\n" + rows)
+
+    def check_damage(self, layout, names, refuses=True):
+        """Checks that the test's files are read or refused if they are damaged."""
+        tokenizer = tiny_tokenizer()
+
+        def read(folder):
+            processor = custom_tasks.TableProcessor(layout, folder)
+            for split in SPLITS:
+                make_features(processor, split, folder, tokenizer)
+
+        mutations.check(mutations.files_in(self.folder), read, names, refuses=refuses)
 
 
 class SplitsTest(TableTestCase):
@@ -503,6 +513,14 @@ class LayoutsTest(TableTestCase):
             os.makedirs(os.path.join(self.folder, name))
         self.assert_refused([self.folder], self.processor, self.layout("newsgroups"))
 
+    @parameterized.parameters(*sorted(PUBLISHED))
+    def test_damaged_published_files_are_read_or_refused(self, name):
+        self.write_published(name, "utf-8")
+        layout = self.layout(name)
+        # Any text is valid for newsgroups.
+        names = *layout.files, "--data_dir"
+        self.check_damage(layout, names, refuses=name != "newsgroups")
+
     @needs_shared
     def test_published_files_match_counts_in_paper(self):
         """Compares with the paper's Table 3, which has 63 fewer rows of US economic performance."""
@@ -523,57 +541,25 @@ class LayoutsTest(TableTestCase):
             self.assertLen({example.label for example in found[0]}, classes, name)
 
 
-class DamagedFilesTest(tf.test.TestCase):
-    def check(self, layout, contents, names, refuses=True):
-        tokenizer = tiny_tokenizer()
-
-        def read(folder):
-            processor = custom_tasks.TableProcessor(layout, folder)
-            for split in ("train", "dev", "test"):
-                make_features(processor, split, folder, tokenizer)
-
-        mutations.check(contents, read, names, refuses=refuses)
-
-    def test_damaged_published_files_are_read_or_refused(self):
-        for layout in custom_tasks.LAYOUTS.values():
-            labels = layout.labels or ("a", "b", "c")
-            if layout.name == "newsgroups":
-                names = (f"{a}/{b}/{c}" for a in layout.files for b in labels for c in "123")
-                contents = dict.fromkeys(names, b"Subject: the dog\n\nsees a bird\n")
-            else:
-                separator = "\t" if layout.columns else ","
-                names = layout.columns or (layout.text_a, layout.label)
-                lines = [] if layout.columns else [separator.join(names)]
-                for row in range(30):
-                    texts = {layout.text_a: f"the dog {row}"}
-                    texts[layout.label] = labels[row % len(labels)]
-                    lines.append(separator.join(texts.get(name, "x") for name in names))
-                contents = {layout.files[0]: ("\n".join(lines) + "\n").encode()}
-            with self.subTest(layout.name):
-                # Any text is valid for newsgroups.
-                refuses = layout.name != "newsgroups"
-                self.check(layout, contents, (*layout.files, "--data_dir"), refuses)
-
-    def test_damaged_custom_tables_are_read_or_refused(self):
-        for kind, labels in (
-            ("classification", ["yes", "no"]),
-            ("regression", ["0.5", "-3"]),
-            ("multilabel", ["yes,no", ""]),
-        ):
-            rows = [
-                {"body": f"the dog {i}", "title": "a bird", "label": labels[i % 2]}
-                for i in range(30)
-            ]
-            table = [list(rows[0]), *(list(row.values()) for row in rows)]
-            quoted = [[f'"{v}"' if "," in v else v for v in row] for row in table]
-            lines = {
-                "tsv": ["\t".join(row) for row in table],
-                "csv": [",".join(row) for row in quoted],
-                "jsonl": [json.dumps(row) for row in rows],
-            }
-            layout = custom_tasks.Layout("custom", "body", "label", "title", kind)
-            for extension in lines:
-                content = ("\n".join(lines[extension]) + "\n").encode()
-                contents = {f"{name}.{extension}": content for name in ("train", "dev", "test")}
-                with self.subTest(kind, extension=extension):
-                    self.check(layout, contents, ("train.", "dev.", "test.", "--data_dir"))
+class DamagedFilesTest(TableTestCase):
+    @parameterized.product(
+        labels=(
+            ("classification", "yes", "no"),
+            ("regression", "0.5", "-3"),
+            ("multilabel", "yes,no", ""),
+        ),
+        extension=("tsv", "csv", "jsonl"),
+    )
+    def test_damaged_custom_tables_are_read_or_refused(self, labels, extension):
+        kind, *labels = labels
+        layout = PAIRS._replace(kind=kind)
+        rows = [{"one": f"the dog {i}", "two": "a bird", "kind": labels[i % 2]} for i in range(30)]
+        if extension == "jsonl":
+            lines = list(map(json.dumps, rows))
+        else:
+            lines = ["\t".join(row) for row in [rows[0], *(row.values() for row in rows)]]
+        if extension == "csv":
+            lines = ['"' + line.replace("\t", '","') + '"' for line in lines]
+        for split in SPLITS:
+            self.write(f"{split}.{extension}", "\n".join(lines) + "\n")
+        self.check_damage(layout, ("train.", "dev.", "test.", "--data_dir"))
