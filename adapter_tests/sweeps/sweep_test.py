@@ -507,6 +507,9 @@ class RefusedTest(parameterized.TestCase, SweepTestCase):
             writer.write("x,1\n")
         with self.assertRaisesRegex(UserError, "^--output_dir=.*mails on different data .digest"):
             self.sweep([8], flags)
+        files = [os.path.join(folder, "train.csv") for folder in folders]  # A study of sizes.
+        flags = {"script": "run_squad.py", "train_file": files, "predict_file": files[0]}
+        self.assertLen(self.sweep([8], flags).trials, 2)
 
     def test_two_columns_of_labels_in_one_task_are_refused(self):
         flags = {"task_name": "custom", "data_dir": "/here/mails", "label_column": ["a", "b"]}
