@@ -575,8 +575,3 @@ class TaskTest(tf.test.TestCase):
             expected = f"{path}: only the first line has the tag 'tag'; remove the line if it is"
             warned = [call[0][0] % call[0][1:] for call in warning.call_args_list]
             self.assertEqual([line.startswith(expected) for line in warned], [True] * count)
-
-    def test_summary_shows_task_split_and_scores(self):
-        task, _, _ = self.load(train="a\tB-X\nb\tO\n")
-        line = task.summary("eval", {"eval_f1": 0.5, "eval_accuracy": 1.0})
-        self.assertEqual(line, "tagging dev: f1 0.5000, accuracy 1.0000")

@@ -160,7 +160,8 @@ class ClaimTest(RunDirectoryTestCase):
         self.train()
         left = ["partial.ckpt-9.index.tempstate1", "checkpoint.tmp5"]
         left.append("full_model.ckpt.partial.index")
-        killed = mock.patch.multiple(gfile, rename=mock.Mock(side_effect=SystemExit), remove=print)
+        rename = mock.Mock(side_effect=SystemExit)
+        killed = mock.patch.multiple(gfile, rename=rename, remove=mock.DEFAULT)
         with killed, self.assertRaises(SystemExit):
             atomic.write_atomically(self.settings_file, "half written")
         left += [name for name in os.listdir(self.folder) if ".partial" in name]
