@@ -21,7 +21,7 @@ from adapter_bert.shell import errors
 from adapter_bert.tasks.text import classification
 from adapter_tests.support import command_lines, own_models, task_adapters, tiny
 from adapter_tests.support.mutations import files_in
-from adapter_tests.support.script_cases import ScriptTestCase, read, write
+from adapter_tests.support.script_cases import ScriptTestCase, bert_flags, read, write
 
 
 def parsed(*arguments):
@@ -77,7 +77,7 @@ class PartsTest(tf.test.TestCase):
         )
 
 
-class AblationTestCase(ScriptTestCase):
+class AblationTest(ScriptTestCase):
     """Provides a BERT of 3 layers and an adapter whose every layer changes the predictions."""
 
     @classmethod
@@ -86,12 +86,7 @@ class AblationTestCase(ScriptTestCase):
         cls.bert3 = tiny.write_bert(
             os.path.join(cls.root, "bert3"), num_hidden_layers=3, initializer_range=0.4
         )
-        cls.bert_flags = [
-            "--bert_config_file=" + os.path.join(cls.bert3, "bert_config.json"),
-            "--vocab_file=" + os.path.join(cls.bert3, "vocab.txt"),
-            "--init_checkpoint=" + os.path.join(cls.bert3, "bert_model.ckpt"),
-            "--feature_cache_dir=none",
-        ]
+        cls.bert_flags = [*bert_flags(cls.bert3), "--feature_cache_dir=none"]
         cls.base_flags += cls.bert_flags
         cls.adapter = cls.balanced(cls.make("mrpc", task="MRPC"))
 
@@ -101,13 +96,11 @@ class AblationTestCase(ScriptTestCase):
         output_dir = adapter + "_predicting"
         code, _, stderr = cls.call(output_dir, "--do_eval", "--adapter=" + adapter)
         assert code is None, stderr
-        with open(os.path.join(output_dir, "dev_predictions.tsv")) as reader:
-            rows = list(csv.DictReader(reader, delimiter="\t"))
+        lines = read(os.path.join(output_dir, "dev_predictions.tsv")).splitlines()
+        rows = csv.DictReader(lines, delimiter="\t")
         logits = np.log([[float(row["0"]), float(row["1"])] for row in rows])
-        bias = np.median(logits[:, 0] - logits[:, 1])
-        return cls.edited(
-            adapter, adapter + "_balanced", "output_bias", lambda _: np.array([0, bias])
-        )
+        bias = np.array([0, np.median(logits[:, 0] - logits[:, 1])])
+        return cls.edited(adapter, adapter + "_balanced", "output_bias", lambda _: bias)
 
     @classmethod
     def make(cls, name, training=(), **changes):
@@ -155,14 +148,9 @@ class AblationTestCase(ScriptTestCase):
 
     def ablate(self, *arguments, adapter=None):
         """Runs run_ablation.py; returns (exit code, report, stderr, stdout)."""
-        report, given = [], ["--adapter=" + (adapter or self.adapter)]
-        values = parsed(
-            "--data_dir=" + self.data,
-            "--output_dir=" + self.output_dir,
-            *self.bert_flags,
-            *given,
-            *arguments,
-        )
+        report = []
+        flags = ["--data_dir=" + self.data, "--output_dir=" + self.output_dir, *self.bert_flags]
+        values = parsed(*flags, "--adapter=" + (adapter or self.adapter), *arguments)
         err, out = io.StringIO(), io.StringIO()
         with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
             code = errors.exit_code(lambda: report.extend(run_ablation.run(values)))
@@ -174,8 +162,6 @@ class AblationTestCase(ScriptTestCase):
         self.assertIsNone(code, stderr)
         return json.loads(read(self.path("ablation.json")))
 
-
-class NumbersTest(AblationTestCase):
     def test_scores_equal_scores_of_edited_adapters(self):
         original = run_classifier.create_model
         counted = mock.patch.object(run_classifier, "create_model", side_effect=original)
@@ -193,27 +179,24 @@ class NumbersTest(AblationTestCase):
             self.assertEqual(expected["eval_accuracy"], accuracy)
         whole = self.scores(self.adapter)
         self.assertGreater(len({(a[2], b[2]) for a, b in zip(spans, f1)}), 2)
-        of = {name: found.pop(name) for name in ("adapter", "backbone", "setting", "data")}
-        self.assertTrue(all(of.values()))
-        self.assertEqual(
-            of["backbone"], task_adapter.load(self.adapter).description.backbone.fingerprint
-        )
-        self.assertEqual(
-            found,
-            {
-                "task": "MRPC",
-                "labels": ["0", "1"],
-                "num_layers": 3,
-                "num_rows": 24,
-                "score": "accuracy",
-                "all": whole["eval_accuracy"],
-                "none": spans[2][2],
-                "majority": 0.5,
-                "other_scores": {"f1": {"all": whole["eval_f1"], "none": f1[2][2]}},
-                "max_seq_length": 16,
-                "precision": "float32",
-            },
-        )
+        for name in ("adapter", "setting", "data"):
+            self.assertTrue(found.pop(name))
+        described = task_adapter.describe(self.adapter)
+        self.assertEqual(found.pop("backbone"), described.backbone.fingerprint)
+        expected = {
+            "task": "MRPC",
+            "labels": ["0", "1"],
+            "num_layers": 3,
+            "num_rows": 24,
+            "score": "accuracy",
+            "all": whole["eval_accuracy"],
+            "none": spans[2][2],
+            "majority": 0.5,
+            "other_scores": {"f1": {"all": whole["eval_f1"], "none": f1[2][2]}},
+            "max_seq_length": 16,
+            "precision": "float32",
+        }
+        self.assertEqual(found, expected)
         path = self.path("ablation.json")
         self.assertEqual(read(self.path("ablation.txt")) + "Ablation: " + path, report)
 
@@ -284,14 +267,10 @@ class NumbersTest(AblationTestCase):
             self.assertAllClose(spearman, self.scores(folder, *task)["eval_spearman"])
         again = self.scores(adapter, *task, "--long_texts=cut", "--overwrite_output_dir")
         self.assertNotAllClose(found["all"], again["eval_spearman"])
-
-    def test_window_pooling_without_windows_is_refused(self):
-        task = self.own_task(lambda index: "ab"[index % 2])
-        adapter = self.make("cut", labels=("a", "b"))
-        given = [*task, "--adapter=" + adapter, "--window_pooling=max"]
-        values = command_lines.parsed(run_ablation.define_flags, *given)
-        with self.assertRaisesRegex(errors.UserError, "--window_pooling=max requires --long_texts"):
-            run_ablation.run(values)
+        code, _, stderr, _ = self.ablate(
+            *task, "--long_texts=cut", "--window_pooling=max", adapter=adapter
+        )
+        self.assert_one_sentence(code, stderr, ["--window_pooling=max requires --long_texts"])
 
     def test_setting_digest_ignores_the_seed(self):
         first = task_adapters.description(training={"random_seed": 1, "train_batch_size": 8})
@@ -312,8 +291,6 @@ class NumbersTest(AblationTestCase):
         micro = found["other_scores"]["micro_f1"]["spans"][3]
         self.assertEqual(micro, [1, 1, expected["eval_micro_f1"]])
 
-
-class RunsTest(AblationTestCase):
     def test_finished_ablation_is_not_recomputed(self):
         found = self.record()
         write(self.path("ablation.json"), json.dumps({**found, "none": 0.125}))
@@ -326,30 +303,28 @@ class RunsTest(AblationTestCase):
         self.assertEqual(self.record("--overwrite_output_dir"), found)
 
     def test_result_of_another_adapter_or_data_is_not_replaced(self):
-        self.record()
-        before = files_in(self.output_dir)
-        other = self.without(self.adapter, 0, 0)
-        dev = os.path.join(self.folder, "data")
+        other, dev = self.without(self.adapter, 0, 0), os.path.join(self.folder, "data")
         tiny.write_mrpc(dev, seed=5)
-        for arguments, options, expected in (
-            ([], {"adapter": other}, "with a different adapter;"),
-            (["--data_dir=" + dev], {}, "with a different data;"),
-            (["--max_seq_length=9"], {"adapter": other}, "different adapter and max_seq"),
-        ):
-            code, _, stderr, _ = self.ablate(*arguments, **options)
-            self.assert_one_sentence(code, stderr, [expected, "--overwrite_output_dir"])
-        self.assertEqual(files_in(self.output_dir), before)
-
-    def test_result_of_other_windows_is_not_replaced(self):
         windows = ["--long_texts=windows", "--window_pooling=max"]
-        for recorded, arguments, expected in (
-            ([], windows, "different long_texts and window_pooling"),
-            (windows, [], "different long_texts and window_pooling"),
-            (windows, windows[:1], "different window_pooling"),
+        both = "different long_texts and window_pooling"
+        for recorded, cases in (
+            (
+                [],
+                (
+                    ([], other, "with a different adapter;"),
+                    (["--data_dir=" + dev], None, "with a different data;"),
+                    (["--max_seq_length=9"], other, "different adapter and max_seq"),
+                    (windows, None, both),
+                ),
+            ),
+            (windows, (([], None, both), (windows[:1], None, "different window_pooling"))),
         ):
             self.record(*recorded, "--overwrite_output_dir")
-            code, _, stderr, _ = self.ablate(*arguments)
-            self.assert_one_sentence(code, stderr, [expected])
+            before = files_in(self.output_dir)
+            for arguments, adapter, part in cases:
+                code, _, stderr, _ = self.ablate(*arguments, adapter=adapter)
+                self.assert_one_sentence(code, stderr, [part, "--overwrite_output_dir"])
+            self.assertEqual(files_in(self.output_dir), before)
 
     def test_output_dir_of_another_adapter_is_refused(self):
         shutil.copytree(self.adapter, self.path("adapter"))
@@ -370,19 +345,15 @@ class RunsTest(AblationTestCase):
         with mock.patch.object(kind, "answers", killed):
             self.assertEqual(self.ablate()[0], 130)
         self.assertEqual(files_in(self.output_dir), {})
-        self.assertEqual(self.record()["num_rows"], 24)
 
     def test_invalid_runs_are_refused(self):
         bare = self.make("bare", method="head")
         code, _, stderr, _ = self.ablate(adapter=bare)
         self.assert_one_sentence(code, stderr, [bare, "--tuning=head", "no adapters to remove"])
-        values = parsed("--task_name=mrpc")
         with self.assertRaisesRegex(errors.UserError, "--adapter is not given"):
-            run_ablation.run(values)
-        other_bert = ["--init_checkpoint=" + os.path.join(self.bert, "bert_model.ckpt")]
-        other_bert += ["--bert_config_file=" + os.path.join(self.bert, "bert_config.json")]
+            run_ablation.run(parsed("--task_name=mrpc"))
         for arguments, part in (
-            (other_bert, "the BERT (--init_checkpoint) is not the same"),
+            (bert_flags(self.bert), "the BERT (--init_checkpoint) is not the same"),
             (["--task_name=mnli"], "dev_matched.tsv"),
             (["--do_lower_case=false"], "--do_lower_case was true, is now false"),
             (["--max_seq_length=3"], "too short"),

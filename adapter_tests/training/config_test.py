@@ -87,6 +87,11 @@ class DefineTest(tf.test.TestCase):
             with self.assertRaisesRegex(flags.IllegalFlagValueError, argument.split("=")[0]):
                 classifier_flags(argument)
 
+    def test_inputs_are_the_files_that_flags_name(self):
+        names = ["data_dir", "bert_config_file", "vocab_file", "init_checkpoint", "adapter"]
+        config = classifier_config(*(f"--{name}=/{name}" for name in names), "--output_dir=/there")
+        self.assertCountEqual(config.inputs(), [(f"--{name}", f"/{name}") for name in names])
+
 
 class StagesTest(RefusalTestCase):
     def test_stages_follow_the_do_flags(self):

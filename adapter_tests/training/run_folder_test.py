@@ -65,21 +65,20 @@ class RunDirectoryTestCase(RefusalTestCase):
         with tf.Graph().as_default(), tf.Session() as session:
             tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
             session.run(tf.global_variables_initializer())
-            prefix = tf.train.Saver().save(session, os.path.join(self.folder, name), step)
+            prefix = tf.train.Saver().save(session, self.path(name), step)
         if identity:
             tensors = {"global_step": np.int64(step), checkpoints.IDENTITY: np.array(identity, "S")}
             checkpoints.write(prefix, tensors)
 
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
     def write(self, *names):
         for name in names:
-            path = os.path.join(self.folder, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w") as writer:
-                writer.write("of an earlier run")
+            write(self.path(name), "of an earlier run")
 
     def recorded(self):
-        with open(self.settings_file) as reader:
-            return json.load(reader)
+        return json.loads(read(self.settings_file))
 
     def assert_refused(self, *parts, **claim):
         """Checks that a claim fails with one sentence that has all parts; returns it."""
@@ -116,7 +115,12 @@ class TemporaryCheckpointTest(RunDirectoryTestCase):
 
 
 class ClaimTest(RunDirectoryTestCase):
-    def test_claim_creates_folder_with_settings(self):
+    def test_training_records_its_settings(self):
+        remove = gfile.remove
+        # Another process may remove the probe of writing first.
+        with mock.patch.object(gfile, "remove", lambda path: (remove(path), remove(path))):
+            self.claim(is_training=False)
+        self.assertEqual(os.listdir(self.folder), [])
         self.claim()
         self.assertEqual(os.listdir(self.folder), ["settings.json"])
         self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
@@ -125,10 +129,10 @@ class ClaimTest(RunDirectoryTestCase):
         self.train()
         self.write("adapter.replaced/adapter_config.json", "adapter.partial/half_written")
         self.claim(is_training=False)
-        self.assertTrue(os.path.exists(os.path.join(self.folder, "adapter.partial")))
+        self.assertTrue(os.path.exists(self.path("adapter.partial")))
         self.claim()
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter.partial")))
-        self.assertEqual(os.listdir(os.path.join(self.folder, "adapter")), ["adapter_config.json"])
+        self.assertFalse(os.path.exists(self.path("adapter.partial")))
+        self.assertEqual(os.listdir(self.path("adapter")), ["adapter_config.json"])
 
     def test_adapter_without_checkpoints_is_not_replaced(self):
         self.claim()
@@ -136,7 +140,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.assert_refused("adapter", "--output_dir")
         self.claim(is_training=False)
         self.claim(overwrite=True)
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter")))
+        self.assertFalse(os.path.exists(self.path("adapter")))
 
     def test_first_training_does_not_remove_results_of_another_run(self):
         self.write("test_results.tsv", "notes.txt")
@@ -154,14 +158,11 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_training_removes_partial_files_of_a_killed_run(self):
         self.train()
-        left = [
-            "partial.ckpt-9.index.tempstate1",
-            "checkpoint.tmp5",
-            "full_model.ckpt.partial.index",
-        ]
-        with mock.patch.object(gfile, "rename", side_effect=SystemExit), mock.patch.object(
-            gfile, "remove"
-        ), self.assertRaises(SystemExit):
+        left = ["partial.ckpt-9.index.tempstate1", "checkpoint.tmp5"]
+        left.append("full_model.ckpt.partial.index")
+        rename = mock.Mock(side_effect=SystemExit)
+        killed = mock.patch.multiple(gfile, rename=rename, remove=mock.DEFAULT)
+        with killed, self.assertRaises(SystemExit):
             atomic.write_atomically(self.settings_file, "half written")
         left += [name for name in os.listdir(self.folder) if ".partial" in name]
         self.assertLen(left, 4)
@@ -171,7 +172,7 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_training_removes_evaluations_without_checkpoints(self):
         """If evaluations.json stayed, its steps would count as evaluated."""
-        scores = os.path.join(self.folder, "evaluations.json")
+        scores = self.path("evaluations.json")
         self.write("evaluations.json")
         self.claim(is_training=False)
         self.assertTrue(os.path.exists(scores))
@@ -186,30 +187,18 @@ class ClaimTest(RunDirectoryTestCase):
         self.train()
         scores = ("evaluations.json", "eval_results.txt", "eval_results.json")
         self.write(*scores)
-        killed = KeyboardInterrupt("At the first of what they are of.")
         removed = []
 
         def remove(path):
             removed.append(os.path.basename(path))
-            if path.endswith("/checkpoint"):
-                raise killed
+            if path.endswith("/checkpoint"):  # The first of the weights.
+                raise KeyboardInterrupt
             os.remove(path)
 
         with mock.patch.object(gfile, "remove", remove), self.assertRaises(KeyboardInterrupt):
             self.claim(overwrite=True)
         self.assertContainsSubset({*scores, "checkpoint"}, removed)
         self.assertNoCommonElements(scores, os.listdir(self.folder))
-
-    def test_probe_file_may_already_be_removed(self):
-        remove = gfile.remove
-        twice = mock.patch.object(gfile, "remove", lambda path: (remove(path), remove(path)))
-        with twice:
-            self.claim(is_training=False)
-        self.assertEqual(os.listdir(self.folder), [])
-
-    def test_evaluation_writes_no_settings(self):
-        self.claim(is_training=False)
-        self.assertEqual(os.listdir(self.folder), [])
 
     def test_same_settings_may_reuse_the_folder(self):
         self.train()
@@ -285,8 +274,7 @@ class ClaimTest(RunDirectoryTestCase):
     def test_invalid_settings_files_are_refused(self):
         self.train()
         for content in (b"", b"\xff\xfe\x00", b"[1]", b'{"model": null}', b'{"training": 5}'):
-            with open(self.settings_file, "wb") as writer:
-                writer.write(content)
+            write(self.settings_file, content, "wb")
             self.assertEqual(RunFolder(self.folder).recorded("training"), {})
             for trains in (True, False):
                 self.assert_refused(self.settings_file, is_training=trains)
@@ -313,7 +301,7 @@ class ClaimTest(RunDirectoryTestCase):
         os.close(lock())
 
     def test_concurrent_training_is_refused_without_file_locks(self):
-        held = os.path.join(self.folder, ".held")
+        held = self.path(".held")
         for code in (errno.ENOLCK, errno.EOPNOTSUPP):
 
             def flock(*_, code=code):
@@ -348,17 +336,17 @@ class ClaimTest(RunDirectoryTestCase):
             self.train(identity=own)
             self.assertEqual(
                 checkpoints.latest(self.folder, record.identity(SETTINGS)),
-                os.path.join(self.folder, "partial.ckpt-5"),
+                self.path("partial.ckpt-5"),
             )
 
     def test_lost_checkpoint_record_is_restored(self):
         """The record is missing if a run is killed before writing it, or if a user removes it."""
         for step, name in ((5, "model.ckpt"), (12, "partial.ckpt"), (110, "model.ckpt")):
             self.train(step=step, name=name)
-            os.remove(os.path.join(self.folder, "checkpoint"))
+            os.remove(self.path("checkpoint"))
             self.claim(is_training=True)
             latest = tf.train.latest_checkpoint(self.folder)
-            self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
+            self.assertEqual(latest, self.path(f"{name}-{step}"))
 
     def test_checkpoint_of_another_run_is_refused(self):
         self.train(identity=record.identity(SETTINGS))
@@ -395,14 +383,11 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_incomplete_checkpoint_is_refused(self):
         self.train(step=5)
-        data = os.path.join(self.folder, "partial.ckpt-5.data-00000-of-00001")
-        with open(os.path.join(self.folder, "checkpoint")) as reader:
-            original = reader.read()
-        with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
-            writer.write(original.replace("model_checkpoint_path", "all_model_checkpoint_paths", 1))
+        data = self.path("partial.ckpt-5.data-00000-of-00001")
+        original = read(self.path("checkpoint"))
+        write(self.path("checkpoint"), original.replace("model_ch", "all_model_ch", 1))
         self.assert_refused("is missing")
-        with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
-            writer.write(original)
+        write(self.path("checkpoint"), original)
         os.remove(data)
         for trains in (True, False):
             self.assert_refused("--output_dir", "incomplete", data, is_training=trains)
@@ -445,7 +430,7 @@ class OverwriteTest(RunDirectoryTestCase):
 
     def test_first_training_does_not_remove_its_inputs(self):
         self.write("predictions.jsonl")
-        reads = [("--train_file", os.path.join(self.folder, "predictions.jsonl"))]
+        reads = [("--train_file", self.path("predictions.jsonl"))]
         with self.assertRaisesRegex(UserError, "^The training would remove --train_file=/.*[.]$"):
             claim_in(self.folder, SETTINGS, True, False, reads)
         claim_in(self.folder, SETTINGS, False, False, reads)
@@ -454,19 +439,14 @@ class OverwriteTest(RunDirectoryTestCase):
         self.train()
         self.write(*self.OWN, "eval/data/train.tsv", "full_model.ckpt.index")
         before = self.files()
-        for name in (
-            "full_model.ckpt",
-            "eval",
-            "eval/data/",
-            "eval_results.txt",
-            "../mrpc/eval/data",
-        ):
-            reads = [("--one", "/elsewhere"), ("--other", os.path.join(self.folder, name))]
+        named = ("full_model.ckpt", "eval", "eval/data/", "eval_results.txt", "../mrpc/eval/data")
+        for name in named:
+            reads = [("--one", "/elsewhere"), ("--other", self.path(name))]
             with self.assertRaisesRegex(UserError, "^--overwrite_output_dir .*--other=/.*[.]$"):
                 claim_in(self.folder, SETTINGS, True, True, reads)
             self.assertEqual(self.files(), before)
         others = ("", "notes.txt", "full_model", "evaluation", "partial.ckpt-55", "partial")
-        reads = [("--other", os.path.join(self.folder, name)) for name in others]
+        reads = [("--other", self.path(name)) for name in others]
         claim_in(self.folder, SETTINGS, True, True, reads)
         self.assertEqual(self.files(), {"settings.json"})
 
@@ -510,7 +490,7 @@ class ForeignCheckpointTest(RunDirectoryTestCase):
             checkpoints.write_record(self.folder, listed)
             for is_training in (True, False):
                 self.assert_refused("/checkpoint lists ", "another run", is_training=is_training)
-        for listed in ([own], [os.path.join(self.folder, own)], ["model.ckpt-3", own]):
+        for listed in ([own], [self.path(own)], ["model.ckpt-3", own]):
             checkpoints.write_record(self.folder, listed)
             self.claim()
 
@@ -535,7 +515,7 @@ class CreateTest(RunDirectoryTestCase):
         os.makedirs(self.folder)
         for overwrite in (False, True):
             for name in (*folders, *files, ".writable", *(["adapter"] if overwrite else [])):
-                path = os.path.join(self.folder, name)
+                path = self.path(name)
                 if os.path.lexists(path):
                     os.remove(path)
                 os.symlink(elsewhere if name in (*folders, "adapter") else private, path)
@@ -549,49 +529,30 @@ class CreateTest(RunDirectoryTestCase):
 
 
 class OverwritingRunTest(ScriptTestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        train = ["--do_train", "--num_train_epochs=0.4", "--save_full_checkpoint"]
-        cls.trained, _ = cls.train_once(*train)
-
-    def refuse_overwriting(self, parts, *arguments):
-        before = mutations.files_in(self.output_dir)
-        self.refuse(parts, "--do_train", "--overwrite_output_dir", *arguments)
-        self.assertEqual(mutations.files_in(self.output_dir), before)
-
-    def test_overwriting_does_not_remove_files_named_by_flags(self):
-        shutil.copytree(self.trained, self.output_dir)
+    def test_refused_overwriting_removes_nothing(self):
+        trained, _ = self.train_once(
+            "--do_train", "--num_train_epochs=0.4", "--save_full_checkpoint"
+        )
+        shutil.copytree(trained, self.output_dir)
         data = shutil.copytree(self.data, self.path("eval/data"))
-        config, vocabulary = self.path("submission/bert_config.json"), self.path("labels.tsv")
-        for path, name in ((config, "bert_config.json"), (vocabulary, "vocab.txt")):
-            write(path, read(os.path.join(self.bert, name)))
-        given = shutil.copytree(self.path("adapter"), self.path("eval/given"))
         link = os.path.join(self.folder, "link")
         os.symlink(self.output_dir, link)
-        for flag, path in (
-            ("init_checkpoint", self.path("full_model.ckpt")),
-            ("init_checkpoint", os.path.join(link, "full_model.ckpt")),
-            ("data_dir", data),
-            ("bert_config_file", config),
-            ("vocab_file", vocabulary),
-            ("adapter", given),
+        full = "--init_checkpoint=" + os.path.join(trained, "full_model.ckpt")
+        shape = "layer_0/attention/output/adapters/weights1 has the shape [8, 3]"
+        before = mutations.files_in(self.output_dir)
+        for arguments, parts in (
+            (["--data_dir=" + data], ["--overwrite_output_dir", data, "--output_dir"]),
+            ([f"--init_checkpoint={link}/full_model.ckpt"], ["--overwrite_output_dir", link]),
+            ([full, "--adapter_size=4"], [full.replace("=", " "), shape, "[8, 4]"]),
+            (["--feature_cache_dir=gs://bucket/cache"], ["--feature_cache_dir=gs://bucket/cache"]),
         ):
-            named = f"--{flag}={path}"
-            self.refuse_overwriting(["--overwrite_output_dir", named, "--output_dir"], named)
-
-    def test_refused_overwriting_removes_nothing(self):
-        shutil.copytree(self.trained, self.output_dir)
-        full = os.path.join(self.trained, "full_model.ckpt")
-        part = "layer_0/attention/output/adapters/weights1 has the shape [8, 3]"
-        arguments = "--init_checkpoint=" + full, "--adapter_size=4"
-        self.refuse_overwriting(["--init_checkpoint " + full, part, "[8, 4]"], *arguments)
-        remote = "--feature_cache_dir=gs://bucket/cache"
-        self.refuse_overwriting([remote], remote)
+            self.refuse(parts, "--do_train", "--overwrite_output_dir", *arguments)
+            self.assertEqual(mutations.files_in(self.output_dir), before)
         no_room = OSError(28, "No space left on device")
         with mock.patch.object(tempfile, "mkdtemp", side_effect=no_room):
-            none = "--feature_cache_dir=none"
-            self.refuse_overwriting(["temporary files", "No space left"], none)
+            flags = ["--do_train", "--overwrite_output_dir", "--feature_cache_dir=none"]
+            self.refuse(["temporary files", "No space left"], *flags)
+        self.assertEqual(mutations.files_in(self.output_dir), before)
 
 
 class ResultsTest(RunDirectoryTestCase):
@@ -646,9 +607,7 @@ class DamagedFilesTest(tf.test.TestCase):
             bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
             prefix = os.path.join(folder, "partial.ckpt-10")
             adapter_checkpoints.to_checkpoint(own_models.build_task_adapter(bert), prefix)
-            with open(os.path.join(folder, "checkpoint"), "w") as writer:
-                writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
-                writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')
+            checkpoints.write_record(folder, ["partial.ckpt-10"])
             with open(os.path.join(folder, "settings.json"), "w") as writer:
                 json.dump(settings, writer)
 

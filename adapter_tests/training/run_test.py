@@ -784,7 +784,7 @@ class ProcessTest(TrainedTestCase):
         flags = ["--do_train", "--save_checkpoints_steps=2", "--num_train_epochs=40"]
         straight = os.path.join(self.folder, "straight")
         begun = time.time()
-        self.succeed(*flags, output_dir=straight)
+        self.assertEqual(self.start(*flags, "--output_dir=" + straight).wait(), 0)
         seconds = time.time() - begun
         self.kill_in_the_middle(flags)
         self.interrupt(flags)

@@ -17,17 +17,8 @@ class AdapterTest(tf.test.TestCase):
     def test_adapter_supplies_every_adapter_flag(self):
         root = self.get_temp_dir()
         adapter = modeling.AdapterConfig(
-            3,
-            "relu",
-            0.5,
-            "Feedforward_adapter",
-            (1,),
-            "layer",
-            2,
-            "attention",
-            "parallel",
-            "multiply",
-            2.0,
+            *(3, "relu", 0.5, "Feedforward_adapter", (1,), "layer", 2),
+            *("attention", "parallel", "multiply", 2.0),
         )
         for field in dataclasses.fields(adapter):
             self.assertNotEqual(getattr(adapter, field.name), field.default, field.name)

@@ -12,6 +12,7 @@ from adapter_bert.tasks.text import classifier_data, classifier_features
 from adapter_bert.training import rows as input_rows
 from adapter_tests.support import tiny
 from adapter_tests.support.command_lines import classifier_config
+from adapter_tests.support.script_cases import write
 
 
 class FindTaskTest(tf.test.TestCase):
@@ -49,10 +50,8 @@ class FindTaskTest(tf.test.TestCase):
 
     def test_labels_are_ordered_logged_and_as_an_earlier_run_recorded(self):
         folder, output = (os.path.join(self.get_temp_dir(), name) for name in ("data", "run"))
-        gfile.makedirs(folder)
         for name in ("train", "dev", "test"):
-            with open(os.path.join(folder, name + ".csv"), "w") as writer:
-                writer.write("text,label\na,10\nb,2\nc,-1\nd,10\n")
+            write(os.path.join(folder, name + ".csv"), "text,label\na,10\nb,2\nc,-1\nd,10\n")
         flags = ["--task_name=custom", "--text_column=text", "--label_column=label"]
         meanings = os.path.join(folder, "labels.json")
         json_objects.write_object(meanings, {"-1": "disagrees"})
@@ -67,18 +66,11 @@ class FindTaskTest(tf.test.TestCase):
         self.assertEqual(labels(), ["-1", "2", "10"])
         gfile.makedirs(output)
         settings = os.path.join(output, "settings.json")
-        for recorded, expected in (
-            (["-1", "10", "2"], ["-1", "10", "2"]),
-            (["10", "2"], ["-1", "2", "10"]),
-            ([[1]], ["-1", "2", "10"]),
-            (3, ["-1", "2", "10"]),
-        ):
+        earlier, ordered = ["-1", "10", "2"], ["-1", "2", "10"]
+        for recorded in (["10", "2"], [[1]], 3, earlier):
             json_objects.write_object(settings, {"model": {"labels": recorded}, "training": {}})
-            self.assertEqual(labels(), expected)
-        json_objects.write_object(
-            settings, {"model": {"labels": ["-1", "10", "2"]}, "training": {}}
-        )
-        self.assertEqual(labels("--overwrite_output_dir"), ["-1", "2", "10"])
+            self.assertEqual(labels(), earlier if recorded == earlier else ordered)
+        self.assertEqual(labels("--overwrite_output_dir"), ordered)
         processor, data_dir = classifier_data.find_task(classifier_config(*flags), None)
         with self.assertLogs("absl", "INFO") as log:
             classifier_data.read_examples(processor, ["train", "eval"], data_dir)
@@ -86,12 +78,9 @@ class FindTaskTest(tf.test.TestCase):
 
     def test_columns_in_another_form_of_unicode_are_found(self):
         folder = os.path.join(self.get_temp_dir(), "data")
-        gfile.makedirs(folder)
-        content = {"train.csv": "cafe\u0301,label\na,x\nb,y\n"}
-        content["dev.jsonl"] = '{"cafe\\u0301": "c", "label": "x"}\n'
-        for name, text in content.items():
-            with open(os.path.join(folder, name), "w", encoding="utf-8") as writer:
-                writer.write(text)
+        train = "cafe\u0301,label\na,x\nb,y\n".encode()
+        write(os.path.join(folder, "train.csv"), train, "wb")
+        write(os.path.join(folder, "dev.jsonl"), '{"cafe\\u0301": "c", "label": "x"}\n')
         for name in ("caf\u00e9", "cafe\u0301"):
             flags = ["--task_name=custom", "--text_column=" + name, "--label_column=label"]
             config = classifier_config("--data_dir=" + folder, *flags)
@@ -130,12 +119,10 @@ class RowsTest(tf.test.TestCase):
         labels = ["no", "yes"]
         features = classifier_features.convert_examples_to_features(examples, labels, 8, tokenizer)
         expected = input_rows.as_rows(features).take([0, 1])
-        found = classifier_data.encode_examples(examples, labels, values, tokenizer).take([0, 1])
+        found = classifier_data.encode_examples(examples, labels, values, tokenizer)
         with mock.patch.object(tokenizer, "tokenize", side_effect=AssertionError):
-            again = classifier_data.encode_examples(examples, labels, values, tokenizer).take(
-                [0, 1]
-            )
-        for rows in (found, again):
+            again = classifier_data.encode_examples(examples, labels, values, tokenizer)
+        for rows in (found.take([0, 1]), again.take([0, 1])):
             self.assertEqual(set(rows), set(expected))
             for name, array in expected.items():
                 self.assertAllEqual(rows[name], array)
