@@ -68,7 +68,9 @@ def open_to_append(path: str) -> BinaryIO:
 def open_regular(path: str) -> Iterator[Any]:
     """Yields a file opened to read its bytes; raises an OSError at once for pipes and devices."""
 
-    def opener(name, flags):  # Without O_NONBLOCK, opening a pipe waits for its writer.
+    def opener(
+        name: str, flags: int
+    ) -> int:  # Without O_NONBLOCK, opening a pipe waits for its writer.
         return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
     with open_file(path, "rb") if is_remote(path) else open(path, "rb", opener=opener) as reader:
@@ -257,7 +259,7 @@ def _gfile(path: str, function: str, *arguments: Any, **options: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _remote_file(path, mode):
+def _remote_file(path: str, mode: str) -> Iterator[Any]:
     tf = _tensorflow(path)
     with _as_os_errors(tf, path), tf.io.gfile.GFile(path, mode) as file:
         yield file
@@ -271,7 +273,7 @@ def _tensorflow(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def _as_os_errors(tf, path):
+def _as_os_errors(tf: Any, path: str) -> Iterator[None]:
     """Converts TensorFlow's errors to the matching OSError while entered."""
     try:
         yield

@@ -1,6 +1,7 @@
 """Default locations of data and BERT: BERT's environment variables, then `make demo`'s files."""
 
 import os
+from typing import Iterable, Optional
 
 from absl import logging
 
@@ -33,7 +34,7 @@ def cache_folder(name: str) -> str:
     return os.path.join(cache if os.path.isabs(cache) else default, "adapter-bert", name)
 
 
-def find_data_dir(data_dir, task):
+def find_data_dir(data_dir: Optional[str], task: str) -> str:
     """Returns the folder with a task's files: the flag, else $GLUE_DIR/<task>, else the demo's.
 
     Args:
@@ -59,18 +60,18 @@ def find_data_dir(data_dir, task):
     )
 
 
-def is_same_path(path, other):
+def is_same_path(path: str, other: str) -> bool:
     """Returns whether two paths refer to the same file or folder."""
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-def is_inside(path, folder):
+def is_inside(path: str, folder: str) -> bool:
     """Returns whether a path leads to a folder or below it, also where it has symbolic links."""
     real_folder = os.path.realpath(folder)
     return os.path.commonpath([real_folder, os.path.realpath(path)]) == real_folder
 
 
-def check_inside(folder, file_paths, where):
+def check_inside(folder: str, file_paths: Iterable[str], where: str) -> None:
     """Raises UserError if a symbolic link leads a path out of the folder."""
     for path in file_paths:
         if not is_inside(path, folder):
@@ -80,7 +81,7 @@ def check_inside(folder, file_paths, where):
             )
 
 
-def is_removed_with(path, other):
+def is_removed_with(path: str, other: str) -> bool:
     """Returns whether removing `path` would also remove the file, folder or checkpoint `other`.
 
     Args:
@@ -91,7 +92,7 @@ def is_removed_with(path, other):
     return (other + "/").startswith(path + "/") or os.path.splitext(path)[0] == other
 
 
-def find_bert(flag, value):
+def find_bert(flag: str, value: Optional[str]) -> str:
     """Returns the path of a pretrained file: the flag, else in $BERT_BASE_DIR, else `make demo`'s.
 
     Args:
@@ -119,7 +120,7 @@ def find_bert(flag, value):
     )
 
 
-def existing_folder(path, source):
+def existing_folder(path: str, source: str) -> str:
     """Returns the path of a folder; raises UserError, prefixed by `source`, if it is missing."""
     if not gfile.isdir(path):
         raise UserError(f"{source}: there is no folder {path}.")

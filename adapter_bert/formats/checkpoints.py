@@ -40,7 +40,7 @@ IDENTITY = "_RUN_IDENTITY"  # Tensor that identifies the run of a training check
 _READ_ERRORS = (tf.errors.OpError, IndexError, OSError)
 
 
-def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
+def open_checkpoint(prefix: str, flag: str = "--init_checkpoint") -> Any:
     """Opens a TensorFlow checkpoint after checking its index and the size of its data files.
 
     No tensor is read.
@@ -270,7 +270,7 @@ def check_tensors(prefix: str, flag: str = "--init_checkpoint") -> None:
         read_tensor(reader, name, f"{flag} {prefix}")
 
 
-def read_tensor(reader, name: str, where: str) -> np.ndarray:
+def read_tensor(reader: Any, name: str, where: str) -> np.ndarray:
     """Returns a tensor of an open checkpoint; if it is damaged, a UserError begins with `where`."""
     try:
         return reader.get_tensor(name)
@@ -501,7 +501,7 @@ def _checkpoints_in(folder: str) -> List[str]:
     )
 
 
-def _check_data(prefix: str, reader, where: str) -> None:
+def _check_data(prefix: str, reader: Any, where: str) -> None:
     """Raises UserError if the data files are missing or too short."""
     folder, name = os.path.split(prefix)
     files = [file for file in gfile.listdir(folder or ".") if file.startswith(name + ".data-")]

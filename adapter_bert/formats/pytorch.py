@@ -77,7 +77,7 @@ class _Function(NamedTuple):
 
     apply: Callable[..., Any]
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: Any) -> Any:
         return self.apply(*arguments)
 
 
@@ -86,7 +86,7 @@ class _StateDict(dict):
 
     __slots__ = ()
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> None:
         pass
 
 

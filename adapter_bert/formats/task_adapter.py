@@ -109,7 +109,7 @@ class Description:
     versions: Dict[str, str]
     presentation: Presentation = Presentation()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         task_kinds.get(self.kind)  # Raises UserError for an unknown kind.
         ((label, count),) = collections.Counter(self.labels).most_common(1) or [("", 0)]
         if count > 1:
@@ -452,7 +452,7 @@ def _to_json(record: Dict[str, Any], indent: Optional[int] = None) -> str:
     return json.dumps(record, indent=indent, sort_keys=True)
 
 
-def _from_json(expected_type, value, where):
+def _from_json(expected_type: Any, value: Any, where: str) -> Any:
     """Converts a JSON value to a type: a dataclass, Optional, Tuple, Dict or scalar.
 
     Raises:
@@ -481,7 +481,7 @@ def _from_json(expected_type, value, where):
     return value
 
 
-def _dataclass_from_json(expected_type, value, where):
+def _dataclass_from_json(expected_type: Any, value: Any, where: str) -> Any:
     types = typing.get_type_hints(expected_type)
     optional = _OPTIONAL_FIELDS.get(expected_type, ())
     names = set(value) if isinstance(value, dict) else set()

@@ -79,7 +79,7 @@ _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
 PARSE_ERRORS = (DecodeError, RuntimeWarning, SystemError)
 
 
-def parse_message(message_type, content: Any):
+def parse_message(message_type: Any, content: Any) -> Any:
     """Parses bytes as a protocol buffer; raises one of `PARSE_ERRORS` if they are damaged."""
     with warnings.catch_warnings():
         # For bytes after a stray end of a group, protobuf on Python 3.7 only warns.
@@ -87,7 +87,7 @@ def parse_message(message_type, content: Any):
         return message_type.FromString(content)
 
 
-def is_object_based(reader) -> bool:
+def is_object_based(reader: Any) -> bool:
     """Returns whether an open checkpoint has an object graph, as in TensorFlow 2."""
     return reader.has_tensor(checkpoints.OBJECT_GRAPH)
 
@@ -164,7 +164,7 @@ def _locate(source: str, where: str) -> Tuple[str, str]:
     return source, os.path.join(source, names[0][: -len(".index")])
 
 
-def _variables(reader, where: str) -> List[Tuple[str, str]]:
+def _variables(reader: Any, where: str) -> List[Tuple[str, str]]:
     """Returns (name, key in the checkpoint) of each variable in the object graph."""
     content = checkpoints.read_tensor(reader, checkpoints.OBJECT_GRAPH, where)
     try:
@@ -297,7 +297,7 @@ def _activation_of(folder: str, where: str) -> Optional[str]:
     return _ACTIVATIONS[names.pop()] if names else None
 
 
-def _lower_case_of(reader, where: str) -> Optional[bool]:
+def _lower_case_of(reader: Any, where: str) -> Optional[bool]:
     """Returns the variable do_lower_case of an encoder's SavedModel, or None."""
     if not reader.has_tensor(_LOWER_CASE_KEY):
         return None

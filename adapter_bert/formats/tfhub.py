@@ -166,7 +166,7 @@ def _lower_case_of(folder: str, where: str) -> Optional[bool]:
     return None
 
 
-def _constant(graph_def, name: str) -> Optional[bool]:
+def _constant(graph_def: Any, name: str) -> Optional[bool]:
     """Returns the value of a boolean constant in a GraphDef; None if it is not a constant."""
     nodes = {node.name: node for node in graph_def.node}
     node = nodes.get(_node_name(name))

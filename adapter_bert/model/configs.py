@@ -386,7 +386,7 @@ class AdapterConfig(Settings):
         name="adapter_scaling",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.is_none and self.fn.lower() not in FUNCTIONS:
             raise UserError(
                 f"--adapter_fn={self.fn}: unknown adapter; expected {', '.join(FUNCTIONS)} or none."
@@ -520,7 +520,7 @@ class Tuning(Settings):
     )
     layer_norms: str = "all"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise UserError(
                 "--tuning={}: there is no such method; expected one of {}.".format(

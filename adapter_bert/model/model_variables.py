@@ -63,11 +63,11 @@ def encoder_shapes(config: "Union[configs.BertConfig, EncoderSizes]") -> Shapes:
         "bert/embeddings/position_embeddings": (config.max_position_embeddings, hidden),
     }
 
-    def dense(scope, rows, columns):
+    def dense(scope: str, rows: int, columns: int) -> None:
         shapes[scope + "/kernel"] = (rows, columns)
         shapes[scope + "/bias"] = (columns,)
 
-    def layer_norm(scope):
+    def layer_norm(scope: str) -> None:
         shapes[scope + "/LayerNorm/beta"] = (hidden,)
         shapes[scope + "/LayerNorm/gamma"] = (hidden,)
 

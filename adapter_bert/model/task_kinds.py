@@ -82,7 +82,7 @@ class TaskKind:
             self.head_scope + "output_bias": (outputs,),
         }
 
-    def decode(self, logits) -> Outputs:
+    def decode(self, logits: Any) -> Outputs:
         """Returns the predictions of one row, arrays or numbers by name.
 
         Args:
@@ -99,7 +99,7 @@ class TaskKind:
         """
         raise NotImplementedError
 
-    def request_reader(self, description, tokenizer, where: str) -> Callable:
+    def request_reader(self, description: Any, tokenizer: Any, where: str) -> Callable:
         """Returns a function that encodes the texts of a request.
 
         The function takes a str or None for each of `fields`, or a list of words alone if the
@@ -130,7 +130,7 @@ class TaskKind:
         """
         raise NotImplementedError
 
-    def export(self, logits, labels, is_label) -> Dict[str, Any]:
+    def export(self, logits: Any, labels: Any, is_label: Any) -> Dict[str, Any]:
         """Returns the outputs of a SavedModel for a batch of this kind's tasks.
 
         Several tasks may share a SavedModel; only the rows of this kind's tasks count.
@@ -145,7 +145,9 @@ class TaskKind:
         """
         raise NotImplementedError
 
-    def export_onnx(self, graph, logits: str, shape: List[Any]) -> Dict[str, Tuple[str, List[Any]]]:
+    def export_onnx(
+        self, graph: Any, logits: str, shape: List[Any]
+    ) -> Dict[str, Tuple[str, List[Any]]]:
         """Adds the outputs of an ONNX file of a single task of this kind; by default its logits.
 
         Args:
@@ -200,7 +202,7 @@ def recorded_answer(training: Dict[str, Any], name: str, default: Any, lower: An
     return value
 
 
-def strip_padding(features) -> Ids:
+def strip_padding(features: Any) -> Ids:
     """Returns the input_ids and segment_ids of any `InputFeatures`, without padding."""
     length = sum(features.input_mask)
     return features.input_ids[:length], features.segment_ids[:length]

@@ -13,6 +13,7 @@
 import logging as standard_logging
 import re
 import sys
+from typing import Any, Callable, List, Optional
 
 from absl import app, flags, logging
 
@@ -24,17 +25,17 @@ from adapter_bert.shell.settings import SECTIONS
 class _Formatter(standard_logging.Formatter):
     """Formats a message on one line, as it may quote a file; a traceback keeps its lines."""
 
-    def formatMessage(self, record):
+    def formatMessage(self, record: standard_logging.LogRecord) -> str:
         return printing.one_line(super().formatMessage(record))
 
 
 class _HelpFlag(flags.BooleanFlag):
     """A --help flag that groups the flags by section; absl sorts them into one list."""
 
-    def __init__(self, name, short_name=None):
+    def __init__(self, name: str, short_name: Optional[str] = None):
         super().__init__(name, False, "show this help", short_name, allow_override=True)
 
-    def parse(self, argument):
+    def parse(self, argument: Any) -> None:
         if self._parse(argument):
             print((sys.modules["__main__"].__doc__ or "").rstrip())
             print(help_text(flags.FLAGS))
@@ -42,7 +43,7 @@ class _HelpFlag(flags.BooleanFlag):
             sys.exit()
 
 
-def run(main):
+def run(main: Callable) -> None:
     """Parses absl's flags, calls `main(argv)` and exits; every script with flags starts here.
 
     An unknown flag or an invalid value ends the run before `main`; for an unknown flag absl
@@ -52,7 +53,7 @@ def run(main):
       main: function of the positional arguments.
     """
 
-    def run_with_log(argv):
+    def run_with_log(argv: List[str]) -> Optional[int]:
         environment.load()
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.INFO)
@@ -62,7 +63,7 @@ def run(main):
     sys.exit(errors.exit_code(lambda: app.run(run_with_log, flags_parser=_parse)))
 
 
-def _parse(argv):
+def _parse(argv: List[str]) -> List[str]:
     """Parses the flags and returns the positional arguments."""
     for names in (("help", "?"), ("helpshort",)):
         flags.DEFINE_flag(_HelpFlag(*names), module_name=app.__name__)
@@ -74,7 +75,7 @@ def _parse(argv):
         raise UserError(str(error)) from None
 
 
-def _explain_value_error(error, flag_values):
+def _explain_value_error(error: Exception, flag_values: flags.FlagValues) -> str:
     """Returns the message for an invalid flag value: what is expected, not Python's reason.
 
     Args:
@@ -90,7 +91,7 @@ def _explain_value_error(error, flag_values):
     return f"{message[len('flag ') : -len(reason)]}: expected {accepted}"
 
 
-def main_of(run, accepts_arguments=False):
+def main_of(run: Callable, accepts_arguments: bool = False) -> Callable:
     """Returns the `main` of a script, which prints the report.
 
     Args:
@@ -99,7 +100,7 @@ def main_of(run, accepts_arguments=False):
         positional arguments are an error.
     """
 
-    def main(argv):
+    def main(argv: List[str]) -> None:
         if argv[1:] and not accepts_arguments:
             raise UserError(f"{argv[1]}: expected flags only, written as --name=value.")
         environment.silence_tensorflow()
@@ -109,7 +110,7 @@ def main_of(run, accepts_arguments=False):
     return main
 
 
-def help_text(flag_values):
+def help_text(flag_values: flags.FlagValues) -> str:
     """Returns the help of all sections' flags, formatted by absl."""
     texts = (flag_values.module_help(title) for title in SECTIONS)
     return "\n".join(text for text in texts if text)

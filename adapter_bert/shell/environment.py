@@ -21,7 +21,7 @@ import sys
 import threading
 import types
 import warnings
-from typing import Any, List
+from typing import Any, Dict, Iterator, List, Optional
 
 from adapter_bert.shell import imports
 
@@ -29,6 +29,7 @@ _PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 _PACKAGES = (__name__.split(".")[0], "paper")
 _DEMO_PYTHON = os.path.join(_PROJECT, ".venv", "bin", "python")
 # Packages that a script may need, with their display names.
+Packages = Dict[str, str]  # Package → its display name.
 TRAINING = {"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"}
 MODELS = {"tensorflow": "TensorFlow"}
 SERVING = {"onnxruntime": "ONNX Runtime", "starlette": "Starlette", "uvicorn": "uvicorn"}
@@ -40,7 +41,7 @@ _STARTUP_MESSAGES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before abs
 _IS_QUIET = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
 
 
-def missing_packages(packages):
+def missing_packages(packages: Packages) -> List[str]:
     """Returns the display names, such as "TensorFlow", of the packages that this Python lacks.
 
     Args:
@@ -49,7 +50,7 @@ def missing_packages(packages):
     return [name for package, name in packages.items() if not importlib.util.find_spec(package)]
 
 
-def prepare(packages=None):
+def prepare(packages: Optional[Packages] = None) -> None:
     """Restarts the script in the Python of `make demo` if this one lacks a package.
 
     Also restarts it in UTF-8 if the locale has another encoding: TensorFlow takes names for UTF-8.
@@ -82,7 +83,7 @@ def prepare(packages=None):
     sys.exit(f"Error: {problem}. Run {advice}.")
 
 
-def load():
+def load() -> None:
     """Imports the modules that `prepare` deferred, TensorFlow first; without any, does nothing.
 
     Exits with code 1 and a sentence if TensorFlow and Estimator are incompatible.
@@ -106,13 +107,13 @@ def load():
 class _Loader(importlib.util.LazyLoader):
     """Defers a module until an attribute is read, but not `__spec__`, as each import reads that."""
 
-    def exec_module(self, module):
+    def exec_module(self, module: Any) -> None:
         """Prepares a module; does not execute it yet."""
         super().exec_module(module)
         lazy = type(module)
 
         class Deferred(types.ModuleType):
-            def __getattribute__(self, name):
+            def __getattribute__(self, name: str) -> Any:
                 if name == "__spec__":
                     return object.__getattribute__(self, name)
                 object.__setattr__(self, "__class__", lazy)
@@ -124,11 +125,11 @@ class _Loader(importlib.util.LazyLoader):
 class _DeferringFinder(importlib.abc.MetaPathFinder):
     """Finds the project's modules; each is executed on the first access to an attribute."""
 
-    def __init__(self, packages):
+    def __init__(self, packages: Packages):
         self.packages = packages
         self.deferred: List[str] = []
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if "." in fullname and fullname.split(".")[0] not in _PACKAGES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path or [_PROJECT])
@@ -140,7 +141,7 @@ class _DeferringFinder(importlib.abc.MetaPathFinder):
 
 
 @contextlib.contextmanager
-def _filter_stderr():
+def _filter_stderr() -> Iterator[None]:
     """Filters `_STARTUP_MESSAGES` out of stderr by a child process, which survives our crash."""
     try:
         stderr = os.dup(2)
@@ -161,7 +162,7 @@ def _filter_stderr():
 _default_excepthook: Any = getattr(threading, "excepthook", None)  # Python 3.7 has none.
 
 
-def silence_tensorflow():
+def silence_tensorflow() -> None:
     """Silences TensorFlow's log, as its errors also come as exceptions; --verbosity=1 keeps it."""
     if "tensorflow" not in sys.modules:
         return
@@ -177,7 +178,7 @@ def silence_tensorflow():
         threading.excepthook = _report_thread
 
 
-def _report_thread(failure):
+def _report_thread(failure: Any) -> None:
     """Reports an error in a thread, except one that the main thread raises again."""
     if failure.thread.name != "EventLoggerThread":
         _default_excepthook(failure)

@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+from typing import Any, Callable, Optional
 
 from adapter_bert.shell import interrupts, printing
 
@@ -21,14 +22,14 @@ class UserError(ValueError):
     characters are escaped, and the middle of a very long message is cut.
     """
 
-    def __init__(self, sentence):
+    def __init__(self, sentence: str):
         line = printing.one_line(sentence)
         if len(line) > _MAX_CHARACTERS:
             line = f"{line[: _MAX_CHARACTERS // 2]} ... {line[-_MAX_CHARACTERS // 4 :]}"
         super().__init__(line)
 
 
-def exit_code(main, *arguments):
+def exit_code(main: Callable, *arguments: Any) -> Optional[int]:
     """Calls `main(*arguments)` and returns the exit code.
 
     1 after a `UserError`, whose sentence goes to stderr; so does the path of a PermissionError or
@@ -71,7 +72,7 @@ def exit_code(main, *arguments):
         return _report(unreadable_scheme(message))
 
 
-def unreadable_scheme(message):
+def unreadable_scheme(message: str) -> UserError:
     """Returns the `UserError` for a path whose scheme has no file system in this TensorFlow.
 
     Args:
@@ -80,7 +81,7 @@ def unreadable_scheme(message):
     return UserError(f"{message}: this TensorFlow cannot read such paths.")
 
 
-def _is_stdout_broken():
+def _is_stdout_broken() -> bool:
     """Returns whether stdout cannot be written; if so, discards the rest of the output."""
     try:
         print(flush=True)
@@ -90,7 +91,7 @@ def _is_stdout_broken():
     return False
 
 
-def _report(error):
+def _report(error: Any) -> int:
     sentence = str(error)
     period = "" if sentence.endswith((".", "?")) else "."
     print(f"Error: {sentence}{period}", file=sys.stderr)

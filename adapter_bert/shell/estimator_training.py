@@ -7,6 +7,7 @@ Estimator. `tf_estimator` installs it under the name that the wheel imports.
 """
 
 import copy
+from typing import Any, Dict
 
 from tensorflow.python.distribute import distribute_coordinator as coordinator
 from tensorflow.python.distribute import distribute_coordinator_context
@@ -15,7 +16,7 @@ from tensorflow.python.training import server_lib
 _INDEPENDENT_WORKER = coordinator.CoordinatorMode.INDEPENDENT_WORKER
 
 
-def init_run_config(config, tf_config):
+def init_run_config(config: Any, tf_config: Dict[str, Any]) -> None:
     """Completes an Estimator's RunConfig that has a distribution strategy.
 
     Args:
@@ -38,12 +39,12 @@ def init_run_config(config, tf_config):
     config._distribute_coordinator_mode = None
 
 
-def should_run_distribute_coordinator(config):
+def should_run_distribute_coordinator(config: Any) -> bool:
     """Returns whether an Estimator with this RunConfig trains as one of several workers."""
     return getattr(config, "_distribute_coordinator_mode", None) is not None
 
 
-def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls):
+def train_and_evaluate(estimator: Any, train_spec: Any, eval_spec: Any, executor_cls: Any) -> None:
     """Trains an Estimator as the worker that TF_CONFIG assigns to this process.
 
     Args:
@@ -57,7 +58,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls):
     del eval_spec, executor_cls
     config = estimator.config
 
-    def train(strategy):
+    def train(strategy: Any) -> None:
         worker_estimator = copy.deepcopy(estimator)
         worker_estimator._config._train_distribute = worker_estimator._train_distribution = strategy
         # Otherwise `worker_estimator.train` would call this function again.
@@ -78,12 +79,12 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls):
     )
 
 
-def _evaluate(strategy):
+def _evaluate(strategy: Any) -> None:
     del strategy
     raise NotImplementedError("TF_CONFIG: an evaluator is not supported; expected a worker.")
 
 
-def _describe_worker(config, worker):
+def _describe_worker(config: Any, worker: Any) -> None:
     """Copies a worker's identity from its context to its RunConfig."""
     jobs = worker.cluster_spec.as_dict()
     chiefs = len(jobs.get("chief", []))
@@ -98,11 +99,11 @@ def _describe_worker(config, worker):
     config._global_id_in_cluster = worker.task_id + (chiefs if worker.task_type == "worker" else 0)
 
 
-def estimator_train(*args, **kwargs):
+def estimator_train(*args: Any, **kwargs: Any) -> None:
     """Refuses `Estimator.train` with several workers."""
     raise NotImplementedError("With several workers, call estimator.train_and_evaluate.")
 
 
-def estimator_evaluate(*args, **kwargs):
+def estimator_evaluate(*args: Any, **kwargs: Any) -> None:
     """Refuses `Estimator.evaluate` with several workers."""
     raise NotImplementedError("Several workers cannot evaluate together; evaluate on the chief.")

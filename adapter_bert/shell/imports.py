@@ -5,10 +5,10 @@ import gc
 import importlib
 import importlib.machinery
 import sys
-from typing import Any
+from typing import Any, Iterator
 
 
-def import_tensorflow():
+def import_tensorflow() -> None:
     """Imports TensorFlow without Keras; `tf.keras` imports that when it is asked for.
 
     TensorFlow imports Keras if it is there, and Keras pandas, scikit-learn and matplotlib.
@@ -25,7 +25,7 @@ def import_tensorflow():
 
 
 @contextlib.contextmanager
-def hidden(*packages):
+def hidden(*packages: str) -> Iterator[None]:
     """While entered, packages that are not imported yet seem not to be installed."""
     modules: Any = sys.modules
     missing = dict.fromkeys(package for package in packages if package not in modules)
@@ -38,7 +38,7 @@ def hidden(*packages):
 
 
 @contextlib.contextmanager
-def docstrings():
+def docstrings() -> Iterator[None]:
     """While entered, `python -OO` imports modules with their docstrings, which some edit."""
     loader: Any = importlib.machinery.SourceFileLoader
     original = loader.get_code
@@ -50,6 +50,6 @@ def docstrings():
         loader.get_code = original
 
 
-def _compile_with_docstrings(loader, fullname):
+def _compile_with_docstrings(loader: Any, fullname: str) -> Any:
     path = loader.get_filename(fullname)
     return compile(loader.get_data(path), path, "exec", dont_inherit=True, optimize=1)

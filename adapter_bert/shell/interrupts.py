@@ -5,7 +5,7 @@ import functools
 import os
 import signal
 import threading
-from typing import Callable, Iterator, List
+from typing import Any, Callable, Iterator, List
 
 # SIGTERM comes from schedulers, containers and preempted machines; SIGHUP from a closed terminal or
 # a lost connection.
@@ -64,7 +64,7 @@ def restore_handlers() -> None:
         signal.signal(signum, handler)
 
 
-def _handlers():
+def _handlers() -> Any:
     """Returns signal → handler; {} outside the main thread, which alone can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         return {}

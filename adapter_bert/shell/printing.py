@@ -6,7 +6,7 @@ import re
 _MARKUP = re.compile(r"[\\|<>`*~&#\[\]]|(?<!\w)_|_(?!\w)")
 
 
-def one_line(text):
+def one_line(text: str) -> str:
     """Returns a text on one line, with other characters than printable ones escaped.
 
     Escaped are a terminal's control sequences and Unicode's controls of the writing direction.
@@ -18,11 +18,11 @@ def one_line(text):
     return line
 
 
-def score(value):
+def score(value: float) -> str:
     """Returns a score with four decimals; one that is huge, of a damaged file, with four digits."""
     return f"{value:.4f}" if abs(value) < 1e15 else f"{value:.4g}"
 
 
-def markdown(text):
+def markdown(text: str) -> str:
     """Returns a text on one line of a Markdown page or table, with Markdown and HTML escaped."""
     return _MARKUP.sub(r"\\\g<0>", one_line(text))

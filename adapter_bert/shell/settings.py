@@ -200,14 +200,14 @@ class Supplied(NamedTuple):
     replacements: Dict[str, Any] = {}
 
 
-def _fields_with_flags(cls) -> Iterable[Tuple[str, dataclasses.Field, Any]]:
+def _fields_with_flags(cls: Any) -> Iterable[Tuple[str, dataclasses.Field, Any]]:
     """Yields (the flag's name, the field, the type of its value)."""
     for field in dataclasses.fields(cls):
         if "flag" in field.metadata:
             yield field.metadata["flag"].name or field.name, field, _without_none(field.type)
 
 
-def _without_none(kind):
+def _without_none(kind: Any) -> Any:
     """Returns X for Optional[X]; other types unchanged."""
     if getattr(kind, "__origin__", None) is typing.Union:
         return next(inner for inner in kind.__args__ if inner is not type(None))
@@ -222,7 +222,9 @@ def _is_finite(value: Optional[float]) -> bool:
     return value is None or math.isfinite(value)
 
 
-def _define(name, declared: _Flag, kind, default, flag_values) -> None:
+def _define(
+    name: str, declared: _Flag, kind: Any, default: Any, flag_values: flags.FlagValues
+) -> None:
     at: Dict[str, Any] = {"flag_values": flag_values, "module_name": declared.section}
     bounds: Dict[str, Any] = {"lower_bound": declared.lower, "upper_bound": declared.upper}
     if declared.choices is not None:

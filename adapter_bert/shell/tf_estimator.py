@@ -16,7 +16,7 @@ import importlib.util
 import os
 import sys
 import types
-from typing import Any
+from typing import Any, Iterator
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -34,7 +34,7 @@ class _Removed(types.ModuleType):
     an instance, or calling it as a function, raises NotImplementedError.
     """
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
 
@@ -45,32 +45,32 @@ class _Removed(types.ModuleType):
 class _RemovedClass(type):
     """The metaclass of such classes, which have any attributes, likewise."""
 
-    def __getattr__(cls, name):
+    def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         setattr(cls, name, _removed_class(f"{cls.__module__}.{cls.__name__}", name))
         return getattr(cls, name)
 
 
-def _removed_class(module, name):
-    def refuse(self, *args, **kwargs):
+def _removed_class(module: str, name: str) -> type:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(f"{module}.{name} is not in TensorFlow {tf.__version__}.")
 
     return _RemovedClass(name, (), {"__init__": refuse, "__module__": module})
 
 
-def _estimator_export():
+def _estimator_export() -> Any:
     """Returns a stand-in for the wheel's decorator, whose tables TensorFlow removed in 2.18."""
     module: Any = types.ModuleType("estimator_export")
     module.estimator_export = lambda *names, **options: lambda symbol: symbol
     return module
 
 
-def _estimator_training():
+def _estimator_training() -> Any:
     return importlib.import_module("adapter_bert.shell.estimator_training")
 
 
-def _session_support():
+def _session_support() -> Any:
     """Returns a stand-in for the shutdown of TPU workers that are about to be preempted.
 
     Estimator enables that by default; the environment variable turns it off. A preempted worker
@@ -107,7 +107,7 @@ def _load() -> Any:
 
 
 @contextlib.contextmanager
-def _without_keras():
+def _without_keras() -> Iterator[None]:
     """Keeps the wheel's own models of Keras from importing it, and its input of pandas that.
 
     Both take longer than all the rest of it, and nothing here needs them.
@@ -141,7 +141,7 @@ def _load_wheel() -> Any:
     return module
 
 
-def _check_wheel():
+def _check_wheel() -> None:
     from importlib import metadata  # Python 3.8; TensorFlow without an Estimator is never on 3.7.
 
     try:
@@ -163,5 +163,5 @@ def _check_wheel():
 _ESTIMATOR = _load()
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     return getattr(_ESTIMATOR, name)

@@ -51,7 +51,7 @@ def data_source_of(trial: grids.Trial) -> DataSource:
 class DataDigests:
     """Computes digests of trials' data; reads a file again only if it has changed."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         # Cached, because it is called after every trial and logs the folder.
         self._find_data_dir = functools.lru_cache(maxsize=None)(paths.find_data_dir)
         self._files = {}  # From a path to ((length, modification time), SHA-256).

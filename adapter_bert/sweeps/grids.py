@@ -108,7 +108,7 @@ def expand_variables(name: str, value: object) -> str:
       UserError: the variable is not set.
     """
 
-    def read(match):
+    def read(match: Any) -> str:
         if match.group(1) not in os.environ:
             raise UserError(f"--{name}={value}: ${match.group(1)} is not set.")
         return os.environ[match.group(1)]

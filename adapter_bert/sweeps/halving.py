@@ -7,6 +7,7 @@ the resource is the number of epochs.
 """
 
 import math
+from typing import Any
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import selection
@@ -15,7 +16,7 @@ from adapter_bert.sweeps.records import DONE
 _EPOCHS, _SEED = "num_train_epochs", "random_seed"
 
 
-def admitted_keys(trials, records):
+def admitted_keys(trials: Any, records: Any) -> Any:
     """Returns the keys of the trials to train, as far as the records decide it.
 
     Settings of the same task, method, size and design (`selection.curve_point`) are compared by the
@@ -51,7 +52,7 @@ def admitted_keys(trials, records):
     return [key for key in trials if key in admitted]
 
 
-def _admitted(stages, records):
+def _admitted(stages: Any, records: Any) -> Any:
     """Yields the keys of one point's trials.
 
     Args:
@@ -72,7 +73,7 @@ def _admitted(stages, records):
         dropped.update(ranked[math.ceil(len(ranked) / 2) :])
 
 
-def _mean_score(records):
+def _mean_score(records: Any) -> Any:
     """Returns the mean over a setting's seeds, -inf if one failed, None if one is not recorded."""
     if None in records:
         return None
