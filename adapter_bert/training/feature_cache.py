@@ -191,8 +191,6 @@ def _load(path: str) -> Dict[str, np.ndarray]:
     """Returns the arrays of an entry; raises ValueError if its key or content is wrong."""
     with open(os.path.join(path, _INDEX)) as reader:
         text, digest = reader.read().split("\n")
-    if len(digest) != len(_sha256("")):
-        raise ValueError(f"{_INDEX} has no SHA-256, as in an older version")
     if _sha256(text) != digest:
         raise ValueError(f"{_INDEX} has another SHA-256")
     index = json.loads(text)
