@@ -4,7 +4,7 @@ Every strategy computes the same step as one device would for the whole batch: e
 equal part, and `optimization.create_optimizer` averages the gradients before it clips them.
 """
 
-from typing import NamedTuple
+from typing import Any, List, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -26,7 +26,7 @@ class Distribution(NamedTuple):
     num_replicas: int = 1
     workers: cluster.Cluster = cluster.Cluster()
 
-    def strategy(self):
+    def strategy(self) -> Any:
         """Returns the tf.distribute.Strategy, or None; call it only once all workers are there."""
         if self.kind == "multi_worker":
             return tf.distribute.experimental.MultiWorkerMirroredStrategy()
@@ -39,7 +39,7 @@ class Distribution(NamedTuple):
         return None
 
 
-def choose(kind, use_tpu):
+def choose(kind: str, use_tpu: bool) -> Distribution:
     """Returns the devices that a run is distributed over.
 
     Args:
@@ -73,11 +73,11 @@ def choose(kind, use_tpu):
     return Distribution(kind, num_devices)
 
 
-def _gpus():
+def _gpus() -> List[Any]:
     return tf.config.experimental.list_physical_devices("GPU")
 
 
-def _local_devices():
+def _local_devices() -> List[str]:
     """Returns the names of this machine's GPUs or, without any, of its logical CPU devices."""
     kind = "GPU" if _gpus() else "CPU"
     return [device.name for device in tf.config.experimental.list_logical_devices(kind)]

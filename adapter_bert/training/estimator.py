@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import posixpath
 import re
-from typing import Any, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -33,8 +33,12 @@ from adapter_bert.training import (
     input_pipeline,
     progress,
 )
+from adapter_bert.training.config import DeviceConfig, FinetuningConfig
 from adapter_bert.training.distribution import Distribution
-from adapter_bert.training.rows import as_rows
+from adapter_bert.training.model_fn import ModelSettings
+from adapter_bert.training.rows import Features, Rows, as_rows
+
+Prediction = Dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +62,7 @@ class RunSettings:
     eval_every_steps: int = 0  # During training; 0 for never.
 
 
-def connect(config, output_dir):
+def connect(config: Any, output_dir: str) -> Tuple[RunSettings, bool]:
     """Connects to the devices that a model is evaluated on, and returns their settings.
 
     Args:
@@ -92,7 +96,7 @@ def connect(config, output_dir):
     return run, use_tpu
 
 
-def connect_for_training(config, output_dir):
+def connect_for_training(config: FinetuningConfig, output_dir: str) -> Tuple[RunSettings, bool]:
     """Connects to the devices that train together, and returns their settings, as `connect` does.
 
     Args:
@@ -132,7 +136,7 @@ def connect_for_training(config, output_dir):
     return run, use_tpu
 
 
-def check_paths_for_tpu(config, **paths):
+def check_paths_for_tpu(config: DeviceConfig, **paths: str) -> None:
     """Raises UserError unless the TPU's host can read the paths that it accesses itself.
 
     Args:
@@ -150,14 +154,16 @@ def check_paths_for_tpu(config, **paths):
             )
 
 
-def _replicas(run, use_tpu):
+def _replicas(run: RunSettings, use_tpu: bool) -> Tuple[int, str]:
     """Returns (number of replicas that share a batch, the flag that sets it)."""
     if use_tpu:
         return run.num_tpu_cores, f"--num_tpu_cores={run.num_tpu_cores}"
     return run.distribution.num_replicas, f"--distribution={run.distribution.kind}"
 
 
-def _check_batches(config, run, use_tpu, names):
+def _check_batches(
+    config: DeviceConfig, run: RunSettings, use_tpu: bool, names: Iterable[str]
+) -> None:
     """Raises UserError unless the batch sizes of these flags are multiples of the replicas."""
     num_replicas, replicas_flag = _replicas(run, use_tpu)
     for name in names:
@@ -169,7 +175,7 @@ def _check_batches(config, run, use_tpu, names):
             )
 
 
-def build_estimator(model, run, model_fn_builder):
+def build_estimator(model: ModelSettings, run: RunSettings, model_fn_builder: Callable) -> Any:
     """Returns the TPUEstimator for a single process, on TPU, GPU or CPU.
 
     Args:
@@ -201,7 +207,7 @@ def build_estimator(model, run, model_fn_builder):
     )
 
 
-def _run_config(model, run):
+def _run_config(model: ModelSettings, run: RunSettings) -> Dict[str, Any]:
     """Returns the arguments of every RunConfig, which leave saving and progress to our hooks."""
     return {
         "model_dir": run.output_dir,
@@ -224,16 +230,21 @@ class Estimator:
       model_fn_builder: the script's function of this name, of the fields of `model`.
     """
 
-    def __init__(self, model, run, model_fn_builder):
+    def __init__(self, model: ModelSettings, run: RunSettings, model_fn_builder: Callable) -> None:
         self.model, self.run, self._model_fn_builder = model, run, model_fn_builder
         self._estimator = build_estimator(model, run, model_fn_builder)
 
-    def with_model(self, **changes):
+    def with_model(self, **changes: Any) -> "Estimator":
         """Returns a copy of this Estimator in which some fields of `ModelSettings` differ."""
         model = dataclasses.replace(self.model, **changes)
         return Estimator(model, self.run, self._model_fn_builder)
 
-    def train(self, rows, stop=None, train_hooks=()):
+    def train(
+        self,
+        rows: Features,
+        stop: Optional[int] = None,
+        train_hooks: Sequence[tf.train.SessionRunHook] = (),
+    ) -> None:
         """Trains from the last checkpoint, if there is one, to a step.
 
         Args:
@@ -271,7 +282,9 @@ class Estimator:
                 " the same command resumes it."
             )
 
-    def _train(self, input_fn, train_hooks, last_step):
+    def _train(
+        self, input_fn: Callable, train_hooks: List[tf.train.SessionRunHook], last_step: int
+    ) -> None:
         kind = self.run.distribution.kind
         if kind == "multi_worker":
             # Only this call connects the workers. Without an evaluator it does not evaluate.
@@ -286,7 +299,7 @@ class Estimator:
             estimator = self._estimator if kind == "none" else self._distributed()
             estimator.train(input_fn, hooks=train_hooks, max_steps=last_step)
 
-    def _distributed(self):
+    def _distributed(self) -> Any:
         """Returns the Estimator that trains on several replicas."""
         model_fn = self._model_fn_builder(**vars(self.model))
         session_config = devices.session_config(one_device=False)
@@ -308,7 +321,12 @@ class Estimator:
             },
         )
 
-    def evaluate(self, rows, score_fn, checkpoint=None):
+    def evaluate(
+        self,
+        rows: Features,
+        score_fn: Callable[[List[Prediction]], Dict[str, Any]],
+        checkpoint: Optional[str] = None,
+    ) -> Dict[str, Any]:
         """Returns the scores of all rows' predictions, and writes them for TensorBoard.
 
         Args:
@@ -329,7 +347,7 @@ class Estimator:
             progress.write_scalars(folder, step, evaluations.scalars(scores))
         return {**scores, "global_step": step}
 
-    def predict(self, rows, checkpoint=None):
+    def predict(self, rows: Features, checkpoint: Optional[str] = None) -> Iterator[Prediction]:
         """Yields the head's predictions of each row, in order: a dict of NumPy arrays.
 
         All rows are predicted before the first is yielded. Predictions per token are as long as the
@@ -343,7 +361,9 @@ class Estimator:
             self._predict_in_batch_order(rows, self.run.predict_batch_size, checkpoint)
         )
 
-    def stream(self, rows, checkpoint=None):
+    def stream(
+        self, rows: Features, checkpoint: Optional[str] = None
+    ) -> Iterator[Tuple[int, Prediction]]:
         """Yields (index, predictions) of each row as soon as its evaluation batch is computed.
 
         Rows come in the order of the batches. For predictions that do not fit into memory.
@@ -353,7 +373,12 @@ class Estimator:
         """
         return self._predict_in_batch_order(rows, self.run.eval_batch_size, checkpoint)
 
-    def stream_batches(self, batches, input_fn_builder, checkpoint=None):
+    def stream_batches(
+        self,
+        batches: Iterable[Any],
+        input_fn_builder: Callable[[Callable], Callable],
+        checkpoint: Optional[str] = None,
+    ) -> Iterator[Prediction]:
         """Yields each row's predictions from a stream of batches, in their order.
 
         Not for TPUs, whose batches have a fixed shape.
@@ -366,7 +391,7 @@ class Estimator:
         """
         failures = []
 
-        def read():
+        def read() -> Iterator[Any]:
             try:
                 yield from batches
             except Exception as error:  # TensorFlow would wrap it in an error of its own.
@@ -377,12 +402,14 @@ class Estimator:
         if failures:
             raise failures[0]
 
-    def last_step(self):
+    def last_step(self) -> int:
         """Returns the global step of the last checkpoint, 0 before the first."""
         with self._explain_errors():
             return checkpoints.last_step(self.run.output_dir)
 
-    def _predict_in_batch_order(self, rows, batch_size, checkpoint):
+    def _predict_in_batch_order(
+        self, rows: Features, batch_size: int, checkpoint: Optional[str]
+    ) -> Iterator[Tuple[int, Prediction]]:
         input_fn, order = self._plan_prediction(as_rows(rows), batch_size)
         with self._explain_errors():
             predictions = self._predictor(batch_size).predict(
@@ -392,7 +419,7 @@ class Estimator:
             for _ in predictions:  # Padding. TPUEstimator releases the TPU after the last one.
                 pass
 
-    def _plan_prediction(self, rows, batch_size):
+    def _plan_prediction(self, rows: Rows, batch_size: int) -> Tuple[Callable, np.ndarray]:
         """Returns (input_fn, order); order[i] is the index of the row that comes i-th.
 
         On TPUs, rows keep their order and the last batch is padded. Elsewhere the longest rows come
@@ -406,7 +433,7 @@ class Estimator:
         input_fn = input_pipeline.input_fn_builder(rows, None, False, False, order=order)
         return lambda params: input_fn({**params, "batch_size": batch_size}), order
 
-    def _predictor(self, batch_size):
+    def _predictor(self, batch_size: int) -> Any:
         """Returns the TPUEstimator for a batch size, which is fixed in a TPU's Estimator."""
         if not self.model.use_tpu or batch_size == self.run.predict_batch_size:
             return self._estimator
@@ -414,7 +441,7 @@ class Estimator:
         return build_estimator(self.model, run, self._model_fn_builder)
 
     @contextlib.contextmanager
-    def _explain_errors(self):
+    def _explain_errors(self) -> Iterator[None]:
         """Raises UserError for a diverged loss, too little memory or disk, or a bad checkpoint."""
         try:
             with progress.convert_write_errors():

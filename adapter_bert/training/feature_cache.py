@@ -145,7 +145,7 @@ class _Writer:
         self._files = {}
         self._types = {}
 
-    def __enter__(self):
+    def __enter__(self) -> "_Writer":
         return self
 
     def add(self, arrays: Dict[str, np.ndarray]) -> None:
@@ -159,7 +159,7 @@ class _Writer:
             self._files[name].write(values.data if values.size else b"")
             self._types[name][1][0] += len(values)
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Optional[type], error: Any, trace: Any) -> None:
         with self._stack:
             for name, file in self._files.items():
                 file.seek(0)
@@ -191,8 +191,6 @@ def _load(path: str) -> Dict[str, np.ndarray]:
     """Returns the arrays of an entry; raises ValueError if its key or content is wrong."""
     with open(os.path.join(path, _INDEX)) as reader:
         text, digest = reader.read().split("\n")
-    if len(digest) != len(_sha256("")):
-        raise ValueError(f"{_INDEX} has no SHA-256, as in an older version")
     if _sha256(text) != digest:
         raise ValueError(f"{_INDEX} has another SHA-256")
     index = json.loads(text)

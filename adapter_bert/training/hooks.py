@@ -3,6 +3,8 @@
 import contextlib
 import posixpath
 import signal
+from types import FrameType, TracebackType
+from typing import Any, Optional, Type
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,29 +22,34 @@ class StopOnInterrupt(tf.train.SessionRunHook):
     raised instead. A second signal of the same kind stops at once.
     """
 
-    def __enter__(self):
+    def __enter__(self) -> "StopOnInterrupt":
         self._is_stop_requested = False
         self._signal_handlers = contextlib.ExitStack()
         self._signal_handlers.enter_context(interrupts.handle_signals(self._request_stop))
         return self
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         """Restores our SIGTERM handler, which TensorFlow replaces when it connects workers."""
         interrupts.restore_handlers()
 
-    def _request_stop(self, signum, frame):
+    def _request_stop(self, signum: int, frame: Optional[FrameType]) -> None:
         self._is_stop_requested = True
         # Only this signal: a scheduler may send SIGTERM twice, directly and through `sweep`.
         signal.signal(signum, signal.default_int_handler)
         name = interrupts.signal_name(signum)
         logging.warning("Stopping after this step; a second %s stops at once.", name)
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
         """Ends the training if a signal was received."""
         if self._is_stop_requested:
             run_context.request_stop()
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
         self._signal_handlers.close()
         propagated = (KeyboardInterrupt, UserError, OSError, tf.errors.OpError)
         if self._is_stop_requested and not isinstance(error, propagated):
@@ -56,11 +63,11 @@ class OneSession(tf.train.SessionRunHook):
       UserError: a second session is created.
     """
 
-    def begin(self):
+    def begin(self) -> None:
         """Forgets the session of an earlier prediction."""
         self._has_session = False
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         """Refuses any session but the first."""
         if self._has_session:
             raise UserError("A device was lost during the prediction; run the same command again.")
@@ -82,21 +89,21 @@ class SaveHook(tf.train.SessionRunHook):
       tf.train.NanLossDuringTrainingError: a step's loss is NaN or Inf.
     """
 
-    def __init__(self, output_dir, every_steps):
+    def __init__(self, output_dir: str, every_steps: int) -> None:
         self._prefix = posixpath.join(output_dir, checkpoints.MODEL_CHECKPOINT)
         self._every_steps = every_steps
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         """Records the step at which the training starts."""
         self._global_step = tf.train.get_global_step()
         self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]  # Each replica adds one.
         self._saved_step = session.run(self._global_step)
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         """Requests the loss, which Estimator adds last to its collection."""
         return tf.train.SessionRunArgs(tf.get_collection(tf.GraphKeys.LOSSES)[-1])
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
         """Saves if the step passed a multiple; on a TPU many steps pass at a time."""
         if not np.isfinite(run_values.results):
             raise tf.train.NanLossDuringTrainingError
@@ -104,12 +111,12 @@ class SaveHook(tf.train.SessionRunHook):
         if step // self._every_steps > self._saved_step // self._every_steps:
             self._save(run_context.session, step)
 
-    def end(self, session):
+    def end(self, session: tf.Session) -> None:
         """Saves the last step, if it is not saved yet."""
         step = session.run(self._global_step)
         if step > self._saved_step:
             self._save(session, step)
 
-    def _save(self, session, step):
+    def _save(self, session: tf.Session, step: int) -> None:
         self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
         self._saved_step = step

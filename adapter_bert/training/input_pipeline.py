@@ -13,13 +13,13 @@ are parsed.
 
 import bisect
 import itertools
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from adapter_bert.formats import checkpoints
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training.rows import Features, as_rows
+from adapter_bert.training.rows import Arrays, Features, Rows, as_rows
 
 # The lengths that batches are truncated to. Each padding token costs compute in every step; each
 # length costs one compilation of kernels per process. Steps of 1/16 to 1/3 of the length keep both
@@ -112,7 +112,7 @@ def shares(
         yield from batch.reshape(num_replicas, -1)[replicas.start : replicas.stop]
 
 
-def _replicas(tpu_context, input_context) -> Tuple[int, range]:
+def _replicas(tpu_context: Any, input_context: Any) -> Tuple[int, range]:
     """Returns (number of all replicas, range of those that read from one call of an input_fn)."""
     if input_context:
         num_replicas = input_context.num_replicas_in_sync
@@ -193,19 +193,19 @@ def input_fn_builder(
     if fixed_length and seq_length != rows.max_seq_length:
         raise ValueError(f"seq_length={seq_length}: the features have {rows.max_seq_length}.")
 
-    def input_fn(params, config=None, input_context=None):
+    def input_fn(params: Dict[str, Any], config: Any = None, input_context: Any = None) -> Any:
         import tensorflow.compat.v1 as tf
 
         num_replicas, replicas = _replicas(params.get("context"), input_context)
         batch_size = params["batch_size"]
 
-        def plan():
+        def plan() -> Iterator[np.ndarray]:
             if not is_training:
                 in_order = np.arange(len(rows)) if order is None else order
                 return evaluation_batches(in_order, batch_size)
             return _training_plan(rows, fixed_length, batch_size, config, num_replicas, replicas)
 
-        def gather():
+        def gather() -> Iterator[Arrays]:
             for indices in plan():
                 if not drop_remainder or len(indices) == batch_size:
                     max_length = rows.lengths[indices].max(initial=0)
@@ -225,7 +225,14 @@ def input_fn_builder(
     return input_fn
 
 
-def _training_plan(rows, fixed_length, batch_size, config, num_replicas, replicas):
+def _training_plan(
+    rows: Rows,
+    fixed_length: bool,
+    batch_size: int,
+    config: Any,
+    num_replicas: int,
+    replicas: range,
+) -> Iterator[np.ndarray]:
     """Returns the `shares` of the steps after the last checkpoint; batch_size is per replica."""
     seed = (config and config.tf_random_seed) or 0
     start_step = checkpoints.last_step(config.model_dir) if config else 0
@@ -259,7 +266,7 @@ def input_fn_for_tpu(
     """
     rows = as_rows(features)
 
-    def input_fn(params, config):
+    def input_fn(params: Dict[str, Any], config: Any) -> Any:
         import tensorflow.compat.v1 as tf
 
         batch_size, indices, num_hosts = params["batch_size"], order, 1
@@ -289,7 +296,7 @@ def input_fn_for_tpu(
     return input_fn
 
 
-def disable_autotune(dataset):
+def disable_autotune(dataset: Any) -> Any:
     """Returns the dataset without tf.data's autotuning, which has nothing to tune here.
 
     Its thread sleeps up to a minute, and closing a session waits for it.

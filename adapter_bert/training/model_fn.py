@@ -7,7 +7,7 @@ It loads weights, calls `optimization.create_optimizer` and shows progress.
 """
 
 import dataclasses
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -20,6 +20,8 @@ from adapter_bert.shell import tf_estimator
 from adapter_bert.training import config as training_config
 from adapter_bert.training import progress, restore
 from tuning import Tuning
+
+Tensors = Dict[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ModelSettings:
     adapter_fn: Any = "feedforward_adapter"
     tuning: Optional[Tuning] = None
     learning_rate: float = training_config.ADAPTER_SCHEDULE[0]
-    num_train_steps: Optional[int] = None
+    num_train_steps: int = None  # type: ignore[assignment]  # None only without training.
     num_warmup_steps: Optional[int] = None
     use_tpu: bool = False
     use_one_hot_embeddings: bool = False
@@ -87,7 +89,11 @@ class ModelOutput(NamedTuple):
 MEAN_ROW_WEIGHT = "mean_row_weight"
 
 
-def model_fn_builder(settings, create_model, row_weights=None):
+def model_fn_builder(
+    settings: ModelSettings,
+    create_model: Callable[..., ModelOutput],
+    row_weights: Optional[Callable[[Tensors], tf.Tensor]] = None,
+) -> Callable[..., Any]:
     """Returns the model_fn for the given settings and model.
 
     Args:
@@ -103,7 +109,9 @@ def model_fn_builder(settings, create_model, row_weights=None):
       among the features.
     """
 
-    def model_fn(features, labels, mode, params, config=None):
+    def model_fn(
+        features: Tensors, labels: Any, mode: str, params: Dict[str, Any], config: Any = None
+    ) -> Any:
         del labels
         if mode == tf_estimator.ModeKeys.TRAIN:
             features = _with_mean_row_weight(settings, row_weights, features)
@@ -125,7 +133,9 @@ def model_fn_builder(settings, create_model, row_weights=None):
     return model_fn
 
 
-def _options(settings, features, dropout_key=None):
+def _options(
+    settings: ModelSettings, features: Tensors, dropout_key: Optional[modeling.DropoutKey] = None
+) -> Dict[str, Any]:
     """Returns the keyword arguments of `modeling.BertModel` that all models share."""
     return {
         "scope": "bert",
@@ -136,10 +146,16 @@ def _options(settings, features, dropout_key=None):
     }
 
 
-def _training_spec(settings, create_model, features, params, config):
+def _training_spec(
+    settings: ModelSettings,
+    create_model: Callable[..., ModelOutput],
+    features: Tensors,
+    params: Dict[str, Any],
+    config: Any,
+) -> Any:
     """Returns the TPUEstimatorSpec of a training step, with its optimizer and progress."""
 
-    def loss_of(part, index):
+    def loss_of(part: Tensors, index: Any) -> tf.Tensor:
         dropout_key = None
         if settings.random_seed is not None:
             step = tf.train.get_or_create_global_step()
@@ -176,7 +192,11 @@ def _training_spec(settings, create_model, features, params, config):
     )
 
 
-def _with_mean_row_weight(settings, row_weights, features):
+def _with_mean_row_weight(
+    settings: ModelSettings,
+    row_weights: Optional[Callable[[Tensors], tf.Tensor]],
+    features: Tensors,
+) -> Tensors:
     """Returns the features, with `MEAN_ROW_WEIGHT` if it is needed: see `model_fn_builder`."""
     is_split = settings.gradient_accumulation_steps > 1 or settings.use_tpu
     if row_weights is None or not (is_split or tf.distribute.has_strategy()):
@@ -187,7 +207,9 @@ def _with_mean_row_weight(settings, row_weights, features):
     return {**features, MEAN_ROW_WEIGHT: tf.fill(tf.shape(weights), mean)}
 
 
-def _progress(settings, scalars, params, config):
+def _progress(
+    settings: ModelSettings, scalars: Tensors, params: Dict[str, Any], config: Any
+) -> Tuple[progress.ProgressHook, Any]:
     """Returns (the hook that shows the scalars, the host_call that sends them from a TPU)."""
     host_call = None
     if settings.use_tpu:  # A TPU's tensors cannot be fetched.

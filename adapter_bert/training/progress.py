@@ -4,6 +4,7 @@ import contextlib
 import re
 import sys
 import time
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2
@@ -12,27 +13,36 @@ from tqdm import tqdm
 
 from adapter_bert.files import gfile
 
+_LINE_EVERY_SECONDS = 5.0
 _SUMMARY_EVERY_STEPS = 10
 _STORED_SCALARS = "progress"  # Graph collection of `store_scalars`'s variables.
 _BAR_FORMAT = "{{l_bar}}{{bar}}| {} {{n_fmt}}/{{total_fmt}} [{{elapsed}}<{{remaining}}{{postfix}}]"
 
 
+T = TypeVar("T")
+Scalars = Dict[str, Any]  # Names → numbers or scalar Tensors.
+
+
 class _Display:
-    """A progress line every few seconds and at the end; on a terminal a bar.
+    """A progress line every few seconds and at the end, on stdout; on a terminal a bar.
 
     Args:
       unit: name of what is counted, in the singular.
       done, total: ints, the current and the final count.
       examples: int, examples per unit.
-      every_seconds: interval of the lines.
       delay_seconds: seconds before the first line.
-      stream: text stream, stdout by default.
     """
 
-    def __init__(self, unit, done, total, examples, every_seconds, delay_seconds=0.0, stream=None):
+    def __init__(
+        self,
+        unit: str,
+        done: int,
+        total: int,
+        examples: int,
+        delay_seconds: float,
+    ) -> None:
         self._unit, self._total, self._examples = unit, total, examples
-        self._every_seconds = every_seconds
-        self._stream = stream or sys.stdout  # None if the shell started the script with >&-.
+        self._stream = sys.stdout  # None if the shell started the script with >&-.
         now = time.monotonic()
         self._last_shown = (done, now)  # (count, time).
         self._due_time = now + delay_seconds
@@ -41,7 +51,7 @@ class _Display:
             bar_format = _BAR_FORMAT.format(unit)
             self._bar = tqdm(total=total, initial=done, file=self._stream, bar_format=bar_format)
 
-    def update(self, done, now, parts=()):
+    def update(self, done: int, now: float, parts: Sequence[str] = ()) -> None:
         """Shows the count if a line is due; `parts` are texts to include in it."""
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
@@ -57,14 +67,14 @@ class _Display:
             line = f"{self._unit} {done}/{self._total}  {state}  {remaining} left"
             print(line, file=self._stream, flush=True)
         self._last_shown = (done, now)
-        self._due_time = now + self._every_seconds
+        self._due_time = now + _LINE_EVERY_SECONDS
 
-    def close(self):
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
 
 
-def show_progress(examples, total, every_seconds=5.0, stream=None):
+def show_progress(examples: Iterable[T], total: int) -> Iterator[T]:
     """Yields examples, and shows how many have come and the time left.
 
     Timing starts at the first example, which includes the preparation of the graph.
@@ -72,12 +82,11 @@ def show_progress(examples, total, every_seconds=5.0, stream=None):
     Args:
       examples: iterable.
       total: int, the number of examples.
-      every_seconds, stream: as in `ProgressHook`.
     """
     display = None
     for done, example in enumerate(examples, 1):
         if display is None:
-            display = _Display("example", 1, total, 1, every_seconds, every_seconds, stream)
+            display = _Display("example", 1, total, 1, _LINE_EVERY_SECONDS)
         display.update(done, time.monotonic())
         yield example
     if display:
@@ -93,50 +102,48 @@ class ProgressHook(tf.train.SessionRunHook):
       scalars: dict from names to scalar Tensors. All become summaries; the line also shows "loss"
         and "learning_rate". None for the scalars of `store_scalars`.
       summary_dir: folder for summaries, or None.
-      every_seconds: interval of the lines; the first and the last step always have one.
-      stream: text stream, stdout by default; on a terminal it shows a bar.
 
     Raises:
-      OSError: the stream cannot be written. Raised at the end of the training, which stops after
+      OSError: stdout cannot be written. Raised at the end of the training, which stops after
         this step, so that the step is saved.
     """
 
     def __init__(
-        self, num_steps, batch_size, scalars, summary_dir=None, every_seconds=5.0, stream=None
-    ):
+        self,
+        num_steps: int,
+        batch_size: int,
+        scalars: Optional[Scalars],
+        summary_dir: Optional[str] = None,
+    ) -> None:
         self._num_steps = num_steps
         self._batch_size = batch_size
         self._scalars = scalars
         self._summary_dir = summary_dir
-        self._every_seconds = every_seconds
-        self._stream = stream
-        self._error = None
+        self._error: Optional[OSError] = None
 
-    def begin(self):
+    def begin(self) -> None:
         """Finds the global step and the variables of `store_scalars`."""
         self._global_step = tf.train.get_global_step()
         variables = tf.get_collection(_STORED_SCALARS)
         self._stored_scalars = {variable.op.name.split("/")[-1]: variable for variable in variables}
         self._initialize = tf.variables_initializer(variables)
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         """Starts the display and the file of summaries."""
         session.run(self._initialize)
         step = int(session.run(self._global_step))
         self._summarized = (step, time.monotonic())  # (step, time).
         # Files are named by the second: without the suffix, a quick resume would overwrite one.
-        self._writer = self._summary_dir and tf.summary.FileWriter(
+        self._writer: Any = self._summary_dir and tf.summary.FileWriter(
             self._summary_dir, filename_suffix=f".{step}"
         )
-        self._display = _Display(
-            "step", step, self._num_steps, self._batch_size, self._every_seconds, 0.0, self._stream
-        )
+        self._display = _Display("step", step, self._num_steps, self._batch_size, 0.0)
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         """Requests the scalars."""
         return tf.train.SessionRunArgs(dict(self._scalars or {}))
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: Any) -> None:
         """Shows a line and writes a summary, if they are due."""
         # Fetching the step with the training op would race with its update. This session has no
         # hooks; the read takes a fraction of a millisecond.
@@ -155,7 +162,7 @@ class ProgressHook(tf.train.SessionRunHook):
         if self._writer and (is_summary_due or step >= self._num_steps):
             self._summarize(step, now, scalars)
 
-    def end(self, session):
+    def end(self, session: tf.Session) -> None:
         """Closes the display and the file of summaries."""
         self._display.close()
         if self._writer:
@@ -163,13 +170,13 @@ class ProgressHook(tf.train.SessionRunHook):
         if self._error:
             raise self._error
 
-    def _summarize(self, step, now, scalars):
+    def _summarize(self, step: int, now: float, scalars: Scalars) -> None:
         rate = _rate(self._summarized, (step, now), self._batch_size)
         self._writer.add_summary(_summary(dict(scalars, examples_per_second=rate)), step)
         self._summarized = (step, now)
 
 
-def store_scalars(**scalars):
+def store_scalars(**scalars: tf.Tensor) -> tf.Operation:
     """Stores the scalars that a TPU sends to its host, for `ProgressHook`; used as host_call.
 
     Args:
@@ -192,7 +199,7 @@ def store_scalars(**scalars):
     return tf.group(assignments)
 
 
-def write_scalars(folder, step, scalars):
+def write_scalars(folder: str, step: int, scalars: Scalars) -> None:
     """Writes the numbers of one step as summaries for TensorBoard.
 
     Args:
@@ -207,7 +214,7 @@ def write_scalars(folder, step, scalars):
         writer.add_summary(_summary(scalars), step)
 
 
-def write_settings(folder, settings):
+def write_settings(folder: str, settings: Dict[str, Any]) -> None:
     """Writes the settings of a finished run for TensorBoard's HParams page.
 
     Args:
@@ -223,7 +230,7 @@ def write_settings(folder, settings):
 
 
 @contextlib.contextmanager
-def convert_write_errors():
+def convert_write_errors() -> Iterator[None]:
     """Converts a failed write of a TensorBoard file to a `gfile.WriteError`, while entered."""
     try:
         yield
@@ -237,7 +244,7 @@ def convert_write_errors():
 
 
 @contextlib.contextmanager
-def _writer(folder, suffix):
+def _writer(folder: str, suffix: str) -> Iterator[Any]:
     """Yields a FileWriter for summaries."""
     with convert_write_errors(), gfile.convert_write_errors(folder):
         gfile.makedirs(folder)
@@ -247,13 +254,13 @@ def _writer(folder, suffix):
             yield writer
 
 
-def _summary(scalars):
+def _summary(scalars: Scalars) -> tf.Summary:
     return tf.Summary(
         value=[tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
     )
 
 
-def _format_scalars(scalars):
+def _format_scalars(scalars: Scalars) -> List[str]:
     parts = []
     if "loss" in scalars:
         parts.append("loss {:.4f}".format(scalars["loss"]))
@@ -262,6 +269,6 @@ def _format_scalars(scalars):
     return parts
 
 
-def _rate(before, after, examples):
+def _rate(before: Tuple[int, float], after: Tuple[int, float], examples: int) -> float:
     """Returns the examples per second between two (count, time); a count is `examples` examples."""
     return (after[0] - before[0]) * examples / max(after[1] - before[1], 1e-9)

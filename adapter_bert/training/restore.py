@@ -5,6 +5,7 @@ Frozen variables are read from the pretrained checkpoint at every start, and nev
 
 import dataclasses
 import posixpath
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
@@ -16,8 +17,15 @@ from adapter_bert.ops.layers import moving_variables, variable_name
 from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
 
+if TYPE_CHECKING:
+    from adapter_bert.training.model_fn import ModelSettings
 
-def scaffold_fn(settings, trained, config=None):
+Assignment = Dict[str, str]  # Tensors of a checkpoint → variables.
+
+
+def scaffold_fn(
+    settings: "ModelSettings", trained: List[tf.Variable], config: Any = None
+) -> Callable[[], tf.train.Scaffold]:
     """Returns a scaffold_fn, which initializes, restores and saves the default graph's variables.
 
     Args:
@@ -46,7 +54,7 @@ def scaffold_fn(settings, trained, config=None):
     is_distributed = use_tpu or tf.distribute.has_strategy()
     initialize_from = tf.train.init_from_checkpoint if is_distributed else _initialize_from
 
-    def initialize():
+    def initialize() -> None:
         for checkpoint, assignment in (
             (settings.init_checkpoint, pretrained),
             (settings.task_checkpoint, of_task),
@@ -54,7 +62,7 @@ def scaffold_fn(settings, trained, config=None):
             if assignment:  # Without a head, an adapter of --tuning=head has nothing to assign.
                 initialize_from(checkpoint, assignment)
 
-    def build_scaffold():
+    def build_scaffold() -> tf.train.Scaffold:
         if use_tpu:
             initialize()
         saver = _Saver(frozen, config, settings.run_identity)
@@ -72,7 +80,9 @@ def scaffold_fn(settings, trained, config=None):
     return build_scaffold
 
 
-def _assignments(settings, trained):
+def _assignments(
+    settings: "ModelSettings", trained: List[tf.Variable]
+) -> Tuple[Assignment, Assignment]:
     """Returns the assignment maps of the pretrained and of the task's checkpoint, two dicts."""
     variables, moving_statistics = tf.trainable_variables(), moving_variables()
     pretrained, of_task = {}, {}
@@ -88,7 +98,7 @@ def _assignments(settings, trained):
     return pretrained, of_task
 
 
-def _initialize_from(checkpoint, assignment):
+def _initialize_from(checkpoint: Any, assignment: Assignment) -> None:
     """Does what `tf.train.init_from_checkpoint` does, with one read for all variables."""
     by_name = {variable_name(variable): variable for variable in tf.global_variables()}
     variables = [by_name[name] for name in assignment.values()]
@@ -110,7 +120,7 @@ class _Saver(checkpoints.Saver):
       config, run_identity: as in `scaffold_fn`.
     """
 
-    def __init__(self, frozen, config, run_identity):
+    def __init__(self, frozen: List[tf.Variable], config: Any, run_identity: Optional[str]) -> None:
         self._is_partial = bool(frozen)
         self._initialize_frozen = tf.variables_initializer(frozen)
         names = {variable_name(variable) for variable in frozen}
@@ -124,7 +134,7 @@ class _Saver(checkpoints.Saver):
         )
         self._names = [variable_name(variable) for variable in saved]
 
-    def save(self, sess, save_path, *arguments, **options):
+    def save(self, sess: tf.Session, save_path: str, *arguments: Any, **options: Any) -> Any:
         """Saves as `tf.train.Saver` does; without frozen variables, under another basename.
 
         Args:
@@ -139,7 +149,7 @@ class _Saver(checkpoints.Saver):
             save_path = posixpath.join(folder, checkpoints.PARTIAL_CHECKPOINT)
         return super().save(sess, save_path, *arguments, **options)
 
-    def restore(self, session, save_path):
+    def restore(self, session: tf.Session, save_path: str) -> None:
         """Restores or initializes all variables.
 
         A graph that is not finalized is being exported. From then on this saves all variables, as
@@ -175,11 +185,11 @@ class _Saver(checkpoints.Saver):
 class _IdentitySaverBuilder(BulkSaverBuilder):
     """Writes a run's identity into checkpoints; it is not a variable and not restored."""
 
-    def __init__(self, run_identity):
+    def __init__(self, run_identity: str) -> None:
         super().__init__()
         self._run_identity = run_identity
 
-    def save_op(self, filename_tensor, saveables):
+    def save_op(self, filename_tensor: tf.Tensor, saveables: List[Any]) -> tf.Operation:
         """Returns the operation that writes the variables and the identity."""
         value = tf.constant(self._run_identity)
         spec = self.SaveSpec(value, "", checkpoints.IDENTITY, tf.string)
@@ -187,7 +197,9 @@ class _IdentitySaverBuilder(BulkSaverBuilder):
         return super().save_op(filename_tensor, [*saveables, identity])
 
 
-def _check_assignment(variables, names, init_checkpoint):
+def _check_assignment(
+    variables: List[tf.Variable], names: Iterable[str], init_checkpoint: str
+) -> None:
     """Raises UserError unless each of BERT's variables is found, and all shapes match."""
     shapes = {variable_name(variable): variable.shape.as_list() for variable in variables}
     checkpoints.check_shapes(init_checkpoint, shapes)

@@ -7,7 +7,7 @@ All classes have `len(rows)`, `rows.lengths` (int [N], tokens), `rows.take(indic
 
 import array
 import types
-from typing import Any, Callable, Dict, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -17,7 +17,42 @@ Arrays = Dict[str, np.ndarray]
 PARTS = ("tokens", "a_start", "a_length", "b_start", "b_length")
 
 
-class TextRows:
+class Rows:
+    """What all rows have in common; a subclass computes its arrays in `_take`."""
+
+    lengths: np.ndarray
+    max_seq_length: int
+    nbytes: int
+    _columns: Arrays
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._columns[name]
+
+    def take(self, indices: Any, length: Optional[int] = None) -> Arrays:
+        """Returns the arrays of the selected rows.
+
+        Args:
+          indices: int [B]; -1 is a padding row.
+          length: padded length, S by default; no selected row may be longer.
+
+        Returns:
+          dict of "input_ids", "input_mask" and "segment_ids", int32 [B, length], and the columns
+          [B, ...].
+        """
+        return self._take(np.asarray(indices), length or self.max_seq_length, _NUMPY)
+
+    def in_graph(self) -> Callable:
+        """Returns `take` for Tensors, a function of int32 [B]; the rows are graph constants."""
+        return lambda indices: self._take(indices, self.max_seq_length, _tensorflow())
+
+    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
+        raise NotImplementedError
+
+
+class TextRows(Rows):
     """Rows of a text or a pair of texts, whose tokens are slices of one array.
 
     A row is [CLS] a [SEP] or, if b is not empty, [CLS] a [SEP] b [SEP]. Rows may share slices, as
@@ -43,30 +78,7 @@ class TextRows:
         self.lengths = self._parts["a_length"] + length_b + np.where(length_b > 0, 3, 2)
         self.nbytes = self.lengths.nbytes + _nbytes(self._parts) + _nbytes(self._columns)
 
-    def __len__(self):
-        return len(self.lengths)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._columns[name]
-
-    def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """Returns the arrays of the selected rows.
-
-        Args:
-          indices: int [B]; -1 is a padding row.
-          length: padded length, S by default; no selected row may be longer.
-
-        Returns:
-          dict of "input_ids", "input_mask" and "segment_ids", int32 [B, length], and the columns
-          [B, ...].
-        """
-        return self._take(np.asarray(indices), length or self.max_seq_length, _NUMPY)
-
-    def in_graph(self) -> Callable:
-        """Returns `take` for Tensors, a function of int32 [B]; the rows are graph constants."""
-        return lambda indices: self._take(indices, self.max_seq_length, _tensorflow())
-
-    def _take(self, indices, length, ops):
+    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
         start_a, length_a, start_b, length_b = (
             ops.cast(_take_rows(self._parts[name], indices, ops), np.int32)[:, None]
             for name in PARTS[1:]
@@ -118,7 +130,7 @@ def pack(features: Sequence[Any]) -> Arrays:
     }
 
 
-def _length_of(mask):
+def _length_of(mask: List[int]) -> int:
     """Returns the number of items until the last 1 of a list."""
     return len(mask) - mask[::-1].index(1) if 1 in mask else 0
 
@@ -129,7 +141,7 @@ def column(values: Any) -> np.ndarray:
     return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
 
 
-class PackedRows:
+class PackedRows(Rows):
     """Rows whose features are stored one after the other, without padding.
 
     Args:
@@ -150,21 +162,7 @@ class PackedRows:
             self.lengths.nbytes + self._ends.nbytes + _nbytes(self._tokens) + _nbytes(self._columns)
         )
 
-    def __len__(self):
-        return len(self.lengths)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._columns[name]
-
-    def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """Returns the arrays of the selected rows; see `TextRows`."""
-        return self._take(np.asarray(indices), length or self.max_seq_length, _NUMPY)
-
-    def in_graph(self) -> Callable:
-        """Returns `take` for Tensors; see `TextRows`."""
-        return lambda indices: self._take(indices, self.max_seq_length, _tensorflow())
-
-    def _take(self, indices, length, ops):
+    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
         lengths, ends = (
             ops.cast(_take_rows(values, indices, ops), np.int32)[:, None]
             for values in (self.lengths, self._ends)
@@ -182,7 +180,7 @@ class PackedRows:
         }
 
 
-class PaddedRows:
+class PaddedRows(Rows):
     """Rows that are padded arrays.
 
     Args:
@@ -191,7 +189,7 @@ class PaddedRows:
     """
 
     def __init__(self, arrays: Arrays, untruncated: Sequence[str] = ()):
-        self._arrays = arrays
+        self._columns = arrays
         mask = arrays["input_mask"]
         self.max_seq_length = mask.shape[1]
         token_names = {
@@ -202,32 +200,15 @@ class PaddedRows:
         self.lengths = np.where(mask.any(axis=1), after_last, 0)
         self.nbytes = _nbytes(arrays)
 
-    def __len__(self):
-        return len(self.lengths)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._arrays[name]
-
-    def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """Returns the arrays of the selected rows; truncates those [N, S] not in `untruncated`."""
-        taken = {
-            name: _take_rows(values, np.asarray(indices), _NUMPY)
-            for name, values in self._arrays.items()
-        }
+    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
+        taken = {name: _take_rows(values, indices, ops) for name, values in self._columns.items()}
         return {
             name: values[:, :length] if name in self._truncated else values
             for name, values in taken.items()
         }
 
-    def in_graph(self) -> Callable:
-        """Returns `take` for Tensors; see `TextRows`."""
-        return lambda indices: {
-            name: _take_rows(values, indices, _tensorflow())
-            for name, values in self._arrays.items()
-        }
 
-
-class ProductRows:
+class ProductRows(Rows):
     """The product of rows and the values of a further column, without copies of the rows.
 
     Row r with value v has the index r * V + v.
@@ -238,30 +219,18 @@ class ProductRows:
       values: array [V, ...].
     """
 
-    def __init__(self, rows: Any, name: str, values: np.ndarray):
+    def __init__(self, rows: Rows, name: str, values: np.ndarray):
         self._rows, self._name, self._values = rows, name, values
         self.max_seq_length = rows.max_seq_length
         self.lengths = np.repeat(rows.lengths, len(values))
         self.nbytes = rows.nbytes + values.nbytes
 
-    def __len__(self):
-        return len(self.lengths)
-
-    def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """Returns the arrays of the selected rows; see `TextRows`."""
-        indices, value_indices = np.divmod(indices, len(self._values))
-        return {**self._rows.take(indices, length), self._name: self._values[value_indices]}
-
-    def in_graph(self) -> Callable:
-        """Returns `take` for Tensors; see `TextRows`."""
-        take, count = self._rows.in_graph(), len(self._values)
-        return lambda indices: {
-            **take(indices // count),
-            self._name: _tensorflow().take(self._values, indices % count),
-        }
+    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
+        count = len(self._values)
+        values = ops.take(ops.constant(self._values), indices % count)
+        return {**self._rows._take(indices // count, length, ops), self._name: values}
 
 
-Rows = Union[TextRows, PackedRows, PaddedRows, ProductRows]
 Features = Union[Rows, Arrays, Sequence[Any]]  # What `as_rows` accepts.
 
 
@@ -296,7 +265,7 @@ _NUMPY = types.SimpleNamespace(
 )
 
 
-def _tensorflow():
+def _tensorflow() -> types.SimpleNamespace:
     """Returns the functions of `_NUMPY` for Tensors."""
     import tensorflow.compat.v1 as tf  # Only needed in graphs.
 
@@ -309,7 +278,7 @@ def _tensorflow():
     )
 
 
-def _take_rows(values, indices, ops):
+def _take_rows(values: np.ndarray, indices: Any, ops: Any) -> Any:
     """Returns values[indices], with zeros for indices of -1."""
     taken = ops.take(ops.constant(values), ops.maximum(indices, 0))
     is_row = (indices >= 0)[(...,) + (None,) * (values.ndim - 1)]

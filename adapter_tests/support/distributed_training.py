@@ -1,67 +1,56 @@
-"""Trains tiny models for `distribution_test` in a process with its own devices.
+"""Runs run_classifier.py for `distribution_test`: without the head's dropout, on several devices.
 
-    python -m adapter_tests.support.distributed_training KIND DEVICES FOLDER METHOD/HEAD...
+    python -m adapter_tests.support.distributed_training DEVICES LOST_AFTER FLAG...
 
-Trains each METHOD/HEAD for 20 steps of 12 rows, without dropout, into FOLDER/METHOD_HEAD.
+Splits the CPU into DEVICES devices. The process kills itself after LOST_AFTER steps, 0 for never.
 """
 
+import contextlib
 import os
+import signal
 import sys
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
 import modeling
-import tuning
+import run_classifier
 from adapter_bert.ops import xla
-from adapter_bert.shell import environment
-from adapter_bert.training import distribution, estimator, model_fn
-from adapter_tests.support import own_models, tiny
-
-assert environment
+from adapter_bert.shell import cli
+from adapter_bert.training import hooks
 
 
-def make_devices(count):
-    """Splits the CPU into `count` virtual devices."""
+@contextlib.contextmanager
+def without_head_dropout():
+    """Removes the head's dropout, which has no setting, and XLA, which compiles per replica."""
+    dropout = mock.patch.object(modeling, "dropout", lambda tensor, *_, **__: tensor)
+    with dropout, mock.patch.object(xla, "can_fuse", lambda: False):
+        yield
+
+
+def split_cpu(num_devices):
     (cpu,) = tf.config.experimental.list_physical_devices("CPU")
-    one = tf.config.experimental.VirtualDeviceConfiguration()
-    tf.config.experimental.set_virtual_device_configuration(cpu, [one] * count)
+    devices = [tf.config.experimental.VirtualDeviceConfiguration()] * num_devices
+    tf.config.experimental.set_virtual_device_configuration(cpu, devices)
 
 
-def train(distributed, bert, method, head, output_dir):
-    adapter_fn = modeling.AdapterConfig(size=3) if method == "adapters" else None
-    model = model_fn.ModelSettings(
-        bert_config=tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
-        init_checkpoint=os.path.join(bert, "bert_model.ckpt"),
-        adapter_fn=adapter_fn,
-        tuning=tuning.Tuning(method),
-        learning_rate=0.01 if method == "adapters" else 0.001,
-        num_train_steps=20,
-        num_warmup_steps=2,
-        random_seed=7,
-    )
-    run = estimator.RunSettings(output_dir, train_batch_size=12, distribution=distributed)
-    arrays = tiny.arrays(rows=50)
-    if head == "span":
-        arrays["start_positions"] = arrays["label_ids"]
-        arrays["end_positions"] = arrays["label_ids"] + 1
-    if head == "tagging":
-        arrays = tiny.tagged(arrays)
-    kind = "classification" if head == "classifier" else head
-    estimator.Estimator(model, run, own_models.builder(kind, 2)).train(arrays)
+def kill_after(num_steps):
+    after_run, steps = hooks.StopOnInterrupt.after_run, []
 
+    def counted(hook, run_context, run_values):
+        after_run(hook, run_context, run_values)
+        steps.append(run_context)
+        if len(steps) == num_steps:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def main(kind, devices, folder, *cases):
-    modeling.dropout = lambda tensor, *_, **__: tensor  # The classifier's head has dropout, too.
-    xla.can_fuse = lambda: False  # XLA would compile the same functions for each replica.
-    if kind == "mirrored":
-        make_devices(int(devices))
-    distributed = distribution.choose(kind, use_tpu=False)
-    assert distributed.num_replicas == int(devices), distributed
-    for case in cases:
-        method, head = case.split("/")
-        output_dir = os.path.join(folder, f"{method}_{head}")
-        train(distributed, os.path.join(os.path.dirname(folder), "bert"), method, head, output_dir)
+    hooks.StopOnInterrupt.after_run = counted
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    num_devices, lost_after = map(int, sys.argv[1:3])
+    del sys.argv[1:3]
+    split_cpu(num_devices)
+    kill_after(lost_after)
+    run_classifier.define_flags()
+    with without_head_dropout():
+        cli.run(run_classifier.main)

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from absl.testing import parameterized
 
 import modeling
 import run_classifier
@@ -26,6 +27,9 @@ from adapter_tests.support import own_models, tiny
 from adapter_tests.support.checkpoint_cases import all_tensors, trained_tensors
 from adapter_tests.support.command_lines import classifier_config, parsed
 from adapter_tests.support.refusals import RefusalTestCase
+
+LOSS = "--learning_rate=0.1 is too high"
+MEMORY = "Out of memory.* smaller batch size"
 
 
 class TrainingTestCase(tf.test.TestCase):
@@ -171,15 +175,6 @@ class ResumingTest(TrainingTestCase):
         self.assertSameWeights(folders[0], folders[1])
         with self.assertRaises(AssertionError):
             self.assertSameWeights(folders[0], folders[2])
-
-    def test_resumed_run_reaches_the_same_weights(self):
-        straight, resumed = self.new_dir(), self.new_dir()
-        self.runner(straight, "full", steps=9).train(tiny.arrays())
-        self.runner(resumed, "full", steps=9, save=2).train(tiny.arrays(), stop=4)
-        self.assertEqual(checkpoints.last_step(resumed), 4)
-        self.runner(resumed, "full", steps=9, save=2).train(tiny.arrays())
-        self.assertEqual(checkpoints.last_step(resumed), 9)
-        self.assertSameWeights(straight, resumed)
 
     def test_diverged_training_stops_saving(self):
         folder = self.new_dir()
@@ -375,7 +370,7 @@ class LessMemoryTest(TrainingTestCase):
 
 
 @pytest.mark.estimator
-class ModelFnTest(TrainingTestCase):
+class ModelFnTest(parameterized.TestCase, TrainingTestCase):
     def build(self, **model):
         settings = {"bert_config": tiny.config(), "num_train_steps": 5, **model}
         settings = model_fn.ModelSettings(**settings)
@@ -397,12 +392,20 @@ class ModelFnTest(TrainingTestCase):
         with self.assertRaisesRegex(UserError, r"output_weights.*\[3, 8\].*\[2, 8\]"):
             self.build(init_checkpoint=prefix)
 
-    def test_nan_in_a_variable_of_a_tpu_names_the_learning_rate(self):
+    # TensorFlow's messages. A real failure of memory would first retry for half a minute.
+    @parameterized.parameters(
+        (tf.errors.InvalidArgumentError, "Gradient for b:0 is NaN : Tensor had NaN values", LOSS),
+        (tf.errors.ResourceExhaustedError, "OOM when allocating tensor with shape[9]", MEMORY),
+        (tf.errors.ResourceExhaustedError, "Out of memory while trying to allocate 9 by", MEMORY),
+        (tf.errors.ResourceExhaustedError, "CUDA_ERROR_OUT_OF_MEMORY: out of memory", MEMORY),
+        (tf.errors.ResourceExhaustedError, "/bloom/oom/Room; No space left on device", None),
+    )
+    def test_errors_of_tensorflow_are_explained(self, error, message, explanation):
         runner = self.runner(self.new_dir())
-        said = "Gradient for output_bias:0 is NaN : Tensor had NaN values"  # TPUEstimator's.
-        error = tf.errors.InvalidArgumentError(None, None, said)
-        diverged = mock.patch.object(runner._estimator, "train", side_effect=error)
-        with diverged, self.assertRaisesRegex(UserError, "--learning_rate=0.1 is too high"):
+        failing = error(None, None, message)
+        kind = UserError if explanation else error
+        failed = mock.patch.object(runner._estimator, "train", side_effect=failing)
+        with failed, self.assertRaisesRegex(kind, explanation or message):
             runner.train(tiny.arrays())
 
     def test_training_that_ends_early_is_an_error(self):
@@ -425,29 +428,6 @@ class ModelFnTest(TrainingTestCase):
         losing = mock.patch.object(tf.Session, "run", lost)
         with losing, self.assertRaisesRegex(UserError, "lost during the prediction"):
             list(runner.predict(tiny.arrays(rows=20)))
-
-    def test_out_of_memory_error_suggests_a_smaller_batch(self):
-        runner = self.runner(self.new_dir())
-        message = "Out of memory.* smaller batch size"
-        # These are TensorFlow's messages. A real failure would first retry for half a minute.
-        for said in (
-            "OOM when allocating tensor with shape[1048576,1048576] and type float",
-            "Out of memory while trying to allocate 4398046511104 bytes.",
-            "failed to allocate 4.00G: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
-        ):
-            error = tf.errors.ResourceExhaustedError(None, None, said)
-            out_of_memory = mock.patch.object(runner._estimator, "train", side_effect=error)
-            with out_of_memory, self.assertRaisesRegex(UserError, message):
-                runner.train(tiny.arrays())
-
-    def test_path_containing_oom_is_not_an_out_of_memory_error(self):
-        runner = self.runner(self.new_dir())
-        for folder in ("bloom", "Room", "oom"):
-            said = f"/home/{folder}/partial.ckpt-3.tempstate; No space left on device"
-            error = tf.errors.ResourceExhaustedError(None, None, said)
-            full_disk = mock.patch.object(runner._estimator, "train", side_effect=error)
-            with full_disk, self.assertRaises(tf.errors.ResourceExhaustedError):
-                runner.train(tiny.arrays())
 
 
 @pytest.mark.without_xla
@@ -518,13 +498,6 @@ class BatchNormTest(TrainingTestCase):
         for name, value in found[0].items():  # The first step keeps a tenth of the old value.
             self.assertAllClose(found[1][name] - value, [0.7] * 3, rtol=1e-4, msg=name)
 
-    def test_resumed_run_reaches_the_same_weights(self):
-        straight, resumed = self.new_dir(), self.new_dir()
-        self.runner(straight, steps=6).train(tiny.arrays())
-        self.runner(resumed, steps=6).train(tiny.arrays(), stop=3)
-        self.runner(resumed, steps=6).train(tiny.arrays())
-        self.assertSameWeights(straight, resumed)
-
     def test_moving_statistics_average_over_batch_parts(self):
         """A step's statistics are the mean over its parts, also when parts are recomputed."""
         found = []
@@ -565,14 +538,8 @@ class ConnectTest(RefusalTestCase):
         )
         run, use_tpu = estimator.connect_for_training(values, "out")
         self.assertFalse(use_tpu)
-        self.assertEqual(
-            (run.output_dir, run.train_batch_size, run.predict_batch_size, run.eval_batch_size),
-            ("out", 2, 3, 7),
-        )
-        self.assertEqual(
-            (run.save_checkpoints_steps, run.iterations_per_loop, run.num_tpu_cores), (4, 5, 6)
-        )
-        self.assertEqual((run.tpu_cluster, run.master), (None, None))
+        expected = estimator.RunSettings("out", 2, 7, 3, 4, 5, 6)
+        self.assertEqual(run, expected)
 
     def test_batch_must_split_into_equal_parts(self):
         def parts(count, batch_size, *arguments, use_tpu=False):
