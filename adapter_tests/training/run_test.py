@@ -604,7 +604,7 @@ class ChecksTest(parameterized.TestCase, tf.test.TestCase):
         ('{"LOC": "a place"}', "'LOC' is not a label of the task; its labels: O, B-PER"),
     )
     def test_label_descriptions_are_read_or_refused(self, content, refused):
-        path = self.create_tempfile("labels.json", content).full_path
+        path = write(os.path.join(self.get_temp_dir(), "labels.json"), content)
         task = "T", ("O", "B-PER", "I-PER")
         if refused is None:
             expected = json.loads(content)
@@ -625,9 +625,12 @@ class ChecksTest(parameterized.TestCase, tf.test.TestCase):
         (False,),
     )
     def test_low_rate_with_default_adapters_logs_a_warning(self, is_warned_of, *arguments):
-        with mock.patch.object(optimization, "warn_of_fine_tuning_rate") as warn:
-            training_run.warn_of_rate(classifier_config(*arguments))
-        self.assertEqual(warn.call_count, int(is_warned_of))
+        config = classifier_config(*arguments)
+        with mock.patch.object(optimization.logging, "warning") as warning:
+            training_run.warn_of_rate(config)
+        self.assertEqual(warning.call_count, int(is_warned_of))
+        if is_warned_of:
+            self.assertIn("--tuning=full", warning.call_args[0])
 
     def test_evaluated_rows_must_not_be_those_of_the_training(self):
         texts = mock.Mock(**{"presentation.fields": ("text", "text_b")})
