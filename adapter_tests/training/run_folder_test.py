@@ -62,13 +62,11 @@ class RunDirectoryTestCase(RefusalTestCase):
     def train(self, settings=SETTINGS, step=5, name="partial.ckpt", identity=None):
         """Writes the files of a run that saved a checkpoint."""
         self.claim(settings)
-        with tf.Graph().as_default(), tf.Session() as session:
-            tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
-            session.run(tf.global_variables_initializer())
-            prefix = tf.train.Saver().save(session, self.path(name), step)
+        tensors = {"global_step": np.int64(step)}
         if identity:
-            tensors = {"global_step": np.int64(step), checkpoints.IDENTITY: np.array(identity, "S")}
-            checkpoints.write(prefix, tensors)
+            tensors[checkpoints.IDENTITY] = np.array(identity, "S")
+        checkpoints.write(self.path(f"{name}-{step}"), tensors)
+        checkpoints.write_record(self.folder, [f"{name}-{step}"])
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -261,6 +259,7 @@ class ClaimTest(RunDirectoryTestCase):
     def test_settings_may_change_before_first_checkpoint(self):
         self.claim()
         self.claim(changed("training", max_seq_length=20), is_training=False)
+        self.write("eval_results.txt")  # Of BERT without training.
         self.claim(changed("model", task="CoLA"))
         self.assertEqual(self.recorded()["model"]["task"], "CoLA")
 
@@ -469,8 +468,11 @@ class OverwriteTest(RunDirectoryTestCase):
         others = ("evaluations.json", "labels.tsv", "eval/events.out.tfevents.1.host")
         before = self.files()
         self.write(*results, *others, *self.USERS)
+        linked = write(os.path.join(self.get_temp_dir(), "elsewhere", "MRPC.tsv"), "")
+        os.symlink(os.path.dirname(linked), self.path("submission"))
         RunFolder(self.folder).remove_results()
         self.assertEqual(self.files(), {*before, *others, *self.USERS})
+        self.assertTrue(os.path.exists(linked))
 
 
 class ForeignCheckpointTest(RunDirectoryTestCase):
@@ -530,9 +532,8 @@ class CreateTest(RunDirectoryTestCase):
 
 class OverwritingRunTest(ScriptTestCase):
     def test_refused_overwriting_removes_nothing(self):
-        trained, _ = self.train_once(
-            "--do_train", "--num_train_epochs=0.4", "--save_full_checkpoint"
-        )
+        train = ["--do_train", "--num_train_epochs=0.4", "--save_full_checkpoint"]
+        trained, _ = self.train_once(*train)
         shutil.copytree(trained, self.output_dir)
         data = shutil.copytree(self.data, self.path("eval/data"))
         link = os.path.join(self.folder, "link")

@@ -605,7 +605,7 @@ class ChecksTest(parameterized.TestCase, tf.test.TestCase):
         ('{"LOC": "a place"}', "'LOC' is not a label of the task; its labels: O, B-PER"),
     )
     def test_label_descriptions_are_read_or_refused(self, content, refused):
-        path = self.create_tempfile("labels.json", content).full_path
+        path = write(os.path.join(self.get_temp_dir(), "labels.json"), content)
         task = "T", ("O", "B-PER", "I-PER")
         if refused is None:
             expected = json.loads(content)
@@ -626,9 +626,12 @@ class ChecksTest(parameterized.TestCase, tf.test.TestCase):
         (False,),
     )
     def test_low_rate_with_default_adapters_logs_a_warning(self, is_warned_of, *arguments):
-        with mock.patch.object(optimization, "warn_of_fine_tuning_rate") as warn:
-            training_run.warn_of_rate(classifier_config(*arguments))
-        self.assertEqual(warn.call_count, int(is_warned_of))
+        config = classifier_config(*arguments)
+        with mock.patch.object(optimization.logging, "warning") as warning:
+            training_run.warn_of_rate(config)
+        self.assertEqual(warning.call_count, int(is_warned_of))
+        if is_warned_of:
+            self.assertIn("--tuning=full", warning.call_args[0])
 
     def test_evaluated_rows_must_not_be_those_of_the_training(self):
         texts = mock.Mock(**{"presentation.fields": ("text", "text_b")})
@@ -745,12 +748,12 @@ class ProcessTest(TrainedTestCase):
         self.assert_whole()
 
     def kill_in_the_middle(self, flags):
-        process, step = self.start(*flags), MOMENTS.randint(1, 60)
+        process, step = self.start(*flags), MOMENTS.randint(1, 30)
         while process.poll() is None and checkpoints.last_step(self.output_dir) < step:
             time.sleep(MOMENTS.uniform(0, 0.02))
         self.assertIsNone(process.poll())
         self.kill(process)
-        self.assertBetween(checkpoints.last_step(self.output_dir), 2, 119)
+        self.assertBetween(checkpoints.last_step(self.output_dir), 2, 59)
 
     def interrupt(self, flags):
         """Sends Ctrl-C at the first logged step; checks that this step or a later one is saved."""
@@ -760,9 +763,9 @@ class ProcessTest(TrainedTestCase):
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate()
         step = checkpoints.last_step(self.output_dir)
-        self.assertRegex(line, rf"^step {before + 1}/120 ")
+        self.assertRegex(line, rf"^step {before + 1}/60 ")
         self.assertEqual(process.returncode, 130)
-        self.assertBetween(step, before + 1, 119)
+        self.assertBetween(step, before + 1, 59)
         self.assertRegex(stderr, rf"the same command, .*, resumes from .*step {step}\b")
         self.assertRegex(stderr, r"\nInterrupted\.\n\Z")
         self.assertNotIn("Traceback", stderr)
@@ -781,7 +784,7 @@ class ProcessTest(TrainedTestCase):
             had_adapter = has_adapter
 
     def test_killed_and_interrupted_training_gives_the_same_bits(self):
-        flags = ["--do_train", "--save_checkpoints_steps=2", "--num_train_epochs=40"]
+        flags = ["--do_train", "--save_checkpoints_steps=2", "--num_train_epochs=20"]
         straight = os.path.join(self.folder, "straight")
         begun = time.time()
         self.assertEqual(self.start(*flags, "--output_dir=" + straight).wait(), 0)
