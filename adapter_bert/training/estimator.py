@@ -14,7 +14,18 @@ import contextlib
 import dataclasses
 import posixpath
 import re
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -378,7 +389,7 @@ class Estimator:
         batches: Iterable[Any],
         input_fn_builder: Callable[[Callable], Callable],
         checkpoint: Optional[str] = None,
-    ) -> Iterator[Prediction]:
+    ) -> Generator[Prediction, None, None]:
         """Yields each row's predictions from a stream of batches, in their order.
 
         Not for TPUs, whose batches have a fixed shape.
