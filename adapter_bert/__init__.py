@@ -4,6 +4,7 @@ from adapter_bert import AdapterBank, Predictor, Row
 """
 
 import importlib
+from typing import Any
 
 __version__ = "1.0.0"  # CITATION.cff and CHANGELOG.md repeat it; a test compares them.
 
@@ -14,7 +15,7 @@ _PUBLIC = {
 }
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)

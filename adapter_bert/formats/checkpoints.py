@@ -348,15 +348,15 @@ class Saver(tf.train.Saver):
 
     def save(
         self,
-        sess,
-        save_path,
-        global_step=None,
-        latest_filename=None,
-        meta_graph_suffix="meta",
-        write_meta_graph=True,
-        write_state=True,
-        **options,
-    ):
+        sess: tf.Session,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: Optional[str] = None,
+        meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
+        write_state: bool = True,
+        **options: Any,
+    ) -> Any:
         """Writes a checkpoint; arguments and result are those of `tf.train.Saver.save`.
 
         Raises:

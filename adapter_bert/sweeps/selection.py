@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import json
 import math
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from adapter_bert.model import configs
 from adapter_bert.sweeps import grids
 from adapter_bert.training import config
 
+Record = Dict[str, Any]  # See `records`.
 VALIDATION, TEST = "eval", "test"  # Prefixes of the names of scores.
 CRITERIA = ("accuracy", "score")
 _ACCURACY = "eval_accuracy"
@@ -55,7 +56,7 @@ class Method(NamedTuple):
     label: str
     level: Optional[str] = None
 
-    def level_of(self, record):
+    def level_of(self, record: Record) -> Any:
         """Returns a record's level on the curve, or None."""
         return flag_of(record, self.level)
 
@@ -92,17 +93,17 @@ class Selected(NamedTuple):
     values: Tuple[float, ...] = ()
 
 
-def score_name(record, split):
+def score_name(record: Record, split: str) -> str:
     """Returns the name of the task's score on a split, such as "test_accuracy"."""
     return split + record["score"][len(VALIDATION) :]
 
 
-def points(record, split):
+def points(record: Record, split: str) -> Any:
     """Returns a record's score on a split in points, or None."""
     return _to_points(record, score_name(record, split))
 
 
-def by_criterion(records, criterion):
+def by_criterion(records: List[Record], criterion: str) -> List[Record]:
     """Returns records prepared for comparing settings by a criterion.
 
     Args:
@@ -120,19 +121,19 @@ def by_criterion(records, criterion):
     ]
 
 
-def criterion_points(record):
+def criterion_points(record: Record) -> Any:
     """Returns the value by which a record's setting is compared in points, or None."""
     return _to_points(record, record.get("selected_by", score_name(record, VALIDATION)))
 
 
-def _to_points(record, name):
+def _to_points(record: Record, name: Any) -> Any:
     value = record["scores"].get(name)
     if value is None or not math.isfinite(value):
         return None
     return value if record["script"] == "run_squad.py" else 100 * value
 
 
-def flag_of(record, name):
+def flag_of(record: Record, name: Any) -> Any:
     """Returns a flag's value or its known default, or else None.
 
     --layer_norms is None if it has the value that it would have if not given: "all", or "adapted"
@@ -145,7 +146,7 @@ def flag_of(record, name):
     return value
 
 
-def setting(record):
+def setting(record: Record) -> Any:
     """Returns a record's setting, a dict of flags without seed, task and default values.
 
     Learning rate and number of epochs are always in it, also if they are the method's default. A
@@ -167,12 +168,12 @@ def setting(record):
     return {ADAPTERS.level: flag_of(record, ADAPTERS.level), **nondefault}
 
 
-def key_of(flags):
+def key_of(flags: Any) -> Any:
     """Returns a canonical text of a dict of flags."""
     return json.dumps(flags, sort_keys=True)
 
 
-def design(record):
+def design(record: Record) -> Any:
     """Returns the adapters' design, a dict of the flags that differ from the default adapter's."""
     return {
         name: value
@@ -182,7 +183,7 @@ def design(record):
     }
 
 
-def design_difference(record, usual_design):
+def design_difference(record: Record, usual_design: Any) -> Any:
     """Returns how a record's design differs from another, a dict of flags with its values."""
     record_design = design(record)
     names = [
@@ -193,18 +194,18 @@ def design_difference(record, usual_design):
     return {name: flag_of(record, name) for name in names}
 
 
-def filter_by_method(records, method):
+def filter_by_method(records: List[Record], method: Any) -> List[Record]:
     """Returns the records of a method, of any design."""
     return [record for record in records if _method_name(record) == method.name]
 
 
-def _method_name(record):
+def _method_name(record: Record) -> str:
     if record["script"] == "run_baseline.py":
         return NO_BERT.name
     return flag_of(record, "tuning")
 
 
-def curve_point(record):
+def curve_point(record: Record) -> Any:
     """Returns the group within which a setting is selected, as a hashable key.
 
     It consists of task, method, level (size of adapters, number of top layers) and design.
@@ -215,7 +216,7 @@ def curve_point(record):
     return (*map(str, (*method, *data)), key_of(design(record)))
 
 
-def chosen_grids(records):
+def chosen_grids(records: List[Record]) -> Any:
     """Returns the setting that `choose_mean` selects for each `curve_point`, as grids of flags.
 
     Args:
@@ -230,7 +231,7 @@ def chosen_grids(records):
     return result
 
 
-def find_usual_design(records, method):
+def find_usual_design(records: List[Record], method: Any) -> Any:
     """Returns the design that a method's records have on most tasks and levels; see `design`.
 
     Curves and tables of sizes leave out other designs. Ties go to the design nearest the default.
@@ -242,17 +243,17 @@ def find_usual_design(records, method):
     return json.loads(ranked[0]) if ranked else {}
 
 
-def settings_without(record, flags):
+def settings_without(record: Record, flags: Any) -> Any:
     """Returns a canonical text of a record's setting without some flags."""
     return key_of({name: value for name, value in setting(record).items() if name not in flags})
 
 
-def plain_setting(record):
+def plain_setting(record: Record) -> Any:
     """Returns a record's (task, settings without the adapters' design but for their scale)."""
     return record["task"], settings_without(record, design(without(record, INIT_SCALE)))
 
 
-def select_comparable(records, flag):
+def select_comparable(records: List[Record], flag: str) -> List[Record]:
     """Returns the records whose other settings were trained with most values of a flag.
 
     A setting needs more than half as many values as the setting with the most. Otherwise, values
@@ -267,7 +268,7 @@ def select_comparable(records, flag):
     return result
 
 
-def select_usual(records, method):
+def select_usual(records: List[Record], method: Any) -> List[Record]:
     """Returns a method's records of its usual design, with any scale of initial weights.
 
     The scale is selected like the learning rate.
@@ -281,7 +282,7 @@ def select_usual(records, method):
     ]
 
 
-def select_by_scale(records):
+def select_by_scale(records: List[Record]) -> Any:
     """Returns the adapters that differ from the usual ones at most in their initial weights.
 
     They are comparable along the scale of these weights.
@@ -295,13 +296,13 @@ def select_by_scale(records):
     return select_comparable(adapters, INIT_SCALE)
 
 
-def without(record, flag):
+def without(record: Record, flag: str) -> Any:
     """Returns a record without a flag."""
     flags = {name: value for name, value in record["flags"].items() if name != flag}
     return {**record, "flags": flags}
 
 
-def select_adapters(records, pooler=False, sizes=None):
+def select_adapters(records: List[Record], pooler: bool = False, sizes: Any = None) -> List[Record]:
     """Returns the records of adapters of the usual design, with or without a trained pooler.
 
     Args:
@@ -321,7 +322,7 @@ def select_adapters(records, pooler=False, sizes=None):
     ]
 
 
-def group_by(records, key):
+def group_by(records: List[Record], key: Any) -> Dict[Any, List[Record]]:
     """Returns a dict from `key(record)` to its list of records, sorted by key."""
     groups = collections.defaultdict(list)
     for record in records:
@@ -330,7 +331,7 @@ def group_by(records, key):
     return {name: groups[name] for name in ranked}
 
 
-def choose_best(records, split=VALIDATION):
+def choose_best(records: List[Record], split: str = VALIDATION) -> Any:
     """Returns the best run on the dev set over all settings and seeds, as for GLUE.
 
     Args:
@@ -350,7 +351,7 @@ def choose_best(records, split=VALIDATION):
     return selected._replace(seeds=seeds, setting={**selected.setting, "random_seed": seed})
 
 
-def choose_mean(records, split=VALIDATION):
+def choose_mean(records: List[Record], split: str = VALIDATION) -> Any:
     """Returns the setting with the best mean over seeds on the dev set.
 
     Settings are compared over the seeds that all of them have (over all seeds if they share none),
@@ -370,14 +371,14 @@ def choose_mean(records, split=VALIDATION):
     if not settings:
         return None
 
-    def validation(key, seeds):
+    def validation(key: Any, seeds: Any) -> Any:
         # In one order, as rounding could make each of two equal settings beat the other.
         return float(np.mean([criterion_points(settings[key][seed]) for seed in sorted(seeds)]))
 
-    def is_beaten(key):
+    def is_beaten(key: Any) -> bool:
         seeds = settings[key].keys()
 
-        def rank(other):
+        def rank(other: Any) -> Any:
             return validation(other, seeds), len(settings[other])
 
         return any(
@@ -390,11 +391,11 @@ def choose_mean(records, split=VALIDATION):
     return _selected(list(settings[best].values()), split)
 
 
-def _seed_of(record):
+def _seed_of(record: Record) -> int:
     return record["flags"].get("random_seed", _DEFAULT_SEED)
 
 
-def schedule_of(record):
+def schedule_of(record: Record) -> Any:
     """Returns a record's learning rate and number of epochs, given or default; {} without BERT."""
     method = _method_name(record)
     if method == NO_BERT.name:
@@ -404,7 +405,7 @@ def schedule_of(record):
     return {name: record["flags"].get(name, value) for name, value in default.items()}
 
 
-def at_equal_epochs(by_method):
+def at_equal_epochs(by_method: Any) -> Any:
     """Returns each method's records with numbers of epochs that all methods of the task share.
 
     If they share none, all records stay.
@@ -413,7 +414,7 @@ def at_equal_epochs(by_method):
       by_method: dict from `Method` or label to records.
     """
 
-    def epochs_of(record):
+    def epochs_of(record: Record) -> Any:
         return schedule_of(record).get("num_train_epochs")
 
     tried = collections.defaultdict(list)
@@ -429,13 +430,13 @@ def at_equal_epochs(by_method):
     }
 
 
-def match_settings(records, reference_records):
+def match_settings(records: List[Record], reference_records: List[Record]) -> List[Record]:
     """Returns the records whose settings, except the design, occur among the others."""
     settings = set(map(plain_setting, reference_records))
     return [record for record in records if plain_setting(record) in settings]
 
 
-def _filter_scored(records, split):
+def _filter_scored(records: List[Record], split: str) -> List[Record]:
     """Returns the records that have both the criterion and the split's score."""
     return [
         record
@@ -444,7 +445,7 @@ def _filter_scored(records, split):
     ]
 
 
-def _selected(records, split):
+def _selected(records: List[Record], split: str) -> Any:
     """Returns the `Selected` of one setting's records, one per seed."""
     values = [points(record, split) for record in records]
     scores = records[0]["scores"]
@@ -463,7 +464,7 @@ def _selected(records, split):
     )
 
 
-def is_bimodal(values):
+def is_bimodal(values: Any) -> bool:
     """Returns whether scores over seeds form two groups, so that their mean is misleading.
 
     The gap between the groups is 10 points or more, and at least twice as wide as either group.
@@ -477,7 +478,7 @@ def is_bimodal(values):
     return gaps[index] >= 10 and gaps[index] >= 2 * widest
 
 
-def standard_error(values):
+def standard_error(values: Any) -> Any:
     """Returns the standard error of the mean, or None for fewer than two values."""
     if len(values) < 2:
         return None
