@@ -13,8 +13,8 @@ import os
 from adapter import FROZEN, TRAINED, line, rectangle, start, text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-WIDTH, HEIGHT = 900, 740
-BOX_WIDTH, BOX_HEIGHT, ROW, BOTTOM = 132, 32, 56, 690
+WIDTH, HEIGHT = 900, 716
+BOX_WIDTH, BOX_HEIGHT, ROW, BOTTOM = 132, 32, 56, 666
 AT_TOP = ("modeling", "optimization", "tokenization", "tuning")
 # Package → its column; the others stand in the centre, at 0.
 COLUMNS = {
@@ -22,11 +22,8 @@ COLUMNS = {
     "tokenization": 1,
     "tuning": -0.5,
     "modeling": 0.5,
-    "serving": 0.5,
-    "sweeps": -0.5,
+    "serving": 1,
     "features": -1,
-    "files": -0.5,
-    "model": 0,
 }
 CENTRE, COLUMN = 240, 150
 SIDE = 230  # From the centre: where arrows pass by that lead over several rows.
@@ -147,7 +144,7 @@ def way():
 def svg():
     """Returns the picture as SVG."""
     legend = [rectangle(14, HEIGHT - 18, 18, 12, *TRAINED)]
-    words = "files at the top level; the other packages are folders of adapter_bert/"
+    words = "files at the top level; paper/ is beside adapter_bert/, the others are in it"
     legend += [text(38, HEIGHT - 12, words, size=12.5, anchor="start")]
     return "\n".join([*start(WIDTH, HEIGHT), *packages(), *way(), *legend, "</svg>", ""])
 
