@@ -247,7 +247,7 @@ def _narrow_space(config):
 
 
 def _preset_settings(name, narrowed):
-    """Returns the `Settings` of a preset with some values replaced."""
+    """Returns the `TrialSettings` of a preset with some values replaced."""
     for parameter, domain in narrowed.items():
         if len(domain.values) > 1:
             raise UserError(
@@ -337,7 +337,7 @@ def _check_output_dir(setup, search_settings):
 
 
 def _best(setup, settings, trials):
-    """Returns (`Settings` of the best trial, a line for the report); writes search.json."""
+    """Returns (`TrialSettings` of the best trial, a line for the report); writes search.json."""
     task, best = setup.data.task, search.best_of(trials)
     path = posixpath.join(setup.output.path, _SEARCH)
     name = grids.task_label(task.name, setup.data.where)
@@ -355,7 +355,7 @@ def _train_and_test(setup, settings, search_settings=None):
     """Trains one model, unless it is already trained, and evaluates it; returns the report's lines.
 
     Args:
-      settings: `search_space.Settings`.
+      settings: `search_space.TrialSettings`.
       search_settings: `search.SearchSettings` of the search that selected them; None for a preset.
     """
     start, task, model = time.monotonic(), setup.data.task, _model(setup, settings)

@@ -34,7 +34,7 @@ _MAX_SHARE = 0.036  # Table 1: the share of parameters that adapters train, size
 _SIZES = (8, 64, 256)  # Section 3.2.
 
 
-class Row(NamedTuple):
+class ClaimRow(NamedTuple):
     """A claim, the paper's value and the records' value, as texts.
 
     Attributes:
@@ -171,7 +171,7 @@ def carried(sides, tasks, min_tasks=1):
 
 
 def rows(results):
-    """Returns the `Row`s of all claims with records.
+    """Returns the `ClaimRow`s of all claims with records.
 
     Args:
       results: `reports.Results`.
@@ -369,7 +369,7 @@ def _ablation_rows(ablations):
 def _ablation_row(claim, expected, by_task, ablations, agrees_if, judged, verdict):
     counts = [len(ablation.full) for ablation in ablations]
     missing = _error_gaps(judged)
-    return Row(
+    return ClaimRow(
         *(claim, expected, _by_task(by_task), agrees_if, "1 per task", _range(counts)),
         f"open: {', '.join(missing)}" if missing else verdict,
     )
@@ -582,7 +582,7 @@ def _difference_row(
     note="",
     min_tasks=1,
 ):
-    """Returns the `Row` of two sides' difference, or None without a common task.
+    """Returns the `ClaimRow` of two sides' difference, or None without a common task.
 
     The mean over tasks, or each task's difference if `by_task`, must be `at_least` so large, or
     below 0 if that is None.
@@ -620,7 +620,7 @@ def _row(claim, expected, ours, sides, tasks, agrees_if, verdict, min_tasks=1):
         _settings_tried(one.records[task]) for one in sides for task in tasks if task in one.records
     ]
     seeds = [one.chosen[task].seeds for one in sides for task in tasks if task in one.chosen]
-    return Row(
+    return ClaimRow(
         *(claim, expected, ours, agrees_if),
         *(f"{_range(counts)} per method and task", _range(seeds)),
         f"open: {', '.join(missing)}" if missing else verdict,

@@ -44,7 +44,7 @@ def _parse_trial(record):
             for name, expected_type in _TYPES.items()
         },
         "points": None if score is None else 100 * json_objects.require_finite(score, float),
-        "settings": vars(search_space.Settings(**record["settings"])),
+        "settings": vars(search_space.TrialSettings(**record["settings"])),
     }
 
 

@@ -29,7 +29,7 @@ OPSET, IR_VERSION = 17, 8  # Supported since ONNX Runtime 1.17.
 _MAX_BYTES = (1 << 31) - (1 << 20)  # A protocol buffer's 2 GB, minus 1 MB for non-tensors.
 
 
-class Backbone(NamedTuple):
+class BackboneWeights(NamedTuple):
     """Holds the tensors of an encoder.
 
     Attributes:
@@ -41,7 +41,7 @@ class Backbone(NamedTuple):
     tensors: Dict[str, np.ndarray]
 
 
-def load(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
+def load(init_checkpoint: str, config: configs.BertConfig) -> BackboneWeights:
     """Loads a pretrained encoder; converts the checkpoint the first time.
 
     Conversion needs TensorFlow. It runs in a subprocess unless TensorFlow is already imported.
@@ -52,7 +52,7 @@ def load(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
       config: `configs.BertConfig`.
 
     Returns:
-      `Backbone`.
+      `BackboneWeights`.
 
     Raises:
       UserError: the checkpoint is missing, or does not match the config; or it must be converted
@@ -163,7 +163,9 @@ def _to_bytes(
     return model.SerializeToString()
 
 
-def _read(path: str, digest: Optional[str], config: configs.BertConfig) -> Optional[Backbone]:
+def _read(
+    path: str, digest: Optional[str], config: configs.BertConfig
+) -> Optional[BackboneWeights]:
     """Loads a file; returns None if it is missing, damaged or of another checkpoint."""
     import onnx
     from google.protobuf import message
@@ -180,7 +182,7 @@ def _read(path: str, digest: Optional[str], config: configs.BertConfig) -> Optio
     _check_shapes(tensors, config, path)
     if model_variables.fingerprint(tensors.__getitem__, config) != metadata.get("fingerprint"):
         return None
-    return Backbone(metadata["fingerprint"], tensors)
+    return BackboneWeights(metadata["fingerprint"], tensors)
 
 
 def _to_array(tensor: Any) -> np.ndarray:

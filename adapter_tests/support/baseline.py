@@ -1,8 +1,8 @@
 """Settings of a small model without BERT."""
 
-from paper.baseline.search_space import Settings
+from paper.baseline.search_space import TrialSettings
 
-SPACE = Settings(
+SPACE = TrialSettings(
     *("tiny", False, False, False),
     *(False, "tanh", False, 3, 0.0, 50, 0.0),
     *(2, 64, "leaky_relu", "none", 0.0),

@@ -26,7 +26,7 @@ from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import text_kind
 from adapter_bert.training import progress
-from paper.baseline.search_space import Settings
+from paper.baseline.search_space import TrialSettings
 from paper.baseline.texts import PADDING_ID
 
 BATCH_SIZE = 100  # As in Wong et al. 2018.
@@ -53,7 +53,7 @@ class NetworkConfig:
     """The settings that, besides the data, determine the trained weights.
 
     Attributes:
-      settings: `search_space.Settings`.
+      settings: `search_space.TrialSettings`.
       module: `TextModule`.
       unit: see `search_space.Module`.
       kind: of the task; see `glue.TaskInfo`.
@@ -62,7 +62,7 @@ class NetworkConfig:
       precision: "float32" or "bfloat16", of the convolution's products.
     """
 
-    settings: Settings
+    settings: TrialSettings
     module: TextModule
     unit: str
     kind: str

@@ -21,7 +21,7 @@ from absl import logging
 
 from adapter_bert.files import gfile, json_objects, locks
 from adapter_bert.shell.errors import UserError
-from paper.baseline.search_space import EVALUATE_EVERY, SPACE, Choice, Diverged, Settings
+from paper.baseline.search_space import EVALUATE_EVERY, SPACE, Choice, Diverged, TrialSettings
 
 SAMPLERS = {
     "tpe": "tree-structured Parzen estimator (Bergstra et al. 2011)",
@@ -104,7 +104,7 @@ class SearchTrial(NamedTuple):
       pruned: whether it was stopped early.
       samples: number of samples that it trained on.
       seconds: float.
-      settings: `Settings`.
+      settings: `TrialSettings`.
     """
 
     number: int
@@ -112,7 +112,7 @@ class SearchTrial(NamedTuple):
     pruned: bool
     samples: int
     seconds: float
-    settings: Settings
+    settings: TrialSettings
 
 
 def load_optuna() -> Any:
@@ -180,12 +180,12 @@ class Search:
             pruner=self._pruner(),
         )
 
-    def run(self, train: Callable[[Settings, OnScore], float]) -> None:
+    def run(self, train: Callable[[TrialSettings, OnScore], float]) -> None:
         """Runs trials until the study has enough.
 
         Args:
-          train: function (`Settings`, on_score) → best score. It calls on_score(samples, score),
-            which may raise to end the training. It raises `Diverged` if there is no score.
+          train: function (`TrialSettings`, on_score) → best score. It calls on_score(samples,
+            score), which may raise to end the training. It raises `Diverged` if there is no score.
         """
         while len(self.trials()) < self.settings.trials:
             try:
@@ -205,13 +205,15 @@ class Search:
             )
             return [self._trial(trial) for trial in finished]
 
-    def _objective(self, trial: Any, train: Callable[[Settings, OnScore], float]) -> float:
+    def _objective(self, trial: Any, train: Callable[[TrialSettings, OnScore], float]) -> float:
         """Trains with the settings that a trial suggests; returns their score."""
         # Processes with one seed try different settings, and a resumed search the same as one that
         # was not stopped.
         self._study.sampler = self._sampler(self.settings.random_seed + trial.number)
         domains = self.settings.domains.items()
-        settings = Settings(**{name: suggested(trial, name, domain) for name, domain in domains})
+        settings = TrialSettings(
+            **{name: suggested(trial, name, domain) for name, domain in domains}
+        )
         scores: List[float] = []
 
         def on_score(samples: int, score: float) -> None:
@@ -250,7 +252,7 @@ class Search:
             trial.state == self._optuna.trial.TrialState.PRUNED,
             json_objects.require_type(trial.user_attrs.get("samples", 0), int),
             trial.duration.total_seconds(),
-            Settings(**trial.params),
+            TrialSettings(**trial.params),
         )
 
     def _storage(self) -> Any:

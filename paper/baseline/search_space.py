@@ -110,7 +110,7 @@ SPACE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class TrialSettings:
     """A point of `SPACE`, in its order.
 
     Attributes:
@@ -160,103 +160,103 @@ _ENGLISH, _ENCODER = "English-big", "Universal-sentence-encoder"
 
 # Table 7, with this project's names of the tasks.
 PRESETS = {
-    "newsgroups": Settings(
+    "newsgroups": TrialSettings(
         *(_ENCODER, False, True, True),
         *(False, "relu6", False, 2, 0.37, 94, 0.38),
         *(1, 128, "leaky_relu", "batch", 0.5),
         *(0.5, 0.0, 0.05, 0.0001, 1_000_000),
     ),
-    "airline": Settings(
+    "airline": TrialSettings(
         *(_ENGLISH, False, False, False),
         *(True, "leaky_relu", False, 3, 0.36, 200, 0.07),
         *(0, 128, "tanh", "layer", 0.4),
         *(0.1, 0.001, 0.05, 0.001, 200_000),
     ),
-    "corporate_messaging": Settings(
+    "corporate_messaging": TrialSettings(
         *(_ENGLISH, False, False, True),
         *(True, "tanh", True, 3, 0.40, 56, 0.40),
         *(1, 64, "tanh", "batch", 0.5),
         *(0.5, 0.001, 0.01, 0.0, 200_000),
     ),
-    "disasters": Settings(
+    "disasters": TrialSettings(
         *(_ENCODER, True, True, False),
         *(True, "swish", True, 3, 0.27, 52, 0.22),
         *(0, 64, "relu", "none", 0.2),
         *(0.005, 0.0001, 0.005, 0.01, 500_000),
     ),
-    "economic_news_relevance": Settings(
+    "economic_news_relevance": TrialSettings(
         *(_ENCODER, True, True, False),
         *(False, "leaky_relu", False, 2, 0.27, 63, 0.04),
         *(3, 128, "swish", "layer", 0.2),
         *(0.01, 0.01, 0.001, 0.0, 100_000),
     ),
-    "emotion": Settings(
+    "emotion": TrialSettings(
         *(_ENCODER, False, True, False),
         *(False, "relu6", False, 3, 0.35, 132, 0.34),
         *(1, 64, "tanh", "none", 0.05),
         *(0.05, 0.0, 0.05, 0.0, 200_000),
     ),
-    "global_warming": Settings(
+    "global_warming": TrialSettings(
         *(_ENCODER, False, True, True),
         *(False, "swish", False, 3, 0.39, 200, 0.36),
         *(1, 128, "leaky_relu", "batch", 0.4),
         *(0.05, 0.0, 0.001, 0.001, 1_000_000),
     ),
-    "political_audience": Settings(
+    "political_audience": TrialSettings(
         *("English-small", True, False, True),
         *(True, "relu", False, 3, 0.11, 98, 0.07),
         *(0, 64, "relu", "none", 0.5),
         *(0.05, 0.001, 0.001, 0.0, 100_000),
     ),
-    "political_bias": Settings(
+    "political_bias": TrialSettings(
         *(_ENGLISH, False, True, True),
         *(False, "swish", False, 3, 0.12, 81, 0.30),
         *(0, 64, "relu6", "none", 0.0),
         *(0.01, 0.0, 0.005, 0.01, 200_000),
     ),
-    "political_message": Settings(
+    "political_message": TrialSettings(
         *(_ENCODER, False, False, True),
         *(False, "swish", True, 2, 0.36, 57, 0.35),
         *(0, 64, "tanh", "none", 0.5),
         *(0.01, 0.001, 0.005, 0.0, 200_000),
     ),
-    "primary_emotions": Settings(
+    "primary_emotions": TrialSettings(
         *(_ENGLISH, False, True, True),
         *(True, "swish", False, 3, 0.40, 191, 0.03),
         *(0, 256, "relu6", "none", 0.5),
         *(0.1, 0.001, 0.05, 0.0, 200_000),
     ),
-    "progressive_opinion": Settings(
+    "progressive_opinion": TrialSettings(
         *(_ENGLISH, True, False, True),
         *(True, "relu6", False, 3, 0.40, 199, 0.28),
         *(0, 128, "relu", "batch", 0.3),
         *(0.1, 0.01, 0.005, 0.001, 200_000),
     ),
-    "progressive_stance": Settings(
+    "progressive_stance": TrialSettings(
         *(_ENCODER, True, False, True),
         *(False, "relu", True, 3, 0.01, 195, 0.00),
         *(2, 256, "tanh", "layer", 0.4),
         *(0.005, 0.0, 0.005, 0.0001, 500_000),
     ),
-    "us_economic_performance": Settings(
+    "us_economic_performance": TrialSettings(
         *(_ENGLISH, True, False, True),
         *(True, "tanh", True, 2, 0.31, 53, 0.24),
         *(1, 256, "leaky_relu", "batch", 0.3),
         *(0.05, 0.0001, 0.001, 0.0001, 100_000),
     ),
-    "customer_complaints": Settings(
+    "customer_complaints": TrialSettings(
         *(_ENGLISH, True, False, False),
         *(False, "tanh", False, 2, 0.03, 69, 0.10),
         *(1, 256, "leaky_relu", "layer", 0.1),
         *(0.05, 0.0001, 0.05, 0.001, 1_000_000),
     ),
-    "news_aggregator": Settings(
+    "news_aggregator": TrialSettings(
         *(_ENCODER, False, True, True),
         *(False, "sigmoid", True, 2, 0.00, 156, 0.29),
         *(3, 256, "relu", "batch", 0.05),
         *(0.05, 0.0, 0.5, 0.0001, 1_000_000),
     ),
-    "sms_spam": Settings(
+    "sms_spam": TrialSettings(
         *("English-wiki-small", True, True, True),
         *(True, "leaky_relu", False, 3, 0.20, 54, 0.00),
         *(1, 128, "leaky_relu", "batch", 0.0),

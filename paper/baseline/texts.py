@@ -59,7 +59,7 @@ def encode_texts(texts, settings, unit, max_words, vocabulary, has_pairs):
 
     Args:
       texts: list of N pairs of a text and a second one, which may be None or empty.
-      settings: `search_space.Settings`.
+      settings: `search_space.TrialSettings`.
       unit: see `search_space.Module`.
       max_words: T; longer texts are truncated.
       vocabulary: `StringVocabulary`, to which new strings are added.

@@ -80,7 +80,7 @@ class ModuleCache:
         return self._modules[name]
 
     def prepare(self, settings):
-        """Returns (split → rows without labels, `EmbeddedStrings`) for `search_space.Settings`."""
+        """Returns (split → rows without labels, `EmbeddedStrings`) for `TrialSettings`."""
         module, unit = self.open_module(settings.module)
         max_ngram = settings.conv_max_ngram if settings.use_convolution and unit == "text" else 1
         cleaning = (settings.lowercase, settings.remove_non_alphanumeric)
@@ -126,7 +126,7 @@ class Baseline:
     """A model of the search space on a task's data.
 
     Args:
-      settings: `search_space.Settings`.
+      settings: `search_space.TrialSettings`.
       data: `Dataset`.
       modules: `ModuleCache` of this data.
       random_seed: int.

@@ -38,7 +38,7 @@ def write(
     Args:
       folder: the file is `<folder>/<number>/model.onnx`, with the next free number.
       config: `configs.BertConfig`.
-      backbone: dict of its tensors, see `onnx_backbone.Backbone`.
+      backbone: dict of its tensors, see `onnx_backbone.BackboneWeights`.
       adapters: dict from names of tasks to `task_adapter.TaskAdapter`, all of this BERT. Their
         task_ids are the positions of their sorted names, as in the descriptions' file.
       vocab_file: the BERT's.

@@ -70,7 +70,7 @@ class Engine:
         self._num_threads = num_threads
         self._dtype = np.float16 if precision == "float16" else np.float32
         # None as soon as the first session holds the backbone.
-        self._backbone: Optional[onnx_backbone.Backbone] = self._load_backbone()
+        self._backbone: Optional[onnx_backbone.BackboneWeights] = self._load_backbone()
         self.fingerprint = self._backbone.fingerprint
         self._num_bytes = sum(value.nbytes for value in self._backbone.tensors.values())
         self._task_specific = {
@@ -82,7 +82,7 @@ class Engine:
         self._lock = threading.Lock()  # Of changes to the sessions; batches never take it.
         self._has_changed = False  # Whether the BERT's files changed since they were loaded.
 
-    def _load_backbone(self) -> onnx_backbone.Backbone:
+    def _load_backbone(self) -> onnx_backbone.BackboneWeights:
         return onnx_backbone.load(self._init_checkpoint, self._config)
 
     def load(self, adapter: task_adapter.TaskAdapter) -> TaskArrays:
@@ -146,7 +146,7 @@ class Engine:
                 self._sessions[architecture], self._backbone = session, None
         return session
 
-    def _take_backbone(self) -> onnx_backbone.Backbone:
+    def _take_backbone(self) -> onnx_backbone.BackboneWeights:
         backbone = self._backbone
         if backbone is None and not self._has_changed:
             backbone = self._load_backbone()

@@ -11,7 +11,7 @@ from adapter_bert.ops import layers
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import custom_tasks
 from paper.baseline import search_space
-from paper.baseline.search_space import PRESETS, SPACE, Choice, Range, Settings
+from paper.baseline.search_space import PRESETS, SPACE, Choice, Range, TrialSettings
 
 _PAPER = os.path.join(os.environ.get("ADAPTER_BERT_DATA", ""), "paper")
 _HAS_PAPER = os.path.exists(os.path.join(_PAPER, "table5_search_space.tsv"))
@@ -35,7 +35,7 @@ def spelled(text):
 
 class TablesTest(tf.test.TestCase):
     def test_space_has_the_parameters_of_settings_in_order(self):
-        self.assertEqual(list(SPACE), [field.name for field in dataclasses.fields(Settings)])
+        self.assertEqual(list(SPACE), [field.name for field in dataclasses.fields(TrialSettings)])
         for name in ("conv_activation", "hidden_activation"):
             self.assertLessEqual(set(SPACE[name].values), set(layers.ACTIVATIONS))
 

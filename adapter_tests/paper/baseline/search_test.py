@@ -22,7 +22,7 @@ from adapter_bert.files import paths
 from adapter_bert.shell.errors import UserError
 from paper.baseline import search as baseline_search
 from paper.baseline.search import Search, SearchLock, SearchSettings
-from paper.baseline.search_space import SPACE, Choice, Diverged, Settings
+from paper.baseline.search_space import SPACE, Choice, Diverged, TrialSettings
 
 FOLDER = paths.PROJECT
 
@@ -172,7 +172,7 @@ class SearchTest(SearchTestCase):
         record = baseline_search.record(self.settings(), trials, "airline", "eval_accuracy")
         record = json.loads(json.dumps(record))
         self.assertEqual((record["task"], record["sampler"]), ("airline", "random"))
-        self.assertEqual(Settings(**record["trials"][1]["settings"]), trials[1].settings)
+        self.assertEqual(TrialSettings(**record["trials"][1]["settings"]), trials[1].settings)
 
 
 class RefusedTest(SearchTestCase):
@@ -341,7 +341,7 @@ class SharedTest(SearchTestCase):
                 self.assertLess(time.time(), deadline)
                 time.sleep(0.2)
             search.run(dropout)
-        self.assertIn(Settings(**params), [trial.settings for trial in search.trials()])
+        self.assertIn(TrialSettings(**params), [trial.settings for trial in search.trials()])
 
     def test_trial_taken_over_by_another_process_is_dropped(self):
         for storage in (None, self.sqlite()):
