@@ -110,7 +110,7 @@ def run(values: Any) -> List[str]:
 
 
 def _write_onnx(
-    config: ExportConfig, bert: configs.PretrainedBert, adapters: saved_model.Adapters
+    config: ExportConfig, bert: configs.PretrainedBert, adapters: "saved_model.Adapters"
 ) -> str:
     """Writes the ONNX file; returns its path."""
     from adapter_bert.serving.export import onnx_export
@@ -126,7 +126,7 @@ def _write_onnx(
     )
 
 
-def _check_no_windows(adapters: saved_model.Adapters) -> None:
+def _check_no_windows(adapters: "saved_model.Adapters") -> None:
     """Raises UserError if a task reads texts in windows: a signature of texts would cut them."""
     for name, adapter in adapters.items():
         if adapter.description.training.get("long_texts", "cut") != "cut":
@@ -136,7 +136,7 @@ def _check_no_windows(adapters: saved_model.Adapters) -> None:
             )
 
 
-def _log_precision(adapters: saved_model.Adapters, computed: str) -> None:
+def _log_precision(adapters: "saved_model.Adapters", computed: str) -> None:
     """Logs the model's precision and, for float32, the tasks that were trained in another one."""
     logging.info("The model computes in %s.", computed)
     if computed != "float32":
@@ -152,7 +152,7 @@ def _log_precision(adapters: saved_model.Adapters, computed: str) -> None:
 
 
 def _tokenizer(
-    config: ExportConfig, vocab_file: str, adapters: saved_model.Adapters
+    config: ExportConfig, vocab_file: str, adapters: "saved_model.Adapters"
 ) -> tokenization.FullTokenizer:
     """Returns the tokenizer of the tasks with text signatures; UserError if they differ."""
     descriptions = [adapter.description for adapter in adapters.values()]
@@ -182,7 +182,7 @@ def _read_tokenizer(
 
 
 def _check_vocabulary(
-    tokenizer: tokenization.FullTokenizer, vocab_file: str, adapters: saved_model.Adapters
+    tokenizer: tokenization.FullTokenizer, vocab_file: str, adapters: "saved_model.Adapters"
 ) -> None:
     """Raises UserError if a task was trained with another vocabulary."""
     digest = task_adapter.digest(tokenizer.vocab)

@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import modeling
 from adapter_bert.shell import cli
 from adapter_bert.tasks import heads
+from adapter_bert.tasks.text import task as text_task
 from adapter_bert.tasks.text import text_kind, text_windows
 from adapter_bert.tasks.text.classifier_data import ClassifierConfig
 from adapter_bert.tasks.text.classifier_features import (  # noqa: F401  BERT's users import these here.
@@ -35,7 +36,6 @@ from adapter_bert.tasks.text.record_files import (  # noqa: F401  Likewise.
     file_based_convert_examples_to_features,
     file_based_input_fn_builder,
 )
-from adapter_bert.tasks.text.task import TextTask
 from adapter_bert.training import model_fn, starting_point
 from adapter_bert.training import run as training_run
 from adapter_bert.training.input_pipeline import input_fn_builder  # noqa: F401  Likewise.
@@ -180,7 +180,7 @@ def run(values):
     name = (values.task_name or "").lower()
     start = starting_point.find(values, name, text_windows.recorded, "run_classifier.py")
     config = ClassifierConfig.from_flags(values, start.supplied)
-    task = TextTask(config, start.adapter)
+    task = text_task.TextTask(config, start.adapter)
     return training_run.Run(config, task, model_fn_builder, start).execute()
 
 

@@ -205,14 +205,14 @@ def _check_memory(bert: configs.PretrainedBert) -> None:
     memory.require(needed, f"Serving {bert.init_checkpoint}")
 
 
-def _requests_bytes(adapter_bank: bank.AdapterBank) -> int:
+def _requests_bytes(adapter_bank: "bank.AdapterBank") -> int:
     """Returns the memory that is free for requests, beside the session and a batch to come."""
     weights, batch = bank.memory_of(adapter_bank.backbone.bert_config())
     num_free = memory.free()[0] - 0.6 * weights - batch
     return int(min(max(_MIN_REQUESTS_BYTES, num_free), 1 << 40))
 
 
-def _load(config: ServerConfig) -> Tuple[registry.ServedTasks, bank.AdapterBank]:
+def _load(config: ServerConfig) -> "Tuple[registry.ServedTasks, bank.AdapterBank]":
     """Returns (`registry.ServedTasks`, `bank.AdapterBank`) as the flags say."""
     folders = adapter_folders.match_patterns(config.adapters)
     if not folders and config.adapter_dir is None:

@@ -207,7 +207,7 @@ class OddFlagsTest(tf.test.TestCase):
         with open(path, "w") as writer:
             json.dump({"grids": [settings, {**settings, "adapter_size": [8, 16]}]}, writer)
         given = {"grid": path, "output_dir": "out", "dry_run": True}
-        self.check("run_sweep", given, (sweep.Sweep, "check_flags"))
+        self.check("run_sweep", given, (sweep.Sweep, "run"))
 
     def test_run_report(self):
         from paper import reports

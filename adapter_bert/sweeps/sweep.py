@@ -54,12 +54,7 @@ _DATA_CHANGED = (
     "its data have changed since the sweep began, or cannot be read; run the sweep again"
 )
 
-# What stays of a finished trial → patterns of the files that are removed.
-KEEP = {
-    "adapters": checkpoints.TRAINING_FILES,
-    "scores": (*checkpoints.TRAINING_FILES, task_adapter.FOLDER),
-    "all": (),
-}
+KEEP = ("adapters", "scores", "all")  # What stays of a finished trial.
 
 # Flags of the BERT's files that its checkpoint does not contain.
 _BERT_FILES = ("bert_config_file", "vocab_file", "spm_model_file")
@@ -591,7 +586,9 @@ class TrialFolder:
 
     def clean_up(self, keep: str) -> None:
         """Removes the files that need not stay; `keep` is of `KEEP`."""
-        for pattern in KEEP[keep]:
+        patterns = [] if keep == "all" else [*checkpoints.TRAINING_FILES]
+        patterns += [task_adapter.FOLDER] if keep == "scores" else []
+        for pattern in patterns:
             for path in gfile.glob(pattern, self._path):
                 gfile.rmtree(path)
 

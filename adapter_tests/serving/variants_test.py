@@ -77,7 +77,7 @@ class AdapterHubTest(tf.test.TestCase):
         self.addCleanup(bank.close)
         batch = np.load(os.path.join(GOLDENS, "batch.npz"))
         rows, expected = [], []
-        for name in ("houlsby", "pfeiffer", "parallel", "old"):
+        for name in ("houlsby", "pfeiffer", "parallel", "static_head"):
             source, folder = os.path.join(GOLDENS, name), os.path.join(root, name)
             convert("from_adapterhub", source, bert, folder, "--max_seq_length=16")
             bank.add(name, folder)

@@ -389,7 +389,7 @@ class ClaimTest(RunDirectoryTestCase):
         write(self.path("checkpoint"), original)
         os.remove(data)
         for trains in (True, False):
-            self.assert_refused("--output_dir", "incomplete", data, is_training=trains)
+            self.assert_refused("--output_dir", "partial.ckpt-5 is incomplete", is_training=trains)
 
 
 class OverwriteTest(RunDirectoryTestCase):

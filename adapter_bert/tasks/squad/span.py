@@ -108,9 +108,9 @@ def _answer(
     context: str,
     starts: List[int],
     words: List[str],
-    windows: List[squad_features.InputFeatures],
+    windows: "List[squad_features.InputFeatures]",
     outputs: List[task_kinds.Outputs],
-    settings: squad_answers.AnswerSettings,
+    settings: "squad_answers.AnswerSettings",
 ) -> Dict[str, Any]:
     """Returns the best answer in a context's windows, its probability and its characters."""
     results = map(squad_answers.raw_result, windows, outputs)
@@ -128,7 +128,7 @@ def _answer(
 
 def _trained_settings(
     description: Any, where: str
-) -> Tuple[squad_features.Limits, squad_answers.AnswerSettings]:
+) -> "Tuple[squad_features.Limits, squad_answers.AnswerSettings]":
     """Returns (`squad_features.Limits`, `squad_answers.AnswerSettings`) of a task's training."""
     try:
         trained = squad_features.trained_settings(description.training)

@@ -165,6 +165,6 @@ def tagged(
     return answer
 
 
-def _entity(text: str, words: Sequence[Word], chunk: tag_schemes.Chunk) -> Dict[str, Any]:
+def _entity(text: str, words: Sequence[Word], chunk: "tag_schemes.Chunk") -> Dict[str, Any]:
     start, end = words[chunk.start].start, words[chunk.end - 1].end
     return {"text": text[start:end], "label": chunk.label, "start": start, "end": end}

@@ -137,7 +137,7 @@ class Split(NamedTuple):
       notation: that of the file's chunk tags; None for other tags.
     """
 
-    file: tagging_data.TaggedFile
+    file: "tagging_data.TaggedFile"
     tags: Optional[List[List[str]]]
     notation: Optional[tag_schemes.Notation]
 
@@ -154,7 +154,7 @@ class Split(NamedTuple):
 
 def _read_splits(
     config: TaggerConfig,
-    given: Optional[task_adapter.TaskAdapter],
+    given: "Optional[task_adapter.TaskAdapter]",
     output_dir: Optional[str] = None,
 ) -> Tuple[Tuple[str, ...], bool, Dict[str, Split]]:
     """Returns the labels, whether tags mark spans, and the splits that a run needs.
@@ -225,7 +225,7 @@ def _log_tags(where: str, splits: Dict[str, Split], labels: Sequence[str], is_ch
         )
 
 
-def _are_plain(labels: Sequence[str], train: tagging_data.TaggedFile) -> bool:
+def _are_plain(labels: Sequence[str], train: "tagging_data.TaggedFile") -> bool:
     """Returns whether a run learned the tags of a training file as they are."""
     return list(labels) == sorted({tag for _, tag in tagging_data.tags_at(train.sentences)})
 
@@ -235,7 +235,7 @@ def _shown(labels: Iterable[str]) -> str:
     return ", ".join(map(tagging_data.shown, labels[:10])) + ", ..." * (len(labels) > 10)
 
 
-def _tags_of(file: tagging_data.TaggedFile) -> List[List[str]]:
+def _tags_of(file: "tagging_data.TaggedFile") -> List[List[str]]:
     return [sentence.tags or [] for sentence in file.sentences]
 
 
@@ -245,7 +245,7 @@ def _read(
     split: str,
     known: Sequence[str],
     why: str = "",
-) -> tagging_data.TaggedFile:
+) -> "tagging_data.TaggedFile":
     if not paths[split]:
         folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
         raise UserError(
@@ -262,7 +262,7 @@ def _read(
     return file
 
 
-def _check_words(file: tagging_data.TaggedFile) -> None:
+def _check_words(file: "tagging_data.TaggedFile") -> None:
     """Raises UserError if the words are all chunk tags, and two more signs say that they are tags.
 
     Alone, a sentence such as B, L, U, E or B-52 is no reason.
@@ -298,7 +298,7 @@ def _column(config: TaggerConfig, name: str, path: str) -> Optional[str]:
 
 
 def _labels_of(
-    train: tagging_data.TaggedFile, notation: Optional[tag_schemes.Notation], scheme: str
+    train: "tagging_data.TaggedFile", notation: Optional[tag_schemes.Notation], scheme: str
 ) -> Tuple[str, ...]:
     """Returns the labels of a training file: its tags; for chunks B and I of each type."""
     all_tags = [tag for _, tag in tagging_data.tags_at(train.sentences)]
@@ -324,7 +324,7 @@ def _labels_of(
 
 
 def _check_notation(
-    file: tagging_data.TaggedFile, notation: tag_schemes.Notation, scheme: str
+    file: "tagging_data.TaggedFile", notation: tag_schemes.Notation, scheme: str
 ) -> None:
     """Raises UserError for a tag that is not of the notation or, unless it is auto, the scheme."""
     letters = ["B", "I", "E", "S", "L", "U", "M", "W"]
@@ -342,7 +342,7 @@ def _check_notation(
 
 def _as_split(
     name: str,
-    file: tagging_data.TaggedFile,
+    file: "tagging_data.TaggedFile",
     labels: Sequence[str],
     is_chunks: bool,
     scheme: str,
@@ -388,7 +388,7 @@ def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
 
 def encode(
     split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer: Any
-) -> tagging_features.TaggedRows:
+) -> "tagging_features.TaggedRows":
     """Returns the `tagging_features.TaggedRows` of a split, from the cache if they are in it."""
     ids = {label: index for index, label in enumerate(labels)}
 
@@ -421,7 +421,7 @@ class TaggingTask(Task):
 
     kind = tagging.KIND.name
 
-    def __init__(self, config: TaggerConfig, adapter: Optional[task_adapter.TaskAdapter] = None):
+    def __init__(self, config: TaggerConfig, adapter: "Optional[task_adapter.TaskAdapter]" = None):
         self.config, self.name = config, config.name
         self.folder = config.folder_of(config.name.lower())
         self.answer_settings = config.answers

@@ -118,9 +118,9 @@ class WindowRows(PackedRows):
 
 def find_task(
     config: TaskConfig,
-    trained_adapter: Optional[task_adapter.TaskAdapter],
+    trained_adapter: "Optional[task_adapter.TaskAdapter]",
     run_folder: Optional[str] = None,
-) -> Tuple[glue.SplitProcessor, str]:
+) -> "Tuple[glue.SplitProcessor, str]":
     """Returns the task that the settings select, and the folder of its data.
 
     Args:
@@ -167,7 +167,7 @@ def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
     return labels if is_list else []
 
 
-def _custom_layout(config: TaskConfig) -> Optional[custom_tasks.Layout]:
+def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
     """Returns the `custom_tasks.Layout` of --task_name=custom, or None for another task.
 
     Raises:
@@ -227,7 +227,7 @@ def encode_examples(
     return PackedRows(arrays, config.max_seq_length)
 
 
-def read_examples(processor: glue.SplitProcessor, stages: Iterable[str], data_dir: str) -> Splits:
+def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_dir: str) -> Splits:
     """Returns the examples that the stages read, by name of the split; logs the training labels.
 
     Args:
@@ -265,7 +265,7 @@ def fields_of(examples: Splits) -> Tuple[str, ...]:
     return ("text", "text_b") if has_pairs else ("text",)
 
 
-def trained_on(processor: glue.SplitProcessor, examples: Splits, data_dir: str) -> Optional[str]:
+def trained_on(processor: "glue.SplitProcessor", examples: Splits, data_dir: str) -> Optional[str]:
     """Returns the digest of the training rows, or None if no other rows of their file are used.
 
     Args:
@@ -280,7 +280,7 @@ def trained_on(processor: glue.SplitProcessor, examples: Splits, data_dir: str) 
 
 def check_data(
     training: Dict[str, Any],
-    description: Optional[task_adapter.Description],
+    description: "Optional[task_adapter.Description]",
     fields: Tuple[str, ...],
     trained_on: Optional[str],
 ) -> None:
@@ -314,7 +314,7 @@ def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
 
 
 def class_weights(
-    text: Optional[str], task: glue.TaskInfo, label_ids: Optional[np.ndarray]
+    text: Optional[str], task: "glue.TaskInfo", label_ids: Optional[np.ndarray]
 ) -> Optional[List[float]]:
     """Returns --class_weights as one float per label, or None for equal weights.
 
