@@ -15,7 +15,7 @@ import run_tagger
 import tokenization
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks.tagging import tag_schemes, tagging_data, tagging_task
+from adapter_bert.tasks.tagging import tag_schemes, tagging_data, tagging_scores, tagging_task
 from adapter_bert.training.run_folder import RunFolder
 from adapter_tests.support import command_lines, mutations, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase, bert_flags, read, write
@@ -385,14 +385,16 @@ class TaskTest(tf.test.TestCase):
                 {(i, *c) for i, each in enumerate(side) for c in tag_schemes.chunks(each)}
                 for side in (gold, predicted)
             ]
-            found = tagging_task.scores(gold, predicted, True)
+            found = tagging_scores.scores(gold, predicted, True)
             names = ("precision", "recall", "f1")
             self.assertAllClose([found[name] for name in names], span_scores(*spans))
             equal = [a == b for pair in zip(gold, predicted) for a, b in zip(*pair)]
             self.assertAllClose(found["accuracy"], np.mean(equal))
-        none = tagging_task.scores([["O"]], [["O"]], True)
+        none = tagging_scores.scores([["O"]], [["O"]], True)
         self.assertEqual((none["f1"], none["accuracy"]), (0.0, 1.0))
-        self.assertEqual(tagging_task.scores([["X", "Y"]], [["X", "X"]], False), {"accuracy": 0.5})
+        self.assertEqual(
+            tagging_scores.scores([["X", "Y"]], [["X", "X"]], False), {"accuracy": 0.5}
+        )
 
     def load(self, *flags, train=None, dev=None, given=None, output_dir=None, name="txt"):
         """Returns (task, splits, log) for files with the contents `train` and `dev`."""
@@ -431,7 +433,7 @@ class TaskTest(tf.test.TestCase):
                 self.assertEqual((set(task.labels), task.score), ({"O", *labels}, "f1"))
                 self.assertIn(f"tags mark spans, which are scored by F1; scheme: {scheme}.", log)
                 iob2 = [tag_schemes.to_iob2(tags) for tags in predicted]
-                found = tagging_task.scores(splits["dev"].tags, iob2, True)
+                found = tagging_scores.scores(splits["dev"].tags, iob2, True)
                 # seqeval knows B, I, E, S and the hyphen.
                 expected = [
                     [
@@ -447,7 +449,7 @@ class TaskTest(tf.test.TestCase):
         content = "Aspirin\tB\nreduces\tO\nhigh\tB\nfever\tI\n"
         task, splits, _ = self.load(train=content, dev=content)
         self.assertEqual((task.labels, task.score), (("O", "B", "I"), "f1"))
-        found = tagging_task.scores(splits["dev"].tags, [["B", "O", "O", "B"]], True)
+        found = tagging_scores.scores(splits["dev"].tags, [["B", "O", "O", "B"]], True)
         # One of two spans is right in each: [Aspirin] is, [fever] is not [high fever].
         self.assertEqual((found["f1"], found["accuracy"]), (0.5, 0.5))
         # An older version learned the tags as they are; its runs continue so.
@@ -471,7 +473,7 @@ class TaskTest(tf.test.TestCase):
             self.assertEqual((task.labels[0], task.score), ("O", "f1"))
             self.assertTrue(tag_schemes.mark_chunks(task.labels))  # So a server answers entities.
             iob2 = [tag_schemes.to_iob2(predicted)]
-            found = tagging_task.scores(splits["dev"].tags, iob2, True)["f1"]
+            found = tagging_scores.scores(splits["dev"].tags, iob2, True)["f1"]
             expected = [
                 [[tag.replace("_", "-").replace("M", "I") for tag in tags]]
                 for tags in (gold, predicted)

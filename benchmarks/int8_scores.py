@@ -16,7 +16,7 @@ import numpy as np
 from adapter_bert import Predictor
 from adapter_bert.serving.inference.onnx_runtime import onnxruntime
 from adapter_bert.tasks.squad import squad_data, squad_scores
-from adapter_bert.tasks.tagging import tag_schemes, tagging_data, tagging_task
+from adapter_bert.tasks.tagging import tag_schemes, tagging_data, tagging_scores
 from adapter_bert.tasks.text import glue, text_kind
 
 _GLUE = {"MRPC": "f1", "CoLA": "matthews", "STS-B": "spearman", "SST-2": "accuracy"}
@@ -49,7 +49,7 @@ def conll_f1(predictor, path):
     sentences = tagging_data.read(path).sentences
     answers = predictor([{"tokens": list(sentence.words)} for sentence in sentences])
     expected = [tag_schemes.to_iob2(sentence.tags) for sentence in sentences]
-    return tagging_task.scores(expected, [answer["tags"] for answer in answers], True)["f1"]
+    return tagging_scores.scores(expected, [answer["tags"] for answer in answers], True)["f1"]
 
 
 def main():

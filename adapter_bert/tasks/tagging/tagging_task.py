@@ -16,7 +16,13 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
-from adapter_bert.tasks.tagging import tag_schemes, tagging, tagging_data, tagging_features
+from adapter_bert.tasks.tagging import (
+    tag_schemes,
+    tagging,
+    tagging_data,
+    tagging_features,
+    tagging_scores,
+)
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
 from adapter_bert.training import evaluations, feature_cache
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
@@ -204,7 +210,7 @@ def _read_splits(
             split.file.check_tags(labels)
     _log_tags(where, splits, labels, is_chunks)
     if is_chunks and any(splits[name].tags for name in splits if name != "train"):
-        _seqeval()  # Fails before the training if it is missing.
+        tagging_scores.seqeval()  # Fails before the training if it is missing.
     return labels, is_chunks, splits
 
 
@@ -475,7 +481,7 @@ class TaggingTask(Task):
         if file.tags is None:
             return Evaluated(tags, {})
         stage = "eval" if split == "dev" else split
-        result = scores(file.tags, tags, bool(file.notation))
+        result = tagging_scores.scores(file.tags, tags, bool(file.notation))
         result = classifier_results.add_prefix(stage, result)
         if split == "dev":
             result["eval_loss"] = loss / max(1, rows.num_learned)
@@ -522,36 +528,3 @@ class TaggingTask(Task):
         ]
         parts = [f"{name} {shown[name]:.4f}" for name in names]
         return f"{self.name} {'dev' if stage == 'eval' else stage}: {', '.join(parts)}"
-
-
-def scores(
-    tags: Optional[Sequence[List[str]]], predicted: Sequence[List[str]], is_chunks: bool
-) -> Dict[str, float]:
-    """Returns the accuracy of words and, for chunks, the scores of whole chunks.
-
-    Args:
-      tags, predicted: the tags of each sentence, chunk tags in IOB2.
-      is_chunks: bool; adds precision, recall and f1. As in conlleval, a chunk is correct if both
-        its ends and its type are.
-    """
-    assert tags is not None
-    equal = [a == b for pair in zip(tags, predicted) for a, b in zip(*pair)]
-    result = {"accuracy": float(np.mean(equal))}
-    if is_chunks:
-        precision, recall, f1, _ = _seqeval().precision_recall_fscore_support(
-            list(tags), list(predicted), average="micro", zero_division=0
-        )
-        result.update(precision=float(precision), recall=float(recall), f1=float(f1))
-    return result
-
-
-def _seqeval() -> Any:
-    """Returns seqeval's module of scores; raises UserError if it is not installed."""
-    try:
-        from seqeval.metrics import sequence_labeling
-    except ImportError as error:
-        raise UserError(
-            f"Scoring chunks needs the package seqeval, which cannot be imported ({error}); run"
-            " `pip install -r requirements.txt`."
-        ) from None
-    return sequence_labeling
