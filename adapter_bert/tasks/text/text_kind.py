@@ -13,7 +13,7 @@ from adapter_bert.tasks.text import classifier_features, text_windows
 
 
 class TextKind(task_kinds.TaskKind):
-    """Base class of the kinds that label a text.
+    """Base class of the kinds that run_classifier.py trains: they label a text or a pair.
 
     Predictions are a dict of arrays: "loss" [N], and `prediction`.
 
