@@ -275,6 +275,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         "JSON file {label: text} that describes the labels; stored in the adapter and shown on the"
         " server's page.",
         "Output",
+        is_input=True,
     )
     layer_norms: Optional[str] = flag(
         None,

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.tasks import metrics
-from adapter_bert.training import evaluations
 
 
 def counts(labels, predictions):
@@ -74,17 +73,6 @@ class ClassificationTest(tf.test.TestCase):
         expected = [[1, 1, 0, 0], [0, 1, 0, 0], [1, 0, 2, 0], [0, 0, 0, 0]]
         self.assertAllEqual(found, expected)
         self.assertAllEqual(metrics.confusion_matrix([], [], 2), [[0, 0], [0, 0]])
-
-
-class NumbersTest(tf.test.TestCase):
-    def test_scalars_omit_lists_and_strings(self):
-        scores = {"f1": np.float32(0.5), "matrix": [[1, 0]], "step": 3, "precision": "float32"}
-        found = evaluations.scalars(scores)
-        self.assertEqual(found, {"f1": 0.5, "step": 3.0})
-
-    def test_scalars_select_and_strip_prefix(self):
-        scores = {"eval_f1": 0.5, "eval_matrix": [[1]], "loss": 2.0, "eval_loss": 3}
-        self.assertEqual(evaluations.scalars(scores, "eval_"), {"f1": 0.5, "loss": 3.0})
 
 
 class MultilabelTest(tf.test.TestCase):

@@ -89,6 +89,7 @@ class DefineTest(tf.test.TestCase):
 
     def test_inputs_are_the_files_that_flags_name(self):
         names = ["data_dir", "bert_config_file", "vocab_file", "init_checkpoint", "adapter"]
+        names.append("label_descriptions")
         config = classifier_config(*(f"--{name}=/{name}" for name in names), "--output_dir=/there")
         self.assertCountEqual(config.inputs(), [(f"--{name}", f"/{name}") for name in names])
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training.evaluations import Evaluations
+from adapter_bert.training.evaluations import Evaluations, scalars
 from adapter_tests.support import mutations
 
 
@@ -66,3 +66,14 @@ class DamagedEvaluationsTest(tf.test.TestCase):
             evaluations.best(), evaluations.since_best()
 
         mutations.check({"evaluations.json": json.dumps(by_step).encode()}, read)
+
+
+class NumbersTest(tf.test.TestCase):
+    def test_scalars_omit_lists_and_strings(self):
+        scores = {"f1": np.float32(0.5), "matrix": [[1, 0]], "step": 3, "precision": "float32"}
+        found = scalars(scores)
+        self.assertEqual(found, {"f1": 0.5, "step": 3.0})
+
+    def test_scalars_select_and_strip_prefix(self):
+        scores = {"eval_f1": 0.5, "eval_matrix": [[1]], "loss": 2.0, "eval_loss": 3}
+        self.assertEqual(scalars(scores, "eval_"), {"f1": 0.5, "loss": 3.0})
