@@ -1,4 +1,4 @@
-"""What decides a run's weights, as a value: what settings.json holds, and what two runs compare.
+"""The settings that decide a run's weights, as a value; settings.json holds them.
 
 {"model": {...},      the settings of the graph; compared by every run in the folder
  "training": {...},   further settings that affect the weights; compared by training runs

@@ -18,7 +18,7 @@ PARTS = ("tokens", "a_start", "a_length", "b_start", "b_length")
 
 
 class Rows:
-    """What all rows have in common; a subclass computes its arrays in `_take`."""
+    """Base class of all rows; a subclass computes its arrays in `_take`."""
 
     lengths: np.ndarray
     max_seq_length: int

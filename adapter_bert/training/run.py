@@ -195,20 +195,16 @@ class Run(LoadedModel):
         self._scores: Optional[Dict[str, Any]] = None  # Of the last evaluation in training.
         self._score = "eval_" + task.score
         self._check_settings()
+        self.description = self._describe()
         self._check_task()
         task.load(self.stages)
         self.rows = task.encode(self.tokenizer)
-        self.description, model_settings = self._describe_run()
+        model_settings = self._decide_training()
         self.record = self._record_of(self.description)
         self._claim()
-        self.description = dataclasses.replace(
-            self.description,
-            presentation=self._presentation(),
-            training={
-                **self.description.training,
-                **({record.ANSWERS: task.answer_settings} if task.answer_settings else {}),
-            },
-        )
+        self.description = dataclasses.replace(self.description, presentation=self._presentation())
+        if task.answer_settings:
+            self._add_training({record.ANSWERS: task.answer_settings})
         model = self._model_settings(
             self.description,
             run_identity=self.record.identity,
@@ -287,8 +283,7 @@ class Run(LoadedModel):
         kind, init_checkpoint = task_kinds.get(self.task.kind), self.bert.init_checkpoint
         required = kind.fields[: kind.num_required]
         configs.check_pairs(self.bert.config, required, f"A task of {kind.name}")
-        description = self._describe({})
-        shapes = task_adapter.shapes(description)
+        shapes = task_adapter.shapes(self.description)
         checkpoints.check_shapes(init_checkpoint, shapes)
         names = checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map()
         ignored = checkpoints.unlisted_adapter_tensors(names, set(shapes))
@@ -299,15 +294,11 @@ class Run(LoadedModel):
                 " trained with."
             )
         if self.start.adapter:
-            self._check_start_fits(description)
+            self._check_start_fits(self.description)
             self._check_adapter_in_folder(self.is_training)
 
-    def _describe(self, training: Dict[str, Any]) -> task_adapter.Description:
-        """Returns the description of what the run trains or uses, without steps and scores.
-
-        Args:
-          training: what affects the weights besides the settings named here.
-        """
+    def _describe(self) -> task_adapter.Description:
+        """Returns the description of what the run trains or uses, without data and scores."""
         config, task, started_from = self.config, self.task, self.start.adapter
         return task_adapter.Description(
             task=task.name,
@@ -323,7 +314,6 @@ class Run(LoadedModel):
                 "random_seed": config.random_seed,
                 "precision": self.precision,
                 "started_from": started_from and task_adapter.tensors_digest(started_from),
-                **training,
             },
             scores={},
             versions=task_adapter.versions(),
@@ -332,8 +322,8 @@ class Run(LoadedModel):
             ),
         )
 
-    def _describe_run(self) -> Tuple[task_adapter.Description, Dict[str, Any]]:
-        """Returns the run's description and its fields of `ModelSettings`, with the schedule."""
+    def _decide_training(self) -> Dict[str, Any]:
+        """Adds data and schedule to the description; returns fields of `ModelSettings`."""
         config, task = self.config, self.task
         configs.check_pairs(self.bert.config, task.fields, f"The data of {task.name}")
         layers = self.bert.config.num_hidden_layers
@@ -348,7 +338,8 @@ class Run(LoadedModel):
         }
         if not self.is_training:
             task.check_trained(self._evaluated_adapter(), self._recorded_training())
-            return self._describe(dict(task.settings)), model
+            self._add_training(task.settings)
+            return model
         warn_of_rate(config)
         task.check_further_training(self.start.adapter)
         schedule = config.schedule(task.num_examples)
@@ -362,9 +353,14 @@ class Run(LoadedModel):
                 "evaluated_every": interval,
                 **task.dev_settings,
             }
-        description = self._describe({**task.settings, **selection, **schedule})
-        task_adapter.check_savable(description)
-        return description, {**model, **schedule}
+        self._add_training({**task.settings, **selection, **schedule})
+        task_adapter.check_savable(self.description)
+        return {**model, **schedule}
+
+    def _add_training(self, settings: Dict[str, Any]) -> None:
+        """Adds to the description settings that affect the weights, or replaces them."""
+        training = {**self.description.training, **settings}
+        self.description = dataclasses.replace(self.description, training=training)
 
     def _record_of(self, description: task_adapter.Description) -> record.Record:
         recorded = pretrained.recorded_flags(self.config, self.bert)
@@ -432,9 +428,7 @@ class Run(LoadedModel):
         step, score = scores["global_step"], scores[self._score]
         logging.info("Step %d: %s %.4f on the dev set.", step, self._score, score)
         if self.config.keep_best and score > max(evaluated.best(), self._saved_score()):
-            adapter = self._trained_adapter()
-            description = dataclasses.replace(adapter.description, scores=_numbers(scores))
-            task_adapter.save(self.folder.adapter_folder, adapter._replace(description=description))
+            self._save_with_scores(self._trained_adapter(), scores)
         evaluated.add(step, scores)  # Last, so that after a kill the evaluation is repeated.
 
     def _saved_score(self) -> float:
@@ -446,6 +440,10 @@ class Run(LoadedModel):
     def _trained_adapter(self) -> task_adapter.TaskAdapter:
         return self.folder.trained_adapter(self.description, self.record.identity)
 
+    def _save_with_scores(self, adapter: task_adapter.TaskAdapter, scores: Dict[str, Any]) -> None:
+        description = dataclasses.replace(adapter.description, scores=_numbers(scores))
+        task_adapter.save(self.folder.adapter_folder, adapter._replace(description=description))
+
     def _shared_settings(self, decided: Dict[str, Any]) -> Dict[str, Any]:
         """Returns the settings that all workers must share, after taking the chief's precision."""
         precision = decided["precision"]
@@ -453,8 +451,7 @@ class Run(LoadedModel):
         if is_auto and precision != self.precision:
             logging.info("Computing in %s, the chief's precision.", precision)
             self.precision = precision
-            training = {**self.description.training, "precision": precision}
-            self.description = dataclasses.replace(self.description, training=training)
+            self._add_training({"precision": precision})
             self.record = self._record_of(self.description)
             run_identity = self.record.identity
             self.estimator = self.estimator.with_model(
@@ -498,9 +495,8 @@ class Run(LoadedModel):
         """Scores the dev sets, writes scores and predictions; scores go to a trained adapter."""
         scores = self._result_scores()
         if self.is_training and not self.config.keep_best:
-            adapter = self.folder.load_adapter()  # Its versions are those of the training.
-            description = dataclasses.replace(adapter.description, scores=_numbers(scores))
-            task_adapter.save(self.folder.adapter_folder, adapter._replace(description=description))
+            # The saved adapter's versions are those of the training.
+            self._save_with_scores(self.folder.load_adapter(), scores)
         counts = task_adapter.parameter_counts(self.description)
         result = {**scores, "precision": self.precision, **counts}
         path = self.folder.write_results(result, self.task.metadata("eval"))

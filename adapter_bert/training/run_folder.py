@@ -149,8 +149,7 @@ class RunFolder:
     def _compare(self, record: Record, is_training: bool, checkpoint: Optional[str]) -> None:
         """Raises UserError unless the run may use the weights in the folder."""
         recorded, advice = self._read_settings(), "give another --output_dir, or"
-        overwrite = "--overwrite_output_dir" + ("" if is_training else " with --do_train")
-        step = 0
+        overwrite, step = _overwrite_flags(is_training), 0
         if checkpoint:
             checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
             step = checkpoints.step_of(checkpoint)
@@ -176,10 +175,10 @@ class RunFolder:
                     f"{self._settings_file} belongs to a run with other settings:"
                     f" {'; '.join(differences)}; give those, another --output_dir, or {overwrite}."
                 )
-        saved = checkpoints.identity_of(checkpoint) if checkpoint else identity(recorded)
-        if saved is None:
+        saved = checkpoints.identity_of(checkpoint) if checkpoint else None
+        if checkpoint and saved is None:
             logging.info("%s does not record which run saved it.", checkpoint)
-        elif saved != identity(recorded):
+        elif saved is not None and saved != identity(recorded):
             raise UserError(
                 f"{checkpoint} belongs to another run than {self._settings_file}; restore this"
                 f" run's files, {advice} {overwrite}."
@@ -346,10 +345,9 @@ class RunFolder:
             checkpoint = None
         # TensorFlow would only log this, and retrain from the start over the remaining files.
         if checkpoint is None and gfile.exists(record):
-            overwrite = "--overwrite_output_dir" + ("" if is_training else " with --do_train")
             raise UserError(
                 f"{record}: the checkpoint that it names is missing; restore its files, give"
-                f" another --output_dir, or {overwrite}."
+                f" another --output_dir, or {_overwrite_flags(is_training)}."
             )
         return checkpoint
 
@@ -397,6 +395,11 @@ def _lock_folder(output_dir: str) -> Optional[_FolderLock]:
         )
     _LOCKS[path] = lock
     return lock
+
+
+def _overwrite_flags(is_training: bool) -> str:
+    """Returns the flags that overwrite the folder; only a training can."""
+    return "--overwrite_output_dir" + ("" if is_training else " with --do_train")
 
 
 def _remove(files: Iterable[str], message: str) -> None:

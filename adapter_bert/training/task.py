@@ -1,10 +1,10 @@
-"""What a run asks of its task; `tasks` has a subclass for each script."""
+"""The base class of the tasks that a run trains; `tasks` has a subclass for each script."""
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 
 class Evaluated(NamedTuple):
-    """What a task makes of a split's predictions.
+    """The decoded predictions of a split, and their scores.
 
     Attributes:
       answers: decoded predictions, for `Task.write`.

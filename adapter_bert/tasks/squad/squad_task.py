@@ -217,8 +217,9 @@ class SquadTask(Task):
         train_digest = None
         if {"eval", "predict"} & set(self._stages):  # First: the training set takes longer to read.
             predict, _, self._digest = windows(config, tokenizer, False)
-            rows.update({"dev": predict} if "eval" in self._stages else {})
-            rows.update({"test": predict} if "predict" in self._stages else {})
+            for stage, split in (("eval", "dev"), ("predict", "test")):
+                if stage in self._stages:
+                    rows[split] = predict
             names = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
             self.dev_settings = {name: getattr(config, name) for name in names}
             self.dev_settings["dev_data"] = self._digest
