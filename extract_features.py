@@ -21,7 +21,7 @@ import re
 import tempfile
 from typing import Any, Optional, Tuple
 
-import modeling
+from adapter_bert import modeling
 from adapter_bert.features import encoder_features, feature_files
 from adapter_bert.features.feature_files import (  # noqa: F401  BERT's users import these here.
     InputExample,

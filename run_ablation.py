@@ -32,7 +32,7 @@ from typing import Optional
 
 import numpy as np
 
-import run_classifier
+from adapter_bert import run_classifier
 from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell import cli, printing

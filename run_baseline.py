@@ -21,6 +21,8 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from absl import logging
+from adapter_bert.paper.baseline import search, search_space, training
+from adapter_bert.paper.baseline.search_space import EVALUATE_EVERY, SPACE
 
 from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import checkpoints, task_adapter
@@ -38,8 +40,6 @@ from adapter_bert.tasks.text import (
 from adapter_bert.tasks.text.classifier_data import TaskConfig
 from adapter_bert.training import evaluations, record, run_folder
 from adapter_bert.training.config import MAX_SEED
-from paper.baseline import search, search_space, training
-from paper.baseline.search_space import EVALUATE_EVERY, SPACE
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 _BETTER_MODEL = "better_model"  # Of a training whose model will replace the one in output_dir.

@@ -12,7 +12,7 @@ from adapter_bert.shell import environment
 if __name__ == "__main__":
     environment.prepare()
 
-import modeling
+from adapter_bert import modeling
 from adapter_bert.shell import cli
 from adapter_bert.tasks import heads
 from adapter_bert.tasks.text import task as text_task

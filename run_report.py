@@ -19,12 +19,13 @@ import dataclasses
 import posixpath
 from typing import Optional, Tuple
 
+from adapter_bert.paper import ablation_results, reports, search_results, significance
+
 from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.shell import cli
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
 from adapter_bert.sweeps import grids, records, selection
-from paper import ablation_results, reports, search_results, significance
 
 
 @dataclasses.dataclass(frozen=True)

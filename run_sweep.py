@@ -17,13 +17,14 @@ import dataclasses
 import re
 from typing import Optional, Tuple
 
+from adapter_bert.paper import presets
+
 from adapter_bert.files import paths
 from adapter_bert.shell import cli, printing
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
 from adapter_bert.sweeps import grids, halving, records, selection, sweep
 from adapter_bert.sweeps.records import DONE
-from paper import presets
 
 
 @dataclasses.dataclass(frozen=True)

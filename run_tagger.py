@@ -11,7 +11,7 @@ from adapter_bert.shell import environment
 if __name__ == "__main__":
     environment.prepare()
 
-import modeling
+from adapter_bert import modeling
 from adapter_bert.shell import cli
 from adapter_bert.tasks import heads
 from adapter_bert.tasks.tagging import tagging, tagging_features, tagging_task

@@ -166,8 +166,7 @@ def _http_modules() -> Tuple[Any, Any]:
         from adapter_bert.serving.http import http_server, rest_api
     except ImportError as error:
         raise UserError(
-            f"serve.py needs more packages ({error}); run `pip install -r"
-            " requirements-serving.txt`."
+            f"serve.py needs more packages ({error}); run {environment.install_command('serve')}."
         ) from None
     return http_server, rest_api
 

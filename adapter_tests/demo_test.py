@@ -14,10 +14,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper.baseline import model
 
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import command_lines, tiny
-from paper.baseline import model
 
 DEMO = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo")
 SPLITS = ("train", "dev", "test")

@@ -194,7 +194,7 @@ class OddFlagsTest(tf.test.TestCase):
         self.check("run_ablation", given, (training_run.LoadedModel, "estimator_of"))
 
     def test_run_baseline(self):
-        from paper.baseline import training
+        from adapter_bert.paper.baseline import training
 
         given = {**self.mrpc, "module": self.path("no module"), "output_dir": "out", "trials": 1}
         self.check("run_baseline", given, (training.ModuleCache, "open_module"))
@@ -210,7 +210,7 @@ class OddFlagsTest(tf.test.TestCase):
         self.check("run_sweep", given, (sweep.Sweep, "run"))
 
     def test_run_report(self):
-        from paper import reports
+        from adapter_bert.paper import reports
 
         given = {"records": os.path.join(PROJECT, "results/records"), "report": "table1"}
         self.check("run_report", {**given, "report_dir": "out"}, (reports, "render"))

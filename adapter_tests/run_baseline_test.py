@@ -15,6 +15,9 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
+from adapter_bert.paper import search_results
+from adapter_bert.paper.baseline import search, search_space, training
+from adapter_bert.paper.baseline.training import Baseline
 
 import run_baseline
 import run_report
@@ -23,9 +26,6 @@ from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import records
 from adapter_tests.support import command_lines, tf2_modules, tiny
-from paper import search_results
-from paper.baseline import search, search_space, training
-from paper.baseline.training import Baseline
 
 
 def parsed(*arguments):

@@ -3,11 +3,11 @@
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
+from adapter_bert.paper import figures, published, report_tables
 
 from adapter_bert.files import json_objects
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import selection
-from paper import figures, published, report_tables
 
 # Fields of ablation.json that a task's models share: they differ in their seeds only.
 _SAME = (

@@ -15,6 +15,7 @@ import operator
 from typing import Dict, List, NamedTuple
 
 import numpy as np
+from adapter_bert.paper import estimates, published, report_tables
 
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import (
@@ -26,7 +27,6 @@ from adapter_bert.sweeps.selection import (
     TOP_LAYERS,
     VALIDATION,
 )
-from paper import estimates, published, report_tables
 
 _RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", selection.INIT_SCALE
 _MIN_TASKS = 3  # A verdict on a mean over tasks needs these.

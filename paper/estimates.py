@@ -5,9 +5,9 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 import scipy.stats
+from adapter_bert.paper import report_tables
 
 from adapter_bert.sweeps import selection
-from paper import report_tables
 
 
 class Estimate(NamedTuple):

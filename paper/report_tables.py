@@ -4,11 +4,11 @@ import collections
 from typing import Any, List, NamedTuple
 
 import numpy as np
+from adapter_bert.paper import published
 
 from adapter_bert.shell import printing
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import FULL, VALIDATION
-from paper import published
 
 GAP = "–"
 

@@ -9,6 +9,9 @@ import itertools
 from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
+from adapter_bert.paper import ablation_results, figures, published, report_tables, search_results
+from adapter_bert.paper import claims as paper_claims
+from adapter_bert.paper.report_tables import Table, cells_along, cells_of, count_seeds, tasks_of
 
 from adapter_bert.shell import printing
 from adapter_bert.sweeps import selection
@@ -22,9 +25,6 @@ from adapter_bert.sweeps.selection import (
     TOP_LAYERS,
     VALIDATION,
 )
-from paper import ablation_results, figures, published, report_tables, search_results
-from paper import claims as paper_claims
-from paper.report_tables import Table, cells_along, cells_of, count_seeds, tasks_of
 
 _PERCENTILES = (20, 50, 80)
 _BAND = "20th to 80th percentile"

@@ -1,9 +1,10 @@
 """Reads the results of baseline searches, and builds their tables and panels."""
 
+from adapter_bert.paper import figures, report_tables
+from adapter_bert.paper.baseline import search_space
+from adapter_bert.paper.baseline.search_space import SPACE
+
 from adapter_bert.files import json_objects
-from paper import figures, report_tables
-from paper.baseline import search_space
-from paper.baseline.search_space import SPACE
 
 _TYPES = {"number": int, "pruned": bool, "samples": int, "seconds": float}
 _STYLES = {

@@ -1,17 +1,16 @@
-"""Default locations of data and BERT: BERT's environment variables, then `make demo`'s files."""
+"""Default locations of data and BERT: BERT's environment variables, then the demo's files."""
 
 import os
 from typing import Iterable, Optional
 
 from absl import logging
 
+from adapter_bert import IS_INSTALLED, PACKAGE
 from adapter_bert.files import gfile
 from adapter_bert.shell.errors import UserError
 
 # The folder with the scripts.
-PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DEMO_DATA = os.path.join(PROJECT, "demo")
-DEMO_BERT = os.path.join(PROJECT, "demo", "bert")
+PROJECT = PACKAGE if IS_INSTALLED else os.path.dirname(PACKAGE)
 
 SETTINGS_FILE = "settings.json"  # In a run's folder; it names the run's BERT.
 
@@ -32,6 +31,10 @@ def cache_folder(name: str) -> str:
     default = os.path.join(home if os.path.isabs(home) else PROJECT, ".cache")
     cache = os.environ.get("XDG_CACHE_HOME", "")  # By its specification, an absolute path counts.
     return os.path.join(cache if os.path.isabs(cache) else default, "adapter-bert", name)
+
+
+DEMO_DATA = os.path.join(PROJECT, "demo")
+DEMO_BERT = cache_folder("demo_bert") if IS_INSTALLED else os.path.join(DEMO_DATA, "bert")
 
 
 def find_data_dir(data_dir: Optional[str], task: str) -> str:
@@ -93,7 +96,7 @@ def is_removed_with(path: str, other: str) -> bool:
 
 
 def find_bert(flag: str, value: Optional[str]) -> str:
-    """Returns the path of a pretrained file: the flag, else in $BERT_BASE_DIR, else `make demo`'s.
+    """Returns the path of a pretrained file: the flag, else in $BERT_BASE_DIR, else the demo's.
 
     Args:
       flag: a key of `BERT_FILES`.
@@ -112,11 +115,12 @@ def find_bert(flag: str, value: Optional[str]) -> str:
         return path
     path = os.path.join(DEMO_BERT, name)
     if gfile.glob(name + "*", DEMO_BERT):
-        logging.info("--%s: %s (from `make demo`)", flag, path)
+        logging.info("--%s: %s (the demo's)", flag, path)
         return path
+    demo = "adapter-bert demo" if IS_INSTALLED else "make demo"
     raise UserError(
-        "No pretrained BERT: give --{}, or set BERT_BASE_DIR to a folder with {}, or run"
-        " `make demo`.".format(flag, ", ".join(BERT_FILES.values()))
+        f"No pretrained BERT: give --{flag}, or set BERT_BASE_DIR to a folder with"
+        f" {', '.join(BERT_FILES.values())}, or run `{demo}`."
     )
 
 

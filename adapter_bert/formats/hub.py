@@ -13,6 +13,7 @@ from absl import logging
 
 from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.formats import card, task_adapter
+from adapter_bert.shell import environment
 from adapter_bert.shell.errors import UserError
 
 _SCHEME = "hf://"
@@ -107,8 +108,8 @@ def _library() -> Any:
         import huggingface_hub
     except ImportError:
         raise UserError(
-            "Adapters on the Hub require the package huggingface_hub: pip install -r"
-            " requirements-hub.txt."
+            "Adapters on the Hub require the package huggingface_hub; run"
+            f" {environment.install_command('hub')}."
         ) from None
     return huggingface_hub
 

@@ -4,7 +4,7 @@ import os
 import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.files import gfile, json_objects
 from adapter_bert.shell.errors import UserError
 

@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional
 import numpy as np
 from absl import logging
 
+from adapter_bert import PACKAGE
 from adapter_bert.files import atomic, gfile, json_objects, paths
 from adapter_bert.model import configs, model_variables
 from adapter_bert.shell import errors
@@ -232,7 +233,7 @@ def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig) -> 
             " TensorFlow to write it: run `python convert_checkpoint.py to_onnx BERT_DIR` in a"
             " Python with TensorFlow."
         )
-    folders = [paths.PROJECT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    folders = [os.path.dirname(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(folders),

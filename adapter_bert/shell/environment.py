@@ -21,19 +21,35 @@ import sys
 import threading
 import types
 import warnings
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple
 
+from adapter_bert import IS_INSTALLED, PACKAGE
 from adapter_bert.shell import imports
 
-_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_PACKAGES = (__name__.split(".")[0], "paper")
-_DEMO_PYTHON = os.path.join(_PROJECT, ".venv", "bin", "python")
-# Packages that a script may need, with their display names.
-Packages = Dict[str, str]  # Package → its display name.
-TRAINING = {"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"}
-MODELS = {"tensorflow": "TensorFlow"}
-SERVING = {"onnxruntime": "ONNX Runtime", "starlette": "Starlette", "uvicorn": "uvicorn"}
-REPORTS = {"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "SciPy"}
+_DEMO_PYTHON = os.path.join(os.path.dirname(PACKAGE), ".venv", "bin", "python")  # In a clone.
+# Extra of the package → a clone's file of the same requirements.
+_REQUIREMENTS = {
+    "train": "requirements.txt",
+    "serve": "requirements-serving.txt",
+    "hub": "requirements-hub.txt",
+    "baseline": "requirements-baseline.txt",
+    "data": "requirements-data.txt",
+}
+
+
+class Packages(NamedTuple):
+    """Packages that a script may need: their display names by package, and what installs them."""
+
+    names: Dict[str, str]
+    extra: str = "train"
+
+
+TRAINING = Packages({"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"})
+MODELS = Packages({"tensorflow": "TensorFlow"})
+SERVING = Packages(
+    {"onnxruntime": "ONNX Runtime", "starlette": "Starlette", "uvicorn": "uvicorn"}, "serve"
+)
+REPORTS = Packages({"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "SciPy"})
 # Logged during TensorFlow's import whatever TF_CPP_MIN_LOG_LEVEL is; fatal messages (F) stay.
 _STARTUP_MESSAGES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
 
@@ -47,10 +63,18 @@ def missing_packages(packages: Packages) -> List[str]:
     Args:
       packages: `TRAINING`, `MODELS`, `SERVING` or `REPORTS`.
     """
-    return [name for package, name in packages.items() if not importlib.util.find_spec(package)]
+    names = packages.names.items()
+    return [name for package, name in names if not importlib.util.find_spec(package)]
 
 
-def prepare(packages: Optional[Packages] = None) -> None:
+def install_command(extra: str) -> str:
+    """Returns the command that installs what an extra of this package needs, in backquotes."""
+    if IS_INSTALLED:
+        return f"`pip install 'adapter-bert[{extra}]'`"
+    return f"`pip install -r {_REQUIREMENTS[extra]}`"
+
+
+def prepare(packages: Packages = TRAINING) -> None:
     """Restarts the script in the Python of `make demo` if this one lacks a package.
 
     Also restarts it in UTF-8 if the locale has another encoding: TensorFlow takes names for UTF-8.
@@ -58,9 +82,8 @@ def prepare(packages: Optional[Packages] = None) -> None:
     this call are deferred until `load`.
 
     Args:
-      packages: `TRAINING` (default), `MODELS`, `SERVING` or `REPORTS`.
+      packages: `TRAINING`, `MODELS`, `SERVING` or `REPORTS`.
     """
-    packages = TRAINING if packages is None else packages
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         # From Python 3.10 with the interpreter's options.
@@ -75,12 +98,11 @@ def prepare(packages: Optional[Packages] = None) -> None:
     if os.path.exists(_DEMO_PYTHON) and os.path.abspath(sys.executable) != _DEMO_PYTHON:
         print(f"{problem}; continuing with {_DEMO_PYTHON}.", file=sys.stderr, flush=True)
         os.execv(_DEMO_PYTHON, [_DEMO_PYTHON] + sys.argv)
-    advice = (
-        "`pip install -r requirements-serving.txt` with Python 3.10 to 3.13"
-        if packages == SERVING
-        else "`make demo`, or `pip install -r requirements.txt` with Python 3.9 to 3.13"
-    )
-    sys.exit(f"Error: {problem}. Run {advice}.")
+    advice = install_command(packages.extra)
+    if packages.extra == "train" and not IS_INSTALLED:
+        advice = f"`make demo`, or {advice}"
+    pythons = "3.10 to 3.13" if packages.extra == "serve" else "3.9 to 3.13"
+    sys.exit(f"Error: {problem}. Run {advice} with Python {pythons}.")
 
 
 def load() -> None:
@@ -93,9 +115,9 @@ def load() -> None:
         logging.disable(logging.INFO)  # matplotlib logs the fonts that it finds.
         try:
             with _filter_stderr() if _IS_QUIET else contextlib.nullcontext():
-                if "tensorflow" in finder.packages:
+                if "tensorflow" in finder.packages.names:
                     imports.import_tensorflow()
-                if "tensorflow_estimator" in finder.packages:
+                if "tensorflow_estimator" in finder.packages.names:
                     from adapter_bert.shell import tf_estimator  # noqa: F401
         except ImportError as error:
             sys.exit(f"Error: {error}")
@@ -130,9 +152,9 @@ class _DeferringFinder(importlib.abc.MetaPathFinder):
         self.deferred: List[str] = []
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if "." in fullname and fullname.split(".")[0] not in _PACKAGES:
+        if not fullname.startswith("adapter_bert."):
             return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path or [_PROJECT])
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.loader is None or spec.submodule_search_locations is not None:
             return None
         spec.loader = _Loader(spec.loader)

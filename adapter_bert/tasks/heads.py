@@ -4,7 +4,7 @@ from typing import Any, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-import modeling
+from adapter_bert import modeling
 
 
 def linear_variables(scope: str, num_outputs: int, width: int) -> Tuple[Any, Any]:

@@ -42,16 +42,14 @@ class PretrainedConfig(Settings):
 
     bert_config_file: Optional[str] = flag(
         None,
-        "bert_config.json of the BERT. Default: in $BERT_BASE_DIR, or else the one from"
-        " `make demo`.",
+        "bert_config.json of the BERT. Default: in $BERT_BASE_DIR, or else the demo's.",
         "Pretrained BERT",
         is_input=True,
         records={"hidden_act": "hidden_act", "num_attention_heads": "num_attention_heads"},
     )
     vocab_file: Optional[str] = flag(
         None,
-        "WordPiece vocabulary of the BERT. Default: in $BERT_BASE_DIR, or else the one from"
-        " `make demo`.",
+        "WordPiece vocabulary of the BERT. Default: in $BERT_BASE_DIR, or else the demo's.",
         "Pretrained BERT",
         is_input=True,
         records={"vocabulary": "the vocabulary"},
@@ -60,7 +58,7 @@ class PretrainedConfig(Settings):
         None,
         "Prefix of the pretrained TensorFlow checkpoint. In run_classifier.py, run_squad.py and"
         " run_tagger.py without training, also a run's folder or checkpoint. Default: in"
-        " $BERT_BASE_DIR, or else the one from `make demo`.",
+        " $BERT_BASE_DIR, or else the demo's.",
         "Pretrained BERT",
         is_input=True,
         records={"backbone": "the BERT"},

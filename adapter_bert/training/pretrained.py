@@ -5,7 +5,7 @@ from typing import Dict, Tuple
 
 from absl import logging
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.files import gfile, paths
 from adapter_bert.model import configs
 from adapter_bert.shell.errors import UserError

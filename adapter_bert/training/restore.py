@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
 
-import modeling
-import tuning
+from adapter_bert import modeling, tuning
 from adapter_bert.formats import checkpoints
 from adapter_bert.ops.layers import moving_variables, variable_name
 from adapter_bert.shell import tf_estimator

@@ -15,8 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from absl import logging
 
-import modeling
-import optimization
+from adapter_bert import modeling, optimization
 from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.model import configs, model_variables, task_kinds

@@ -82,7 +82,7 @@ class FindTest(PathsTestCase):
             open(os.path.join(demo, name), "w").close()
         for flag, name in (("vocab_file", "vocab.txt"), ("init_checkpoint", "bert_model.ckpt")):
             expected = os.path.join(demo, name)
-            self.assert_found(expected, "make demo", paths.find_bert, flag, None)
+            self.assert_found(expected, "the demo's", paths.find_bert, flag, None)
         base = os.environ["BERT_BASE_DIR"] = self.make("base")
         for flag, name in paths.BERT_FILES.items():
             self.assert_found(

@@ -6,6 +6,8 @@ import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper.baseline import model as baseline_model
+from adapter_bert.paper.baseline import search_space
 
 import tuning
 from adapter_bert.formats import task_adapter
@@ -15,8 +17,6 @@ from adapter_bert.tasks.text import classifier_results, custom_tasks, text_kind
 from adapter_tests.support import task_adapters, tiny
 from adapter_tests.support.head_case import HeadCase
 from adapter_tests.support.toy_kinds import Marks, Ordinal, registered
-from paper.baseline import model as baseline_model
-from paper.baseline import search_space
 
 
 class RegistryTest(tf.test.TestCase):

@@ -3,10 +3,10 @@
 import math
 
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper import claims, estimates
+from adapter_bert.paper.reports import Results
 
 from adapter_tests.support.records import ABLATION, record, seeds
-from paper import claims, estimates
-from paper.reports import Results
 
 
 def swept(task, scores, **flags):

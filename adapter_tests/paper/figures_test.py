@@ -7,10 +7,9 @@ import matplotlib.image
 import matplotlib.lines
 import numpy as np
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper import figures
+from adapter_bert.paper.figures import STYLES, Heatmap, Panel, Series
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-from paper import figures
-from paper.figures import STYLES, Heatmap, Panel, Series
 
 
 def panels():

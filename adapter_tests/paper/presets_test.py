@@ -4,6 +4,7 @@ import csv
 import os
 
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper.presets import PRESETS
 
 import run_classifier
 import run_squad
@@ -11,7 +12,6 @@ import run_tagger
 from adapter_bert.sweeps import grids
 from adapter_bert.tasks.text import custom_tasks, glue
 from adapter_tests.support import command_lines
-from paper.presets import PRESETS
 
 
 def trials_of(name, **only):

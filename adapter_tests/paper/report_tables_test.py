@@ -1,9 +1,9 @@
 """Tests of report_tables.py: means with gaps, and the paper's tables."""
 
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper import report_tables
 
 from adapter_bert.sweeps import selection
-from paper import report_tables
 
 
 def cell(method, task, value):

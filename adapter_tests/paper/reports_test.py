@@ -6,13 +6,13 @@ import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper import report_tables, reports
+from adapter_bert.paper.baseline import search_space
+from adapter_bert.paper.reports import REPORTS, Results
 
 import run_report
 from adapter_tests.support import command_lines, mutations
 from adapter_tests.support.records import ABLATION, record, seeds
-from paper import report_tables, reports
-from paper.baseline import search_space
-from paper.reports import REPORTS, Results
 
 
 def rows_by_label(table):

@@ -6,10 +6,10 @@ import math
 import os
 
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper import search_results
+from adapter_bert.paper.baseline.search_space import PRESETS, SPACE
 
 from adapter_bert.shell.errors import UserError
-from paper import search_results
-from paper.baseline.search_space import PRESETS, SPACE
 
 
 def trial(number, score, pruned=False, preset="airline", **changes):

@@ -1,6 +1,6 @@
 """Settings of a small model without BERT."""
 
-from paper.baseline.search_space import TrialSettings
+from adapter_bert.paper.baseline.search_space import TrialSettings
 
 SPACE = TrialSettings(
     *("tiny", False, False, False),

@@ -2,7 +2,7 @@
 
 import itertools
 
-from paper import ablation_results
+from adapter_bert.paper import ablation_results
 
 BACKBONE = 10_000  # Number of parameters of the BERT.
 _KEYS = itertools.count()

@@ -52,7 +52,9 @@ def package_of(path):
     """Returns the package of a module's path, "scripts" for a script; None for other projects'."""
     first, *rest = path.split("/")
     if first == "adapter_bert":
-        return rest[0] if len(rest) > 1 else None
+        if not rest or os.path.exists(os.path.join(ROOT, "adapter_bert", rest[0])):
+            return rest[0] if len(rest) > 1 else None
+        first = rest[0]  # `adapter_bert.modeling` is the root's.
     if first in (*AT_TOP, "paper"):
         return first
     is_script = not first.startswith("__") and os.path.exists(os.path.join(ROOT, first + ".py"))

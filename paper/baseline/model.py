@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper.baseline.search_space import TrialSettings
+from adapter_bert.paper.baseline.texts import PADDING_ID
 
 from adapter_bert.formats import checkpoints, tfhub
 from adapter_bert.ops import devices, layers
@@ -26,8 +28,6 @@ from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import text_kind
 from adapter_bert.training import progress
-from paper.baseline.search_space import TrialSettings
-from paper.baseline.texts import PADDING_ID
 
 BATCH_SIZE = 100  # As in Wong et al. 2018.
 

@@ -18,10 +18,17 @@ import warnings
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Type
 
 from absl import logging
+from adapter_bert.paper.baseline.search_space import (
+    EVALUATE_EVERY,
+    SPACE,
+    Choice,
+    Diverged,
+    TrialSettings,
+)
 
 from adapter_bert.files import gfile, json_objects, locks
+from adapter_bert.shell import environment
 from adapter_bert.shell.errors import UserError
-from paper.baseline.search_space import EVALUATE_EVERY, SPACE, Choice, Diverged, TrialSettings
 
 SAMPLERS = {
     "tpe": "tree-structured Parzen estimator (Bergstra et al. 2011)",
@@ -122,7 +129,7 @@ def load_optuna() -> Any:
     except ImportError as error:
         raise UserError(
             "The search needs Optuna, which is not installed; run"
-            " `pip install -r requirements-baseline.txt`."
+            f" {environment.install_command('baseline')}."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # Heartbeats are experimental, and were renamed in 4.9.

@@ -13,15 +13,15 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
+from adapter_bert.paper.baseline import model, search_space, texts
+from adapter_bert.paper.baseline.model import BATCH_SIZE, NetworkConfig
+from adapter_bert.paper.baseline.search_space import EVALUATE_EVERY, Diverged
 
 from adapter_bert.formats import checkpoints
 from adapter_bert.ops import devices
 from adapter_bert.shell import tf_estimator
 from adapter_bert.tasks.text import classifier_results
 from adapter_bert.training import cluster, hooks, input_pipeline, rows
-from paper.baseline import model, search_space, texts
-from paper.baseline.model import BATCH_SIZE, NetworkConfig
-from paper.baseline.search_space import EVALUATE_EVERY, Diverged
 
 _PREDICT_BATCH_SIZE = 256
 _MAX_CACHE_BYTES = 1 << 30  # Of embeddings and ids, which a search reads many times.

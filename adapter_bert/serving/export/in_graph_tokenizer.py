@@ -8,7 +8,7 @@ from typing import Callable, List, Tuple
 
 import tensorflow.compat.v1 as tf
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.shell import imports
 from adapter_bert.shell.errors import UserError
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import modeling
+from adapter_bert import modeling
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.model import configs, model_variables
 from adapter_bert.ops import layers

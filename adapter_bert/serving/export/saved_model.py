@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import modeling
+from adapter_bert import modeling
 from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.model import configs, task_kinds

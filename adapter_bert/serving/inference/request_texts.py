@@ -8,7 +8,7 @@ some kinds. Every task also accepts {"input_ids": [...], "segment_ids": [...]}, 
 
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.formats import task_adapter
 from adapter_bert.model import configs, task_kinds
 from adapter_bert.serving.inference import presentations

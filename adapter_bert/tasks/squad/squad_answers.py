@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 from absl import logging
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.files import atomic
 from adapter_bert.model import task_kinds
 from adapter_bert.tasks.squad.squad_data import SquadExample, is_ordinary

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 from absl import logging
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.files import gfile
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag

@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.tagging import tag_schemes, tagging_data, tagging_features

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 import numpy as np
 from absl import logging
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.files.paths import is_same_path
 from adapter_bert.formats import task_adapter

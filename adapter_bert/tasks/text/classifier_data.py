@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import numpy as np
 from absl import logging
 
-import tokenization
+from adapter_bert import tokenization
 from adapter_bert.files import json_objects, paths
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError

@@ -6,12 +6,12 @@ import os
 import unittest
 
 import tensorflow.compat.v1 as tf
+from adapter_bert.paper.baseline import search_space
+from adapter_bert.paper.baseline.search_space import PRESETS, SPACE, Choice, Range, TrialSettings
 
 from adapter_bert.ops import layers
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import custom_tasks
-from paper.baseline import search_space
-from paper.baseline.search_space import PRESETS, SPACE, Choice, Range, TrialSettings
 
 _PAPER = os.path.join(os.environ.get("ADAPTER_BERT_DATA", ""), "paper")
 _HAS_PAPER = os.path.exists(os.path.join(_PAPER, "table5_search_space.tsv"))

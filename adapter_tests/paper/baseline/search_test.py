@@ -17,12 +17,12 @@ from unittest import mock
 import optuna
 import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
+from adapter_bert.paper.baseline import search as baseline_search
+from adapter_bert.paper.baseline.search import Search, SearchLock, SearchSettings
+from adapter_bert.paper.baseline.search_space import SPACE, Choice, Diverged, TrialSettings
 
 from adapter_bert.files import paths
 from adapter_bert.shell.errors import UserError
-from paper.baseline import search as baseline_search
-from paper.baseline.search import Search, SearchLock, SearchSettings
-from paper.baseline.search_space import SPACE, Choice, Diverged, TrialSettings
 
 FOLDER = paths.PROJECT
 
@@ -30,7 +30,7 @@ FOLDER = paths.PROJECT
 _PROCESS = """
 import sys
 sys.path.insert(0, {folder!r})
-from paper.baseline import search as baseline_search
+from adapter_bert.paper.baseline import search as baseline_search
 search = baseline_search.Search(baseline_search.SearchSettings(*{settings!r}))
 def train(settings, on_score):
     print("begin", flush=True)

@@ -3,9 +3,8 @@
 import dataclasses
 
 import tensorflow.compat.v1 as tf
-
-from paper.baseline import texts
-from paper.baseline.search_space import PRESETS
+from adapter_bert.paper.baseline import texts
+from adapter_bert.paper.baseline.search_space import PRESETS
 
 _PLAIN = dataclasses.replace(
     PRESETS["airline"], lowercase=False, remove_non_alphanumeric=False, use_convolution=False
