@@ -195,7 +195,7 @@ def _check_vocabulary(
 
 
 define_flags = ExportConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 if __name__ == "__main__":
     define_flags()

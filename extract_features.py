@@ -258,7 +258,7 @@ def _working_folder(config):
 
 
 define_flags = ExtractionConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

@@ -297,7 +297,7 @@ def _format_score(record, value):
 
 
 define_flags = AblationConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

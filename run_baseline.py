@@ -509,7 +509,7 @@ def _record(setup, settings, scores):
 
 
 define_flags = BaselineConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

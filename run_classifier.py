@@ -16,7 +16,7 @@ from adapter_bert import modeling
 from adapter_bert.shell import cli
 from adapter_bert.tasks import heads
 from adapter_bert.tasks.text import task as text_task
-from adapter_bert.tasks.text import text_kind, text_windows
+from adapter_bert.tasks.text import text_kind
 from adapter_bert.tasks.text.classifier_data import ClassifierConfig
 from adapter_bert.tasks.text.classifier_features import (  # noqa: F401  BERT's users import these here.
     InputExample,
@@ -36,7 +36,7 @@ from adapter_bert.tasks.text.record_files import (  # noqa: F401  Likewise.
     file_based_convert_examples_to_features,
     file_based_input_fn_builder,
 )
-from adapter_bert.training import model_fn, starting_point
+from adapter_bert.training import model_fn
 from adapter_bert.training import run as training_run
 from adapter_bert.training.input_pipeline import input_fn_builder  # noqa: F401  Likewise.
 
@@ -177,15 +177,12 @@ def metric_fn(per_example_loss, label_ids, logits, is_real_example):
 
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
-    name = (values.task_name or "").lower()
-    start = starting_point.find(values, name, text_windows.recorded, "run_classifier.py")
-    config = ClassifierConfig.from_flags(values, start.supplied)
-    task = text_task.TextTask(config, start.adapter)
+    config, task, start = text_task.from_flags(values)
     return training_run.Run(config, task, model_fn_builder, start).execute()
 
 
 define_flags = ClassifierConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def _read_results(config):
 
 
 define_flags = ReportConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from adapter_bert.tasks.squad import squad_task
 from adapter_bert.tasks.squad.squad_answers import RawResult, get_final_text, write_predictions  # noqa: F401  BERT's users import these here.
 from adapter_bert.tasks.squad.squad_data import SquadExample, read_squad_examples  # noqa: F401  Likewise.
 from adapter_bert.tasks.squad.squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  Likewise.
-from adapter_bert.tasks.squad.squad_task import SquadConfig, SquadTask
-from adapter_bert.training import model_fn, starting_point
+from adapter_bert.tasks.squad.squad_task import SquadConfig
+from adapter_bert.training import model_fn
 from adapter_bert.training import run as training_run
 
 
@@ -118,14 +118,12 @@ def model_fn_builder(
 
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
-    start = starting_point.find(values, "squad", squad_task.trained_settings, "run_squad.py")
-    config = SquadConfig.from_flags(values, start.supplied)
-    task = SquadTask(config)
+    config, task, start = squad_task.from_flags(values)
     return training_run.Run(config, task, model_fn_builder, start).execute()
 
 
 define_flags = SquadConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

@@ -248,7 +248,7 @@ def _best(done, trials):
 
 
 define_flags = SweepConfig.define_flags
-main = cli.main_of(run, accepts_arguments=True)
+main = cli.main_of(run, define_flags, accepts_arguments=True)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from adapter_bert import modeling
 from adapter_bert.shell import cli
 from adapter_bert.tasks import heads
 from adapter_bert.tasks.tagging import tagging, tagging_features, tagging_task
-from adapter_bert.tasks.tagging.tagging_task import TaggerConfig, TaggingTask
-from adapter_bert.training import model_fn, starting_point
+from adapter_bert.tasks.tagging.tagging_task import TaggerConfig
+from adapter_bert.training import model_fn
 from adapter_bert.training import run as training_run
 
 
@@ -116,15 +116,12 @@ def model_fn_builder(bert_config, num_labels, use_one_hot_embeddings, **settings
 
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
-    name = (values.task_name or tagging_task.NAME).lower()
-    start = starting_point.find(values, name, tagging_task.trained_settings, "run_tagger.py")
-    config = TaggerConfig.from_flags(values, start.supplied)
-    task = TaggingTask(config, start.adapter)
+    config, task, start = tagging_task.from_flags(values)
     return training_run.Run(config, task, model_fn_builder, start).execute()
 
 
 define_flags = TaggerConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

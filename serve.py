@@ -241,7 +241,7 @@ def _load(config: ServerConfig) -> "Tuple[registry.ServedTasks, bank.AdapterBank
 
 
 define_flags = ServerConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

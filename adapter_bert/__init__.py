@@ -1,6 +1,6 @@
 """BERT with adapter modules: the scripts' library, and a Python API.
 
-from adapter_bert import AdapterBank, Predictor, Row
+from adapter_bert import AdapterBank, Predictor, Row, train
 """
 
 import importlib
@@ -16,6 +16,7 @@ _PUBLIC = {
     "AdapterBank": "serving.inference.bank",
     "Predictor": "serving.inference.predictor",
     "Row": "serving.inference.bank",
+    "train": "api",
 }
 
 

@@ -154,7 +154,7 @@ class OddFlagsTest(tf.test.TestCase):
                     stack.enter_context(mock.patch.object(place, attribute, begin))
                 stack.enter_context(mock.patch.object(flags, "FLAGS", values))
                 stack.enter_context(contextlib.suppress(Begins))
-                cli._parse([name + ".py", *arguments])
+                cli._parse_all([name + ".py", *arguments])
                 ended(script.main, [name + ".py"])
 
         read.__qualname__ = name

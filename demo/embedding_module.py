@@ -121,7 +121,7 @@ def _build(vocabulary, shape, unknown, lowercase):
 
 
 define_flags = ModuleConfig.define_flags
-main = cli.main_of(run)
+main = cli.main_of(run, define_flags)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The frame of every script: flags, --help, the log and user errors.
 
     define_flags = Config.define_flags
-    main = cli.main_of(run)
+    main = cli.main_of(run, define_flags)
 
     if __name__ == "__main__":
         define_flags()
@@ -10,10 +10,11 @@
 `run` is the script's function from parsed flags to the lines of its report.
 """
 
+import contextlib
 import logging as standard_logging
 import re
 import sys
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from absl import app, flags, logging
 
@@ -60,19 +61,50 @@ def run(main: Callable) -> None:
         logging.get_absl_handler().setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         return main(argv)
 
-    sys.exit(errors.exit_code(lambda: app.run(run_with_log, flags_parser=_parse)))
+    try:
+        code = errors.exit_code(lambda: app.run(run_with_log, flags_parser=_parse_all))
+    finally:  # This process may run another script, or this one again.
+        of_module = flags.FLAGS.flags_by_module_dict()
+        for flag in [flag for title in SECTIONS for flag in of_module.get(title, ())]:
+            delattr(flags.FLAGS, flag.name)
+    sys.exit(code)
 
 
-def _parse(argv: List[str]) -> List[str]:
-    """Parses the flags and returns the positional arguments."""
+def _parse_all(argv: List[str]) -> List[str]:
+    """Parses absl's flags, too, and returns the positional arguments."""
     for names in (("help", "?"), ("helpshort",)):
         flags.DEFINE_flag(_HelpFlag(*names), module_name=app.__name__)
+    return _parse(flags.FLAGS, argv)
+
+
+def _parse(values: flags.FlagValues, argv: Sequence[str]) -> List[str]:
+    """Sets flags by a command line and returns its positional arguments; raises UserError."""
     try:
-        return flags.FLAGS(argv)
+        return values(argv)
     except flags.IllegalFlagValueError as error:
-        raise UserError(_explain_value_error(error, flags.FLAGS)) from None
+        raise UserError(_explain_value_error(error, values)) from None
     except (flags.Error, ValueError) as error:  # --no<flag> with a value raises ValueError.
         raise UserError(str(error)) from None
+
+
+def parse(
+    define_flags: Callable[[flags.FlagValues], None], argv: Sequence[str]
+) -> Tuple[flags.FlagValues, List[str]]:
+    """Returns the parsed flags of a command line, apart from those of the process.
+
+    Args:
+      define_flags: a script's function of this name.
+      argv: the script's name, which is not used, and its arguments.
+
+    Returns:
+      (`flags.FlagValues` for the script's `run`, the positional arguments).
+
+    Raises:
+      UserError: a flag is unknown, or its value is invalid.
+    """
+    values = flags.FlagValues()
+    define_flags(values)
+    return values, _parse(values, argv)[1:]
 
 
 def _explain_value_error(error: Exception, flag_values: flags.FlagValues) -> str:
@@ -91,21 +123,54 @@ def _explain_value_error(error: Exception, flag_values: flags.FlagValues) -> str
     return f"{message[len('flag ') : -len(reason)]}: expected {accepted}"
 
 
-def main_of(run: Callable, accepts_arguments: bool = False) -> Callable:
+@contextlib.contextmanager
+def shown_log() -> Iterator[None]:
+    """Shows the log of this thread's program on stderr as scripts do, while entered."""
+    logger = logging.get_absl_logger()
+    handler = standard_logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    before = logging.get_verbosity(), logger.propagate
+    logging.set_verbosity(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before[1]
+        logging.set_verbosity(before[0])
+
+
+def main_of(
+    run: Callable,
+    define_flags: Callable[[flags.FlagValues], None],
+    accepts_arguments: bool = False,
+) -> Callable:
     """Returns the `main` of a script, which prints the report.
 
     Args:
       run: function of the parsed flags that returns the report, a list of lines.
+      define_flags: function that defines the script's flags.
       accepts_arguments: bool; if set, `run` also gets the list of positional arguments. Otherwise
         positional arguments are an error.
+
+    Returns:
+      `main(argv)`. Called by absl's `app.run`, it finds the flags parsed in `flags.FLAGS`. Any
+      other caller gives the flags in argv, as often as it likes.
     """
 
     def main(argv: List[str]) -> None:
-        if argv[1:] and not accepts_arguments:
-            raise UserError(f"{argv[1]}: expected flags only, written as --name=value.")
+        defined = flags.FlagValues()
+        define_flags(defined)
+        if flags.FLAGS.is_parsed() and set(defined) <= set(flags.FLAGS):
+            values, arguments = flags.FLAGS, argv[1:]
+        else:
+            values, arguments = parse(define_flags, argv)
+        if arguments and not accepts_arguments:
+            raise UserError(f"{arguments[0]}: expected flags only, written as --name=value.")
         environment.silence_tensorflow()
-        arguments = [argv[1:]] if accepts_arguments else []
-        print("\n".join(map(printing.one_line, run(flags.FLAGS, *arguments))))
+        report = run(values, *([arguments] if accepts_arguments else []))
+        print("\n".join(map(printing.one_line, report)))
 
     return main
 

@@ -25,6 +25,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple
 
 from adapter_bert import IS_INSTALLED, PACKAGE
 from adapter_bert.shell import imports
+from adapter_bert.shell.errors import UserError
 
 _DEMO_PYTHON = os.path.join(os.path.dirname(PACKAGE), ".venv", "bin", "python")  # In a clone.
 # Extra of the package → a clone's file of the same requirements.
@@ -53,8 +54,7 @@ REPORTS = Packages({"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "Sci
 # Logged during TensorFlow's import whatever TF_CPP_MIN_LOG_LEVEL is; fatal messages (F) stay.
 _STARTUP_MESSAGES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
 
-# TensorFlow's C++ start-up messages would hide the script's own; a value set by the user stays.
-_IS_QUIET = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def missing_packages(packages: Packages) -> List[str]:
@@ -89,6 +89,8 @@ def prepare(packages: Packages = TRAINING) -> None:
         # From Python 3.10 with the interpreter's options.
         command = getattr(sys, "orig_argv", [sys.executable, *sys.argv])
         os.execv(sys.executable, command)
+    # TensorFlow's C++ start-up messages would hide the script's own; a value set by the user stays.
+    os.environ.setdefault(_LOG_LEVEL, "3")
     missing = missing_packages(packages)
     if not missing:
         sys.meta_path.insert(0, _DeferringFinder(packages))
@@ -114,7 +116,8 @@ def load() -> None:
         sys.meta_path.remove(finder)
         logging.disable(logging.INFO)  # matplotlib logs the fonts that it finds.
         try:
-            with _filter_stderr() if _IS_QUIET else contextlib.nullcontext():
+            is_quiet = os.environ.get(_LOG_LEVEL) == "3"
+            with _filter_stderr() if is_quiet else contextlib.nullcontext():
                 if "tensorflow" in finder.packages.names:
                     imports.import_tensorflow()
                 if "tensorflow_estimator" in finder.packages.names:
@@ -124,6 +127,25 @@ def load() -> None:
         for name in finder.deferred:
             getattr(sys.modules.get(name), "__doc__", None)  # Executes the module.
         logging.disable(logging.NOTSET)
+
+
+def import_for_training() -> None:
+    """Imports TensorFlow and Estimator into a program that is not one of the scripts.
+
+    Raises:
+      UserError: they are missing or incompatible.
+    """
+    missing = missing_packages(TRAINING)
+    if missing:
+        raise UserError(
+            f"Training needs {' and '.join(missing)}; run {install_command(TRAINING.extra)}."
+        )
+    os.environ.setdefault(_LOG_LEVEL, "3")
+    try:
+        imports.import_tensorflow()
+        importlib.import_module("adapter_bert.shell.tf_estimator")
+    except ImportError as error:
+        raise UserError(str(error)) from error
 
 
 class _Loader(importlib.util.LazyLoader):
@@ -198,6 +220,22 @@ def silence_tensorflow() -> None:
     if not is_verbose:
         warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
         threading.excepthook = _report_thread
+
+
+@contextlib.contextmanager
+def silenced_tensorflow() -> Iterator[None]:
+    """Calls `silence_tensorflow`, and reverts it at the end."""
+    import tensorflow.compat.v1 as tf
+
+    logger, hook = tf.get_logger(), threading.excepthook
+    before = logger.propagate, tf.logging.get_verbosity()
+    try:
+        with warnings.catch_warnings():
+            silence_tensorflow()
+            yield
+    finally:
+        logger.propagate, threading.excepthook = before[0], hook
+        tf.logging.set_verbosity(before[1])
 
 
 def _report_thread(failure: Any) -> None:

@@ -46,11 +46,21 @@ class TableRow(NamedTuple):
 
 
 class DataTable(NamedTuple):
-    """A file's rows and the names of its columns."""
+    """The rows of a file or of a table in memory, and the names of its columns.
+
+    Attributes:
+      path: of the file; for a table in memory, what errors call it.
+      unit: what errors call a row's `line`.
+    """
 
     path: str
     columns: Tuple[str, ...]
     rows: List[TableRow]
+    unit: str = "line"
+
+    def where(self, row: TableRow) -> str:
+        """Returns the place of a row, which begins an error."""
+        return f"{self.path}, {self.unit} {row.line}"
 
     def column(self, name: str, flag: str) -> int:
         """Returns the index of a column.
@@ -96,10 +106,11 @@ class DataTable(NamedTuple):
         is_number = is_float or isinstance(field, int) and not isinstance(field, bool)
         if is_number or accepts_list and isinstance(field, list):
             return json.dumps(field, ensure_ascii=False)
-        found = "missing" if field is _MISSING else json.dumps(field, ensure_ascii=False)[:60]
+        found = "missing"
+        if field is not _MISSING:
+            found = json.dumps(field, ensure_ascii=False, default=repr)[:60]
         raise UserError(
-            f"{self.path}, line {row.line}: {self.columns[column]} is {found}; expected a string or"
-            " a number."
+            f"{self.where(row)}: {self.columns[column]} is {found}; expected a string or a number."
         )
 
     def is_blank(self, row: TableRow, column: int) -> bool:

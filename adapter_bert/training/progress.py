@@ -7,9 +7,10 @@ import time
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams import summary as hparams
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from adapter_bert.files import gfile
 
@@ -24,7 +25,9 @@ Scalars = Dict[str, Any]  # Names → numbers or scalar Tensors.
 
 
 class _Display:
-    """A progress line every few seconds and at the end, on stdout; on a terminal a bar.
+    """A progress line every few seconds and at the end, on stdout; a bar in a terminal or notebook.
+
+    Nothing is shown if the log is not.
 
     Args:
       unit: name of what is counted, in the singular.
@@ -42,12 +45,14 @@ class _Display:
         delay_seconds: float,
     ) -> None:
         self._unit, self._total, self._examples = unit, total, examples
-        self._stream = sys.stdout  # None if the shell started the script with >&-.
+        # None if the shell started the script with >&-.
+        self._stream = sys.stdout if logging.get_verbosity() >= logging.INFO else None
         now = time.monotonic()
         self._last_shown = (done, now)  # (count, time).
         self._due_time = now + delay_seconds
         self._bar = None
-        if self._stream and self._stream.isatty():
+        is_notebook = type(self._stream).__module__.startswith("ipykernel.")
+        if self._stream and (is_notebook or self._stream.isatty()):
             bar_format = _BAR_FORMAT.format(unit)
             self._bar = tqdm(total=total, initial=done, file=self._stream, bar_format=bar_format)
 
@@ -55,7 +60,7 @@ class _Display:
         """Shows the count if a line is due; `parts` are texts to include in it."""
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
-        if done < self._total and now < self._due_time:
+        if self._stream is None or done < self._total and now < self._due_time:
             return
         rate = _rate(self._last_shown, (done, now), self._examples)
         state = "  ".join([*parts, f"{rate:.1f} examples/s"])

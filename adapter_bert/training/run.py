@@ -172,6 +172,7 @@ class Run(LoadedModel):
       record: `record.Record` of the run.
       estimator: `Estimator`.
       report: lines for the user.
+      scores: of the dev and test sets, by name, once they are evaluated and predicted.
 
     Raises:
       UserError: settings, BERT, task, data and folder do not go together; all else as there.
@@ -190,13 +191,14 @@ class Run(LoadedModel):
         self.stages = [stage for stage in config.stages if is_chief or stage == "train"]
         self.is_training = "train" in self.stages
         self.report: List[str] = []
+        self.scores: Dict[str, Any] = {}
         self._evaluated: Dict[int, Evaluated] = {}  # By id of the rows.
         self._scores: Optional[Dict[str, Any]] = None  # Of the last evaluation in training.
         self._score = "eval_" + task.score
         self._check_settings()
         self.description = self._describe()
         self._check_task()
-        task.load(self.stages)
+        task.load_once(self.stages)
         self.rows = task.encode(self.tokenizer)
         model_settings = self._decide_training()
         self.record = self._record_of(self.description)
@@ -498,6 +500,7 @@ class Run(LoadedModel):
             self._save_with_scores(self.folder.load_adapter(), scores)
         counts = task_adapter.parameter_counts(self.description)
         result = {**scores, "precision": self.precision, **counts}
+        self.scores.update(scores)
         path = self.folder.write_results(result, self.task.metadata("eval"))
         summary = f"{self.task.summary('eval', result)} at step {result['global_step']}"
         self.report = [summary, *self.report, f"Scores: {path}"]
@@ -541,7 +544,9 @@ class Run(LoadedModel):
             rows = self.rows[split]
             if id(rows) not in self._evaluated:  # Of the best step, only the scores were kept.
                 self._evaluate_split(split, self._predictions(rows))
-            self.report += self.task.write(self.folder.path, split, self._evaluated[id(rows)])
+            evaluated = self._evaluated[id(rows)]
+            self.scores.update(evaluated.scores)
+            self.report += self.task.write(self.folder.path, split, evaluated)
 
     def _predictions(self, rows: Any) -> Iterator[Dict[str, Any]]:
         logging.info("Predicting %d examples.", len(as_rows(rows)))

@@ -10,12 +10,11 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 from absl import flags, logging
 
 from adapter_bert.files import gfile, paths
-from adapter_bert.formats import adapter_checkpoints, checkpoints, hub, task_adapter
+from adapter_bert.formats import hub, task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Supplied
 from adapter_bert.training import config
-from adapter_bert.training.run_folder import RunFolder
 
 # From an adapter's `training` to the script's own flags that it supplies; may raise UserError.
 SettingsOf = Callable[[Dict[str, Any]], Dict[str, Any]]
@@ -65,6 +64,9 @@ def find(
         return StartingPoint(
             None, Supplied() if is_training else _supplied_by_head(None, values, task)
         )
+    from adapter_bert.formats import adapter_checkpoints, checkpoints  # They import TensorFlow.
+    from adapter_bert.training.run_folder import RunFolder
+
     run = adapter_checkpoints.find_run_adapter(values.init_checkpoint)
     if not run:
         prefix = checkpoints.resolve_prefix(values.init_checkpoint)
@@ -170,6 +172,9 @@ def _supplied_by_head(
     """
     if not task or values.bert_hub_module_handle:
         return Supplied()
+    from adapter_bert.formats import checkpoints  # It imports TensorFlow.
+    from adapter_bert.training.run_folder import RunFolder
+
     output = RunFolder(values.output_dir or config.default_folder(task, values.tuning))
     has_head = output.has_checkpoints() or output.has_adapter()
     if has_head and output.recorded("model") and (values.output_dir or prefix is None):

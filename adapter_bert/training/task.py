@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
+Tables = Dict[str, Any]  # Split, of train, dev and test → its `table_readers.DataTable`.
+
 
 class Evaluated(NamedTuple):
     """The decoded predictions of a split, and their scores.
@@ -41,6 +43,13 @@ class Task:
     settings: Dict[str, Any] = {}
     dev_settings: Dict[str, Any] = {}
     answer_settings: Dict[str, Any] = {}
+    _loaded: Sequence[str] = ()
+
+    def load_once(self, stages: Sequence[str]) -> None:
+        """Calls `load` unless it was called for these stages."""
+        if list(self._loaded) != list(stages):
+            self.load(stages)
+            self._loaded = stages
 
     def load(self, stages: Sequence[str]) -> None:
         """Reads the examples of stages, of train, eval and predict; raises UserError."""

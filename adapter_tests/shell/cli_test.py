@@ -95,7 +95,7 @@ class RunTest(tf.test.TestCase):
             exec(DEFINITIONS, {"flags": flags, "values": values})
             parsed = mock.patch.object(flags, "FLAGS", values)
             with parsed, contextlib.redirect_stderr(io.StringIO()) as stderr:
-                code = errors.exit_code(cli._parse, ["script.py", *arguments])
+                code = errors.exit_code(cli._parse_all, ["script.py", *arguments])
             self.assertEqual(code, 1)
             self.assertRegex(stderr.getvalue(), r"^Error: [^\n]+[.?]\n$")
             for part in expected:
@@ -118,23 +118,36 @@ class RunTest(tf.test.TestCase):
         self.assertRegex(stdout, r"(?s)\nAdapters:\n  --adapter_size: Width\..*--verbosity")
 
 
+def define_size(values):
+    flags.DEFINE_integer("size", 8, "Width.", flag_values=values)
+
+
 class MainOfTest(tf.test.TestCase):
     def call(self, main, *argv):
         with contextlib.redirect_stdout(io.StringIO()) as stdout:
             main(["script.py", *argv])
         return stdout.getvalue()
 
-    def test_main_prints_the_report(self):
+    def test_main_prints_the_report_of_flags_that_app_run_parsed(self):
         seen = []
-        main = cli.main_of(lambda values: seen.append(values) or ["one", "  t\x1bo"])
-        self.assertEqual(self.call(main), "one\n  t\\x1bo\n")
-        self.assertEqual(seen, [flags.FLAGS])
+        main = cli.main_of(lambda values: seen.append(values) or ["one", "  t\x1bo"], define_size)
+        with mock.patch.object(flags, "FLAGS", flags.FlagValues()):
+            define_size(flags.FLAGS)
+            flags.FLAGS(["script.py", "--size=3"])
+            self.assertEqual(self.call(main), "one\n  t\\x1bo\n")
+            self.assertEqual(seen, [flags.FLAGS])
+
+    def test_main_can_be_called_again_with_other_flags(self):
+        main = cli.main_of(lambda values: [str(values.size)], define_size)
+        self.assertEqual([self.call(main, "--size=64"), self.call(main)], ["64\n", "8\n"])
+        with self.assertRaisesRegex(UserError, "'sise'.*Did you mean: size"):
+            self.call(main, "--sise=1")
 
     def test_positional_arguments_are_refused_unless_accepted(self):
         with self.assertRaisesRegex(UserError, "MRPC: .* --name=value"):
-            cli.main_of(lambda values: [])(["script.py", "MRPC"])
-        main = cli.main_of(lambda values, further: further, accepts_arguments=True)
-        self.assertEqual(self.call(main, "--a=1", "b"), "--a=1\nb\n")
+            cli.main_of(lambda values: [], define_size)(["script.py", "MRPC"])
+        main = cli.main_of(lambda values, further: further, define_size, accepts_arguments=True)
+        self.assertEqual(self.call(main, "--size=2", "--", "--a=1", "b"), "--a=1\nb\n")
 
 
 SCRIPTS = ("run_classifier", "run_squad", "run_sweep", "run_report", "run_ablation", "run_baseline")

@@ -35,7 +35,7 @@ SCRIPTS = (
 )
 
 
-SHELL = ("__init__", "clone", "environment", "imports")  # What a script imports first.
+SHELL = ("__init__", "clone", "environment", "errors", "imports", "interrupts", "printing")  # What a script imports first.
 
 
 def installed(*packages):

@@ -14,7 +14,7 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
 from adapter_bert.tasks import token_spans
 from adapter_bert.tasks.squad import squad_answers, squad_data, squad_features, squad_scores
-from adapter_bert.training import evaluations, feature_cache
+from adapter_bert.training import evaluations, feature_cache, starting_point
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
 from adapter_bert.training.task import Evaluated, Task
@@ -123,6 +123,13 @@ def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
         **squad_features.trained_settings(training),
         **squad_answers.trained_settings(training),
     }
+
+
+def from_flags(values: Any) -> "Tuple[SquadConfig, SquadTask, starting_point.StartingPoint]":
+    """Returns the settings, task and starting point of run_squad.py's flags; raises UserError."""
+    start = starting_point.find(values, "squad", trained_settings, "run_squad.py")
+    config = SquadConfig.from_flags(values, start.supplied)
+    return config, SquadTask(config), start
 
 
 def windows(config: SquadConfig, tokenizer: Any, is_training: bool) -> Tuple[TextRows, int, str]:

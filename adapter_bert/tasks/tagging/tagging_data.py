@@ -11,7 +11,19 @@ a word (comments, -DOCSTART-, blank lines) are kept.
 import json
 import re
 import unicodedata
-from typing import Any, Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from absl import logging
 
@@ -72,7 +84,7 @@ class TaggedFile:
 
 
 def read(
-    path: str,
+    source: Union[str, table_readers.DataTable],
     word_column: Optional[str] = None,
     tag_column: Optional[str] = None,
     requires_tags: bool = True,
@@ -81,7 +93,8 @@ def read(
     """Returns the sentences of a tagged file.
 
     Args:
-      path: of a UTF-8 file: JSON lines if its name ends in .jsonl, otherwise columns.
+      source: path of a UTF-8 file: JSON lines if its name ends in .jsonl, otherwise columns; or a
+        table in memory, which is read like JSON lines.
       word_column, tag_column: number of a column as a str, from 1, or from -1 for the last; by
         default the first and the last. For .jsonl the key, by default "tokens" and "tags".
       requires_tags: bool; if False, a file may have only words, in one column or without the key.
@@ -91,14 +104,14 @@ def read(
       UserError: the file is missing, not UTF-8, without a word, or malformed; names the file and
         line.
     """
-    if path.endswith(".jsonl"):
-        file = _read_json(path, word_column or "tokens", tag_column or "tags", requires_tags)
-        return _normalize_tags(file, known)
+    if not isinstance(source, str) or source.endswith(".jsonl"):
+        keys = word_column or "tokens", tag_column or "tags"
+        return _normalize_tags(_read_objects(source, *keys, requires_tags), known)
     columns = (
         _column_number(word_column or "1", "--token_column"),
         _column_number(tag_column or "-1", "--tag_column"),
     )
-    return _normalize_tags(_read_columns(path, columns, requires_tags), known)
+    return _normalize_tags(_read_columns(source, columns, requires_tags), known)
 
 
 def _normalize_tags(file: TaggedFile, known: Collection[str]) -> TaggedFile:
@@ -355,14 +368,25 @@ class _JsonFile(TaggedFile):
         return "".join(lines).encode("utf-8", "backslashreplace")
 
 
-def _read_json(path: str, words_key: str, tags_key: str, requires_tags: bool) -> TaggedFile:
+def _objects(source: Union[str, table_readers.DataTable]) -> Iterator[Tuple[str, int, Any]]:
+    """Yields (where, line, object) of each line of a file, or row of a table."""
+    if isinstance(source, str):
+        for number, line in enumerate(table_readers.read_lines(source), start=1):
+            if line.strip():
+                where = f"{source}, line {number}"
+                yield where, number, table_readers.parse_object(line, where)
+        return
+    for row in source.rows:
+        record = {source.columns[column]: value for column, value in row.fields.items()}
+        yield source.where(row), row.line, record
+
+
+def _read_objects(
+    source: Union[str, table_readers.DataTable], words_key: str, tags_key: str, requires_tags: bool
+) -> TaggedFile:
     sentences: List[Sentence] = []
     records = []
-    for number, line in enumerate(table_readers.read_lines(path), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        record = table_readers.parse_object(line, where)
+    for where, number, record in _objects(source):
         words = _texts(record, words_key, where)
         tags = None
         if requires_tags or tags_key in record:
@@ -381,6 +405,7 @@ def _read_json(path: str, words_key: str, tags_key: str, requires_tags: bool) ->
             )
         sentences.append(Sentence(words, tags, [number] * len(words)))
         records.append(record)
+    path = source if isinstance(source, str) else source.path
     return _JsonFile(path, sentences, records, tags_key)
 
 

@@ -24,9 +24,9 @@ from adapter_bert.tasks.tagging import (
     tagging_scores,
 )
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
-from adapter_bert.training import evaluations, feature_cache
+from adapter_bert.training import evaluations, feature_cache, starting_point
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
-from adapter_bert.training.task import Evaluated, Task
+from adapter_bert.training.task import Evaluated, Tables, Task
 
 NAME = "tagging"  # The default of --task_name.
 _EXTENSIONS = ("txt", "jsonl")
@@ -133,6 +133,9 @@ def trained_settings(training: Dict[str, Any]) -> Dict[str, str]:
     return {name: value for name, value in values.items() if name in training.get("answers", {})}
 
 
+Sources = Dict[str, List[Any]]  # Split → paths of its files, or the one `DataTable`.
+
+
 class Split(NamedTuple):
     """The sentences of a file.
 
@@ -162,6 +165,7 @@ def _read_splits(
     config: TaggerConfig,
     given: "Optional[task_adapter.TaskAdapter]",
     output_dir: Optional[str] = None,
+    tables: Optional[Tables] = None,
 ) -> Tuple[Tuple[str, ...], bool, Dict[str, Split]]:
     """Returns the labels, whether tags mark spans, and the splits that a run needs.
 
@@ -169,15 +173,19 @@ def _read_splits(
       config: `TaggerConfig`.
       given: `task_adapter.TaskAdapter` of --adapter, or None.
       output_dir: folder of the run; an earlier run's labels keep their order.
+      tables: see `TaggingTask`.
 
     Raises:
       UserError: a file is missing or malformed.
     """
-    paths = tagging_data.find_files({name: getattr(config, name) for name in _DATA_FLAGS})
+    sources: Sources = {split: [table] for split, table in (tables or {}).items()}
+    if tables is None:
+        flags = {name: getattr(config, name) for name in _DATA_FLAGS}
+        sources.update(tagging_data.find_files(flags))
     needed = [SPLITS[stage] for stage in config.stages]
     labels = tuple(given.description.labels) if given else ()
     earlier = labels or classifier_data.earlier_labels(config, output_dir)
-    tagged_files = {split: _read(config, paths, split, earlier) for split in needed}
+    tagged_files = {split: _read(config, sources, split, earlier) for split in needed}
     if given:
         where, is_chunks = "--adapter", tag_schemes.mark_chunks(labels)
         if config.tag_scheme in tag_schemes.SCHEMES and not is_chunks:
@@ -189,7 +197,7 @@ def _read_splits(
         train = tagged_files.get("train")
     else:
         why = ", or --adapter, for the task's labels"
-        train = tagged_files.get("train") or _read(config, paths, "train", earlier, why)
+        train = tagged_files.get("train") or _read(config, sources, "train", earlier, why)
         notation = tag_schemes.notation_of(_tags_of(train), config.tag_scheme)
         if config.tag_scheme == "auto" and _are_plain(earlier, train):
             notation = None  # As in that run, perhaps of an older version.
@@ -247,23 +255,24 @@ def _tags_of(file: "tagging_data.TaggedFile") -> List[List[str]]:
 
 def _read(
     config: TaggerConfig,
-    paths: Dict[str, List[str]],
+    sources: Sources,
     split: str,
     known: Sequence[str],
     why: str = "",
 ) -> "tagging_data.TaggedFile":
-    if not paths[split]:
+    if not sources[split]:
         folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
         raise UserError(
             f"{folder or f'Neither --data_dir nor --{split}_file is given'}; expected sentences"
             f" for {split} in {split}.txt or --{split}_file{why}."
         )
-    if len(paths[split]) > 1:
-        names = " and ".join(map(posixpath.basename, paths[split][:3]))
+    if len(sources[split]) > 1:
+        names = " and ".join(map(posixpath.basename, sources[split][:3]))
         raise UserError(f"--data_dir={config.data_dir} has {names}; choose one by --{split}_file.")
-    (path,) = paths[split]
-    word_column, tag_column = (_column(config, name, path) for name in _COLUMN_FLAGS)
-    file = tagging_data.read(path, word_column, tag_column, split != "test", known)
+    (source,) = sources[split]
+    has_keys = not isinstance(source, str) or source.endswith(".jsonl")
+    word_column, tag_column = (_column(config, name, has_keys) for name in _COLUMN_FLAGS)
+    file = tagging_data.read(source, word_column, tag_column, split != "test", known)
     _check_words(file)
     return file
 
@@ -294,11 +303,11 @@ def _check_words(file: "tagging_data.TaggedFile") -> None:
         )
 
 
-def _column(config: TaggerConfig, name: str, path: str) -> Optional[str]:
+def _column(config: TaggerConfig, name: str, has_keys: bool) -> Optional[str]:
     """Returns a column flag's value; None if it is --adapter's and for files of another format."""
     value = getattr(config, name)
     is_number = bool(value) and tagging_data.is_column_number(value)
-    if name not in config.given_flags and is_number == path.endswith(".jsonl"):
+    if name not in config.given_flags and is_number == has_keys:
         return None
     return value
 
@@ -414,12 +423,28 @@ def encode(
     return tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
 
 
+def from_flags(
+    values: Any, tables: Optional[Tables] = None
+) -> "Tuple[TaggerConfig, TaggingTask, starting_point.StartingPoint]":
+    """Returns the settings, task and starting point of run_tagger.py's flags; raises UserError.
+
+    Args:
+      values: parsed flags.
+      tables: see `TaggingTask`.
+    """
+    name = (values.task_name or NAME).lower()
+    start = starting_point.find(values, name, trained_settings, "run_tagger.py")
+    config = TaggerConfig.from_flags(values, start.supplied)
+    return config, TaggingTask(config, start.adapter, tables), start
+
+
 class TaggingTask(Task):
     """A tagging task; see `Task`. The labels come from --adapter, or else from the training file.
 
     Args:
       config: `TaggerConfig`.
       adapter: the task adapter of --adapter, or None.
+      tables: of splits in memory, instead of files; their columns are lists.
 
     Raises:
       UserError: a file is missing or malformed.
@@ -427,11 +452,16 @@ class TaggingTask(Task):
 
     kind = tagging.KIND.name
 
-    def __init__(self, config: TaggerConfig, adapter: "Optional[task_adapter.TaskAdapter]" = None):
+    def __init__(
+        self,
+        config: TaggerConfig,
+        adapter: "Optional[task_adapter.TaskAdapter]" = None,
+        tables: Optional[Tables] = None,
+    ):
         self.config, self.name = config, config.name
         self.folder = config.folder_of(config.name.lower())
         self.answer_settings = config.answers
-        self.labels, is_chunks, self.splits = _read_splits(config, adapter, self.folder)
+        self.labels, is_chunks, self.splits = _read_splits(config, adapter, self.folder, tables)
         self.score = "f1" if is_chunks else "accuracy"
         self._rows: Dict[str, tagging_features.TaggedRows] = {}
 

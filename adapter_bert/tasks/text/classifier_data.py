@@ -4,13 +4,14 @@ import collections
 import dataclasses
 import itertools
 import math
+import posixpath
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
 
 from adapter_bert import tokenization
-from adapter_bert.files import json_objects, paths
+from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
@@ -19,7 +20,6 @@ from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, tex
 from adapter_bert.training import feature_cache, rows
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import PackedRows
-from adapter_bert.training.run_folder import RunFolder
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
@@ -120,6 +120,7 @@ def find_task(
     config: TaskConfig,
     trained_adapter: "Optional[task_adapter.TaskAdapter]",
     run_folder: Optional[str] = None,
+    tables: "Optional[Dict[str, table_readers.DataTable]]" = None,
 ) -> "Tuple[glue.SplitProcessor, str]":
     """Returns the task that the settings select, and the folder of its data.
 
@@ -127,6 +128,7 @@ def find_task(
       config: `TaskConfig`.
       trained_adapter: `task_adapter.TaskAdapter` of --adapter, or None.
       run_folder: output_dir of the run; an earlier run's labels keep their order.
+      tables: of splits in memory, instead of files; for --task_name=custom.
 
     Returns:
       (`glue.SplitProcessor`, the folder of its data).
@@ -135,7 +137,7 @@ def find_task(
       UserError: the task is unknown, its data is missing, or --adapter is of another kind of task.
     """
     task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
-    data_dir = paths.find_data_dir(config.data_dir, folder)
+    data_dir = "" if tables else paths.find_data_dir(config.data_dir, folder)
     trained = trained_adapter and trained_adapter.description
     kind = task.task.kind if isinstance(task, glue.TaskProcessor) else task.kind
     if trained and trained.kind != kind:
@@ -154,6 +156,7 @@ def find_task(
         trained.labels if trained else None,
         earlier_labels(config, run_folder),
         described,
+        tables,
     )
     return processor, data_dir
 
@@ -162,6 +165,10 @@ def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
     """Returns the labels of an earlier run in the folder, in the order of their ids; [] if none."""
     if not run_folder or config.overwrite_output_dir:
         return []
+    if not gfile.exists(posixpath.join(run_folder, paths.SETTINGS_FILE)):
+        return []
+    from adapter_bert.training.run_folder import RunFolder  # Here, as it imports TensorFlow.
+
     labels: Any = RunFolder(run_folder).recorded("model").get("labels")
     is_list = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     return labels if is_list else []

@@ -260,6 +260,7 @@ class TableProcessor(SplitProcessor):
       labels: labels of a trained model, used instead of those in the training file; or None.
       earlier: labels of an earlier run, whose order is kept if the training file has the same.
       described: labels that are classes even if they look like marks of rows without a label.
+      tables: the tables of splits in memory, instead of files in data_dir.
 
     Raises:
       UserError: files or columns are missing, or a row is invalid; names the file and line.
@@ -272,8 +273,9 @@ class TableProcessor(SplitProcessor):
         labels: Optional[Sequence[str]] = None,
         earlier: Sequence[str] = (),
         described: Collection[str] = (),
+        tables: Optional[Dict[str, table_readers.DataTable]] = None,
     ):
-        self._layout = layout
+        self._layout, self._in_memory = layout, tables or {}
         self._kind = text_kind.get(layout.kind)
         self._data_dir = data_dir
         self._tables = {}
@@ -387,6 +389,8 @@ class TableProcessor(SplitProcessor):
 
     def _path(self, split: str) -> Optional[str]:
         """Returns the path of a split; None if it is a share of the training file."""
+        if self._in_memory:
+            return split if split in self._in_memory else None
         paths = files_of(self._layout, split, self._data_dir)
         return paths[0] if paths else None
 
@@ -398,6 +402,8 @@ class TableProcessor(SplitProcessor):
 
     def _read(self, path: str) -> table_readers.DataTable:
         layout = self._layout
+        if path in self._in_memory:
+            return self._in_memory[path]
         if not self._is_published(path):
             return table_readers.read_table(path)
         if gfile.isdir(path):
@@ -450,9 +456,9 @@ class TableProcessor(SplitProcessor):
         if not labels:
             raise UserError(f"{table.path}: found no label in {len(rows)} rows.")
         for mark in sorted(_marks_among(labels) - self._known):
-            found = [row.line for row, names in zip(table.rows, rows) if mark in names]
+            found = [row for row, names in zip(table.rows, rows) if mark in names]
             raise UserError(
-                f"{table.path}, line {found[0]}: the label {mark!r}, of {len(found)} rows, looks"
+                f"{table.where(found[0])}: the label {mark!r}, of {len(found)} rows, looks"
                 " like a mark of rows without a label; remove these rows, or describe the label in"
                 " --label_descriptions if it is a class."
             )
@@ -486,7 +492,7 @@ class TableProcessor(SplitProcessor):
         self, table: table_readers.DataTable, row: table_readers.TableRow, column: int
     ) -> Any:
         """Returns a row's label, a str or a tuple of str; raises UserError if it is not Unicode."""
-        where = f"{table.path}, line {row.line}"
+        where = table.where(row)
         label = self._kind.parse_label(self._canonical_label(table, row, column), where)
         for name in names_in(label):
             table_readers.check_label(name, where)
@@ -503,7 +509,7 @@ class TableProcessor(SplitProcessor):
             if not self._kind.is_label(name, self._known):
                 expected = self._kind.describe_labels(self.task.labels)
                 raise UserError(
-                    f"{table.path}, line {row.line}: found the label {name!r}, expected {expected}."
+                    f"{table.where(row)}: found the label {name!r}, expected {expected}."
                 )
         return label
 

@@ -1,6 +1,6 @@
 """The task of run_classifier.py: labels a text or a pair."""
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import logging
 
@@ -10,7 +10,26 @@ from adapter_bert.tasks.text import (
     classifier_results,
     text_windows,
 )
-from adapter_bert.training.task import Evaluated, Task
+from adapter_bert.training import starting_point
+from adapter_bert.training.task import Evaluated, Tables, Task
+
+
+def from_flags(
+    values: Any, tables: Optional[Tables] = None
+) -> "Tuple[classifier_data.ClassifierConfig, TextTask, starting_point.StartingPoint]":
+    """Returns the settings, task and starting point of run_classifier.py's flags.
+
+    Args:
+      values: parsed flags.
+      tables: see `TextTask`.
+
+    Raises:
+      UserError: see `TextTask`, `FinetuningConfig` and `starting_point.find`.
+    """
+    name = (values.task_name or "").lower()
+    start = starting_point.find(values, name, text_windows.recorded, "run_classifier.py")
+    config = classifier_data.ClassifierConfig.from_flags(values, start.supplied)
+    return config, TextTask(config, start.adapter, tables), start
 
 
 class TextTask(Task):
@@ -19,6 +38,7 @@ class TextTask(Task):
     Args:
       config: `ClassifierConfig`.
       adapter: the task adapter of --adapter, or None.
+      tables: of splits in memory, instead of files; for --task_name=custom.
 
     Raises:
       UserError: the task is unknown, its data is missing, or --class_weights does not fit it.
@@ -28,11 +48,14 @@ class TextTask(Task):
         self,
         config: classifier_data.ClassifierConfig,
         adapter: Optional[task_adapter.TaskAdapter] = None,
+        tables: Optional[Tables] = None,
     ):
         self.config = config
         self.folder = config.folder_of(str(config.task_name).lower())
         self._processor: Any
-        self._processor, self._data_dir = classifier_data.find_task(config, adapter, self.folder)
+        self._processor, self._data_dir = classifier_data.find_task(
+            config, adapter, self.folder, tables
+        )
         self._task = self._processor.task
         self.name, self.kind, self.score = self._task.name, self._task.kind, self._task.score
         self.labels = tuple(self._processor.get_labels())
@@ -97,9 +120,17 @@ class TextTask(Task):
         rows, task = self._rows[split], self._task
         answers = classifier_results.of_texts(predictions, task, rows)
         if not split.startswith("dev"):
-            return Evaluated(answers, {})
+            return Evaluated(answers, self._test_scores(split, answers))
         score = classifier_results.score_fn(task, split, rows, self.config.eval_batch_size)
         return Evaluated(answers, score(answers))
+
+    def _test_scores(self, split: str, answers: Dict[str, Any]) -> Dict[str, float]:
+        """Returns the scores of a test split, named test_...; {} if it has no labels."""
+        if split not in self._labeled:
+            return {}
+        labels = text_windows.labels_of(self._rows[split])
+        scores = classifier_results.scores(self._task, labels, answers)
+        return classifier_results.add_prefix("test", scores)
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes a split's predictions and, if it has them, labels and scores; see `Task`."""

@@ -1,0 +1,294 @@
+"""Training from Python: `train`, a thin layer over what the scripts run.
+
+    from adapter_bert import train
+
+    run = train(frame, text="message", label="kind", adapter_size=64)
+    run.scores, run.adapter, run.predictor()(["Win a prize now"])
+
+It parses its keywords as the script's flags, makes the script's settings, task and starting point,
+and executes a `Run`. It imports TensorFlow once the data and the keywords are checked, leaves eager
+execution as it is, and raises errors instead of ending the process.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import json
+import os
+import tempfile
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from absl import flags, logging
+
+from adapter_bert.files import gfile
+from adapter_bert.shell import cli, environment
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks import table_readers, tables
+from adapter_bert.tasks.squad import squad_task
+from adapter_bert.tasks.tagging import tagging_task
+from adapter_bert.tasks.text import classifier_data, custom_tasks
+from adapter_bert.tasks.text import task as text_task
+
+_DEV_SHARE = {"train": 9, "dev": 1}  # Of tables of questions or tags without a dev set.
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """The results of `train`.
+
+    Attributes:
+      scores: dict from names, as eval_accuracy and test_accuracy, to numbers.
+      adapter: path of the folder of the task adapter.
+      output_dir: path of the run's folder, with checkpoints and predictions.
+      report: the lines that the script would print.
+    """
+
+    scores: Dict[str, Any]
+    adapter: str
+    output_dir: str
+    report: List[str]
+
+    def predictor(self, **options: Any) -> Any:
+        """Returns a `Predictor` of the task adapter; the options are its keyword arguments."""
+        from adapter_bert.serving.inference.predictor import Predictor
+
+        return Predictor(self.adapter, **options)
+
+
+def train(
+    data: Any,
+    *,
+    text: str = "text",
+    text_b: Optional[str] = None,
+    label: str = "label",
+    tokens: Optional[str] = None,
+    tags: Optional[str] = None,
+    question: Optional[str] = None,
+    context: str = "context",
+    answers: str = "answers",
+    dev: Any = None,
+    test: Any = None,
+    verbose: bool = True,
+    **keywords: Any,
+) -> TrainedRun:
+    """Trains a task adapter, evaluates it, and predicts the test set.
+
+    Without `dev` or `test`, a tenth of the rows is set apart for each, as the log says; of tags and
+    questions, only for `dev`. The same data and flags give the same weights as the script.
+
+    Args:
+      data: training rows: pandas.DataFrame, pyarrow.Table, datasets.Dataset, dict of columns, list
+        of dicts, list of tuples (text, label) or (text, second text, label), or the path of a file;
+        or the path of a folder with files of all splits.
+      text, text_b, label: columns of the text, of the second text of a pair, and of the label. For
+        a number as a label, give label_type="float"; for a list of labels, label_type="multilabel".
+      tokens, tags: columns of the words of a sentence and of their tags, both lists. Either one
+        selects tagging.
+      question, context, answers: columns of questions, of the paragraphs that answer them, and of
+        the answers: a text of the paragraph, or SQuAD's {"text": [...], "answer_start": [...]}.
+        `question` selects question answering.
+      dev, test: rows to evaluate on, and to predict; like `data`. Test rows may lack the label.
+      verbose: show the log.
+      **keywords: flags of run_classifier.py, run_tagger.py or run_squad.py, without dashes, such as
+        adapter_size=64, num_train_epochs=3, output_dir="output/spam".
+
+    Returns:
+      `TrainedRun`.
+
+    Raises:
+      UserError: data or keywords are invalid, or something is missing; one sentence says what, and
+        nothing was written if it could be known before the first step.
+      KeyboardInterrupt: the training was interrupted; the same call resumes it.
+    """
+    splits = {"train": data, "dev": dev, "test": test}
+    splits = {name: rows for name, rows in splits.items() if rows is not None}
+    with contextlib.ExitStack() as stack:
+        if verbose:
+            stack.enter_context(cli.shown_log())
+        if question is not None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            given = _question_files(splits, folder, question, context, answers)
+            values = _parse(squad_task.SquadConfig, {**given, **keywords})
+            parts: Any = squad_task.from_flags(values)
+            script = "run_squad"
+        elif tokens is not None or tags is not None:
+            columns = {"token_column": tokens or "tokens", "tag_column": tags or "tags"}
+            given, given_tables = _sentences(splits, columns)
+            values = _parse(tagging_task.TaggerConfig, {**given, **keywords})
+            parts = tagging_task.from_flags(values, given_tables)
+            script = "run_tagger"
+        else:
+            given, given_tables = _texts(splits, text, text_b, label, keywords)
+            values = _parse(classifier_data.ClassifierConfig, {**given, **keywords})
+            parts = text_task.from_flags(values, given_tables)
+            script = "run_classifier"
+        return _execute(script, *parts)
+
+
+def _execute(script: str, config: Any, task: Any, start: Any) -> TrainedRun:
+    """Returns the results of a script's run; TensorFlow is imported once the data are read."""
+    task.load_once(config.stages)
+    environment.import_for_training()
+    with environment.silenced_tensorflow():
+        from adapter_bert.training.run import Run
+
+        model_fn_builder = importlib.import_module(f"adapter_bert.{script}").model_fn_builder
+        run = Run(config, task, model_fn_builder, start)
+        report = run.execute()
+    for line in report:
+        logging.info("%s", line)
+    return TrainedRun(run.scores, run.folder.adapter_folder, run.folder.path, report)
+
+
+def _parse(settings_class: Any, keywords: Dict[str, Any]) -> flags.FlagValues:
+    """Returns keywords as parsed flags; raises UserError for an unknown one or a wrong value."""
+    known = flags.FlagValues()
+    settings_class.define_flags(known)
+    for name in keywords:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), n=1)
+            guess = f"; did you mean {near[0]}" if near else ""
+            raise UserError(f"train() has no keyword {name}{guess}.")
+    given = {name: value for name, value in keywords.items() if value is not None}
+    if not any(given.get(name) for name in ("do_train", "do_eval", "do_predict")):
+        given.update(do_train=True, do_eval=True)
+    arguments = [f"--{name}={_as_flag(value)}" for name, value in given.items()]
+    return cli.parse(settings_class.define_flags, ["train", *arguments])[0]
+
+
+def _as_flag(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _is_folder(data: Any) -> bool:
+    return isinstance(data, (str, os.PathLike)) and gfile.isdir(os.fspath(data))
+
+
+def _texts(
+    splits: Dict[str, Any],
+    text: str,
+    text_b: Optional[str],
+    label: str,
+    keywords: Dict[str, Any],
+) -> Tuple[Dict[str, Any], Optional[Dict[str, table_readers.DataTable]]]:
+    """Returns the flags and tables of texts with labels."""
+    task_name = keywords.get("task_name", "custom")
+    stages = {"do_train": True, "do_eval": True, "do_predict": True}
+    if _is_folder(splits["train"]):
+        _check_alone(splits)
+        given = {**stages, "task_name": task_name, "data_dir": splits["train"]}
+        if task_name != "custom":
+            return given, None
+        return {**given, "text_column": text, "text_b_column": text_b, "label_column": label}, None
+    if text_b is None and _width(splits["train"]) == 3:
+        text_b = "text_b"
+    arguments = {"text": text, "text_b": text_b, "label": label}
+    columns = {name: column for name, column in arguments.items() if column is not None}
+    *texts, _ = columns.values()
+    found = {}
+    for name, rows in splits.items():
+        is_unlabeled = name == "test" and _width(rows) == len(texts)
+        found[name] = tables.read(rows, name, texts if is_unlabeled else [*texts, label])
+    for argument, column in columns.items():
+        found["train"].column(column, argument)
+    given = {f"{argument}_column": column for argument, column in columns.items()}
+    return {**stages, "task_name": task_name, **given}, found
+
+
+def _width(rows: Any) -> int:
+    """Returns the number of values in rows that are tuples; 0 for others."""
+    is_list = isinstance(rows, (list, tuple)) and len(rows) > 0
+    return len(rows[0]) if is_list and isinstance(rows[0], (list, tuple)) else 0
+
+
+def _check_alone(splits: Dict[str, Any]) -> None:
+    if len(splits) > 1:
+        raise UserError("data is a folder, which has all splits; expected no dev and no test.")
+
+
+def _sentences(
+    splits: Dict[str, Any], columns: Dict[str, str]
+) -> Tuple[Dict[str, Any], Optional[Dict[str, table_readers.DataTable]]]:
+    """Returns the flags and tables of tagged sentences."""
+    stages = {"do_train": True, "do_eval": True, "do_predict": "test" in splits}
+    if _is_folder(splits["train"]):
+        _check_alone(splits)
+        return {**stages, "data_dir": splits["train"]}, None
+    if all(isinstance(rows, (str, os.PathLike)) for rows in splits.values()) and "dev" in splits:
+        return {**stages, **{f"{name}_file": path for name, path in splits.items()}}, None
+    found = {
+        name: tables.read(rows, name, tuple(columns.values())) for name, rows in splits.items()
+    }
+    return {**stages, **columns}, _with_dev(found)
+
+
+def _with_dev(
+    found: Dict[str, table_readers.DataTable],
+) -> Dict[str, table_readers.DataTable]:
+    """Returns the tables of splits; without one for dev, some training rows are set apart."""
+    table = found["train"]
+    if "dev" in found:
+        return found
+    parts = custom_tasks.split_rows(table.rows, _DEV_SHARE)
+    for name, rows in parts.items():
+        if not rows:
+            raise UserError(
+                f"{table.path}: {len(table.rows)} rows are too few to hold some out as {name}; give"
+                " dev."
+            )
+        shown = table.path, len(rows), len(table.rows), name
+        logging.info("%s: %d of its %d rows are used as %s.", *shown)
+    return {**found, **{name: table._replace(rows=rows) for name, rows in parts.items()}}
+
+
+def _question_files(
+    splits: Dict[str, Any], folder: str, question: str, context: str, answers: str
+) -> Dict[str, Any]:
+    """Returns the flags of questions, after writing them as SQuAD's JSON into a folder."""
+    stages = {"do_train": True, "do_eval": True}
+    if "test" in splits:
+        raise UserError("test: question answering predicts the questions of dev; give only dev.")
+    paths = {"train": "train_file", "dev": "predict_file"}
+    if all(isinstance(rows, (str, os.PathLike)) for rows in splits.values()) and "dev" in splits:
+        return {**stages, **{paths[name]: path for name, path in splits.items()}}
+    columns = (question, context, answers)
+    found = {name: tables.read(rows, name, columns) for name, rows in splits.items()}
+    given: Dict[str, Any] = dict(stages)
+    for name, table in _with_dev(found).items():
+        paragraphs = [_paragraph(table, row, columns) for row in table.rows]
+        if any(not qa["answers"] for each in paragraphs for qa in each["qas"]):
+            given["version_2_with_negative"] = True
+        path = os.path.join(folder, f"{name}.json")
+        with open(path, "w", encoding="utf-8") as writer:
+            json.dump({"data": [{"title": name, "paragraphs": paragraphs}]}, writer)
+        given[paths[name]] = path
+    return given
+
+
+def _paragraph(
+    table: table_readers.DataTable, row: table_readers.TableRow, columns: Sequence[str]
+) -> Dict[str, Any]:
+    """Returns a row as a paragraph of SQuAD's JSON with one question."""
+    question, context, answers = (table.column(name, name) for name in columns)
+    text = table.text(row, context)
+    value = row.fields.get(answers)
+    if isinstance(value, str):
+        value = {"text": [value], "answer_start": [text.find(value)]}
+    if isinstance(value, dict):
+        value = [
+            {"text": answer, "answer_start": start}
+            for answer, start in zip(value.get("text", ()), value.get("answer_start", ()))
+        ]
+    value = value or []
+    for answer in value:
+        is_answer = isinstance(answer, dict) and isinstance(answer.get("text"), str)
+        if not is_answer or answer.get("answer_start", -1) < 0:
+            raise UserError(
+                f"{table.where(row)}: found the answer {answer!r:.80}, which is not in the"
+                f" {columns[1]}; expected a text of it."
+            )
+    qa = {"id": str(row.line), "question": table.text(row, question), "answers": value}
+    return {"context": text, "qas": [{**qa, "is_impossible": not value}]}
