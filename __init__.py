@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -17,18 +18,18 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Makes `<clone>.NAME` the same object as the module NAME, for each module of the folder."""
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         parent, _, name = fullname.rpartition(".")
         if parent != __name__ or not os.path.exists(os.path.join(_FOLDER, name + ".py")):
             return None
         return importlib.machinery.ModuleSpec(fullname, self)
 
-    def create_module(self, spec):
+    def create_module(self, spec: Any) -> Any:
         module = importlib.import_module(spec.name.rpartition(".")[2])
         spec.loader_state = module.__spec__
         return module
 
-    def exec_module(self, module):
+    def exec_module(self, module: Any) -> None:
         """Restores the module's own spec; the module has already been executed."""
         module.__spec__ = module.__spec__.loader_state
 

@@ -6,7 +6,6 @@ import tensorflow.compat.v1 as tf
 
 from adapter_tests.support.records import ABLATION, record, seeds
 from paper import claims, estimates
-from paper.reports import Results
 
 
 def swept(task, scores, **flags):
@@ -33,7 +32,7 @@ def of_one_seed(records):
 
 
 def rows(records, ablations=()):
-    return {row.claim: row for row in claims.rows(Results(records, list(ablations)))}
+    return {row.claim: row for row in claims.rows(records, list(ablations))}
 
 
 CHOSEN = "GLUE: adapters, best size per task, minus full fine-tuning"
