@@ -207,10 +207,7 @@ def _evaluate(
 
 
 def _predict_answers(
-    estimator: "estimators.Estimator",
-    rows: Rows,
-    gates: np.ndarray,
-    task: "glue.TaskInfo",
+    estimator: "estimators.Estimator", rows: Rows, gates: np.ndarray, task: "glue.TaskInfo"
 ) -> np.ndarray:
     """Returns the predictions [rows, gates, ...] of all rows with all gates."""
     kind = text_kind.get(task.kind)

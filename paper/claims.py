@@ -12,18 +12,7 @@ only. A claim is unclear if its verdict differs within the 95% confidence interv
 import collections
 import itertools
 import operator
-from typing import (
-    Callable,
-    Collection,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Callable, Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import (
@@ -133,7 +122,7 @@ def difference(
     return by_task, report_tables.mean_share([first.chosen[task] for task in tasks])
 
 
-def gaps(sides: Sequence[Side], tasks: Collection[str], min_tasks: int = 1) -> List[str]:
+def gaps(sides: List[Side], tasks: Collection[str], min_tasks: int = 1) -> List[str]:
     """Returns what a sweep lacks for a verdict.
 
     Args:
@@ -177,7 +166,7 @@ def _is_swept(records: List[Record], flag: str) -> bool:
     )
 
 
-def carried(sides: Sequence[Side], tasks: Collection[str], min_tasks: int = 1) -> List[str]:
+def carried(sides: List[Side], tasks: Collection[str], min_tasks: int = 1) -> List[str]:
     """Returns the tasks with complete sweeps if they are enough, or else all, in order."""
     complete = [task for task in tasks if not gaps(sides, [task])]
     return sorted(complete if len(complete) >= min_tasks else tasks, key=published.sort_key)
@@ -557,10 +546,10 @@ def _variant_rows(glue: List[Record]) -> Iterator[ClaimRow]:
     for key, group in groups.items():
         if key == "{}" or "train_pooler" in key:
             continue
-        pair = (
+        pair = [
             side(key, selection.match_settings(group, default)),
             side("default", selection.match_settings(default, group)),
-        )
+        ]
         tasks = carried(pair, pair[0].chosen.keys() & pair[1].chosen.keys())
         if tasks:
             pairs.append([one.at_tasks(tasks.__contains__) for one in pair])
@@ -632,7 +621,7 @@ def _row(
     claim: str,
     expected: str,
     ours: str,
-    sides: Sequence[Side],
+    sides: List[Side],
     tasks: List[str],
     agrees_if: str,
     verdict: str,

@@ -1,20 +1,7 @@
 """Cells of selected scores, and tables of cells, for `reports`."""
 
 import collections
-from typing import (
-    AbstractSet,
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    FrozenSet,
-    Iterable,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import AbstractSet, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -144,7 +131,7 @@ def titles(tasks: Iterable[str]) -> str:
     return ", ".join(map(published.title, sorted(tasks, key=published.sort_key)))
 
 
-def find_complete_tasks(sets_of_tasks: Collection[AbstractSet[str]]) -> FrozenSet[str]:
+def find_complete_tasks(sets_of_tasks: List[AbstractSet[str]]) -> AbstractSet[str]:
     """Returns the tasks that give the largest table without gaps.
 
     Means over different sets of tasks are not comparable.
@@ -153,13 +140,13 @@ def find_complete_tasks(sets_of_tasks: Collection[AbstractSet[str]]) -> FrozenSe
     for tasks in list(candidates):
         candidates.update(dict.fromkeys([tasks & other for other in candidates]))
 
-    def size(tasks: FrozenSet[str]) -> Tuple[int, int]:
+    def size(tasks: AbstractSet[str]) -> Tuple[int, int]:
         return len(tasks) * sum(tasks <= other for other in sets_of_tasks), len(tasks)
 
     return max(candidates, key=size, default=frozenset())
 
 
-def mean_share(choices: Collection[selection.Selected]) -> Optional[float]:
+def mean_share(choices: List[selection.Selected]) -> Optional[float]:
     """Returns the mean share of BERT's parameters that train; None if one is unknown."""
     shares = [choice.share for choice in choices if choice.share is not None]
     return float(np.mean(shares)) if shares and len(shares) == len(choices) else None
@@ -253,7 +240,7 @@ def _format_mean_trained(cells: Iterable[Cell]) -> str:
     return f"{np.mean(trained):,.0f}" if trained else GAP
 
 
-def _format_mean(values: Sequence[float]) -> str:
+def _format_mean(values: List[float]) -> str:
     return f"{np.mean(values):.1f}" if values else GAP
 
 

@@ -6,19 +6,7 @@ seeds are gaps. `render` returns the files' contents. Scores are in points, as i
 
 import collections
 import itertools
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    Iterable,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -551,13 +539,13 @@ def _percentiles_report(records: List[Record], split: str, title: str) -> Report
     return Report(title, caption, [_percentiles_table(numbers)], numbers, [panel])
 
 
-def _select_complete(cells: List[Cell], baseline: Collection[str]) -> List[Cell]:
+def _select_complete(cells: List[Cell], baseline: Dict[str, float]) -> List[Cell]:
     """Returns the cells of the levels and tasks that give the largest table without gaps."""
     tasks_by_level = collections.defaultdict(set)
     for cell in cells:
         if cell.task in baseline and cell.choice.trained:
             tasks_by_level[cell.method, cell.level].add(cell.task)
-    tasks = report_tables.find_complete_tasks(tasks_by_level.values())
+    tasks = report_tables.find_complete_tasks(list(tasks_by_level.values()))
     return [c for c in cells if c.task in tasks and tasks <= tasks_by_level[c.method, c.level]]
 
 
@@ -629,9 +617,7 @@ def _panel(cells: List[Cell], task: str, methods: Iterable[Method], x_label: str
     return figures.Panel(published.title(task), x_label, _score_axis_label(task_cells[0]), series)
 
 
-def _series(
-    label: str, style: figures.Style, cells: List[Cell], x: Sequence[Any]
-) -> figures.Series:
+def _series(label: str, style: figures.Style, cells: List[Cell], x: List[Any]) -> figures.Series:
     """Returns a series of cells at these x values."""
     points = [_point(cell, cell_x) for cell, cell_x in zip(cells, x)]
     singles = [

@@ -14,7 +14,7 @@ B rows, T words, D the width of the embeddings, L outputs.
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -385,9 +385,7 @@ def model_fn_builder(
 
 
 def _train_op(
-    settings: TrialSettings,
-    loss: tf.Tensor,
-    statistics: Sequence[Tuple[tf.Variable, tf.Tensor]],
+    settings: TrialSettings, loss: tf.Tensor, statistics: List[Tuple[tf.Variable, tf.Tensor]]
 ) -> tf.Operation:
     """Takes a step of each tower's optimizer, updates the statistics, and counts the step."""
     variables = tf.trainable_variables()

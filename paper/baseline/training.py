@@ -154,10 +154,7 @@ class Baseline:
         }
 
     def train(
-        self,
-        folder: Optional[str] = None,
-        patience: int = 0,
-        on_score: Optional[OnScore] = None,
+        self, folder: Optional[str] = None, patience: int = 0, on_score: Optional[OnScore] = None
     ) -> Result:
         """Trains for the settings' number of samples, or until the score stops rising.
 
@@ -233,10 +230,7 @@ class Baseline:
         return classifier_results.scores(task, self._data.labels["dev"], predictions)[task.score]
 
     def _estimator(
-        self,
-        folder: str,
-        evaluation: Optional["DevSetHook"] = None,
-        show_progress: bool = False,
+        self, folder: str, evaluation: Optional["DevSetHook"] = None, show_progress: bool = False
     ) -> tf_estimator.Estimator:
         is_training = evaluation is not None
         with cluster.hide():
