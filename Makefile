@@ -8,7 +8,7 @@
 # make lock   the newest packages that the requirements admit, with their hashes, into locks/
 # make clean  removes the environments and what was fetched; no training's results
 
-.PHONY: demo test test-tf2.15 test-tf1 test-oldest coverage lint lock bench clean
+.PHONY: demo test test-tf2.15 test-tf1 test-oldest coverage lint types lock bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 PIP_INSTALL_LOCKED = $(PIP_INSTALL) --require-hashes -r
 # Those for which there is a TensorFlow, the newest first.
@@ -49,7 +49,15 @@ coverage:
 lint: .venv/installed-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy
+	$(MAKE) types
+
+# In the package's layout: the root's modules are the package's.
+LAYOUT = .mypy_cache/layout
+types: .venv/installed-dev
+	rm -rf $(LAYOUT) && mkdir -p $(LAYOUT)/adapter_bert
+	ln -s $(CURDIR)/*.py $(CURDIR)/paper $(LAYOUT)/adapter_bert
+	ln -sf $(CURDIR)/adapter_bert/* $(LAYOUT)/adapter_bert
+	cd $(LAYOUT) && $(CURDIR)/.venv/bin/mypy --config-file=$(CURDIR)/pyproject.toml adapter_bert
 
 # Needs wrk, a C++ compiler, GLUE_DIR, and SQUAD_FILES, of which the first is SQuAD 1.1's training
 # file; BERT_BASE_DIR as elsewhere.

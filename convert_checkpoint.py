@@ -26,6 +26,8 @@ import argparse
 import dataclasses
 import os
 import sys
+import types
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from adapter_bert import tokenization
 from adapter_bert.files import atomic, gfile, paths
@@ -43,7 +45,7 @@ from adapter_bert.formats import (
     tfhub,
 )
 from adapter_bert.formats import card as cards
-from adapter_bert.formats.bert import count_text
+from adapter_bert.formats.bert import Bert, count_text
 from adapter_bert.model import configs, task_kinds
 from adapter_bert.shell import errors, printing
 from adapter_bert.shell.errors import UserError
@@ -61,7 +63,9 @@ _FORMATS = (
 )
 
 
-def from_huggingface(source, destination, *, hidden_act=None, overwrite=False):
+def from_huggingface(
+    source: str, destination: str, *, hidden_act: Optional[str] = None, overwrite: bool = False
+) -> None:
     """Converts a HuggingFace BERT to Google's format.
 
     Args:
@@ -74,7 +78,7 @@ def from_huggingface(source, destination, *, hidden_act=None, overwrite=False):
       UserError: see `huggingface.read`; or the destination is in use.
     """
 
-    def read():
+    def read() -> Bert:
         bert = huggingface.read(source, "SOURCE_DIR")
         bert.config.hidden_act = hidden_act or bert.config.hidden_act
         return bert
@@ -82,7 +86,7 @@ def from_huggingface(source, destination, *, hidden_act=None, overwrite=False):
     _convert_bert(read, google, destination, overwrite)
 
 
-def from_tf2(source, destination, *, overwrite=False):
+def from_tf2(source: str, destination: str, *, overwrite: bool = False) -> None:
     """Converts a BERT of TensorFlow 2: a SavedModel, or an object-based checkpoint.
 
     The destination is written atomically. Nothing of a SavedModel is run.
@@ -100,7 +104,7 @@ def from_tf2(source, destination, *, overwrite=False):
     if destination and paths.is_same_path(folder or ".", destination):
         raise UserError(f"DESTINATION_DIR {destination} is that of SOURCE; use a new folder.")
 
-    def read():
+    def read() -> Bert:
         bert = tf2.read(source, f"SOURCE {source}:")
         _load_vocabulary(bert.vocab_file, bert.config)
         return bert
@@ -108,7 +112,9 @@ def from_tf2(source, destination, *, overwrite=False):
     _convert_bert(read, google, destination, overwrite)
 
 
-def _convert_bert(read, form, destination, overwrite):
+def _convert_bert(
+    read: Callable[[], Bert], form: types.ModuleType, destination: str, overwrite: bool
+) -> None:
     """Writes the BERT that a function reads, in a format with `write` and `FILES`."""
     destination = gfile.without_end_slash(destination)
     _check_destination(destination, overwrite, form.FILES)
@@ -122,7 +128,7 @@ def _convert_bert(read, form, destination, overwrite):
         print(f"{destination}: its texts need --do_lower_case={bert.do_lower_case}.")
 
 
-def to_onnx(bert):
+def to_onnx(bert: str) -> None:
     """Writes backbone.onnx, which serve.py and Predictor read.
 
     Args:
@@ -137,7 +143,7 @@ def to_onnx(bert):
     print(f"{path}: wrote {gfile.readable_size(path)}.")
 
 
-def to_huggingface(bert, destination, *, overwrite=False):
+def to_huggingface(bert: str, destination: str, *, overwrite: bool = False) -> None:
     """Converts a BERT, with its pretraining heads, to HuggingFace's format.
 
     Args:
@@ -149,7 +155,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
       UserError: the BERT is missing, broken or no BERT; or the destination is in use.
     """
 
-    def read():
+    def read() -> Bert:
         source = google.read(bert, "BERT_DIR")
         vocabulary = _load_vocabulary(source.vocab_file, source.config)
         return source._replace(do_lower_case=_is_lower_cased(bert, vocabulary))
@@ -158,8 +164,16 @@ def to_huggingface(bert, destination, *, overwrite=False):
 
 
 def from_adapter_bert(
-    checkpoint, bert, adapter, *, task, labels, max_seq_length=128, cased=False, overwrite=False
-):
+    checkpoint: str,
+    bert: str,
+    adapter: str,
+    *,
+    task: str,
+    labels: Tuple[str, ...],
+    max_seq_length: int = 128,
+    cased: bool = False,
+    overwrite: bool = False,
+) -> None:
     """Extracts the task adapter from a checkpoint of google-research/adapter-bert.
 
     The checkpoint lacks the task's name, labels and casing; the arguments give them. Every tensor
@@ -170,7 +184,7 @@ def from_adapter_bert(
       bert: folder with the BERT that it was trained from.
       adapter: folder to make.
       task, labels, max_seq_length: as in `task_adapter.Description`.
-      cased: bool; texts were not lower-cased.
+      cased: texts were not lower-cased.
       overwrite: whether to replace a task adapter.
 
     Raises:
@@ -190,7 +204,9 @@ def from_adapter_bert(
     print(f"{adapter}: wrote {count_text(loaded.tensors)}.")
 
 
-def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
+def to_full_checkpoint(
+    adapter: str, bert: str, checkpoint: str, *, overwrite: bool = False
+) -> None:
     """Writes a task adapter and its BERT as one checkpoint for google-research/adapter-bert.
 
     BERT's own code can use only a checkpoint without adapters, as after full fine-tuning.
@@ -221,7 +237,7 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     print(adapter_checkpoints.full_checkpoint_use(loaded.description))
 
 
-def to_adapterhub(adapter, destination, *, overwrite=False):
+def to_adapterhub(adapter: str, destination: str, *, overwrite: bool = False) -> None:
     """Converts a task adapter to AdapterHub's format, and prints the Python code to load it.
 
     Args:
@@ -248,17 +264,17 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
 
 
 def from_adapterhub(
-    source,
-    bert,
-    adapter,
+    source: str,
+    bert: str,
+    adapter: str,
     *,
-    max_seq_length=128,
-    cased=False,
-    doc_stride=None,
-    max_query_length=None,
-    version_2_with_negative=None,
-    overwrite=False,
-):
+    max_seq_length: int = 128,
+    cased: bool = False,
+    doc_stride: Optional[int] = None,
+    max_query_length: Optional[int] = None,
+    version_2_with_negative: Optional[bool] = None,
+    overwrite: bool = False,
+) -> None:
     """Converts a task adapter from AdapterHub's format.
 
     The format lacks how texts were read in training; the arguments give it.
@@ -268,7 +284,7 @@ def from_adapterhub(
       bert: folder with the BERT that it was trained on.
       adapter: folder to make.
       max_seq_length: as in `task_adapter.Description`.
-      cased: bool; texts were not lower-cased.
+      cased: texts were not lower-cased.
       doc_stride, max_query_length, version_2_with_negative: flags of run_squad.py, for an adapter
         that answers questions; None for their defaults.
       overwrite: whether to replace a task adapter.
@@ -290,7 +306,7 @@ def from_adapterhub(
     print(f"{adapter}: wrote {count_text(converted.tensors)}.")
 
 
-def card(adapter, *, overwrite=False):
+def card(adapter: str, *, overwrite: bool = False) -> None:
     """Writes a task adapter's card, README.md.
 
     Args:
@@ -308,13 +324,13 @@ def card(adapter, *, overwrite=False):
     print(f"Wrote {path}.")
 
 
-def push(adapter, repository, *, private=False):
+def push(adapter: str, repository: str, *, private: bool = False) -> None:
     """Uploads a task adapter and its card to the Hugging Face Hub.
 
     Args:
       adapter: folder of the task adapter.
       repository: owner/name on the Hub.
-      private: bool; a new repository is private.
+      private: a new repository is private.
 
     Raises:
       UserError: see `hub.push`.
@@ -323,7 +339,7 @@ def push(adapter, repository, *, private=False):
     print(f"Pushed; use it by --adapter={address}")
 
 
-def describe(path):
+def describe(path: str) -> None:
     """Describes a task adapter, a run, a BERT or a checkpoint.
 
     Args:
@@ -344,8 +360,8 @@ def describe(path):
     )
 
 
-def _partial_description(bert, max_seq_length, cased):
-    """Returns a `task_adapter.Description` of what other formats do not say, otherwise empty."""
+def _partial_description(bert: str, max_seq_length: int, cased: bool) -> "task_adapter.Description":
+    """Returns a description of what other formats do not say, otherwise empty."""
     config, _ = google.open_folder(bert, "BERT_DIR")
     min_length, max_length = configs.MIN_SEQ_LENGTH, config.max_position_embeddings
     if not min_length <= max_seq_length <= max_length:
@@ -376,7 +392,7 @@ def _partial_description(bert, max_seq_length, cased):
     )
 
 
-def _check_question_settings(description):
+def _check_question_settings(description: "task_adapter.Description") -> None:
     """Checks the settings of reading questions, as a training does; raises UserError."""
     kind = task_kinds.get(description.kind)
     if "question" in kind.fields:
@@ -390,14 +406,14 @@ def _check_question_settings(description):
         )
 
 
-def _load_vocabulary(path, config):
-    """Returns a vocabulary, token -> id; raises UserError if it does not fit the BERT."""
+def _load_vocabulary(path: str, config: configs.BertConfig) -> Dict[str, int]:
+    """Returns a vocabulary, token → id; raises UserError if it does not fit the BERT."""
     vocabulary = tokenization.load_vocab(path)
     tokenization.check_vocab_size(vocabulary, config.vocab_size, path)
     return vocabulary
 
 
-def _is_lower_cased(bert, vocabulary):
+def _is_lower_cased(bert: str, vocabulary: Dict[str, int]) -> bool:
     """Returns whether neither a BERT's vocabulary nor Google's name for it is cased."""
     try:
         _check_casing(os.path.abspath(bert), vocabulary, do_lower_case=True)
@@ -406,14 +422,19 @@ def _is_lower_cased(bert, vocabulary):
     return True
 
 
-def _check_casing(bert, vocabulary, do_lower_case):
+def _check_casing(bert: str, vocabulary: Dict[str, int], do_lower_case: bool) -> None:
     """Raises UserError if a BERT's vocabulary, or Google's name for it, has another casing."""
     path = os.path.join(bert, google.VOCABULARY)
     tokenization.check_vocab_casing(vocabulary, do_lower_case, path)
     tokenization.validate_case_matches_checkpoint(do_lower_case, google.checkpoint_of(bert))
 
 
-def _check_destination(destination, overwrite, expected_files, argument="DESTINATION_DIR"):
+def _check_destination(
+    destination: str,
+    overwrite: bool,
+    expected_files: Tuple[str, ...],
+    argument: str = "DESTINATION_DIR",
+) -> None:
     """Raises UserError unless the destination is free, or holds what may be replaced."""
     where = f"{argument} {destination}"
     if not destination:
@@ -437,7 +458,7 @@ def _check_destination(destination, overwrite, expected_files, argument="DESTINA
         raise UserError(f"{where} holds a conversion already; use a new folder, or --overwrite.")
 
 
-def main(argv=None):
+def main(argv: Optional[List[str]] = None) -> None:
     """Runs the subcommand that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -447,16 +468,19 @@ def main(argv=None):
         for name, options in arguments.items():
             command.add_argument(name, **options)
         command.set_defaults(function=function)
-    arguments = vars(parser.parse_args(argv))
+    parsed = vars(parser.parse_args(argv))
     environment.load()
-    arguments.pop("function")(**arguments)
+    parsed.pop("function")(**parsed)
 
 
-def _parse_labels(text):
+def _parse_labels(text: str) -> Tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _folder_argument(name, text):
+_Arguments = Dict[str, Dict[str, Any]]  # Name → options of argparse.
+
+
+def _folder_argument(name: str, text: str) -> _Arguments:
     return {name: {"metavar": f"{name.upper()}_DIR", "help": text}}
 
 
@@ -466,7 +490,7 @@ _BERT_ARGUMENT = _folder_argument(
 _ADAPTER_ARGUMENT = _folder_argument("adapter", "task adapter, such as output/mrpc/adapter")
 _DESTINATION_ARGUMENT = _folder_argument("destination", "output folder")
 _OVERWRITE_FLAG = {"--overwrite": {"action": "store_true", "help": "replace existing files"}}
-_TEXT_FLAGS = {
+_TEXT_FLAGS: _Arguments = {
     "--max_seq_length": {
         "type": int,
         "default": 128,
@@ -474,7 +498,7 @@ _TEXT_FLAGS = {
     },
     "--cased": {"action": "store_true", "help": "the training texts were not lower-cased"},
 }
-_QUESTION_FLAGS = {
+_QUESTION_FLAGS: _Arguments = {
     "--doc_stride": {
         "type": int,
         "help": f"questions: stride of the windows (default: {squad_features.DOC_STRIDE})",
@@ -491,7 +515,7 @@ _QUESTION_FLAGS = {
 }
 _CHECKPOINT_ARGUMENT = {"checkpoint": {"metavar": "CHECKPOINT", "help": "prefix of a checkpoint"}}
 
-_COMMANDS = {
+_COMMANDS: Dict[Callable[..., None], _Arguments] = {
     from_huggingface: {
         **_folder_argument(
             "source", "folder with config.json, model.safetensors, and vocab.txt or tokenizer.json"

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 import dataclasses
 import functools
 import posixpath
-from typing import Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -39,16 +39,19 @@ from adapter_bert.shell import cli, printing
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
 from adapter_bert.sweeps import grids
-from adapter_bert.tasks.text import classifier_data, text_kind, text_windows
-from adapter_bert.tasks.text.classifier_data import LongTextConfig, TaskConfig
-from adapter_bert.training import (
-    input_pipeline,
-    progress,
-    starting_point,
+from adapter_bert.tasks.text import (
+    classifier_data,
+    classifier_features,
+    glue,
+    text_kind,
+    text_windows,
 )
+from adapter_bert.tasks.text.classifier_data import LongTextConfig, TaskConfig
+from adapter_bert.training import estimator as estimators
+from adapter_bert.training import input_pipeline, progress, starting_point
 from adapter_bert.training import run as training_run
 from adapter_bert.training.config import DeviceConfig, EvaluationConfig, TextConfig, default_folder
-from adapter_bert.training.rows import ProductRows
+from adapter_bert.training.rows import ProductRows, Rows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
 
@@ -70,7 +73,7 @@ class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, D
     overwrite_output_dir: bool = flag(False, "Recompute results in output_dir.", "Output")
 
 
-def run(values):
+def run(values: Any) -> List[str]:
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     start = starting_point.find(
         values, settings_of=text_windows.recorded, script="run_classifier.py"
@@ -110,7 +113,9 @@ def run(values):
     return [*report(record), f"Ablation: {path}"]
 
 
-def _check_adapter(adapter, config):
+def _check_adapter(
+    adapter: "Optional[task_adapter.TaskAdapter]", config: AblationConfig
+) -> "task_adapter.TaskAdapter":
     """Returns the adapter; raises UserError if there is nothing to remove from it."""
     if adapter is None:
         raise UserError(
@@ -126,14 +131,14 @@ def _check_adapter(adapter, config):
     return adapter
 
 
-def _setting_digest(description):
+def _setting_digest(description: "task_adapter.Description") -> str:
     """Returns a digest of how an adapter was trained, except the seed."""
     training = {n: v for n, v in description.training.items() if n != "random_seed"}
     setting = [description.adapter, description.tuning, sorted(training.items())]
     return task_adapter.digest(map(repr, setting))
 
 
-def _read_finished(path, sources):
+def _read_finished(path: str, sources: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     """Returns the record of an earlier run of the same sources, or None.
 
     Raises:
@@ -157,12 +162,12 @@ def _read_finished(path, sources):
     return record
 
 
-def spans(num_layers):
+def spans(num_layers: int) -> List[Tuple[int, int]]:
     """Returns all (first, last) layers of a span, in order."""
     return [(first, last) for first in range(num_layers) for last in range(first, num_layers)]
 
 
-def span_gates(num_layers, adapted_layers=None):
+def span_gates(num_layers: int, adapted_layers: Optional[Sequence[int]] = None) -> np.ndarray:
     """Returns adapter_gates for `modeling.BertModel`: nothing removed, then each span removed.
 
     Args:
@@ -171,7 +176,7 @@ def span_gates(num_layers, adapted_layers=None):
         1, so that spans that remove the same adapters have equal gates.
 
     Returns:
-      float32 array [1 + L (L + 1) / 2, L].
+      float32 [1 + L (L + 1) / 2, L].
     """
     layers = np.arange(num_layers)
     unadapted = ~np.isin(layers, layers if adapted_layers is None else adapted_layers)
@@ -179,7 +184,11 @@ def span_gates(num_layers, adapted_layers=None):
     return np.array([layers >= 0, *(unadapted | ~mask for mask in removed)], np.float32)
 
 
-def _evaluate(model, processor, examples):
+def _evaluate(
+    model: "training_run.LoadedModel",
+    processor: "glue.SplitProcessor",
+    examples: "List[classifier_features.InputExample]",
+) -> Dict[str, Any]:
     """Evaluates all spans; returns the `_record` of their scores."""
     task, labels = processor.task, processor.get_labels()
     builder = functools.partial(
@@ -188,15 +197,18 @@ def _evaluate(model, processor, examples):
         kind=task.kind,
         predicts_loss=True,
     )
-    estimator = model.estimator_of(task.kind, labels, builder)
+    estimator = model.estimator_of(task.kind, task.labels, builder)
     rows = classifier_data.encode_examples(examples, labels, model.config, model.tokenizer)
     num_layers = model.bert.config.num_hidden_layers
+    assert model.start.adapter and model.start.adapter.description.adapter  # Checked before.
     gates = span_gates(num_layers, model.start.adapter.description.adapter.layers)
     answers = _predict_answers(estimator, rows, gates, task)
     return _record(task, num_layers, text_windows.labels_of(rows), answers)
 
 
-def _predict_answers(estimator, rows, gates, task):
+def _predict_answers(
+    estimator: "estimators.Estimator", rows: Rows, gates: np.ndarray, task: "glue.TaskInfo"
+) -> np.ndarray:
     """Returns the predictions [rows, gates, ...] of all rows with all gates."""
     kind = text_kind.get(task.kind)
     unique_gates, gate_indices = np.unique(gates, axis=0, return_inverse=True)
@@ -215,14 +227,15 @@ def _predict_answers(estimator, rows, gates, task):
     return answers[:, gate_indices]
 
 
-def _record(task, num_layers, labels, answers):
+def _record(
+    task: "glue.TaskInfo", num_layers: int, labels: np.ndarray, answers: np.ndarray
+) -> Dict[str, Any]:
     """Returns the scores in the format of ablation.json.
 
     Args:
-      task: `glue.TaskInfo`.
       num_layers: L.
-      labels: array [N, ...] of the correct labels.
-      answers: array [N, 1 + L (L + 1) / 2, ...], see `_predict_answers`.
+      labels: [N, ...], the correct labels.
+      answers: [N, 1 + L (L + 1) / 2, ...], see `_predict_answers`.
     """
     kind = text_kind.get(task.kind)
     by_gates = [
@@ -231,12 +244,12 @@ def _record(task, num_layers, labels, answers):
     ]
     first, *others = dict.fromkeys([kind.ablation_score, task.score, kind.score])
 
-    def table(name):
+    def table(name: str) -> Dict[str, Any]:
         full, *removed = (scores[name] for scores in by_gates)
         by_span = [[*span, score] for span, score in zip(spans(num_layers), removed)]
         return {"all": full, "none": removed[num_layers - 1], "spans": by_span}
 
-    record = {
+    record: Dict[str, Any] = {
         "task": task.name,
         "labels": list(task.labels),
         "num_layers": num_layers,
@@ -251,7 +264,7 @@ def _record(task, num_layers, labels, answers):
     return record
 
 
-def report(record):
+def report(record: Dict[str, Any]) -> List[str]:
     """Returns the report of an ablation.json: the lines of a table, and a sentence.
 
     The table's rows are a span's first layer, its columns the last, as in the paper's figure.
@@ -272,7 +285,7 @@ def report(record):
     ]
 
 
-def _sentence(record, losses):
+def _sentence(record: Dict[str, Any], losses: List[float]) -> str:
     """Returns the paper's observations on its figure, with this record's numbers.
 
     Args:
@@ -292,7 +305,7 @@ def _sentence(record, losses):
     )
 
 
-def _format_score(record, value):
+def _format_score(record: Dict[str, Any], value: float) -> str:
     return f"{value:.1%}" if record["score"] == "accuracy" else f"{value:.4f}"
 
 

@@ -18,7 +18,7 @@ import itertools
 import os
 import posixpath
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from absl import logging
 from adapter_bert.paper.baseline import search, search_space, training
@@ -36,6 +36,7 @@ from adapter_bert.tasks.text import (
     classifier_data,
     classifier_features,
     classifier_results,
+    glue,
 )
 from adapter_bert.tasks.text.classifier_data import TaskConfig
 from adapter_bert.training import evaluations, record, run_folder
@@ -147,29 +148,21 @@ class BaselineConfig(TaskConfig):
 
 
 class Setup(NamedTuple):
-    """The data and settings that all trainings of a run share.
-
-    Attributes:
-      config: `BaselineConfig`.
-      data: `training.Dataset`.
-      modules: `training.ModuleCache` of the data.
-      output: `RunFolder`.
-      precision: "float32" or "bfloat16".
-    """
+    """The data and settings that all trainings of a run share."""
 
     # In quotes, as --help must not import TensorFlow.
     config: BaselineConfig
     data: "training.Dataset"
     modules: "training.ModuleCache"
     output: "run_folder.RunFolder"
-    precision: str
+    precision: str  # "float32" or "bfloat16".
 
 
 def run(values: Any) -> List[str]:
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     config = BaselineConfig.from_flags(values)
     narrowed = _narrow_space(config)
-    preset = config.preset and _preset_settings(config.preset, narrowed)
+    preset = _preset_settings(config.preset, narrowed) if config.preset else None
     unused = config.changed_flags(("trials", "sampler", "pruner", "storage", "search_only"))
     if preset and unused:
         raise UserError(f"--{min(unused)}: --preset trains one model, without a search.")
@@ -206,7 +199,7 @@ def run(values: Any) -> List[str]:
             search_lock.leave()
         study = search.Search(search_settings, lambda known: _adopted(setup, known))
         search_settings = study.settings
-        setup = setup._replace(precision=search_settings.conditions["precision"])
+        setup = setup._replace(precision=str(search_settings.conditions["precision"]))
         trials = _search(setup, study)
         if config.search_only:
             return [
@@ -231,8 +224,8 @@ def _clear_output_dir(output: "run_folder.RunFolder", reads: List[Tuple[str, str
             gfile.rmtree(path)
 
 
-def _narrow_space(config):
-    """Returns parameter → `Choice` of the values that --module and --setting allow."""
+def _narrow_space(config: BaselineConfig) -> Dict[str, search_space.Choice]:
+    """Returns parameter → the values that --module and --setting allow."""
     narrowed = {}
     for text in config.setting:
         name, parameter_values = search_space.parse_setting(text)
@@ -246,8 +239,10 @@ def _narrow_space(config):
     return narrowed
 
 
-def _preset_settings(name, narrowed):
-    """Returns the `TrialSettings` of a preset with some values replaced."""
+def _preset_settings(
+    name: str, narrowed: Dict[str, search_space.Choice]
+) -> search_space.TrialSettings:
+    """Returns the settings of a preset with some values replaced."""
     for parameter, domain in narrowed.items():
         if len(domain.values) > 1:
             raise UserError(
@@ -258,8 +253,10 @@ def _preset_settings(name, narrowed):
     return dataclasses.replace(search_space.PRESETS[name], **replacements)
 
 
-def _read_data(processor, data_dir, config):
-    """Returns the `training.Dataset` of the task, with the splits that this run reads."""
+def _read_data(
+    processor: "glue.SplitProcessor", data_dir: str, config: BaselineConfig
+) -> "training.Dataset":
+    """Returns the data of the task, with the splits that this run reads."""
     task, labels = processor.task, processor.get_labels()
     stages = ["train", "eval", *(["predict"] if config.do_predict else [])]
     examples = classifier_data.read_examples(processor, stages, data_dir)
@@ -279,18 +276,23 @@ def _read_data(processor, data_dir, config):
     )
 
 
-def _set_up(config, data, output):
+def _set_up(
+    config: BaselineConfig, data: "training.Dataset", output: "run_folder.RunFolder"
+) -> Setup:
     recorded = {} if config.overwrite_output_dir else output.recorded("training")
     precision = devices.choose_precision(config.precision, False, _WIDTH, recorded.get("precision"))
     return Setup(config, data, training.ModuleCache(data), output, precision)
 
 
-def _search_settings(setup, narrowed):
-    """Returns the `search.SearchSettings` for the space that the flags leave."""
+def _search_settings(
+    setup: Setup, narrowed: Dict[str, search_space.Choice]
+) -> search.SearchSettings:
+    """Returns the search's settings for the space that the flags leave."""
     config = setup.config
     database = os.path.abspath(os.path.join(setup.output.path, _DATABASE))
     if gfile.is_link(database):
         raise UserError(f"{database} is a link, which a search does not write to; remove it.")
+    modules = narrowed["module"].values if "module" in narrowed else search_space.MODULES
     return search.SearchSettings(
         name=setup.data.task.name,
         storage=config.storage or f"sqlite:///{database}",
@@ -299,11 +301,11 @@ def _search_settings(setup, narrowed):
         pruner=config.pruner,
         random_seed=config.random_seed,
         narrowed=narrowed,
-        conditions=_conditions(setup, narrowed.get("module", SPACE["module"]).values),
+        conditions=_conditions(setup, modules),
     )
 
 
-def _adopted(setup, recorded):
+def _adopted(setup: Setup, recorded: Dict[str, Any]) -> Dict[str, object]:
     """Returns the conditions of an earlier process's search that --precision=auto adopts."""
     precision = recorded.get("precision")
     if setup.config.precision != "auto" or precision in (None, setup.precision):
@@ -311,19 +313,19 @@ def _adopted(setup, recorded):
     return {"precision": devices.choose_precision("auto", False, _WIDTH, precision)}
 
 
-def _search(setup, study):
-    """Takes part in a `search.Search` until it is complete; returns its trials."""
+def _search(setup: Setup, study: search.Search) -> List[search.SearchTrial]:
+    """Takes part in a search until it is complete; returns its trials."""
     patience = setup.config.early_stopping_patience
     _check_output_dir(setup, study.settings)
 
-    def train(model_settings, on_score):
+    def train(model_settings: search_space.TrialSettings, on_score: search_space.OnScore) -> float:
         return _model(setup, model_settings).train(patience=patience, on_score=on_score).score
 
     study.run(train)
     return study.trials()
 
 
-def _check_output_dir(setup, search_settings):
+def _check_output_dir(setup: Setup, search_settings: search.SearchSettings) -> None:
     """Raises UserError if the model in output_dir comes from another search or from none."""
     recorded = _recorded(setup.output)
     if not recorded:
@@ -336,8 +338,10 @@ def _check_output_dir(setup, search_settings):
         )
 
 
-def _best(setup, settings, trials):
-    """Returns (`TrialSettings` of the best trial, a line for the report); writes search.json."""
+def _best(
+    setup: Setup, settings: search.SearchSettings, trials: List[search.SearchTrial]
+) -> Tuple[search_space.TrialSettings, str]:
+    """Returns (settings of the best trial, a line for the report); writes search.json."""
     task, best = setup.data.task, search.best_of(trials)
     path = posixpath.join(setup.output.path, _SEARCH)
     name = grids.task_label(task.name, setup.data.where)
@@ -351,12 +355,15 @@ def _best(setup, settings, trials):
     return best.settings, line
 
 
-def _train_and_test(setup, settings, search_settings=None):
+def _train_and_test(
+    setup: Setup,
+    settings: search_space.TrialSettings,
+    search_settings: Optional[search.SearchSettings] = None,
+) -> List[str]:
     """Trains one model, unless it is already trained, and evaluates it; returns the report's lines.
 
     Args:
-      settings: `search_space.TrialSettings`.
-      search_settings: `search.SearchSettings` of the search that selected them; None for a preset.
+      search_settings: of the search that selected them; None for a preset.
     """
     start, task, model = time.monotonic(), setup.data.task, _model(setup, settings)
     trained = _train_if_needed(setup, model, _settings(setup, settings, search_settings))
@@ -385,12 +392,14 @@ def _train_and_test(setup, settings, search_settings=None):
     ]
 
 
-def _model(setup, settings):
+def _model(setup: Setup, settings: search_space.TrialSettings) -> "training.Baseline":
     seed = setup.config.random_seed
     return training.Baseline(settings, setup.data, setup.modules, seed, setup.precision)
 
 
-def _train_if_needed(setup: Setup, model: Any, settings: Dict[str, Any]) -> Dict[str, int]:
+def _train_if_needed(
+    setup: Setup, model: "training.Baseline", settings: Dict[str, Any]
+) -> Dict[str, int]:
     """Trains unless the model is trained already; returns its parameter count and step, a dict."""
     output, recorded = setup.output, _recorded(setup.output)
     if recorded and all(recorded.get(name) == settings[name] for name in settings):
@@ -408,25 +417,27 @@ def _train_if_needed(setup: Setup, model: Any, settings: Dict[str, Any]) -> Dict
     return {"trained_parameters": result.trained_parameters, "global_step": step}
 
 
-def _trained(results):
+def _trained(results: Dict[str, Any]) -> Dict[str, int]:
     names = "trained_parameters", "global_step"
     return {name: json_objects.require_type(results[name], int) for name in names}
 
 
-def _evaluate(setup, model, split):
+def _evaluate(
+    setup: Setup, model: "training.Baseline", split: str
+) -> Tuple[List[str], Dict[str, Any]]:
     """Predicts a split and writes the results: (lines of the report, scores)."""
     data, folder = setup.data, setup.output.path
     task, predictions, labels = data.task, model.predict(split, folder), data.labels[split]
     stage, _, variant = split.partition("_")
     if stage == "test":
-        labels = labels if data.has_labels[split] else None
-        return classifier_results.write_test(folder, task, split, predictions, labels)
+        known = labels if data.has_labels[split] else None
+        return classifier_results.write_test(folder, task, split, predictions, known)
     classifier_results.write_answers(folder, task, split, labels, predictions)
     scores = classifier_results.scores(task, labels, predictions)
     return [], classifier_results.add_prefix("eval" + ("_" + variant if variant else ""), scores)
 
 
-def _conditions(setup, modules):
+def _conditions(setup: Setup, modules: Iterable[str]) -> Dict[str, object]:
     """Returns what affects a training's weights besides the parameters of the space.
 
     Args:
@@ -448,13 +459,17 @@ def _conditions(setup, modules):
     }
 
 
-def _rows(data, split):
+def _rows(data: "training.Dataset", split: str) -> Iterator[Tuple[Optional[str], ...]]:
     """Yields a split's rows with their labels, as strings."""
     for pair, label in zip(data.texts[split], data.labels[split].tolist()):
         yield (split, *pair, str(label))
 
 
-def _settings(setup, settings, search_settings):
+def _settings(
+    setup: Setup,
+    settings: search_space.TrialSettings,
+    search_settings: Optional[search.SearchSettings],
+) -> Dict[str, Any]:
     """Returns the content of settings.json: the trained model and its search."""
     task = setup.data.task
     return {
@@ -464,17 +479,19 @@ def _settings(setup, settings, search_settings):
     }
 
 
-def _settings_file(output):
+def _settings_file(output: "run_folder.RunFolder") -> str:
     return posixpath.join(output.path, paths.SETTINGS_FILE)
 
 
-def _recorded(output):
-    """Returns the content of settings.json in an `RunFolder`; None without one."""
+def _recorded(output: "run_folder.RunFolder") -> Optional[Dict[str, Any]]:
+    """Returns the content of settings.json; None without one."""
     path = _settings_file(output)
     return json_objects.read_object(path) if gfile.exists(path) else None
 
 
-def _record(setup, settings, scores):
+def _record(
+    setup: Setup, settings: search_space.TrialSettings, scores: Dict[str, Any]
+) -> Dict[str, Any]:
     """Returns the training's record; values that the search chose are not among its flags."""
     task, config = setup.data.task, setup.config
     recorded_flags = {"task_name": task.name, "random_seed": config.random_seed}

@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import posixpath
-from typing import Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from adapter_bert.paper import ablation_results, reports, search_results, significance
 
@@ -72,7 +72,7 @@ class ReportConfig(Settings):
     )
 
 
-def run(values):
+def run(values: Any) -> List[str]:
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     config = ReportConfig.from_flags(values)
     if config.compare or config.labels:
@@ -104,12 +104,12 @@ def run(values):
     return [*records.missing_digests_note(trials), *(f"Written: {path}" for path in written)]
 
 
-def _is_all(config):
+def _is_all(config: ReportConfig) -> bool:
     """Returns whether the flags ask for all reports that the records allow."""
     return config.report in ((), ("all",))
 
 
-def _names(config):
+def _names(config: ReportConfig) -> List[str]:
     """Returns the names of the requested reports; raises UserError if one is unknown."""
     names = list(reports.REPORTS if _is_all(config) else dict.fromkeys(config.report))
     for name in names:
@@ -123,8 +123,8 @@ def _names(config):
     return names
 
 
-def _read_results(config):
-    """Returns the `reports.Results` that the flags name, limited to --tasks."""
+def _read_results(config: ReportConfig) -> reports.Results:
+    """Returns the results that the flags name, limited to --tasks."""
     ablations = ablation_results.read(config.ablations)
     searches = [search_results.read(path) for path in config.searches]
     if not (config.records or ablations or searches):
@@ -142,7 +142,7 @@ def _read_results(config):
             available = ", ".join(sorted(tasks)) or "none"
             raise UserError(f"--tasks={task}: no finished run; found {available}.")
 
-    def select(results):
+    def select(results: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         return [result for result in results if result["task"] in (config.tasks or tasks)]
 
     trainings, searches = select(trainings), select(searches)

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import re
-from typing import Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from adapter_bert.paper import presets
 
@@ -89,8 +89,8 @@ class SweepConfig(Settings):
     )
 
 
-def run(values, extra_flags=()):
-    """Runs the sweep, or prints its status or commands; returns the report, a list of lines.
+def run(values: Any, extra_flags: Sequence[str] = ()) -> List[str]:
+    """Runs the sweep, or prints its status or commands; returns the report as lines.
 
     Args:
       values: the parsed flags.
@@ -110,7 +110,7 @@ def run(values, extra_flags=()):
         return _run(config, trials, extra_flags)
 
 
-def _run(config, trials, extra_flags):
+def _run(config: SweepConfig, trials: List[grids.Trial], extra_flags: Sequence[str]) -> List[str]:
     runner = sweep.Sweep(
         trials,
         config.output_dir,
@@ -141,7 +141,7 @@ def _run(config, trials, extra_flags):
     return lines
 
 
-def _run_stages(runner, config, criterion):
+def _run_stages(runner: sweep.Sweep, config: SweepConfig, criterion: str) -> None:
     """Runs all trials, or with --halving the remaining ones of each stage."""
     finished, keys = set(), _admitted_keys(runner, config, criterion)
     while keys != finished:
@@ -149,14 +149,14 @@ def _run_stages(runner, config, criterion):
         finished, keys = keys, _admitted_keys(runner, config, criterion)
 
 
-def _admitted_keys(runner, config, criterion):
-    """Returns the set of keys of the trials to run, as far as the records decide it."""
+def _admitted_keys(runner: sweep.Sweep, config: SweepConfig, criterion: str) -> Set[str]:
+    """Returns the keys of the trials to run, as far as the records decide it."""
     if not config.halving:
         return set(runner.trials)
     return set(halving.admitted_keys(runner.trials, _comparable(runner, criterion)))
 
 
-def _comparable(runner, criterion):
+def _comparable(runner: sweep.Sweep, criterion: str) -> Dict[str, selection.Record]:
     """Returns the records by key, prepared for comparison by the criterion."""
     by_key = runner.records()
     done = [record for record in by_key.values() if record["status"] == DONE]
@@ -164,7 +164,7 @@ def _comparable(runner, criterion):
     return {key: compared.get(record["key"], record) for key, record in by_key.items()}
 
 
-def _trials(config):
+def _trials(config: SweepConfig) -> List[grids.Trial]:
     sources = {name: getattr(config, name) for name in ("preset", "grid", "chosen_from")}
     given = [f"--{name}={value}" for name, value in sources.items() if value is not None]
     if len(given) != 1:
@@ -186,13 +186,13 @@ def _trials(config):
     return grids.expand_grids(grids.override_flags(trial_grids, settings), only, source)
 
 
-def _chosen_grids(config):
-    flag = f"--chosen_from={config.chosen_from}"
-    paths.existing_folder(config.chosen_from, "--chosen_from")
+def _chosen_grids(config: SweepConfig) -> List[Dict[str, Any]]:
+    folder, flag = str(config.chosen_from), f"--chosen_from={config.chosen_from}"
+    paths.existing_folder(folder, "--chosen_from")
     # Without the baseline's records: its settings come from its own search.
     done = [
         record
-        for record in records.read(config.chosen_from)
+        for record in records.read(folder)
         if record["status"] == DONE and record["script"] in grids.scripts()
     ]
     if not done:
@@ -202,7 +202,7 @@ def _chosen_grids(config):
     return selection.chosen_grids(selection.by_criterion(done, config.select_by or "score"))
 
 
-def _shard(text):
+def _shard(text: str) -> Tuple[int, int]:
     """Returns (i modulo n, n) of the text i/n."""
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     index, count = map(int, match.groups()) if match else (0, 0)
@@ -211,7 +211,7 @@ def _shard(text):
     return index % count, count
 
 
-def _table(runner, criterion):
+def _table(runner: sweep.Sweep, criterion: str) -> List[str]:
     """Returns the sweep's progress as lines: by task and method, with the best on the dev set."""
     by_key, running = _comparable(runner, criterion), runner.running()
     groups = {}
@@ -235,7 +235,7 @@ def _table(runner, criterion):
     return [printing.one_line(line).rstrip() for line in lines]
 
 
-def _best(done, trials):
+def _best(done: List[selection.Record], trials: List[grids.Trial]) -> str:
     """Returns the best record's score and the values of the flags that vary, as a text."""
     if not done:
         return ""

@@ -1,6 +1,6 @@
 """Reads the results of ablations, and builds their table and panels."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from adapter_bert.paper import figures, published, report_tables
@@ -39,13 +39,13 @@ class Ablation(NamedTuple):
     backbone: str
     spans: Dict[Tuple[int, int], List[float]]
 
-    def changes(self, first, last):
+    def changes(self, first: int, last: int) -> List[float]:
         """Returns what the removal of a span changes, one number per model."""
         return list(np.subtract(self.spans[first, last], self.full))
 
 
-def read(paths):
-    """Returns the `Ablation` of each task in the files of run_ablation.py, one file per model.
+def read(paths: Iterable[str]) -> List[Ablation]:
+    """Returns the ablations of each task in the files of run_ablation.py, one file per model.
 
     Raises:
       UserError: a file is missing or has another format, or files of a task do not match.
@@ -79,8 +79,8 @@ def read(paths):
     return sorted(models.values(), key=lambda ablation: published.sort_key(ablation.task))
 
 
-def _ablation_in_points(record):
-    """Returns a file's content, and the `Ablation` of its model."""
+def _ablation_in_points(record: Dict[str, Any]) -> Tuple[Dict[str, Any], Ablation]:
+    """Returns a file's content, and the ablations of its model."""
     num_layers = json_objects.require_type(record["num_layers"], int)
     spans = {
         (json_objects.require_type(first, int), json_objects.require_type(last, int)): [
@@ -105,17 +105,17 @@ def _ablation_in_points(record):
     )
 
 
-def _points(value):
+def _points(value: Any) -> float:
     return 100 * json_objects.require_finite(value, float)
 
 
-def _source(record, ablation):
+def _source(record: Dict[str, Any], ablation: Ablation) -> Tuple[Any, ...]:
     same = [record.get(name) for name in _SAME]
     return same, ablation.score, ablation.num_layers, ablation.majority
 
 
-def cells(ablation):
-    """Returns a `report_tables.Cell` for each score."""
+def cells(ablation: Ablation) -> List[report_tables.Cell]:
+    """Returns a cell for each score."""
     scores: List[Any] = [
         ("all adapters", None, ablation.full),
         ("no adapters", None, ablation.none),
@@ -136,8 +136,8 @@ def cells(ablation):
     ]
 
 
-def table(ablations):
-    """Returns a `report_tables.Table` with a row for each ablation."""
+def table(ablations: List[Ablation]) -> report_tables.Table:
+    """Returns a table with a row for each ablation."""
     columns = ["", "score", "models", "all adapters", "worst single layer removed"]
     columns += ["lower half removed", "upper half removed", "all removed", "majority class"]
     rows = []
@@ -154,7 +154,9 @@ def table(ablations):
         texts = [
             report_tables.GAP
             if values is None
-            else report_tables.format_score(np.mean(values), selection.standard_error(values))
+            else report_tables.format_score(
+                float(np.mean(values)), selection.standard_error(values)
+            )
             for values in scores
         ]
         models = str(len(ablation.full))
@@ -162,8 +164,8 @@ def table(ablations):
     return report_tables.Table("", columns, rows)
 
 
-def panel(ablation):
-    """Returns a `figures.Heatmap` of the scores' mean changes, by the span's ends."""
+def panel(ablation: Ablation) -> figures.Heatmap:
+    """Returns a heatmap of the scores' mean changes, by the span's ends."""
     values = np.full([ablation.num_layers, ablation.num_layers], np.nan)
     for span in ablation.spans:
         values[span] = np.mean(ablation.changes(*span))

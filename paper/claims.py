@@ -12,10 +12,11 @@ only. A claim is unclear if its verdict differs within the 95% confidence interv
 import collections
 import itertools
 import operator
-from typing import Dict, List, NamedTuple
+from typing import Callable, Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-import numpy as np
 from adapter_bert.paper import estimates, published, report_tables
+from adapter_bert.paper.ablation_results import Ablation
+from adapter_bert.paper.estimates import Estimate
 
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import (
@@ -26,6 +27,7 @@ from adapter_bert.sweeps.selection import (
     TEST,
     TOP_LAYERS,
     VALIDATION,
+    Record,
 )
 
 _RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", selection.INIT_SCALE
@@ -61,77 +63,78 @@ class Side(NamedTuple):
 
     Attributes:
       label: its name.
-      records: task → list.
-      chosen: task → `selection.Selected`.
+      records: by task.
+      chosen: the selected setting of each task.
     """
 
     label: str
-    records: Dict[str, List[dict]]
+    records: Dict[str, List[Record]]
     chosen: Dict[str, selection.Selected]
 
-    def estimate(self, task):
-        """Returns the `Estimate` of a task's score."""
+    def estimate(self, task: str) -> Estimate:
+        """Returns a task's score."""
         return estimates.over_seeds(self.chosen[task].values)
 
-    def at_tasks(self, is_kept):
-        """Returns a `Side` with the tasks for which the function `is_kept` is true."""
+    def at_tasks(self, is_kept: Callable[[str], bool]) -> "Side":
+        """Returns a side with the tasks for which `is_kept` is true."""
         return Side(
             self.label,
             {task: records for task, records in self.records.items() if is_kept(task)},
             {task: choice for task, choice in self.chosen.items() if is_kept(task)},
         )
 
-    def complete(self):
-        """Returns a `Side` with the tasks whose runs have no `gaps`."""
+    def complete(self) -> "Side":
+        """Returns a side with the tasks whose runs have no `gaps`."""
         return self.at_tasks(lambda task: not gaps([self], [task]))
 
 
 _value = operator.attrgetter("value")
 
 
-def side(label, records, split=VALIDATION):
-    """Returns the `Side` of a method's records."""
+def side(label: str, records: List[Record], split: str = VALIDATION) -> Side:
+    """Returns the side of a method's records."""
     by_task = selection.group_by(records, lambda record: record["task"])
     chosen = {task: selection.choose_mean(group, split) for task, group in by_task.items()}
     chosen = {task: choice for task, choice in chosen.items() if choice}
     return Side(label, {task: by_task[task] for task in chosen}, chosen)
 
 
-def sides_of(by_label):
-    """Returns the `Side`s of methods, from label to records, at equal numbers of epochs."""
+def sides_of(by_label: Dict[str, List[Record]]) -> List[Side]:
+    """Returns the sides of methods, from label to records, at equal numbers of epochs."""
     return [side(*item) for item in selection.at_equal_epochs(by_label).items()]
 
 
-def difference(first, second, min_tasks=1):
+def difference(
+    first: Side, second: Side, min_tasks: int = 1
+) -> Tuple[Dict[str, Estimate], Optional[float]]:
     """Returns the difference of two sides' scores over `carried` tasks.
 
     Returns:
-      by_task: task → `Estimate`, in points; {} without a common task.
+      by_task: in points; {} without a common task.
       share: mean share of BERT's parameters that the first side trains; None if unknown.
     """
     tasks = carried([first, second], first.chosen.keys() & second.chosen.keys(), min_tasks)
-    shares = [first.chosen[task].share for task in tasks] or [None]
     by_task = {
         task: estimates.NOTHING  # The same runs.
         if first.chosen[task] == second.chosen[task]
         else first.estimate(task).minus(second.estimate(task))
         for task in tasks
     }
-    return by_task, None if None in shares else float(np.mean(shares))
+    return by_task, report_tables.mean_share([first.chosen[task] for task in tasks])
 
 
-def gaps(sides, tasks, min_tasks=1):
-    """Returns what a sweep lacks for a verdict, a list of texts.
+def gaps(sides: List[Side], tasks: Collection[str], min_tasks: int = 1) -> List[str]:
+    """Returns what a sweep lacks for a verdict.
 
     Args:
-      sides: list of `Side`, which may lack tasks; the baseline without BERT has its own search and
+      sides: these may lack tasks; the baseline without BERT has its own search and
         is not checked.
       tasks: the tasks that count.
       min_tasks: minimum number of tasks.
     """
     tuned = [one for one in sides if one.label != NO_BERT.label]
     groups = [
-        group for one in tuned for task in tasks for group in _by_level(one.records.get(task, ()))
+        group for one in tuned for task in tasks for group in _by_level(one.records.get(task, []))
     ]
     missing = [
         text
@@ -144,11 +147,11 @@ def gaps(sides, tasks, min_tasks=1):
     return missing
 
 
-def _error_gaps(scores):
+def _error_gaps(scores: Iterable[Estimate]) -> List[str]:
     return sorted({score.gap for score in scores} - {""})
 
 
-def _by_level(records):
+def _by_level(records: List[Record]) -> Iterable[List[Record]]:
     """Returns the records grouped by size of adapters and number of top layers."""
     levels = selection.group_by(
         records, lambda r: (str(ADAPTERS.level_of(r)), str(TOP_LAYERS.level_of(r)))
@@ -156,7 +159,7 @@ def _by_level(records):
     return levels.values()
 
 
-def _is_swept(records, flag):
+def _is_swept(records: List[Record], flag: str) -> bool:
     """Returns whether `flag` has two values among records whose other settings are equal."""
     groups = selection.group_by(records, lambda r: selection.settings_without(r, {flag}))
     return any(
@@ -164,37 +167,33 @@ def _is_swept(records, flag):
     )
 
 
-def carried(sides, tasks, min_tasks=1):
+def carried(sides: List[Side], tasks: Collection[str], min_tasks: int = 1) -> List[str]:
     """Returns the tasks with complete sweeps if they are enough, or else all, in order."""
     complete = [task for task in tasks if not gaps(sides, [task])]
     return sorted(complete if len(complete) >= min_tasks else tasks, key=published.sort_key)
 
 
-def rows(results):
-    """Returns the `ClaimRow`s of all claims with records.
-
-    Args:
-      results: `reports.Results`.
-    """
-    glue = list(filter(_is_glue, results.records))
+def rows(records: List[Record], ablations: List[Ablation]) -> List[ClaimRow]:
+    """Returns the rows of all claims with records."""
+    glue = list(filter(_is_glue, records))
     candidates = [
         *_glue_rows(glue),
         *_parameter_rows(glue),
-        *_squad_rows(results.records),
-        *_further_rows(results.records),
-        *_ablation_rows(results.ablations),
-        *_init_scale_rows(results.records),
-        _learning_rate_row(results.records),
+        *_squad_rows(records),
+        *_further_rows(records),
+        *_ablation_rows(ablations),
+        *_init_scale_rows(records),
+        _learning_rate_row(records),
         *_variant_rows(glue),
     ]
     return [row for row in candidates if row]
 
 
-def _is_glue(record):
+def _is_glue(record: Record) -> bool:
     return record["script"] == "run_classifier.py" and published.is_glue(record["task"])
 
 
-def _by_accuracy(records):
+def _by_accuracy(records: List[Record]) -> List[Record]:
     """Returns the records that have an accuracy, with accuracy as their score."""
     return [
         {**record, "score": "eval_accuracy"}
@@ -203,7 +202,7 @@ def _by_accuracy(records):
     ]
 
 
-def _glue_rows(glue):
+def _glue_rows(glue: List[Record]) -> Iterator[Optional[ClaimRow]]:
     full = selection.filter_by_method(glue, FULL)
     for pooler, note in ((False, ""), (True, ", pooler trained")):
         for sizes, claim, expected, max_share in (
@@ -228,8 +227,8 @@ def _glue_rows(glue):
     yield _sizes_row(glue)
 
 
-def _lone_sizes_note(adapters):
-    """Returns a text on the tasks of a `Side` with a single size, "" without such tasks."""
+def _lone_sizes_note(adapters: Side) -> str:
+    """Returns a text on the tasks with a single size, "" without such tasks."""
     tasks = collections.defaultdict(list)
     for task, records in adapters.records.items():
         tasks[tuple({ADAPTERS.level_of(record) for record in records})].append(task)
@@ -239,16 +238,16 @@ def _lone_sizes_note(adapters):
     return "".join(sorted(notes))
 
 
-def _sizes_row(glue):
+def _sizes_row(glue: List[Record]) -> Optional[ClaimRow]:
     """Returns the row of mean accuracies of sizes 8, 64 and 256, over tasks that have all three."""
     sides = sides_of(
         {str(size): _by_accuracy(selection.select_adapters(glue, sizes=[size])) for size in _SIZES}
     )
-    tasks = set.intersection(*(set(one.chosen) for one in sides))
-    tasks = carried(sides, tasks, _MIN_TASKS)
+    shared = set.intersection(*(set(one.chosen) for one in sides))
+    tasks = carried(sides, shared, _MIN_TASKS)
     if not tasks:
         return None
-    means = [estimates.mean(one.estimate(task) for task in tasks) for one in sides]
+    means = [estimates.mean([one.estimate(task) for task in tasks]) for one in sides]
     spreads = [one.minus(other) for one, other in itertools.permutations(means, 2)]
     texts = [
         f"{size}: {report_tables.format_score(one.value, one.sem)}"
@@ -266,7 +265,7 @@ def _sizes_row(glue):
     )
 
 
-def _parameter_rows(glue):
+def _parameter_rows(glue: List[Record]) -> Iterator[Optional[ClaimRow]]:
     top = [r for r in selection.filter_by_method(glue, TOP_LAYERS) if TOP_LAYERS.level_of(r) == 1]
     adapters = selection.select_adapters(glue, sizes=[64])
     yield _difference_row(
@@ -287,7 +286,7 @@ def _parameter_rows(glue):
     )
 
 
-def _squad_rows(records):
+def _squad_rows(records: List[Record]) -> Iterator[Optional[ClaimRow]]:
     squad = [r for r in records if r["script"] == "run_squad.py" and r["task"] == "SQuAD"]
     full = selection.filter_by_method(squad, FULL)
     for size, expected in ((64, -0.3), (2, -0.8)):
@@ -300,7 +299,7 @@ def _squad_rows(records):
         )
 
 
-def _further_rows(records):
+def _further_rows(records: List[Record]) -> Iterator[Optional[ClaimRow]]:
     further = [
         record
         for record in records
@@ -332,7 +331,7 @@ def _further_rows(records):
         )
 
 
-def _ablation_rows(ablations):
+def _ablation_rows(ablations: List[Ablation]) -> Iterator[ClaimRow]:
     """Yields the rows of ablations, which compare a model with itself, so they need no sweep."""
     ablations = [one for one in ablations if one.score == "accuracy" and one.majority is not None]
     ablations = [one for one in ablations if len(one.full) > 1] or ablations
@@ -354,7 +353,10 @@ def _ablation_rows(ablations):
         changes_of_layers,
         estimates.at_least(changes_of_layers, -2),
     )
-    left = [estimates.over_seeds([s - one.majority for s in one.none]) for one in ablations]
+    left = [
+        estimates.over_seeds([s - one.majority for s in one.none])  # type: ignore[operator]
+        for one in ablations
+    ]
     yield _ablation_row(
         "All adapters removed: accuracy, minus majority-class accuracy",
         "0 (MNLI, CoLA)",
@@ -366,7 +368,15 @@ def _ablation_rows(ablations):
     )
 
 
-def _ablation_row(claim, expected, by_task, ablations, agrees_if, judged, verdict):
+def _ablation_row(
+    claim: str,
+    expected: str,
+    by_task: Dict[str, Estimate],
+    ablations: List[Ablation],
+    agrees_if: str,
+    judged: List[Estimate],
+    verdict: str,
+) -> ClaimRow:
     counts = [len(ablation.full) for ablation in ablations]
     missing = _error_gaps(judged)
     return ClaimRow(
@@ -375,8 +385,8 @@ def _ablation_row(claim, expected, by_task, ablations, agrees_if, judged, verdic
     )
 
 
-def _init_scale_sides(records):
-    """Returns (tasks, `Side`s of scales up to 1e-2, `Side`s above) for `_init_scale_rows`.
+def _init_scale_sides(records: List[Record]) -> Tuple[List[str], List[Side], List[Side]]:
+    """Returns (tasks, sides of scales up to 1e-2, sides above) for `_init_scale_rows`.
 
     The tasks are those with scores at two scales or more up to 1e-2, and at one or more above.
     """
@@ -403,11 +413,11 @@ def _init_scale_sides(records):
     return tasks, low, high
 
 
-def _scores(sides, task):
+def _scores(sides: List[Side], task: str) -> List[Estimate]:
     return [one.estimate(task) for one in sides if task in one.chosen]
 
 
-def _init_scale_rows(records):
+def _init_scale_rows(records: List[Record]) -> Iterator[ClaimRow]:
     """Yields the rows of small and of large initial weights, which share a verdict."""
     tasks, low, high = _init_scale_sides(records)
     if not tasks:
@@ -439,7 +449,7 @@ def _init_scale_rows(records):
         )
 
 
-def _learning_rate_row(records):
+def _learning_rate_row(records: List[Record]) -> Optional[ClaimRow]:
     """Returns the row of how many learning rates are within 2 points of a method's best."""
     records = [record for record in records if 2e-5 <= record["flags"].get(_RATE, 0) <= 1e-3]
     by_method = selection.at_equal_epochs(
@@ -466,14 +476,12 @@ def _learning_rate_row(records):
     sides = [_merge(method.label, by_rate, tasks) for method, by_rate in by_method.items()]
     tasks = carried(sides, tasks)
     margins = {
-        (method, task): _behind_the_best(
-            [one.estimate(task) for one in by_rate if task in one.chosen]
-        )
+        (method, task): _behind_the_best(_scores(by_rate, task))
         for method, by_rate in by_method.items()
         for task in tasks
     }
 
-    def count(method, task, end=0):
+    def count(method: selection.Method, task: str, end: int = 0) -> int:
         return sum(margin.moved(end) >= -2 for margin in margins[method, task])
 
     ours = "; ".join(
@@ -497,22 +505,22 @@ def _learning_rate_row(records):
     )
 
 
-def _sides_by_rate(records):
-    """Returns the `Side` of each learning rate, of comparable records."""
+def _sides_by_rate(records: List[Record]) -> List[Side]:
+    """Returns the side of each learning rate, of comparable records."""
     with_rate = [record for record in records if _RATE in record["flags"]]
     comparable = selection.select_comparable(with_rate, _RATE)
     by_rate = selection.group_by(comparable, lambda record: record["flags"][_RATE])
     return [side(f"{rate:g}", group) for rate, group in by_rate.items()]
 
 
-def _behind_the_best(scores):
-    """Returns how far each `Estimate` is from the best, `Estimate`s of at most 0."""
+def _behind_the_best(scores: List[Estimate]) -> List[Estimate]:
+    """Returns how far each score is from the best, at most 0."""
     best = max(scores, key=_value)
     return [estimates.NOTHING if one is best else one.minus(best) for one in scores]
 
 
-def _merge(label, sides, tasks):
-    """Returns one `Side` of all records; its choice for a task has the fewest seeds and scores."""
+def _merge(label: str, sides: List[Side], tasks: List[str]) -> Side:
+    """Returns one side of all records; its choice for a task has the fewest seeds and scores."""
     return Side(
         label,
         {task: [r for one in sides for r in one.records.get(task, ())] for task in tasks},
@@ -526,7 +534,7 @@ def _merge(label, sides, tasks):
     )
 
 
-def _variant_rows(glue):
+def _variant_rows(glue: List[Record]) -> Iterator[ClaimRow]:
     """Yields the row of section 3.6: the worst and the best design, minus the default one."""
     default, pairs = selection.select_adapters(glue), []
     usual = selection.design(selection.without(default[0], _INIT_SCALE)) if default else {}
@@ -539,10 +547,10 @@ def _variant_rows(glue):
     for key, group in groups.items():
         if key == "{}" or "train_pooler" in key:
             continue
-        pair = (
+        pair = [
             side(key, selection.match_settings(group, default)),
             side("default", selection.match_settings(default, group)),
-        )
+        ]
         tasks = carried(pair, pair[0].chosen.keys() & pair[1].chosen.keys())
         if tasks:
             pairs.append([one.at_tasks(tasks.__contains__) for one in pair])
@@ -552,13 +560,13 @@ def _variant_rows(glue):
     pairs = [pair for pair in pairs if not gaps(pair, pair[0].chosen)] or pairs
     ranked = sorted(
         (
-            estimates.mean(one.estimate(task).minus(other.estimate(task)) for task in one.chosen)
+            estimates.mean([one.estimate(task).minus(other.estimate(task)) for task in one.chosen])
             for one, other in pairs
         ),
         key=_value,
     )
     sides = [one for pair in pairs for one in pair]
-    tasks = {task for one in sides for task in one.chosen}
+    tasks = sorted({task for one in sides for task in one.chosen})
     yield _row(
         f"{len(pairs)} variants of the adapter minus the default: worst to best",
         "no boost",
@@ -571,18 +579,18 @@ def _variant_rows(glue):
 
 
 def _difference_row(
-    claim,
-    expected,
-    first,
-    second,
+    claim: str,
+    expected: str,
+    first: Side,
+    second: Side,
     *,
-    at_least=None,
-    max_share=None,
-    by_task=False,
-    note="",
-    min_tasks=1,
-):
-    """Returns the `ClaimRow` of two sides' difference, or None without a common task.
+    at_least: Optional[float] = None,
+    max_share: Optional[float] = None,
+    by_task: bool = False,
+    note: str = "",
+    min_tasks: int = 1,
+) -> Optional[ClaimRow]:
+    """Returns the row of two sides' difference, or None without a common task.
 
     The mean over tasks, or each task's difference if `by_task`, must be `at_least` so large, or
     below 0 if that is None.
@@ -610,7 +618,16 @@ def _difference_row(
     return _row(claim, expected, ours + note, [first, second], tasks, agrees_if, verdict, min_tasks)
 
 
-def _row(claim, expected, ours, sides, tasks, agrees_if, verdict, min_tasks=1):
+def _row(
+    claim: str,
+    expected: str,
+    ours: str,
+    sides: List[Side],
+    tasks: List[str],
+    agrees_if: str,
+    verdict: str,
+    min_tasks: int = 1,
+) -> ClaimRow:
     by_task = {task: gaps(sides, [task]) for task in tasks}
     missing = [
         _where(text, [task for task in tasks if text in by_task[task]], tasks)
@@ -627,28 +644,28 @@ def _row(claim, expected, ours, sides, tasks, agrees_if, verdict, min_tasks=1):
     )
 
 
-def _settings_tried(records):
+def _settings_tried(records: List[Record]) -> int:
     """Returns the number of settings that the records, or the searches behind them, tried."""
     by_setting = selection.group_by(records, lambda r: selection.key_of(selection.setting(r)))
     return sum(max(r["flags"].get("trials", 1) for r in group) for group in by_setting.values())
 
 
-def _where(text, tasks, all_tasks):
+def _where(text: str, tasks: List[str], all_tasks: List[str]) -> str:
     """Returns the text with the tasks to which it applies, unless these are all or none."""
     return f"{text} ({_titles(tasks)})" if 0 < len(tasks) < len(all_tasks) else text
 
 
-def _range(counts):
+def _range(counts: List[int]) -> str:
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _titles(tasks):
+def _titles(tasks: List[str]) -> str:
     if len(tasks) > 4:  # Their names would fill the table.
         return f"{len(tasks)} tasks"
     return report_tables.titles(tasks)
 
 
-def _by_task(by_task):
+def _by_task(by_task: Dict[str, Estimate]) -> str:
     tasks = sorted(by_task, key=published.sort_key)
     return ", ".join(f"{by_task[task]} ({published.title(task)})" for task in tasks)

@@ -6,13 +6,16 @@ Equal panels give equal bytes for one version of matplotlib.
 import collections
 import io
 import math
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import matplotlib
 import numpy as np
 from matplotlib import patheffects, ticker
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 
 from adapter_bert.shell import printing
@@ -67,12 +70,11 @@ class Series(NamedTuple):
 
     Attributes:
       label: its name in the legend.
-      style: `Style`.
-      points: list of (x, y, low, high), with x > 0 on a logarithmic axis. low and high are the ends
+      points: (x, y, low, high), with x > 0 on a logarithmic axis. low and high are the ends
         of the error bar, or of the band if there are several points; None for no bar.
       band: name of the band in the legend; None for error bars.
       names: texts at the points, or empty.
-      singles: list of (x, y) of hollow markers for single values, where a mean hides two groups.
+      singles: (x, y) of hollow markers for single values, where a mean hides two groups.
       is_right: whether the series uses the y axis on the right.
     """
 
@@ -115,22 +117,26 @@ class Heatmap(NamedTuple):
     color_label: str
 
 
-def draw(panels):
+Panels = Sequence[Union[Panel, Heatmap]]
+_Legend = Dict[str, Any]  # Label → artist.
+
+
+def draw(panels: Panels) -> Dict[str, bytes]:
     """Draws panels as `make_figure` does.
 
     Returns:
-      A dict from file endings, "png" and "svg", to bytes.
+      File ending, "png" or "svg" → content.
     """
     with matplotlib.rc_context(_RC):
         figure = make_figure(panels)
         return {"png": _encode(figure, "png", dpi=200), "svg": _encode(figure, "svg")}
 
 
-def make_figure(panels):
+def make_figure(panels: Panels) -> Figure:
     """Returns a figure of panels with one legend below: as wide as a column, or a page.
 
     Args:
-      panels: list of at least one `Panel` or `Heatmap`. Equal x labels share limits.
+      panels: at least one. Equal x labels share limits.
     """
     rows = math.ceil(len(panels) / _COLUMNS)
     columns = math.ceil(len(panels) / rows)  # Balanced rows: four panels are two and two.
@@ -160,18 +166,20 @@ def make_figure(panels):
     return figure
 
 
-def _literal(text):
+def _literal(text: str) -> str:
     """Returns a text as it is drawn: on one line, with no $ for Matplotlib to begin a formula."""
     return printing.one_line(text).replace("$", r"\$")
 
 
-def _draw_panel(axes, panel, legend, limits):
+def _draw_panel(
+    axes: Axes, panel: Panel, legend: _Legend, limits: Optional[Tuple[float, float]]
+) -> None:
     """Draws a panel's series, and adds their entries to the figure's `legend`."""
     right = axes.twinx() if panel.right_label else axes
     if panel.right_label:
         right.set_ylabel(_literal(panel.right_label))
         right.grid(False)
-    own_legend = {}
+    own_legend: _Legend = {}
     entries = own_legend if panel.has_legend else legend
     for series in panel.series:
         artist = _draw_series(right if series.is_right else axes, series)
@@ -186,14 +194,14 @@ def _draw_panel(axes, panel, legend, limits):
         right.legend(own_legend.values(), map(_literal, own_legend), loc="lower left")
     if panel.has_zero_line:
         axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
-    if panel.is_linear:
+    if panel.is_linear or not limits:
         integer_ticks = {"steps": [1, 2, 5, 10], "integer": True, "min_n_ticks": 1}
         axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", **integer_ticks))
     else:
-        _set_logarithmic(axes.xaxis, *limits)
+        _set_logarithmic(axes, *limits)
 
 
-def _draw_legend(figure, legend):
+def _draw_legend(figure: Figure, legend: _Legend) -> float:
     """Draws the legend at the bottom, in as few rows as possible; returns its height in inches."""
     renderer = FigureCanvasAgg(figure).get_renderer()
     for columns in range(len(legend), 0, -1):
@@ -211,7 +219,7 @@ def _draw_legend(figure, legend):
     return math.ceil(len(legend) / columns) * _LEGEND_ROW + _LEGEND_MARGIN
 
 
-def _encode(figure, ending, **options):
+def _encode(figure: Figure, ending: str, **options: Any) -> bytes:
     stream = io.BytesIO()
     # Dates and versions would make equal figures differ.
     metadata = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}[ending]
@@ -219,7 +227,7 @@ def _encode(figure, ending, **options):
     return stream.getvalue()
 
 
-def _compute_limits(panels):
+def _compute_limits(panels: Panels) -> Dict[str, Tuple[float, float]]:
     """Returns x label → (lower, upper) limits of logarithmic axes."""
     values_by_label = collections.defaultdict(list)
     for panel in panels:
@@ -234,8 +242,8 @@ def _compute_limits(panels):
     return limits
 
 
-def _set_logarithmic(axis, lower, upper):
-    """Sets a logarithmic scale, extended to two powers of ten, because only these have labels."""
+def _set_logarithmic(axes: Axes, lower: float, upper: float) -> None:
+    """Sets a logarithmic x scale, extended to two powers of ten, because only these have labels."""
     while math.floor(math.log10(upper)) - math.ceil(math.log10(lower)) < 1:
         above = 10.0 ** (math.floor(math.log10(upper)) + 1)
         below = 10.0 ** (math.ceil(math.log10(lower)) - 1)
@@ -243,12 +251,12 @@ def _set_logarithmic(axis, lower, upper):
             upper = 1.2 * above
         else:
             lower = below / 1.2
-    axis.axes.set_xscale("log")
-    axis.axes.set_xlim(lower, upper)
-    axis.set_minor_formatter(ticker.NullFormatter())
+    axes.set_xscale("log")
+    axes.set_xlim(lower, upper)
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def _draw_series(axes, series):
+def _draw_series(axes: Axes, series: Series) -> ErrorbarContainer:
     """Draws a series; returns the artist for the legend."""
     color, marker, line = series.style
     x, y, low, high = (np.array(values, float) for values in zip(*series.points))
@@ -260,7 +268,7 @@ def _draw_series(axes, series):
     for single in series.singles:
         axes.plot(*single, color=color, marker=marker, fillstyle="none", linestyle="")
     for name, point in zip(series.names, zip(x, y)):
-        offset = {"textcoords": "offset points", "xytext": (0, 4), "ha": "center"}
+        offset: Any = {"textcoords": "offset points", "xytext": (0, 4), "ha": "center"}
         text = axes.annotate(_literal(name), point, color=color, fontsize=6.5, **offset)
         text.set_path_effects([patheffects.withStroke(linewidth=1.5, foreground="white")])
     errors = np.stack([y - low, high - y])
@@ -274,15 +282,14 @@ def _draw_series(axes, series):
     )
 
 
-def _color_range(panels):
-    """Returns (vmin, vmax) over all heatmaps, or None."""
+def _color_range(panels: Panels) -> Tuple[float, float]:
+    """Returns (vmin, vmax) over all heatmaps; NaN without any."""
     values = [panel.values for panel in panels if isinstance(panel, Heatmap)]
-    if not values:
-        return None
-    return min(map(np.nanmin, values)), max(map(np.nanmax, values))
+    lowest, highest = map(np.nanmin, values), map(np.nanmax, values)
+    return min(lowest, default=np.nan), max(highest, default=np.nan)
 
 
-def _draw_heatmap(axes, panel, colors):
+def _draw_heatmap(axes: Axes, panel: Heatmap, colors: Tuple[float, float]) -> AxesImage:
     """Draws a heatmap; returns the image, for a color bar."""
     vmin, vmax = colors
     # Light means a small loss, in color and in grey; white means no value.
@@ -298,7 +305,7 @@ def _draw_heatmap(axes, panel, colors):
     return image
 
 
-def _write_values(axes, values, midpoint):
+def _write_values(axes: Axes, values: np.ndarray, midpoint: float) -> None:
     """Writes each number into its cell, in white or black for contrast."""
     decimals = 1 if len(values) <= 8 else 0
     texts = {

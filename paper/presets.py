@@ -11,6 +11,8 @@ Where the paper gives no value, the presets have:
 - Figure 7: six learning rates in the paper's range; the sizes and epochs of section 3.2.
 """
 
+from typing import Any, Dict, List, Tuple
+
 _GLUE = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"]
 _GLUE_SIZES = [8, 64, 256]
 _RATES = [3e-5, 3e-4, 3e-3]  # Section 3.2; section 3.4 for the top layers and LayerNorms.
@@ -47,7 +49,7 @@ _FURTHER_EPOCHS = {
 }
 
 
-def _further_tasks_grids(axes, column):
+def _further_tasks_grids(axes: Dict[str, Any], column: int) -> List[Dict[str, Any]]:
     """Returns a grid for each of the further tasks, with its epochs from a column of Table 4."""
     common = {"learning_rate": _FURTHER_RATES, "do_predict": True, **_FIVE_SEEDS}
     return [
@@ -67,7 +69,7 @@ _SQUAD = {
 _VARIANT = {**_SWEPT, **_INIT_SCALE}
 
 # Name → (description, grids).
-PRESETS = {
+PRESETS: Dict[str, Tuple[str, List[Dict[str, Any]]]] = {
     "glue": (
         "Table 1: adapters and full fine-tuning on GLUE",
         [

@@ -5,7 +5,7 @@ have the same names as in records.
 """
 
 import re
-from typing import NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 _NAMES_1 = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE")
 # GLUE's tasks in Table 1's order; WNLI, which the paper leaves out, comes last.
@@ -18,10 +18,10 @@ class Row1(NamedTuple):
     label: str
     total: str
     trained: str
-    scores: dict
+    scores: Dict[str, float]
 
 
-def _row_1(label, total, trained, *scores):
+def _row_1(label: str, total: str, trained: str, *scores: float) -> Row1:
     return Row1(label, total, trained, dict(zip(_NAMES_1, scores)))
 
 
@@ -54,8 +54,8 @@ COSTS_2 = {
 }
 
 
-def _row_2(title, no_bert, *pairs):
-    return Row2(title, (no_bert, None), pairs[0:2], pairs[2:4], pairs[4:6])
+def _row_2(title: str, no_bert: float, *scores: float) -> Row2:
+    return Row2(title, (no_bert, None), *zip(scores[::2], scores[1::2]))
 
 
 TABLE_2 = {
@@ -83,7 +83,7 @@ TABLE_2 = {
 }
 
 
-def title(task):
+def title(task: str) -> str:
     """Returns a task's display name: "SMS spam", "MNLI (9k rows)"."""
     name, rows = _split_sample(task)
     if rows:
@@ -91,12 +91,12 @@ def title(task):
     return TABLE_2[task].title if task in TABLE_2 else task
 
 
-def is_glue(task):
+def is_glue(task: str) -> bool:
     """Returns whether a task is one of GLUE's, or a sample of its rows such as "mnli_9k"."""
     return _split_sample(task)[0] in (*GLUE, "MNLI")
 
 
-def sort_key(task):
+def sort_key(task: str) -> Tuple[int, str]:
     """Returns a sort key: the paper's tasks in the order of its tables, then others by name."""
     task_order = (*GLUE, *TABLE_2)
     name, _ = _split_sample(task)
@@ -104,7 +104,7 @@ def sort_key(task):
     return (task_order.index(name) if name in task_order else len(task_order), task)
 
 
-def _split_sample(task):
+def _split_sample(task: str) -> Tuple[str, str]:
     """Returns ("MNLI", "9k") for "mnli_9k", a sample of GLUE's rows, and (task, "") for others."""
     match = re.fullmatch(r"(\w+?)_(\d+k)", task)
     names = {name.lower().replace("-", ""): name for name in ("MNLI", *GLUE)}

@@ -1,14 +1,14 @@
 """Cells of selected scores, and tables of cells, for `reports`."""
 
 import collections
-from typing import Any, List, NamedTuple
+from typing import AbstractSet, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from adapter_bert.paper import published
 
 from adapter_bert.shell import printing
 from adapter_bert.sweeps import selection
-from adapter_bert.sweeps.selection import FULL, VALIDATION
+from adapter_bert.sweeps.selection import FULL, VALIDATION, Record
 
 GAP = "–"
 
@@ -22,12 +22,12 @@ class Cell(NamedTuple):
     choice: selection.Selected
 
     @property
-    def text(self):
+    def text(self) -> str:
         """The score's text in tables."""
         return format_score(self.choice.value, self.choice.sem)
 
-    def to_row(self):
-        """Returns all of the cell's values, a dict."""
+    def to_row(self) -> Dict[str, Any]:
+        """Returns all of the cell's values by name."""
         choice = self.choice
         setting = " ".join(f"{name}={value}" for name, value in choice.setting.items())
         return {
@@ -51,7 +51,13 @@ class Table(NamedTuple):
     rows: List[List[str]]
 
 
-def cells_of(label, records, split, choose=selection.choose_mean, level=None):
+def cells_of(
+    label: str,
+    records: List[Record],
+    split: str,
+    choose: Callable[[List[Record], str], Optional[selection.Selected]] = selection.choose_mean,
+    level: Any = None,
+) -> List[Cell]:
     """Returns the `Cell` of each task that has a score.
 
     Args:
@@ -65,7 +71,9 @@ def cells_of(label, records, split, choose=selection.choose_mean, level=None):
     return [Cell(label, level, task, choice) for task, choice in choices.items() if choice]
 
 
-def cells_along(label, records, flag, split=VALIDATION):
+def cells_along(
+    label: str, records: List[Record], flag: Optional[str], split: str = VALIDATION
+) -> List[Cell]:
     """Returns the `Cell`s of records, one for each task and value of a flag."""
     by_level = selection.group_by(records, lambda record: selection.flag_of(record, flag))
     return [
@@ -75,30 +83,30 @@ def cells_along(label, records, flag, split=VALIDATION):
     ]
 
 
-def tasks_of(cells):
+def tasks_of(cells: Iterable[Cell]) -> List[str]:
     """Returns the cells' tasks, in the paper's order."""
     return sorted({cell.task for cell in cells}, key=published.sort_key)
 
 
-def count_seeds(cells):
-    """Returns the numbers of seeds of cells, as a text: "3 seeds", "1 to 3 seeds"."""
+def count_seeds(cells: Iterable[Cell]) -> str:
+    """Returns the numbers of seeds of cells: "3 seeds", "1 to 3 seeds"."""
     counts = sorted({cell.choice.seeds for cell in cells}) or [0]
     prefix = f"{counts[0]} to " if len(counts) > 1 else ""
     return prefix + pluralize(counts[-1], "seed")
 
 
-def pluralize(count, noun):
+def pluralize(count: int, noun: str) -> str:
     """Returns a count with its noun: "1 seed", "2 seeds"."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def methods_table(heading, cells, num_tasks=None):
+def methods_table(heading: str, cells: List[Cell], num_tasks: Optional[int] = None) -> Table:
     """Returns a table: a row for each method, a column for each task, and a mean over tasks.
 
     The mean is over `find_complete_tasks`.
 
     Args:
-      num_tasks: N, or None. Adds the columns total parameters, as a multiple of BERT's for N tasks,
+      num_tasks: N; adds the columns total parameters, as a multiple of BERT's for N tasks,
         and trained parameters per task. Full fine-tuning needs N times BERT; a method that trains a
         share p of BERT for each task needs 1 + N p.
     """
@@ -111,20 +119,20 @@ def methods_table(heading, cells, num_tasks=None):
     columns += ["total parameters", "trained per task"] if num_tasks else []
     rows = []
     for method, by_task in by_method.items():
-        texts = [by_task[task].text if task in by_task else GAP for task in tasks]
         is_averaged = averaged <= by_task.keys()
         mean = _format_mean([by_task[task].choice.value for task in averaged if is_averaged])
-        rows.append([method, *texts, mean, *(_costs(by_task, num_tasks) if num_tasks else [])])
+        costs = _costs(by_task, num_tasks) if num_tasks else []
+        rows.append([method, *_texts(by_task, tasks), mean, *costs])
     return Table(heading, columns, rows)
 
 
-def titles(tasks):
+def titles(tasks: Iterable[str]) -> str:
     """Returns the tasks' display names, in the paper's order: "CoLA, MRPC"."""
     return ", ".join(map(published.title, sorted(tasks, key=published.sort_key)))
 
 
-def find_complete_tasks(sets_of_tasks):
-    """Returns the set of tasks that gives the largest table without gaps.
+def find_complete_tasks(sets_of_tasks: List[AbstractSet[str]]) -> AbstractSet[str]:
+    """Returns the tasks that give the largest table without gaps.
 
     Means over different sets of tasks are not comparable.
     """
@@ -132,66 +140,77 @@ def find_complete_tasks(sets_of_tasks):
     for tasks in list(candidates):
         candidates.update(dict.fromkeys([tasks & other for other in candidates]))
 
-    def size(tasks):
+    def size(tasks: AbstractSet[str]) -> Tuple[int, int]:
         return len(tasks) * sum(tasks <= other for other in sets_of_tasks), len(tasks)
 
     return max(candidates, key=size, default=frozenset())
 
 
-def _costs(cells, num_tasks):
-    """Returns [total parameters, trained per task] of a method's cells, a dict by task."""
-    shares = [cell.choice.share for cell in cells.values()]
-    if None in shares:
+def mean_share(choices: List[selection.Selected]) -> Optional[float]:
+    """Returns the mean share of BERT's parameters that train; None if one is unknown."""
+    shares = [choice.share for choice in choices if choice.share is not None]
+    return float(np.mean(shares)) if shares and len(shares) == len(choices) else None
+
+
+def _costs(cells: Dict[str, Cell], num_tasks: int) -> List[str]:
+    """Returns [total parameters, trained per task] of a method's cells by task."""
+    share = mean_share([cell.choice for cell in cells.values()])
+    if share is None:
         return [GAP, GAP]
     if next(iter(cells.values())).method == FULL.label:  # Heads are not counted.
         return [f"{num_tasks:.2f}×", "100%"]
-    share = float(np.mean(shares))
     return [f"{1 + num_tasks * share:.2f}×", f"{share:.2%}"]
 
 
-def levels_table(heading, cells):
+def _texts(by_task: Dict[str, Cell], tasks: List[str]) -> List[str]:
+    return [by_task[task].text if task in by_task else GAP for task in tasks]
+
+
+def by_level(cells: Iterable[Cell]) -> Dict[Tuple[str, Any], Dict[str, Cell]]:
+    """Returns the cells of each method and level, by task."""
+    result = collections.defaultdict(dict)
+    for cell in cells:
+        result[cell.method, cell.level][cell.task] = cell
+    return result
+
+
+def levels_table(heading: str, cells: List[Cell]) -> Table:
     """Returns a table: a row for each method and level, a column for each task and parameters."""
     tasks = tasks_of(cells)
     rows = []
-    for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
-        level_cells = {
-            cell.task: cell for cell in cells if (cell.method, cell.level) == (method, level)
-        }
+    for (method, level), by_task in by_level(cells).items():
         label = method if level is None else f"{method}, {level:g}"
-        texts = [level_cells[task].text if task in level_cells else GAP for task in tasks]
-        rows.append([label, *texts, _format_mean_trained(level_cells.values())])
+        rows.append([label, *_texts(by_task, tasks), _format_mean_trained(by_task.values())])
     return Table(heading, ["", *map(published.title, tasks), "trained parameters"], rows)
 
 
-def variants_table(cells, differences):
+def variants_table(cells: List[Cell], differences: List[Optional[float]]) -> Table:
     """Returns a table: a row for each method and level, a score and a difference for each task.
 
     Args:
       differences: each cell's difference from the default, in points, or None.
     """
     tasks = tasks_of(cells)
-    by_key = {(c.method, c.level, c.task): (c, d) for c, d in zip(cells, differences)}
+    by_key = {(c.method, c.level, c.task): d for c, d in zip(cells, differences)}
     rows = []
-    for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
+    for (method, level), by_task in by_level(cells).items():
         row = [method, str(level)]
-        for task in tasks:
-            cell, difference = by_key.get((method, level, task), (None, None))
-            row.append(cell.text if cell else GAP)
-            row.append(GAP if difference is None else f"{difference:+.1f}")
-        row_cells = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
-        rows.append([*row, _format_mean_trained(row_cells)])
+        for task, text in zip(tasks, _texts(by_task, tasks)):
+            difference = by_key.get((method, level, task))
+            row += [text, GAP if difference is None else f"{difference:+.1f}"]
+        rows.append([*row, _format_mean_trained(by_task.values())])
     task_columns = [text for task in tasks for text in (published.title(task), "difference")]
     return Table("", ["adapter", "size", *task_columns, "trained parameters"], rows)
 
 
-def transpose(table):
+def transpose(table: Table) -> Table:
     """Returns a table with rows and columns swapped."""
     first, *rows = zip(table.columns, *table.rows)
     return Table(table.heading, list(first), [list(row) for row in rows])
 
 
-def paper_table_1(tasks):
-    """Returns the paper's Table 1 for these tasks: a list of one `Table`, or empty."""
+def paper_table_1(tasks: List[str]) -> List[Table]:
+    """Returns the paper's Table 1 for these tasks: a list of one, or empty."""
     tasks = [task for task in tasks if task in published.TABLE_1[0].scores]
     columns = ["", *tasks, "mean", "total parameters", "trained per task"]
     rows = []
@@ -203,8 +222,8 @@ def paper_table_1(tasks):
     return [Table(heading, columns, rows)] if tasks else []
 
 
-def paper_table_2(tasks):
-    """Returns the paper's Table 2 for these tasks: a list of one `Table`, or empty."""
+def paper_table_2(tasks: List[str]) -> List[Table]:
+    """Returns the paper's Table 2 for these tasks: a list of one, or empty."""
     paper_rows = [published.TABLE_2[task] for task in tasks if task in published.TABLE_2]
     rows = [[row.title, *(format_score(*pair) for pair in row[1:])] for row in paper_rows]
     pairs = zip(*(row[1:] for row in paper_rows))
@@ -215,42 +234,42 @@ def paper_table_2(tasks):
     return [Table(heading, ["", *published.COLUMNS_2], rows)] if paper_rows else []
 
 
-def _format_mean_trained(cells):
+def _format_mean_trained(cells: Iterable[Cell]) -> str:
     """Returns the mean number of trained parameters; tasks differ by their heads."""
     trained = [cell.choice.trained for cell in cells if cell.choice.trained]
     return f"{np.mean(trained):,.0f}" if trained else GAP
 
 
-def _format_mean(values):
+def _format_mean(values: List[float]) -> str:
     return f"{np.mean(values):.1f}" if values else GAP
 
 
-def format_score(value, sem):
-    """Returns a score with its standard error, "80.0 ± 0.4"; `sem` may be None."""
+def format_score(value: float, sem: Optional[float]) -> str:
+    """Returns a score with its standard error, "80.0 ± 0.4"."""
     return f"{value:.1f}{format_error(sem)}"
 
 
-def format_error(sem):
+def format_error(sem: Optional[float]) -> str:
     """Returns a standard error as it follows a number, " ± 0.4"; "" for None."""
     return "" if sem is None else f" ± {sem:.1f}"
 
 
-def to_markdown(table):
-    """Returns a `Table` as Markdown."""
+def to_markdown(table: Table) -> str:
+    """Returns a table as Markdown."""
     header, *rows = [list(map(printing.markdown, row)) for row in [table.columns, *table.rows]]
     rows = [header, ["---"] * len(table.columns), *rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"## {printing.markdown(table.heading)}\n\n{lines}" if table.heading else lines
 
 
-def to_tsv(numbers):
+def to_tsv(numbers: List[Dict[str, Any]]) -> str:
     """Returns dicts with equal keys as the text of a .tsv; None is an empty field."""
     columns = list(numbers[0])
     rows = [columns, *([_format_field(row[name]) for name in columns] for row in numbers)]
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def _format_field(value):
+def _format_field(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else printing.one_line(str(value))

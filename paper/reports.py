@@ -6,12 +6,19 @@ seeds are gaps. `render` returns the files' contents. Scores are in points, as i
 
 import collections
 import itertools
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 from adapter_bert.paper import ablation_results, figures, published, report_tables, search_results
 from adapter_bert.paper import claims as paper_claims
-from adapter_bert.paper.report_tables import Table, cells_along, cells_of, count_seeds, tasks_of
+from adapter_bert.paper.report_tables import (
+    Cell,
+    Table,
+    cells_along,
+    cells_of,
+    count_seeds,
+    tasks_of,
+)
 
 from adapter_bert.shell import printing
 from adapter_bert.sweeps import selection
@@ -24,6 +31,8 @@ from adapter_bert.sweeps.selection import (
     TEST,
     TOP_LAYERS,
     VALIDATION,
+    Method,
+    Record,
 )
 
 _PERCENTILES = (20, 50, 80)
@@ -51,9 +60,9 @@ class Results(NamedTuple):
       searches: results of `search_results.read`.
     """
 
-    records: List[dict]
+    records: List[Record]
     ablations: List[ablation_results.Ablation] = []
-    searches: List[dict] = []
+    searches: List["search_results.Search"] = []
 
 
 class Report(NamedTuple):
@@ -62,7 +71,6 @@ class Report(NamedTuple):
     Attributes:
       title: one line.
       caption: sentences on how the numbers were computed.
-      tables: list of `Table`.
       numbers: the numbers, dicts with equal keys; empty if the records have none.
       panels: the panels for `figures.draw`; empty for a table.
     """
@@ -71,12 +79,12 @@ class Report(NamedTuple):
     caption: str
     tables: List[Table]
     numbers: List[Dict[str, Any]]
-    panels: list = []
+    panels: figures.Panels = ()
 
 
-def claims(results):
+def claims(results: Results) -> Report:
     """Returns the comparison of the paper's claims with the records."""
-    rows = paper_claims.rows(results)
+    rows = paper_claims.rows(results.records, results.ablations)
     caption = "\n".join(
         [
             "- Scores are on the dev set unless the claim says test. ±: the standard error over"
@@ -117,7 +125,7 @@ def claims(results):
     return Report("The paper's claims", caption, tables, numbers)
 
 
-def table1(results):
+def table1(results: Results) -> Report:
     """Returns GLUE's table: full fine-tuning, and adapters by size, with and without the pooler."""
     records, best = _split_glue(results.records), selection.choose_best
     cells = cells_of(FULL.label, selection.select_usual(records, FULL), VALIDATION, best)
@@ -157,7 +165,7 @@ def table1(results):
     return Report("GLUE", caption, tables, _rows(cells + distinct))
 
 
-def _with_untrained(table, labels):
+def _with_untrained(table: Table, labels: List[str]) -> Table:
     """Returns a table with a row for each label; "not trained yet" if it has no records."""
     rows = {row[0]: row for row in table.rows}
     gaps = [report_tables.GAP] * (len(table.columns) - 2)
@@ -165,7 +173,7 @@ def _with_untrained(table, labels):
     return table._replace(rows=labelled if table.rows else [])
 
 
-def table2(results):
+def table2(results: Results) -> Report:
     """Returns the further tasks' table: baseline, full and variable fine-tuning, adapters."""
     records = _filter_further_tasks(results.records)
     full, top_layers = (selection.select_usual(records, method) for method in (FULL, TOP_LAYERS))
@@ -189,31 +197,32 @@ def table2(results):
     return Report("Further tasks", caption, tables, _rows(cells))
 
 
-def figure1(results):
+def figure1(results: Results) -> Report:
     """Returns GLUE's percentiles over tasks of the difference from full fine-tuning."""
     return _percentiles_report(_split_glue(results.records), VALIDATION, "GLUE")
 
 
-def figure3(results):
+def figure3(results: Results) -> Report:
     """Returns the further tasks' percentiles, like `figure1` but with test scores."""
     return _percentiles_report(_filter_further_tasks(results.records), TEST, "Further tasks")
 
 
-def figure4(results):
+def figure4(results: Results) -> Report:
     """Returns the dev score against trained parameters, with a panel for each task."""
     records = [record for record in results.records if record["script"] == "run_classifier.py"]
     return _parameters_report(records, "Score against trained parameters")
 
 
-def figure5(results):
+def figure5(results: Results) -> Report:
     """Returns `figure4` for SQuAD."""
     records = [record for record in results.records if record["script"] == "run_squad.py"]
     return _parameters_report(records, "SQuAD: score against trained parameters")
 
 
-def figure6(results):
+def figure6(results: Results) -> Report:
     """Returns the ablation of spans of layers, and the scale of initial weights."""
-    numbers, panels, tables, captions = [], [], [], []
+    numbers, tables, captions = [], [], []
+    panels: List[Union[figures.Panel, figures.Heatmap]] = []
     if results.ablations:
         numbers += [
             row for ablation in results.ablations for row in _rows(ablation_results.cells(ablation))
@@ -240,14 +249,16 @@ def figure6(results):
     return Report(title, " ".join(captions), tables, numbers, panels)
 
 
-def figure7(results):
+def figure7(results: Results) -> Report:
     """Returns the best score at each learning rate, for adapters and full fine-tuning."""
     records = [record for record in results.records if _LEARNING_RATE in record["flags"]]
     by_method = _comparable(records, (ADAPTERS, FULL), _LEARNING_RATE)
     cells = _select_curves(
-        cell
-        for method, records in by_method.items()
-        for cell in cells_along(method.label, records, _LEARNING_RATE)
+        [
+            cell
+            for method, records in by_method.items()
+            for cell in cells_along(method.label, records, _LEARNING_RATE)
+        ]
     )
     panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
     caption = (
@@ -260,7 +271,7 @@ def figure7(results):
     return Report("Robustness to the learning rate", caption, tables, _rows(cells), panels)
 
 
-def variants(results):
+def variants(results: Results) -> Report:
     """Returns the variants of section 3.6, compared with the usual design of their size."""
     records = selection.filter_by_method(results.records, ADAPTERS)
     usual_design = selection.find_usual_design(
@@ -303,7 +314,7 @@ def variants(results):
     return Report("Variants of the adapter", caption, tables, numbers)
 
 
-def searches(results):
+def searches(results: Results) -> Report:
     """Returns the baseline's searches: the score of each trial, and the best so far."""
     ordered = sorted(results.searches, key=lambda search: published.sort_key(search["task"]))
     numbers = [row for search in ordered for row in search_results.trial_rows(search)]
@@ -320,8 +331,8 @@ def searches(results):
     )
     titles = [published.title(search["task"]) for search in ordered]
     tables = [
-        Table("", *search_results.summary(ordered, titles)),
-        Table("Selected settings", *search_results.selected_settings(ordered, titles)),
+        search_results.summary(ordered, titles),
+        search_results.selected_settings(ordered, titles),
     ]
     return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
 
@@ -348,13 +359,8 @@ REPORTS = {
 }
 
 
-def render(name, report):
-    """Returns the files of a report, a dict from their names to str or bytes.
-
-    Args:
-      name: prefix of the files' names.
-      report: `Report`.
-    """
+def render(name: str, report: Report) -> Dict[str, Union[str, bytes]]:
+    """Returns the content of a report's files by their names, which begin with `name`."""
     images = figures.draw(report.panels) if report.panels else {}
     title = printing.markdown(report.title)
     image = [f"![{title}]({name}.png)"] if images else []
@@ -367,11 +373,11 @@ def render(name, report):
     }
 
 
-def _rows(cells):
+def _rows(cells: Iterable[Cell]) -> List[Dict[str, Any]]:
     return [cell.to_row() for cell in cells]
 
 
-def _split_glue(records):
+def _split_glue(records: List[Record]) -> List[Record]:
     """Returns the records of GLUE's tasks; MNLI's become two, one for each dev set.
 
     Samples of a task's rows only count if full fine-tuning was trained on them too.
@@ -390,7 +396,7 @@ def _split_glue(records):
     return result
 
 
-def _filter_further_tasks(records):
+def _filter_further_tasks(records: List[Record]) -> List[Record]:
     """Returns the records of classification outside GLUE that have test scores."""
     return [
         record
@@ -401,18 +407,18 @@ def _filter_further_tasks(records):
     ]
 
 
-def _describe_seeds(cells):
+def _describe_seeds(cells: List[Cell]) -> str:
     """Returns a caption's text on how seeds are combined."""
     seeds = count_seeds(cells)
     return "one seed" if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
 
 
-def _total_note(cells):
+def _total_note(cells: List[Cell]) -> str:
     tasks = report_tables.pluralize(len(tasks_of(cells)), "task")
     return f"Total parameters are those of {tasks}, as a multiple of BERT's."
 
 
-def _design_note(records):
+def _design_note(records: List[Record]) -> str:
     """Returns a caption's sentence on the adapters' design, or "" for the default one."""
     adapters = selection.select_usual(records, ADAPTERS)
     flags = selection.find_usual_design(adapters, ADAPTERS)
@@ -423,7 +429,7 @@ def _design_note(records):
     return f" Adapters were trained with {flag_text}." if flag_text else ""
 
 
-def _design_label(record, usual_design):
+def _design_label(record: Record, usual_design: Dict[str, Any]) -> str:
     """Returns how a record's adapters differ from the usual ones: "depth 2", or "".
 
     The scale of initial weights is a setting here; Figure 6 compares scales.
@@ -433,12 +439,11 @@ def _design_label(record, usual_design):
     return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in design_flags)
 
 
-def _select_curves(cells):
+def _select_curves(cells: List[Cell]) -> List[Cell]:
     """Returns the cells of tasks with enough levels for a curve.
 
     A task needs one method with three levels, and two levels for every method.
     """
-    cells = list(cells)
     counts = collections.Counter((cell.method, cell.task) for cell in cells)
     longest, shortest = collections.defaultdict(int), {}
     for (_, task), count in counts.items():
@@ -447,7 +452,7 @@ def _select_curves(cells):
     return [cell for cell in cells if longest[cell.task] >= 3 and shortest[cell.task] >= 2]
 
 
-def _epochs_note(by_method, tasks):
+def _epochs_note(by_method: Dict[Method, List[Record]], tasks: List[str]) -> str:
     """Returns a caption's sentence on the numbers of epochs of each method."""
     texts = []
     for method, records in by_method.items():
@@ -457,26 +462,26 @@ def _epochs_note(by_method, tasks):
     return f" Epochs: {', '.join(texts)}." if texts else ""
 
 
-def _tried_note(records):
+def _tried_note(records: List[Record]) -> str:
     """Returns a caption's sentence on the learning rates and numbers of epochs."""
     rates, epochs = _tried(records, _LEARNING_RATE), _tried(records, _EPOCHS)
     return f" Learning rates: {rates}; epochs: {epochs}." if records else ""
 
 
-def _tried(records, flag):
+def _tried(records: List[Record], flag: str) -> str:
     """Returns the values of the learning rate or number of epochs: "3 or 10"."""
     values = {selection.schedule_of(record)[flag] for record in records}
     return " or ".join(f"{value:g}" for value in sorted(values))
 
 
-def _singles_note(cells):
+def _singles_note(cells: List[Cell]) -> str:
     if not any(selection.is_bimodal(cell.choice.values) for cell in cells):
         return ""
     return " Hollow marks are single seeds, where some are 10 points or more from the others."
 
 
-def _init_scale_cells(records):
-    """Returns the `Cell`s of adapters that differ only in the scale of initial weights."""
+def _init_scale_cells(records: List[Record]) -> List[Cell]:
+    """Returns the cells of adapters that differ only in the scale of initial weights."""
     records = [
         record
         for record in selection.select_by_scale(records)
@@ -485,12 +490,12 @@ def _init_scale_cells(records):
     return _select_curves(cells_along(ADAPTERS.label, records, _INIT_SCALE))
 
 
-def _comparable(records, methods, flag=None):
+def _comparable(
+    records: List[Record], methods: Iterable[Method], flag: Optional[str] = None
+) -> Dict[Method, List[Record]]:
     """Returns each method's comparable records of its usual design, at equal numbers of epochs.
 
     Args:
-      records: list.
-      methods: list of `selection.Method`.
       flag: see `selection.select_comparable`; by default, that of the method's level.
     """
     return selection.at_equal_epochs(
@@ -503,7 +508,7 @@ def _comparable(records, methods, flag=None):
     )
 
 
-def _percentiles_report(records, split, title):
+def _percentiles_report(records: List[Record], split: str, title: str) -> Report:
     """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
     by_method = _comparable(records, (ADAPTERS, TOP_LAYERS, FULL))
     full = cells_of(FULL.label, by_method[FULL], split)
@@ -541,28 +546,28 @@ def _percentiles_report(records, split, title):
     return Report(title, caption, [_percentiles_table(numbers)], numbers, [panel])
 
 
-def _select_complete(cells, baseline):
+def _select_complete(cells: List[Cell], baseline: Dict[str, float]) -> List[Cell]:
     """Returns the cells of the levels and tasks that give the largest table without gaps."""
     tasks_by_level = collections.defaultdict(set)
     for cell in cells:
         if cell.task in baseline and cell.choice.trained:
             tasks_by_level[cell.method, cell.level].add(cell.task)
-    tasks = report_tables.find_complete_tasks(tasks_by_level.values())
+    tasks = report_tables.find_complete_tasks(list(tasks_by_level.values()))
     return [c for c in cells if c.task in tasks and tasks <= tasks_by_level[c.method, c.level]]
 
 
-def _percentile_rows(cells, baseline):
+def _percentile_rows(cells: List[Cell], baseline: Dict[str, float]) -> List[Dict[str, Any]]:
     """Returns each level's percentiles of the differences from `baseline` (task → points)."""
     rows = []
-    for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
-        level_cells = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
-        differences = {cell.task: cell.choice.value - baseline[cell.task] for cell in level_cells}
+    for (method, level), by_task in report_tables.by_level(cells).items():
+        differences = {task: cell.choice.value - baseline[task] for task, cell in by_task.items()}
+        trained = [cell.choice.trained for cell in by_task.values() if cell.choice.trained]
         values = np.percentile(list(differences.values()), _PERCENTILES)
         rows.append(
             {
                 "method": method,
                 "level": level,
-                "trained_parameters": int(np.mean([cell.choice.trained for cell in level_cells])),
+                "trained_parameters": int(np.mean(trained)),
                 **{f"{p}th": float(value) for p, value in zip(_PERCENTILES, values)},
                 **differences,
             }
@@ -570,7 +575,7 @@ def _percentile_rows(cells, baseline):
     return rows
 
 
-def _percentiles_table(rows):
+def _percentiles_table(rows: List[Dict[str, Any]]) -> Table:
     names = [f"{p}th" for p in _PERCENTILES]
     texts = [
         [
@@ -584,7 +589,7 @@ def _percentiles_table(rows):
     return Table("", columns, texts)
 
 
-def _parameters_report(records, title):
+def _parameters_report(records: List[Record], title: str) -> Report:
     """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
     methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
     by_method = _comparable(records, methods)
@@ -607,8 +612,8 @@ def _parameters_report(records, title):
     return Report(title, caption, tables, _rows(cells), panels)
 
 
-def _panel(cells, task, methods, x_label):
-    """Returns a task's `figures.Panel`, over trained parameters or over the cells' levels."""
+def _panel(cells: List[Cell], task: str, methods: Iterable[Method], x_label: str) -> figures.Panel:
+    """Returns a task's panel, over trained parameters or over the cells' levels."""
     task_cells = [cell for cell in cells if cell.task == task]
     series = []
     for method in methods:
@@ -619,8 +624,8 @@ def _panel(cells, task, methods, x_label):
     return figures.Panel(published.title(task), x_label, _score_axis_label(task_cells[0]), series)
 
 
-def _series(label, style, cells, x):
-    """Returns a `figures.Series` of cells at these x values."""
+def _series(label: str, style: figures.Style, cells: List[Cell], x: List[Any]) -> figures.Series:
+    """Returns a series of cells at these x values."""
     points = [_point(cell, cell_x) for cell, cell_x in zip(cells, x)]
     singles = [
         (cell_x, value)
@@ -631,18 +636,18 @@ def _series(label, style, cells, x):
     return figures.Series(label, style, points, singles=tuple(singles))
 
 
-def _point(cell, x):
+def _point(cell: Cell, x: float) -> Tuple[float, float, Optional[float], Optional[float]]:
     """Returns (x, y, low, high), with an error bar of one standard error to each side."""
     value, sem = cell.choice.value, cell.choice.sem
     return (x, value, None, None) if sem is None else (x, value, value - sem, value + sem)
 
 
-def _score_axis_label(cell):
+def _score_axis_label(cell: Cell) -> str:
     _, _, name = cell.choice.score.partition("_")
     return "Dev " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")
 
 
-def _scale_panel(cells):
+def _scale_panel(cells: List[Cell]) -> figures.Panel:
     """Returns a panel with the first task's score on the left y axis, another one on the right."""
     by_task = {task: [cell for cell in cells if cell.task == task] for task in tasks_of(cells)}
     labels = {task: _score_axis_label(task_cells[0]) for task, task_cells in by_task.items()}

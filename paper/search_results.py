@@ -1,11 +1,15 @@
 """Reads the results of baseline searches, and builds their tables and panels."""
 
+from typing import Any, Dict, List
+
 from adapter_bert.paper import figures, report_tables
 from adapter_bert.paper.baseline import search_space
 from adapter_bert.paper.baseline.search_space import SPACE
+from adapter_bert.paper.report_tables import Table
 
 from adapter_bert.files import json_objects
 
+Search = Dict[str, Any]  # As in search.json, with scores in points.
 _TYPES = {"number": int, "pruned": bool, "samples": int, "seconds": float}
 _STYLES = {
     "trial": figures.Style("#08519c", "o", ""),
@@ -14,8 +18,8 @@ _STYLES = {
 }
 
 
-def read(path):
-    """Returns a search of run_baseline.py, a dict with scores in points.
+def read(path: str) -> Search:
+    """Returns a search of run_baseline.py.
 
     Raises:
       UserError: the file is missing or has another format.
@@ -26,7 +30,7 @@ def read(path):
     )
 
 
-def _search_in_points(record):
+def _search_in_points(record: Dict[str, Any]) -> Search:
     trials = [_parse_trial(trial) for trial in record["trials"]]
     if all(trial["points"] is None for trial in trials):
         raise ValueError("no trial with a score")
@@ -36,7 +40,7 @@ def _search_in_points(record):
     return {**names, "trials": trials}
 
 
-def _parse_trial(record):
+def _parse_trial(record: Dict[str, Any]) -> Dict[str, Any]:
     """Returns a recorded trial; raises KeyError, TypeError or ValueError if it is invalid."""
     score = record["score"]
     return {
@@ -49,13 +53,13 @@ def _parse_trial(record):
     }
 
 
-def best_trial(search):
+def best_trial(search: Search) -> Dict[str, Any]:
     """Returns the trial with the best score; of equal ones, the first."""
     scored = [trial for trial in search["trials"] if trial["points"] is not None]
     return max(scored, key=lambda trial: (trial["points"], -trial["number"]))
 
 
-def trial_rows(search):
+def trial_rows(search: Search) -> List[Dict[str, Any]]:
     """Returns a dict for each trial, all with equal keys."""
     return [
         {
@@ -68,13 +72,8 @@ def trial_rows(search):
     ]
 
 
-def summary(searches, titles):
-    """Returns (columns, rows) of a table with a row for each search.
-
-    Args:
-      searches: list of searches.
-      titles: the searches' names.
-    """
+def summary(searches: List[Search], titles: List[str]) -> Table:
+    """Returns a table with a row for each search; `titles` are their names."""
     rows = []
     for search, title in zip(searches, titles):
         best, trials = best_trial(search), search["trials"]
@@ -82,25 +81,21 @@ def summary(searches, titles):
         counts = len(trials), sum(trial["pruned"] for trial in trials), best["number"]
         rows.append([title, *map(str, counts), f"{best['points']:.1f}", f"{hours:.2f}"])
     columns = ["", "trials", "stopped early", "the best", "its dev score", "hours"]
-    return columns, rows
+    return Table("", columns, rows)
 
 
-def selected_settings(searches, titles):
-    """Returns (columns, rows) of a table of the searches' selected settings, one per row.
-
-    Args:
-      searches, titles: see `summary`.
-    """
+def selected_settings(searches: List[Search], titles: List[str]) -> Table:
+    """Returns a table of the searches' selected settings, one per row; see `summary`."""
     best_settings = [best_trial(search)["settings"] for search in searches]
     rows = [
         [name.replace("_", " "), *(_format_parameter(name, best) for best in best_settings)]
         for name in SPACE
     ]
-    return ["", *titles], rows
+    return Table("Selected settings", ["", *titles], rows)
 
 
-def panel(search, title, y_label):
-    """Returns a `figures.Panel` of the trials' scores and the best score so far."""
+def panel(search: Search, title: str, y_label: str) -> figures.Panel:
+    """Returns a panel of the trials' scores and the best score so far."""
     scored = [trial for trial in search["trials"] if trial["points"] is not None]
     points, best = {"trial": [], "stopped early": []}, []
     for trial in sorted(scored, key=lambda trial: trial["number"]):
@@ -117,12 +112,12 @@ def panel(search, title, y_label):
     return figures.Panel(title, "Trial", y_label, series, is_linear=True)
 
 
-def _with_module_name(settings):
+def _with_module_name(settings: Dict[str, Any]) -> Dict[str, Any]:
     """Returns the settings with the module's name instead of its URL or folder."""
     return {**settings, "module": search_space.short_name(settings["module"])}
 
 
-def _format_parameter(name, settings):
+def _format_parameter(name: str, settings: Dict[str, Any]) -> str:
     """Returns a parameter's value as a text, or a gap if another parameter disables it."""
     part, unused = name.split("_")[0], set()
     if not settings["use_convolution"]:

@@ -1,6 +1,6 @@
 """Compares two classifiers on the same rows with McNemar's test."""
 
-from typing import Dict, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 import scipy.stats
 
@@ -32,15 +32,12 @@ class _Labels(NamedTuple):
     names: Tuple[str, ...]
 
 
-def compare(first, second, labels):
+def compare(first: str, second: str, labels: str) -> Comparison:
     """Counts the correct predictions in two files.
 
     Args:
       first, second: paths of predictions.tsv or dev_predictions.tsv.
       labels: path of the corresponding labels.tsv or dev_labels.tsv.
-
-    Returns:
-      `Comparison`.
 
     Raises:
       UserError: a file is missing or has another format, an index is missing or occurs twice, or a
@@ -63,20 +60,17 @@ def compare(first, second, labels):
     return Comparison(*(is_correct.count(case) for case in cases))
 
 
-def mcnemar(only_first, only_second):
+def mcnemar(only_first: int, only_second: int) -> float:
     """Returns the p-value of McNemar's test (1947): do two classifiers err equally often?
 
     This is the exact, two-sided test: under the null hypothesis, the number of rows that only the
     first classifier predicts correctly is binomial with p = 1/2.
-
-    Args:
-      only_first, only_second: ints, see `Comparison`.
     """
     smaller, discordant = min(only_first, only_second), only_first + only_second
     return min(1.0, 2 * float(scipy.stats.binom.cdf(smaller, discordant, 0.5)))
 
 
-def describe(comparison):
+def describe(comparison: Comparison) -> List[str]:
     """Returns the lines of a report: the 2×2 table, the accuracies and the test."""
     both, first, second, neither = comparison
     num_rows = sum(comparison)
@@ -90,7 +84,7 @@ def describe(comparison):
     ]
 
 
-def _read_labels(path, flag):
+def _read_labels(path: str, flag: str) -> _Labels:
     if not gfile.exists(path):
         raise UserError(f"{flag}: {path} does not exist.")
     table = table_readers.read_table(path)
@@ -106,7 +100,7 @@ def _read_labels(path, flag):
     return _Labels(path, by_index, table.columns[2:])
 
 
-def _check_alignment(predictions, truth):
+def _check_alignment(predictions: _Labels, truth: _Labels) -> None:
     """Raises UserError unless predictions and truth have the same rows and labels."""
     if not predictions.names:
         raise UserError(
@@ -129,11 +123,11 @@ def _check_alignment(predictions, truth):
                 )
 
 
-def _are_sets(by_index, names):
+def _are_sets(by_index: Dict[str, Tuple[int, str]], names: Tuple[str, ...]) -> bool:
     """Returns whether a label is a set of several names, so that an empty one is a set, too."""
     return any("," in label and label not in names for _, label in by_index.values())
 
 
-def _is_known_label(label, names, is_set):
+def _is_known_label(label: str, names: Tuple[str, ...], is_set: bool) -> bool:
     """Returns whether a label is one of the names, or a set of names."""
     return label in names or is_set and all(part in names for part in label.split(",") if part)

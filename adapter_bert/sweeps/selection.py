@@ -253,7 +253,7 @@ def plain_setting(record: Record) -> Any:
     return record["task"], settings_without(record, design(without(record, INIT_SCALE)))
 
 
-def select_comparable(records: List[Record], flag: str) -> List[Record]:
+def select_comparable(records: List[Record], flag: Optional[str]) -> List[Record]:
     """Returns the records whose other settings were trained with most values of a flag.
 
     A setting needs more than half as many values as the setting with the most. Otherwise, values

@@ -4,7 +4,6 @@ import math
 
 import tensorflow.compat.v1 as tf
 from adapter_bert.paper import claims, estimates
-from adapter_bert.paper.reports import Results
 
 from adapter_tests.support.records import ABLATION, record, seeds
 
@@ -33,7 +32,7 @@ def of_one_seed(records):
 
 
 def rows(records, ablations=()):
-    return {row.claim: row for row in claims.rows(Results(records, list(ablations)))}
+    return {row.claim: row for row in claims.rows(records, list(ablations))}
 
 
 CHOSEN = "GLUE: adapters, best size per task, minus full fine-tuning"

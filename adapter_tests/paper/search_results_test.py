@@ -56,11 +56,11 @@ class SearchResultsTest(tf.test.TestCase):
 
     def test_tables_show_summary_and_selected_settings(self):
         search = self.read()
-        columns, rows = search_results.summary([search], ["Airline"])
+        _, columns, rows = search_results.summary([search], ["Airline"])
         self.assertEqual(rows, [["Airline", "5", "2", "1", "75.0", "0.12"]])
         self.assertLen(columns, 6)
         others = self.read(TRIALS[4:])
-        columns, rows = search_results.selected_settings([search, others], ["A", "B"])
+        _, columns, rows = search_results.selected_settings([search, others], ["A", "B"])
         self.assertEqual(columns, ["", "A", "B"])
         rows = {name: values for name, *values in rows}
         self.assertEqual(list(rows), [name.replace("_", " ") for name in SPACE])
@@ -70,7 +70,7 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows["hidden layers"], ["1", "0"])
         self.assertEqual(rows["hidden size"], ["128", "–"])
         flat = self.read([trial(0, 0.5, use_convolution=False)])
-        rows = dict(search_results.selected_settings([flat], ["A"])[1])
+        rows = dict(search_results.selected_settings([flat], ["A"]).rows)
         self.assertEqual((rows["conv filters"], rows["lowercase"]), ("–", "no"))
 
     def test_panel_shows_trials_and_best_score_so_far(self):

@@ -14,7 +14,7 @@ B rows, T words, D the width of the embeddings, L outputs.
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -29,11 +29,16 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import text_kind
 from adapter_bert.training import progress
 
+if TYPE_CHECKING:
+    from adapter_bert.paper.baseline.training import DevSetHook
+
 BATCH_SIZE = 100  # As in Wong et al. 2018.
 
 _EMBEDDING_BATCH_SIZE = 1000  # Strings per batch.
 _MOMENTUM = 0.9  # Of the moving statistics; short, as trainings have only some thousand steps.
 _DEEP, _WIDE, _MODULE = "deep", "wide", "module"
+
+Tensors = Dict[str, tf.Tensor]
 
 
 class TextModule(NamedTuple):
@@ -53,11 +58,9 @@ class NetworkConfig:
     """The settings that, besides the data, determine the trained weights.
 
     Attributes:
-      settings: `search_space.TrialSettings`.
-      module: `TextModule`.
       unit: see `search_space.Module`.
       kind: of the task; see `glue.TaskInfo`.
-      num_labels: int; unused for regression.
+      num_labels: unused for regression.
       random_seed: of initial values, dropout and the order of the data.
       precision: "float32" or "bfloat16", of the convolution's products.
     """
@@ -71,18 +74,18 @@ class NetworkConfig:
     precision: str = "float32"
 
     @property
-    def num_outputs(self):
+    def num_outputs(self) -> int:
         """L, the number of outputs."""
         return text_kind.get(self.kind).num_outputs(self.num_labels)
 
     @property
-    def num_steps(self):
+    def num_steps(self) -> int:
         """Number of training steps, each with `BATCH_SIZE` examples."""
         return self.settings.training_samples // BATCH_SIZE
 
 
 def open_module(handle: str) -> TextModule:
-    """Returns the `TextModule` of an address or folder; builds its graph, but does not run it.
+    """Returns the module of an address or folder; builds its graph, but does not run it.
 
     Raises:
       UserError: there is no module, or it does not embed texts.
@@ -110,12 +113,12 @@ def open_module(handle: str) -> TextModule:
     return TextModule(folder, shape[1])
 
 
-def _load_module(folder, trainable):
+def _load_module(folder: str, trainable: bool) -> Callable[[tf.Tensor], tf.Tensor]:
     """Adds a module to the graph, with variables named "module/..." and their initializers.
 
     Args:
       folder: of the module.
-      trainable: bool; whether the module's variables train.
+      trainable: whether the module's variables train.
 
     Returns:
       A function from strings [B] to float32 [B, D].
@@ -132,16 +135,15 @@ def _load_module(folder, trainable):
     return module
 
 
-def _first_line(error):
+def _first_line(error: Exception) -> str:
     return str(error).split("\n")[0].split(";")[0].rstrip(".")
 
 
-def compute_embeddings(module, strings):
+def compute_embeddings(module: TextModule, strings: List[str]) -> np.ndarray:
     """Returns the module's embeddings of strings.
 
     Args:
-      module: `TextModule`.
-      strings: list of N str; the first one is empty and gets zeros.
+      strings: N strings; the first one is empty and gets zeros.
 
     Returns:
       float32 [N, D].
@@ -171,39 +173,35 @@ class EmbeddedStrings(NamedTuple):
     """The strings that rows refer to and, unless the module trains, their embeddings.
 
     Attributes:
-      texts: list of str; see `texts.StringVocabulary`.
+      texts: see `texts.StringVocabulary`.
       vectors: float32 [len(texts), D], or None.
     """
 
-    texts: list
-    vectors: Any = None
+    texts: List[str]
+    vectors: Optional[np.ndarray] = None
 
 
 class Network:
-    """The two towers on the variables of one graph, which the first call of `outputs` creates.
+    """The two towers on the variables of one graph, which the first call of `outputs` creates."""
 
-    Args:
-      config: `NetworkConfig`.
-      strings: `EmbeddedStrings`.
-    """
-
-    def __init__(self, config, strings):
+    def __init__(self, config: NetworkConfig, strings: EmbeddedStrings):
         self._config = config
         self._settings = config.settings
-        self._dropout_key, self.statistics = None, None
-        if self._settings.fine_tune_module:
+        self._dropout_key: Optional[DropoutKey] = None
+        self.statistics: Optional[List[Tuple[tf.Variable, tf.Tensor]]] = None
+        if strings.vectors is None:
             self._module = _load_module(config.module.folder, trainable=True)
             texts = np.array([text.encode() for text in strings.texts], object)
             self._table = _local_variable("strings", texts, tf.string)
         else:
             self._table = _local_variable("vectors", strings.vectors, tf.float32)
 
-    def outputs(self, features, is_training):
+    def outputs(self, features: Tensors, is_training: bool) -> tf.Tensor:
         """Returns the sum of the towers' outputs, float32 [B, L].
 
         Args:
-          features: dict of Tensors; see `texts.encode_texts`.
-          is_training: bool.
+          features: see `texts.encode_texts`.
+          is_training: whether to drop out, and to normalize by the batch's statistics.
         """
         self.statistics = [] if is_training else None
         self._dropout_key = None
@@ -217,7 +215,7 @@ class Network:
         with tf.variable_scope(_WIDE, reuse=tf.AUTO_REUSE):
             return deep + _linear(pooled, self._config.num_outputs, "output")
 
-    def _embed(self, ids):
+    def _embed(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the embeddings [..., D] of string ids [...]; zeros for `PADDING_ID`."""
         if not self._settings.fine_tune_module:
             return tf.nn.embedding_lookup(self._table, ids)
@@ -229,7 +227,7 @@ class Network:
         embeddings.set_shape(ids.shape.as_list() + [self._config.module.width])
         return embeddings
 
-    def _ngram_features(self, features):
+    def _ngram_features(self, features: Tensors) -> tf.Tensor:
         """Returns each filter's maximum over a text's n-grams, for each n: [B, F]."""
         settings, suffixes = self._settings, [name[len("text") :] for name in _text_names(features)]
         with tf.variable_scope(_DEEP, reuse=tf.AUTO_REUSE):
@@ -238,7 +236,7 @@ class Network:
                 output = layers.batch_norm(output, self.statistics, "conv_norm")
             return self._dropout(output, settings.conv_dropout, "conv_dropout")
 
-    def _convolve_text(self, features, suffix):
+    def _convolve_text(self, features: Tensors, suffix: str) -> tf.Tensor:
         """Returns the pooled convolutions over the texts whose feature names have the suffix."""
         settings, pooled = self._settings, []
         activation = layers.get_activation(settings.conv_activation)
@@ -257,7 +255,7 @@ class Network:
             pooled.append(tf.where_v2(tf.reduce_any(is_word, 1), strongest, 0.0))
         return tf.concat(pooled, -1)
 
-    def _convolve(self, inputs, n):
+    def _convolve(self, inputs: tf.Tensor, n: int) -> tf.Tensor:
         """Returns the convolution [B, T, F] over the n words from each; zero-padded at the end."""
         dtype = tf.as_dtype(self._config.precision)
         weights, bias = _get_weights([n, inputs.shape.as_list()[-1], self._settings.conv_filters])
@@ -266,7 +264,7 @@ class Network:
         output = tf.nn.conv1d(inputs, weights, stride=1, padding="VALID")
         return tf.nn.bias_add(tf.cast(output, tf.float32), bias)
 
-    def _hidden_layers(self, inputs):
+    def _hidden_layers(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the output of the hidden layers: linear, normalization, activation, dropout."""
         settings = self._settings
         for layer in range(settings.hidden_layers):
@@ -280,7 +278,7 @@ class Network:
                 inputs = self._dropout(inputs, settings.hidden_dropout, "dropout")
         return inputs
 
-    def _dropout(self, tensor, rate, site):
+    def _dropout(self, tensor: tf.Tensor, rate: float, site: str) -> tf.Tensor:
         """Applies dropout in training; the mask depends on the scope's name."""
         if not self._dropout_key:
             return tensor
@@ -288,7 +286,7 @@ class Network:
             return dropout(tensor, rate, key=self._dropout_key)
 
 
-def _local_variable(name, values, dtype):
+def _local_variable(name: str, values: np.ndarray, dtype: tf.DType) -> tf.Variable:
     """Returns a variable with these values that is in no checkpoint; each session initializes it.
 
     The values are not in the graph either, whose size is limited to 2 GB.
@@ -304,11 +302,11 @@ def _local_variable(name, values, dtype):
     )
 
 
-def _text_names(features):
+def _text_names(features: Tensors) -> List[str]:
     return [name for name in ("text", "text_b") if name in features]
 
 
-def _combine_pair(vectors):
+def _combine_pair(vectors: List[tf.Tensor]) -> tf.Tensor:
     """Returns one text's vectors [B, D] unchanged; for two u, v: u, v, |u − v|, u · v concatenated.
 
     As in Conneau et al. 2017 (arXiv 1705.02364); the paper's own tasks have single texts.
@@ -319,14 +317,14 @@ def _combine_pair(vectors):
     return tf.concat([u, v, tf.abs(u - v), u * v], -1)
 
 
-def _linear(inputs, size, name):
+def _linear(inputs: tf.Tensor, size: int, name: str) -> tf.Tensor:
     """Returns a linear layer of [B, D], [B, size]."""
     with tf.variable_scope(name):
         weights, bias = _get_weights([inputs.shape.as_list()[-1], size])
         return tf.nn.bias_add(tf.matmul(inputs, weights), bias)
 
 
-def _get_weights(shape):
+def _get_weights(shape: List[int]) -> Tuple[tf.Variable, tf.Variable]:
     """Creates weights with the given shape and a bias of its last size (Glorot and Bengio 2010)."""
     fan_in, fan_out = np.prod(shape[:-1]), shape[-1] * np.prod(shape[:-2])
     deviation = math.sqrt(2 / (fan_in + fan_out))
@@ -336,29 +334,33 @@ def _get_weights(shape):
     )
 
 
-def model_fn_builder(network_config, strings, evaluation=None, show_progress=False):
+def model_fn_builder(
+    network_config: NetworkConfig,
+    strings: EmbeddedStrings,
+    evaluation: Optional["DevSetHook"] = None,
+    show_progress: bool = False,
+) -> Callable[..., Any]:
     """Returns the model_fn for Estimator.
 
     Args:
-      network_config: `NetworkConfig`.
-      strings: `EmbeddedStrings`.
-      evaluation: a `SessionRunHook` with a method `build(predict)` that evaluates during training,
-        in the training's graph, such as `training.DevSetHook`; or None.
-      show_progress: bool; whether to show progress and write it for TensorBoard.
+      evaluation: evaluates during training, in the training's graph.
+      show_progress: whether to show progress and write it for TensorBoard.
     """
 
-    def model_fn(features, labels, mode, params, config):
+    def model_fn(
+        features: Tensors, labels: Any, mode: str, params: Dict[str, Any], config: Any
+    ) -> Any:
         del labels, params  # Labels are among the features; there are no parameters.
         network = Network(network_config, strings)
 
-        def predict(features, is_training=False):
+        def predict(features: Tensors, is_training: bool = False) -> Tensors:
             outputs = network.outputs(features, is_training)
             return text_kind.get(network_config.kind).predict(outputs, features["label_ids"])
 
         if mode == tf_estimator.ModeKeys.PREDICT:
             return tf_estimator.EstimatorSpec(mode, predict(features))
         loss = tf.reduce_mean(predict(features, is_training=True)["loss"])
-        train_op = _train_op(network_config.settings, loss, network.statistics)
+        train_op = _train_op(network_config.settings, loss, network.statistics or [])
         hooks = []
         if evaluation:
             evaluation.build(predict)
@@ -382,7 +384,9 @@ def model_fn_builder(network_config, strings, evaluation=None, show_progress=Fal
     return model_fn
 
 
-def _train_op(settings, loss, statistics):
+def _train_op(
+    settings: TrialSettings, loss: tf.Tensor, statistics: List[Tuple[tf.Variable, tf.Tensor]]
+) -> tf.Operation:
     """Takes a step of each tower's optimizer, updates the statistics, and counts the step."""
     variables = tf.trainable_variables()
     wide = [v for v in variables if v.op.name.startswith(_WIDE + "/")]

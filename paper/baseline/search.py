@@ -23,6 +23,7 @@ from adapter_bert.paper.baseline.search_space import (
     SPACE,
     Choice,
     Diverged,
+    OnScore,
     TrialSettings,
 )
 
@@ -47,8 +48,6 @@ _HEARTBEAT = 15  # Seconds; a trial without one for four times as long counts as
 _RETRIES = 3  # Of a trial whose process was killed.
 _OPENINGS = 3  # Attempts, a second apart.
 
-OnScore = Callable[[int, float], None]
-
 
 class SearchSettings(NamedTuple):
     """The settings of a search.
@@ -61,7 +60,7 @@ class SearchSettings(NamedTuple):
       pruner: a key of `PRUNERS`.
       random_seed: of the sampler; each trial adds its number.
       narrowed: name → domain that replaces the one in `SPACE`.
-      conditions: further settings that all trials share, a dict of JSON values by flag.
+      conditions: further settings that all trials share, JSON values by flag.
     """
 
     name: str
@@ -88,7 +87,7 @@ class SearchSettings(NamedTuple):
 
     @property
     def fixed(self) -> Dict[str, object]:
-        """The settings that all trials share: a dict of JSON values by flag."""
+        """The settings that all trials share: JSON values by flag."""
         domains = {name: str(domain) for name, domain in self.domains.items()}
         return {**domains, "sampler": self.sampler, "pruner": self.pruner, **self.conditions}
 
@@ -110,8 +109,6 @@ class SearchTrial(NamedTuple):
       score: its best score on the dev set; None if the training diverged at once.
       pruned: whether it was stopped early.
       samples: number of samples that it trained on.
-      seconds: float.
-      settings: `TrialSettings`.
     """
 
     number: int
@@ -142,12 +139,11 @@ class Search:
     """An existing or new study.
 
     Args:
-      settings: `SearchSettings`.
       adopt: function from the `fixed` of an existing study to a dict of conditions that replace
         those in the settings.
 
     Attributes:
-      settings: `SearchSettings` with the adopted conditions.
+      settings: those given, with the adopted conditions.
 
     Raises:
       UserError: Optuna is missing, the storage cannot be used, or its study has other settings.
@@ -191,8 +187,8 @@ class Search:
         """Runs trials until the study has enough.
 
         Args:
-          train: function (`TrialSettings`, on_score) → best score. It calls on_score(samples,
-            score), which may raise to end the training. It raises `Diverged` if there is no score.
+          train: function that returns the best score. It calls on_score, which may raise to end the
+            training. It raises `Diverged` if there is no score.
         """
         while len(self.trials()) < self.settings.trials:
             try:
@@ -405,14 +401,7 @@ class SearchLock:
 def record(
     search: SearchSettings, trials: List[SearchTrial], task: str, score: str
 ) -> Dict[str, Any]:
-    """Returns the record of a search for `search_results.read`, a dict of JSON values.
-
-    Args:
-      search: `SearchSettings`.
-      trials: list of `SearchTrial`.
-      task: name.
-      score: name of the score.
-    """
+    """Returns the record of a search for `search_results.read`, JSON values."""
     return {
         "task": task,
         "score": score,

@@ -6,13 +6,16 @@ Table 6, `PRESETS` Table 7. Dropout rates are the fractions of dropped elements.
 
 import dataclasses
 import numbers
-from typing import NamedTuple
+from typing import Any, Callable, List, NamedTuple, Tuple
 
 from adapter_bert.files import json_objects
 from adapter_bert.shell.errors import UserError
 
 _HUB = "https://tfhub.dev/google/"
 EVALUATE_EVERY = 10_000  # Samples; a tenth of the shortest training.
+
+
+OnScore = Callable[[int, float], None]  # Called with samples and a score.
 
 
 class Diverged(UserError):
@@ -44,19 +47,19 @@ MODULES = {
 class Choice(NamedTuple):
     """A parameter with one of some values; if `is_open`, any other text is valid, too."""
 
-    values: tuple
+    values: Tuple[Any, ...]
     is_open: bool = False
 
-    def __contains__(self, value):
+    def __contains__(self, value: object) -> bool:
         return (self.is_open and isinstance(value, str)) or self.find(value) is not None
 
-    def find(self, value):
+    def find(self, value: object) -> Any:
         """Returns the equal one of the values, or None; True does not equal 1."""
         is_bool = isinstance(value, bool)
         matches = [v for v in self.values if v == value and isinstance(v, bool) == is_bool]
         return matches[0] if matches else None
 
-    def __str__(self):
+    def __str__(self) -> str:
         if self.values == (True, False):
             return "one of true, false"
         texts = (value if isinstance(value, str) else f"{value:g}" for value in self.values)
@@ -69,12 +72,12 @@ class Range(NamedTuple):
     low: float
     high: float
 
-    def __contains__(self, value):
+    def __contains__(self, value: Any) -> bool:
         kind = numbers.Integral if isinstance(self.low, int) else numbers.Real
         is_number = isinstance(value, kind) and not isinstance(value, bool)
         return is_number and self.low <= value <= self.high
 
-    def __str__(self):
+    def __str__(self) -> str:
         kind = "a whole number" if isinstance(self.low, int) else "a number"
         return f"{kind} from {self.low} to {self.high}"
 
@@ -149,7 +152,7 @@ class TrialSettings:
     wide_regularization: float
     training_samples: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, domain in SPACE.items():
             value = getattr(self, name)
             if value not in domain:
@@ -265,7 +268,7 @@ PRESETS = {
 }
 
 
-def parse_setting(text):
+def parse_setting(text: str) -> Tuple[str, List[Any]]:
     """Returns the (name, list of values in `SPACE`) of a text name=value[,value...].
 
     Raises:
@@ -280,7 +283,7 @@ def parse_setting(text):
     return name, [_parse_value(name, value) for value in values.split(",")]
 
 
-def _parse_value(name, text):
+def _parse_value(name: str, text: str) -> Any:
     domain = SPACE[name]
     try:
         value = json_objects.parse_json(text.lower())
@@ -294,8 +297,8 @@ def _parse_value(name, text):
     raise UserError(f"--setting={name}={text}: expected {domain}.")
 
 
-def find_module(name):
-    """Returns the `Module` for a name in Table 6, in any case, or for another handle or folder.
+def find_module(name: str) -> Module:
+    """Returns the module for a name in Table 6, in any case, or for another handle or folder.
 
     Other modules embed words, unless "universal-sentence-encoder" is in their name.
     """
@@ -305,7 +308,7 @@ def find_module(name):
     return Module(name, "text" if "universal-sentence-encoder" in name.lower() else "word")
 
 
-def short_name(name):
+def short_name(name: str) -> str:
     """Returns a module's name in Table 6, or the last part of its address without the version."""
     parts = [part for part in name.rstrip("/").split("/") if not part.isdigit()]
     return parts[-1] if parts else name

@@ -7,21 +7,23 @@ assigns an id to each string, so it is embedded once and a row is a few ids. N r
 import itertools
 import re
 import unicodedata
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+from adapter_bert.paper.baseline.search_space import TrialSettings
 
+TextPair = Tuple[str, Optional[str]]  # A text, and a second one or None.
 PADDING_ID = 0  # The empty string: padding, or a missing second text.
 
 _NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
 
 
-def clean(text, lowercase, remove_non_alphanumeric):
+def clean(text: str, lowercase: bool, remove_non_alphanumeric: bool) -> str:
     """Returns a text's words, joined by single spaces.
 
     Args:
-      text: str; lone surrogates, which JSON may contain but UTF-8 cannot, are dropped.
-      lowercase: bool.
-      remove_non_alphanumeric: bool; whether all characters except letters and digits of any script,
+      text: lone surrogates, which JSON may contain but UTF-8 cannot, are dropped.
+      remove_non_alphanumeric: whether all characters except letters and digits of any script,
         and marks on them, separate words.
     """
     text = text.encode("utf-8", "ignore").decode("utf-8")
@@ -32,7 +34,7 @@ def clean(text, lowercase, remove_non_alphanumeric):
     return " ".join(text.split())
 
 
-def _replacement(match):
+def _replacement(match: "re.Match[str]") -> str:
     """Returns a separator for non-alphanumerics, but keeps marks, such as vowels, on a letter."""
     marks = itertools.takewhile(lambda c: unicodedata.category(c).startswith("M"), match.group())
     mark_text = "".join(marks)
@@ -42,31 +44,37 @@ def _replacement(match):
 class StringVocabulary:
     """Ids of strings, counted from 1; a new string gets the next id."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._ids = {"": PADDING_ID}
 
-    def to_id(self, string):
+    def to_id(self, string: str) -> int:
         """Returns a string's id; `PADDING_ID` for the empty string."""
         return self._ids.setdefault(string, len(self._ids))
 
-    def strings(self):
+    def strings(self) -> List[str]:
         """Returns all strings in the order of their ids; the first one is empty."""
         return list(self._ids)
 
 
-def encode_texts(texts, settings, unit, max_words, vocabulary, has_pairs):
+def encode_texts(
+    texts: Sequence[TextPair],
+    settings: TrialSettings,
+    unit: str,
+    max_words: int,
+    vocabulary: StringVocabulary,
+    has_pairs: bool,
+) -> Dict[str, np.ndarray]:
     """Returns the encoded texts of examples, without labels.
 
     Args:
-      texts: list of N pairs of a text and a second one, which may be None or empty.
-      settings: `search_space.TrialSettings`.
+      texts: N pairs, whose second text may also be empty.
       unit: see `search_space.Module`.
       max_words: T; longer texts are truncated.
-      vocabulary: `StringVocabulary`, to which new strings are added.
+      vocabulary: gets new strings.
       has_pairs: whether any split of the task has second texts.
 
     Returns:
-      dict of arrays of string ids: "text" [N], and "text_b" if `has_pairs`. With a
+      Arrays of string ids: "text" [N], and "text_b" if `has_pairs`. With a
       convolution also "ngrams_n" (and "ngrams_b_n") [N, T], the n-grams that begin at each word,
       for n = 1, or for all lengths if the unit is a text. "input_mask" [N, T] is 1 up to the longer
       text's last word; see `rows.PaddedRows`.
@@ -89,7 +97,9 @@ def encode_texts(texts, settings, unit, max_words, vocabulary, has_pairs):
     return {**arrays, "input_mask": mask}
 
 
-def _ngram_ids(words, n, max_words, vocabulary):
+def _ngram_ids(
+    words: List[List[str]], n: int, max_words: int, vocabulary: StringVocabulary
+) -> np.ndarray:
     """Returns int32 [N, T], the n-grams that begin at each word; those at the end are shorter."""
     ids = np.full([len(words), max_words], PADDING_ID, np.int32)
     for row, row_words in enumerate(words):
