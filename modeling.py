@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.model.configs import AdapterConfig, BertConfig, check_config
+from adapter_bert.model.configs import OWN_FUNCTIONS, AdapterConfig, BertConfig, check_config
 from adapter_bert.model.model_variables import ADAPTERS, HEAD, LAYER_NORM  # noqa: F401 (as in adapter-bert's modeling)
 from adapter_bert.ops import graph_functions, layers, xla
 from adapter_bert.ops.adapters import Adapter, Place
@@ -563,8 +563,8 @@ def get_adapter(function_string: Union[str, Callable, None]) -> Optional[Callabl
     """Returns the adapter function of a name, or None.
 
     Args:
-      function_string: "feedforward_adapter"; None, "" or "none" for no adapter; or a function,
-        which is returned unchanged.
+      function_string: "feedforward_adapter"; a name that `configs.register` returned; None, "" or
+        "none" for no adapter; or a function, which is returned unchanged.
 
     Raises:
       UserError: the name is unknown.
@@ -572,7 +572,9 @@ def get_adapter(function_string: Union[str, Callable, None]) -> Optional[Callabl
     if not isinstance(function_string, str):
         return function_string
     config = AdapterConfig(fn=function_string)
-    return None if config.is_none else globals()[config.fn.lower()]
+    if config.is_none:
+        return None
+    return OWN_FUNCTIONS.get(config.function) or globals()[config.function]
 
 
 def _as_adapter(

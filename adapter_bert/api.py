@@ -22,6 +22,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from absl import flags, logging
 
 from adapter_bert.files import gfile
+from adapter_bert.model import configs
 from adapter_bert.shell import cli, environment
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import table_readers, tables
@@ -91,7 +92,8 @@ def train(
       dev, test: rows to evaluate on, and to predict; like `data`. Test rows may lack the label.
       verbose: show the log.
       **keywords: flags of run_classifier.py, run_tagger.py or run_squad.py, without dashes, such as
-        adapter_size=64, num_train_epochs=3, output_dir="output/spam".
+        adapter_size=64, num_train_epochs=3, output_dir="output/spam"; adapter_fn may also be a
+        function, see `configs.register`.
 
     Returns:
       `TrainedRun`.
@@ -158,6 +160,8 @@ def _parse(settings_class: Any, keywords: Dict[str, Any]) -> flags.FlagValues:
 
 
 def _as_flag(value: Any) -> str:
+    if callable(value):
+        return configs.register(value)
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)

@@ -262,7 +262,7 @@ def full_checkpoint_use(description: task_adapter.Description) -> str:
         return "BERT's own code can load it."
     warning = "BERT's own code loads it, but silently ignores the adapters"
     plain_adapter = configs.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
-    fn, activation = adapter.fn.lower(), adapter.activation.lower()
+    fn, activation = adapter.function, adapter.activation.lower()
     if dataclasses.replace(adapter, fn=fn, activation=activation) != plain_adapter:
         return (
             f"Load it in this project only: {warning}, and google-research/adapter-bert has no such"

@@ -86,7 +86,7 @@ def layout_of(config: Dict[str, Any]) -> str:
 def check_adapter(description: Any) -> configs.AdapterConfig:
     """Returns the adapters' settings; raises UserError if the format does not support them."""
     adapter = description.adapter
-    if adapter is None or adapter.fn.lower() != configs.FEEDFORWARD_ADAPTER:
+    if adapter is None or adapter.function != configs.FEEDFORWARD_ADAPTER:
         raise UserError(
             "AdapterHub's format requires bottleneck adapters (--adapter_fn=feedforward_adapter),"
             f" but this adapter has --tuning={description.tuning.method}"

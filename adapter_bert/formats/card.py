@@ -109,7 +109,7 @@ def _use(description: Any, kind: task_kinds.TaskKind) -> str:
         "python convert_checkpoint.py describe FOLDER",
     ]
     adapter = description.adapter
-    is_variant = adapter and (adapter.variant() or adapter.fn.lower() != FEEDFORWARD_ADAPTER)
+    is_variant = adapter and (adapter.variant() or adapter.function != FEEDFORWARD_ADAPTER)
     # Full fine-tuning and top layers change BERT itself.
     if not is_variant and description.tuning.method not in BERT_METHODS:
         commands.append("python serve.py --adapters=FOLDER")

@@ -5,12 +5,15 @@
 
 import copy
 import dataclasses
+import importlib
 import json
 import math
 import numbers
+import os
 import re
+import sys
 from collections import OrderedDict
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from adapter_bert.files import json_objects
 from adapter_bert.shell.errors import UserError
@@ -335,7 +338,7 @@ class AdapterConfig(Settings):
     )
     fn: str = flag(
         FEEDFORWARD_ADAPTER,
-        "Adapter function. The only one is feedforward_adapter.",
+        "Adapter function: feedforward_adapter, or one of your own, as my_module:my_adapter.",
         "Adapters",
         name="adapter_fn",
     )
@@ -387,10 +390,11 @@ class AdapterConfig(Settings):
     )
 
     def __post_init__(self) -> None:
-        if not self.is_none and self.fn.lower() not in FUNCTIONS:
-            raise UserError(
-                f"--adapter_fn={self.fn}: unknown adapter; expected {', '.join(FUNCTIONS)} or none."
-            )
+        if not self.is_none and self.function not in FUNCTIONS:
+            expected = f"{FEEDFORWARD_ADAPTER}, none, or module:function of your own"
+            if ":" in self.fn:
+                expected = f"--adapter_fn={self.fn} beside it, so that its module is imported"
+            raise UserError(f"--adapter_fn={self.fn}: unknown adapter; expected {expected}.")
         if self.size < 1:
             raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
         if self.size >= SIZE_LIMIT:
@@ -430,7 +434,7 @@ class AdapterConfig(Settings):
 
     def variables(self) -> Dict[str, AdapterVariable]:
         """Returns the variables of one adapter by name; see `FUNCTIONS`."""
-        return {} if self.is_none else FUNCTIONS[self.fn.lower()](self)
+        return {} if self.is_none else FUNCTIONS[self.function](self)
 
     def variant(self) -> Dict[str, Any]:
         """Returns the fields of `VARIANTS` that differ from their defaults, by name."""
@@ -439,9 +443,14 @@ class AdapterConfig(Settings):
         return {name: value for name, value in values.items() if value != defaults[name]}
 
     @property
+    def function(self) -> str:
+        """The key of `fn` in `FUNCTIONS`, whatever its case."""
+        return self.fn if ":" in self.fn else self.fn.lower()
+
+    @property
     def is_none(self) -> bool:
         """Returns whether `fn` names no adapter function."""
-        return self.fn.lower() in ("", "none")
+        return self.function in ("", "none")
 
 
 def _feedforward_variables(adapter: AdapterConfig) -> Dict[str, AdapterVariable]:
@@ -467,7 +476,53 @@ def _feedforward_variables(adapter: AdapterConfig) -> Dict[str, AdapterVariable]
 # The adapter functions of `modeling` → functions of an `AdapterConfig` that return the variables of
 # one adapter, by their names in the scope "adapters", in the order in which it creates them.
 # Training, adapter files, AdapterHub's format, SavedModels and ONNX files read this table.
-FUNCTIONS = {FEEDFORWARD_ADAPTER: _feedforward_variables}
+FUNCTIONS: Dict[str, Callable[[AdapterConfig], Dict[str, AdapterVariable]]] = {
+    FEEDFORWARD_ADAPTER: _feedforward_variables
+}
+OWN_FUNCTIONS: Dict[str, Callable] = {}  # Name → function, of `register`.
+
+
+def register(function: Callable) -> str:
+    """Makes an adapter function of one's own known, and returns its name: "module:function".
+
+    Args:
+      function: like `modeling.feedforward_adapter`, with the attribute `variables`: the axes of
+        each variable by its name, as in {"weights1": ("D", "m")}; see `AdapterVariable`.
+
+    Raises:
+      UserError: it has no such attribute.
+    """
+    name = f"{function.__module__}:{function.__qualname__}"
+    axes = getattr(function, "variables", None)
+    if not isinstance(axes, dict) or not axes:
+        raise UserError(
+            f"--adapter_fn={name}: expected the attribute `variables`, the axes of its variables by"
+            ' name, as in {"weights1": ("D", "m")}.'
+        )
+    variables = {each: AdapterVariable(tuple(values)) for each, values in axes.items()}
+    FUNCTIONS[name], OWN_FUNCTIONS[name] = lambda _: variables, function
+    return name
+
+
+def import_function(name: str) -> None:
+    """Imports and registers "module:function", from the working directory, too.
+
+    Only for a name that the user gave, never for one in a file, since the import runs the module.
+
+    Raises:
+      UserError: there is no such module or function, or it is none for `register`.
+    """
+    module_name, _, function_name = name.partition(":")
+    if not function_name or name in FUNCTIONS:
+        return
+    sys.path.insert(0, os.getcwd())
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"--adapter_fn={name}: it cannot be imported ({error}).") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    register(function)
 
 
 # ---- Tuning

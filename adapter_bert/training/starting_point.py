@@ -11,7 +11,7 @@ from absl import flags, logging
 
 from adapter_bert.files import gfile, paths
 from adapter_bert.formats import hub, task_adapter
-from adapter_bert.model import task_kinds
+from adapter_bert.model import configs, task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Supplied
 from adapter_bert.training import config
@@ -49,6 +49,8 @@ def find(
     Raises:
       UserError: the adapter is missing or damaged, or of another script's kind of task.
     """
+    if "adapter_fn" in values and values["adapter_fn"].present:
+        configs.import_function(values.adapter_fn)
     is_training = "do_train" in values and (
         values.do_train or not (values.do_eval or values.do_predict)
     )

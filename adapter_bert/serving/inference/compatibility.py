@@ -28,7 +28,7 @@ def architecture_of(adapter: configs.AdapterConfig) -> configs.AdapterConfig:
     if adapter.normalization == "layer":
         changes["size"] = adapter.size
     activation = adapter.activation.lower() or "linear"  # As in `modeling.get_activation`.
-    return dataclasses.replace(adapter, fn=adapter.fn.lower(), activation=activation, **changes)
+    return dataclasses.replace(adapter, fn=adapter.function, activation=activation, **changes)
 
 
 DEFAULT = architecture_of(configs.AdapterConfig())
