@@ -116,8 +116,7 @@ def load() -> None:
         sys.meta_path.remove(finder)
         logging.disable(logging.INFO)  # matplotlib logs the fonts that it finds.
         try:
-            is_quiet = os.environ.get(_LOG_LEVEL) == "3"
-            with _filter_stderr() if is_quiet else contextlib.nullcontext():
+            with _quiet_import():
                 if "tensorflow" in finder.packages.names:
                     imports.import_tensorflow()
                 if "tensorflow_estimator" in finder.packages.names:
@@ -142,8 +141,9 @@ def import_for_training() -> None:
         )
     os.environ.setdefault(_LOG_LEVEL, "3")
     try:
-        imports.import_tensorflow()
-        importlib.import_module("adapter_bert.shell.tf_estimator")
+        with _quiet_import():
+            imports.import_tensorflow()
+            importlib.import_module("adapter_bert.shell.tf_estimator")
     except ImportError as error:
         raise UserError(str(error)) from error
 
@@ -185,8 +185,14 @@ class _DeferringFinder(importlib.abc.MetaPathFinder):
 
 
 @contextlib.contextmanager
-def _filter_stderr() -> Iterator[None]:
-    """Filters `_STARTUP_MESSAGES` out of stderr by a child process, which survives our crash."""
+def _quiet_import() -> Iterator[None]:
+    """Filters `_STARTUP_MESSAGES` out of stderr by a child process, which survives our crash.
+
+    Only if the log level is `prepare`'s, and TensorFlow is not imported yet.
+    """
+    if os.environ.get(_LOG_LEVEL) != "3" or "tensorflow" in sys.modules:
+        yield
+        return
     try:
         stderr = os.dup(2)
         command = ["sed", *(part for message in _STARTUP_MESSAGES for part in ("-e", message))]

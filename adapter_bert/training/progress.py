@@ -4,15 +4,19 @@ import contextlib
 import re
 import sys
 import time
+import warnings
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import tensorflow.compat.v1 as tf
 from absl import logging
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams import summary as hparams
-from tqdm.auto import tqdm
 
 from adapter_bert.files import gfile
+
+with warnings.catch_warnings():  # A notebook without ipywidgets gets the terminal's bar.
+    warnings.simplefilter("ignore")
+    from tqdm.auto import tqdm
 
 _LINE_EVERY_SECONDS = 5.0
 _SUMMARY_EVERY_STEPS = 10
