@@ -12,6 +12,7 @@ import functools
 import glob
 import importlib
 import io
+import itertools
 import json
 import os
 import re
@@ -110,10 +111,10 @@ def blocks(page):
     return found
 
 
-def text_of(page, language):
-    """Returns the content of a page's only block of a language."""
-    (block,) = (block for block in blocks(page) if block.language == language)
-    return "\n".join(line for _, line in block.lines)
+def texts_of(page, language):
+    """Returns the contents of a page's blocks of a language."""
+    found = (block for block in blocks(page) if block.language == language)
+    return ["\n".join(line for _, line in block.lines) for block in found]
 
 
 def is_whole(text):
@@ -440,17 +441,22 @@ class RunTest(SessionTestCase):
         self.check_moving()
 
     def check_python(self):
-        """Checks that the README's Python gives a probability for each class."""
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(text_of("README.md", "python"), {})
-        probabilities = ast.literal_eval(printed.getvalue())["probabilities"]
-        self.assertAllClose(sum(probabilities.values()), 1)
-        self.assertLen(probabilities, 2)
+        """Checks that the README's Python trains, and gives a probability for each class."""
+        words = itertools.cycle(tiny.WORDS)
+        kinds = ["spam", "ham"] * 20
+        frame = [{"message": " ".join(itertools.islice(words, 4)), "kind": kind} for kind in kinds]
+        for text in texts_of("README.md", "python"):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(text, {"frame": frame})
+            last = ast.literal_eval(printed.getvalue().splitlines()[-1])
+            (answer,) = last if isinstance(last, list) else [last]
+            self.assertAllClose(sum(answer["probabilities"].values()), 1)
+            self.assertLen(answer["probabilities"], 2)
 
     def check_experiments(self):
         with open("my_grid.json", "w") as writer:
-            writer.write(text_of("docs/experiments.md", "json"))
+            writer.write("".join(texts_of("docs/experiments.md", "json")))
         for name in ("a", "b"):
             shutil.copytree("output/mrpc", name)
         with mock.patch.dict(os.environ, SQUAD_DIR=self.path("squad")):
@@ -476,7 +482,8 @@ class RunTest(SessionTestCase):
         """Checks that the README's server answers each curl of docs/serving.md with status 200."""
         importlib.import_module("uvicorn")
         shutil.copytree("output/mrpc/adapter", "served/mrpc/adapter")
-        start = next(c for c in commands("README.md") if c.text.startswith("python serve.py"))
+        beginning = "adapter-bert serve"
+        start = next(c for c in commands("README.md") if c.text.startswith(beginning))
         with self.served(*self.words(start)[2:], "--adapter_dir=served") as (said, port):
             self.assertRegex(said, r"^Serving 2 tasks at http://127.0.0.1:\d+/ \(Ctrl-C stops\)$")
             for command in (c for c in commands("docs/serving.md") if c.text.startswith("curl")):
