@@ -129,12 +129,12 @@ class SavedTest(TrainedTestCase):
         everything, of_two = map(set, map(model_variables.encoder_shapes, (CONFIG, tiny.config())))
         top = {name for name in of_two if "/layer_1/" in name or "/pooler/" in name}
         flags_of_top = ["--tuning=top_layers", "--num_top_layers=1", *bert_flags(two)]
-        for flags, names, trained, total in (
+        for flags, names, trained, size in (
             (flags_of_top, top, layer + pooler + head, total + layer),
             (["--tuning=full"], everything, total, total),
         ):
             output_dir, report = self.train_once("--do_train", "--do_predict", *flags)
-            self.assertIn(f"Trained: {trained:,} of {total:,} parameters", report)
+            self.assertIn(f"Trained: {trained:,} of {size:,} parameters", report)
             adapter = task_adapter.load(os.path.join(output_dir, "adapter"))
             self.assertEqual(set(adapter.tensors), names | set(HEAD), flags)
             self.assertIsNone(adapter.description.adapter)
