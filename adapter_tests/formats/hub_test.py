@@ -203,10 +203,9 @@ class HubTest(tf.test.TestCase):
         first = self.hub.sha("me/mrpc")
         task_adapter.save(self.adapter, own_models.build_task_adapter(self.bert, 1, task="CoLA"))
         self.hub.repositories["me/mrpc"].append(mutations.files_in(self.adapter))
-        paths = "hf://me/mrpc", f"hf://me/mrpc@{first}"
-        for task, output in zip(
-            ("CoLA", "MRPC"), self.converted(*(["describe", p] for p in paths))
-        ):
+        addresses = "hf://me/mrpc", f"hf://me/mrpc@{first}"
+        outputs = self.converted(*(["describe", address] for address in addresses))
+        for task, output in zip(("CoLA", "MRPC"), outputs):
             self.assertIn(f"Task adapter: {task}", output)
 
     def test_hub_errors_are_one_sentence(self):
