@@ -347,7 +347,7 @@ class RefusalsTest(ExtractionTestCase):
         adapter = task_adapter.load(folder)
         name = f"bert/encoder/layer_{LAYERS - 1}/output/LayerNorm/beta"
         tensors = {**tensors, name: np.full_like(tensors[name], 3e38)}
-        gamma = "bert/encoder/layer_4/output/LayerNorm/gamma"
+        gamma = f"bert/encoder/layer_{LAYERS - 1}/output/LayerNorm/gamma"
         tensors[gamma] = np.full_like(tensors[gamma], 3e38)
         task_adapter.save(folder, adapter._replace(tensors=tensors))
         self.refuse(["line 1", "NaN or Inf"], "--adapter=" + folder)
