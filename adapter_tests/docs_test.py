@@ -341,7 +341,8 @@ class SessionTestCase(DocsTestCase):
         if tf.__version__.startswith("1."):
             self.skipTest("Their parts are tested on TensorFlow 1.15, too.")
         self.folder = self.get_temp_dir()
-        bert = tiny.write_bert(self.path("demo", "bert"), max_position_embeddings=512)
+        sizes = {"num_hidden_layers": 1, "max_position_embeddings": 512}
+        bert = tiny.write_bert(self.path("demo", "bert"), **sizes)
         for data in (self.path("glue", "MRPC"), self.path("demo", "MRPC")):
             tiny.write_mrpc(data)
         os.mkdir(self.path("squad"))

@@ -45,8 +45,8 @@ class OtherOptimizersTest(ScriptTestCase):
                 self.check_run(slots, others)
 
     def test_a_run_of_another_optimizer_is_not_resumed(self):
-        self.output_dir = os.path.join(self.folder, "resumed")
-        self.succeed("--num_train_epochs=1", "--do_train")
+        trained, _ = self.train_once("--do_train")
+        shutil.copytree(trained, self.output_dir)
         with replaced(lambda rate: tf.train.MomentumOptimizer(rate, 0.9)):
             self.refuse(
                 ["another optimizer", "/Momentum", "--overwrite_output_dir"],
@@ -55,7 +55,7 @@ class OtherOptimizersTest(ScriptTestCase):
 
     def check_run(self, slots, others):
         flags = ["--num_train_epochs=2", "--save_checkpoints_steps=2"]
-        self.succeed(*flags, "--do_train", "--do_eval", "--do_predict")
+        self.succeed(*flags, "--do_train", "--do_predict")
         adapter = task_adapter.load(self.path("adapter"))
         listed = set(task_adapter.shapes(adapter.description))
         self.assertEqual(set(adapter.tensors), listed)

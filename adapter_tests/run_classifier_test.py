@@ -117,7 +117,7 @@ class ScriptTest(ScriptTestCase):
     def test_name_of_the_berts_folder_is_no_pattern(self):
         train = "--do_train", "--num_train_epochs=0.7", "--tuning=head"
         plain, _ = self.train_once(*train)
-        bert = tiny.write_bert(os.path.join(self.folder, "b[e]\\rt"))
+        bert = tiny.write_bert(os.path.join(self.folder, "b[e]\\rt"), num_hidden_layers=1)
         self.succeed(*train, "--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"))
         found, expected = (
             task_adapter.tensors_digest(task_adapter.load(os.path.join(run, "adapter")))
@@ -410,7 +410,7 @@ class BadInputTest(ScriptTestCase):
         full = os.path.join(self.folder, "full.ckpt")
         adapter = own_models.build_task_adapter(self.bert)
         adapter_checkpoints.to_full_checkpoint(adapter, self.prefix, full)
-        ignored = [full, "16 tensors of adapters that this model would ignore"]
+        ignored = [full, "8 tensors of adapters that this model would ignore"]
         self.refuse_all([(["--init_checkpoint=" + full, "--tuning=full"], ignored)])
 
     def test_pairs_need_a_second_segment_id(self):
@@ -444,7 +444,7 @@ class BadInputTest(ScriptTestCase):
             ("--task_name=what", "--task_name=what", "MRPC", "sms_spam", "custom"),
             ("--max_seq_length=41", "--max_seq_length=41", "40"),
             ("--train_batch_size=25", "24", "--train_batch_size"),
-            ("--tuning=top_layers --num_top_layers=3", "--num_top_layers", "2 layers"),
+            ("--tuning=top_layers --num_top_layers=3", "--num_top_layers", "1 layer"),
             ("--use_tpu --tpu_name=grpc://127.0.0.1:1", "--tpu_name=grpc://127"),
         ):
             self.refuse_all([(flags.split(), parts)])
@@ -559,7 +559,8 @@ class RemotePathsTest(tf.test.TestCase):
 
     def test_training_prediction_and_export_use_remote_paths(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.upload(tiny.write_bert(os.path.join(folder, "bert")), BUCKET + "/bert")
+            bert = tiny.write_bert(os.path.join(folder, "bert"), num_hidden_layers=1)
+            self.upload(bert, BUCKET + "/bert")
             self.upload(tiny.write_mrpc(os.path.join(folder, "mrpc")), BUCKET + "/mrpc")
         given = {
             "task_name": "MRPC",
@@ -644,7 +645,7 @@ class LibraryTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        self.bert = tiny.write_bert(os.path.join(self.folder, "bert"))
+        self.bert = tiny.write_bert(os.path.join(self.folder, "bert"), num_hidden_layers=1)
         self.init_checkpoint = os.path.join(self.bert, "bert_model.ckpt")
         self.tokenizer = tokenization.FullTokenizer(
             vocab_file=os.path.join(self.bert, "vocab.txt"), do_lower_case=True
@@ -757,8 +758,8 @@ class LibraryTest(tf.test.TestCase):
         self.assertLen(list(estimator.predict(input_fn)), 6)
         names = estimator.get_variable_names()
         for name in (
-            "bert/encoder/layer_1/output/adapters/weights2",
-            "bert/encoder/layer_1/output/adapters/weights2/adam_m",
+            "bert/encoder/layer_0/output/adapters/weights2",
+            "bert/encoder/layer_0/output/adapters/weights2/adam_m",
             "output_weights/adam_v",
         ):
             self.assertIn(name, names)
@@ -817,7 +818,7 @@ class LibraryTest(tf.test.TestCase):
             bias.load(np.float32([0.5, -1.0, 2.0]), session)
             weights.load(np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8), session)
             self.assertEqual(set(tf.get_collection("head")), {weights, bias})
-            self.assertLen(tf.get_collection("adapters"), 2 * 2 * 4)
+            self.assertLen(tf.get_collection("adapters"), 2 * 4)
             pooled = tf.get_default_graph().get_tensor_by_name("bert/pooler/dense/Tanh:0")
             pooled, loss, per_example_loss, logits, probabilities = session.run((pooled, *outputs))
         expected = pooled @ np.linspace(-1, 1, 24).reshape(3, 8).T + [0.5, -1.0, 2.0]

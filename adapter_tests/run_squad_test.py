@@ -36,7 +36,7 @@ class SquadTestCase(AnyScriptTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"))
+        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"), num_hidden_layers=1)
         cls.train_file, cls.predict_file = (
             tiny.write_squad(os.path.join(cls.root, name), count, seed, cls.VERSION_2)
             for seed, (name, count) in enumerate((("train.json", 40), ("dev.json", 21)))

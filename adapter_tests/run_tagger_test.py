@@ -20,7 +20,8 @@ from adapter_bert.training.run_folder import RunFolder
 from adapter_tests.support import command_lines, mutations, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase, bert_flags, read, write
 
-WIDTH = {"hidden_size": 32, "initializer_range": 0.1}  # Enough to learn five nouns.
+# Enough to learn five nouns.
+SIZES = {"num_hidden_layers": 1, "hidden_size": 32, "initializer_range": 0.1}
 NOUNS = {"dog": "ANIMAL", "cat": "ANIMAL", "bird": "ANIMAL", "man": "PER", "woman": "PER"}
 
 
@@ -80,7 +81,7 @@ class TaggerTestCase(AnyScriptTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"), **WIDTH)
+        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"), **SIZES)
         cls.data = os.path.join(cls.root, "data")
         for seed, (name, count) in enumerate((("train", 200), ("testa", 40), ("testb", 30))):
             write(os.path.join(cls.data, "eng." + name), columns(count, seed))

@@ -1,10 +1,11 @@
 """Tests of hub.py with the package huggingface_hub and a local server that replaces the Hub.
 
-The package reads its settings at import, so each case runs the scripts in a new process.
+The package reads its settings at import, so each test runs the scripts in a new process.
 """
 
 import contextlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -21,6 +22,19 @@ from adapter_tests.support import mutations, own_models, task_adapters, tiny
 from adapter_tests.support.hub_server import HubServer
 from adapter_tests.support.refusals import RefusalTestCase
 
+# Converts for each list of arguments, and prints a list of [exit code, stdout, stderr] as JSON.
+CONVERT = """
+import contextlib, io, json, sys
+import convert_checkpoint
+from adapter_bert.shell import errors
+done = []
+for arguments in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = errors.exit_code(convert_checkpoint.main, arguments)
+    done.append((code or 0, out.getvalue(), err.getvalue()))
+print(json.dumps(done))
+"""
 HAS_PACKAGE = importlib.util.find_spec("huggingface_hub") is not None
 
 
@@ -132,25 +146,32 @@ class HubTest(tf.test.TestCase):
         )
         return done.returncode, done.stdout, done.stderr
 
-    def convert(self, *arguments):
-        return self.run_script("convert_checkpoint.py", *arguments)
-
-    def converted(self, *arguments):
-        """Returns stdout of a conversion that succeeds."""
-        code, output, complaints = self.convert(*arguments)
+    def convert(self, *conversions):
+        """Returns [exit code, stdout, stderr] of each list of arguments, all in one process."""
+        code, output, complaints = self.run_script("-c", CONVERT, json.dumps(conversions))
         self.assertEqual(code, 0, complaints)
-        return output
+        return json.loads(output)
+
+    def converted(self, *conversions):
+        """Returns stdout of each conversion, which must succeed."""
+        done = self.convert(*conversions)
+        self.assertEqual([code for code, _, _ in done], [0] * len(done), done)
+        return [output for _, output, _ in done]
 
     def test_pushed_adapters_can_be_described(self):
-        output = self.converted("push", self.adapter, "me/mrpc", "--private")
+        outputs = self.converted(
+            ["push", self.adapter, "me/mrpc", "--private"],
+            ["push", self.adapter, "hf://me/again"],
+            ["describe", "hf://me/mrpc"],
+            ["describe", "hf://me/again"],
+        )
         address = f"hf://me/mrpc@{self.hub.sha('me/mrpc')}"
-        self.assertIn(f"--adapter={address}", output)
+        self.assertIn(f"--adapter={address}", outputs[0])
         self.assertTrue(self.hub.is_private["me/mrpc"])
         self.assertIn("Bearer hf_secret", self.hub.tokens)
         self.assertEqual(self.hub.repositories["me/mrpc"][-1], mutations.files_in(self.adapter))
-        self.converted("push", self.adapter, "hf://me/again")
-        for path in (address, "hf://me/mrpc", "hf://me/again"):
-            self.assertIn("Task adapter: MRPC, classification", self.converted("describe", path))
+        for output in outputs[2:]:
+            self.assertIn("Task adapter: MRPC, classification", output)
 
     def test_usage_data_is_sent_only_if_the_user_asks_for_it(self):
         code = (
@@ -163,23 +184,28 @@ class HubTest(tf.test.TestCase):
             self.assertEqual(output.strip(), expected, complaints)
 
     def test_push_adds_model_card_to_older_adapter(self):
-        os.remove(os.path.join(self.adapter, "README.md"))
-        self.converted("push", self.adapter, "me/mrpc")
+        damaged = shutil.copytree(self.adapter, self.path("damaged"))
+        for folder in (self.adapter, damaged):
+            os.remove(os.path.join(folder, "README.md"))
+        os.mkdir(os.path.join(damaged, "README.md"))
+        (code, _, complaints), (refused, _, error) = self.convert(
+            ["push", self.adapter, "me/mrpc"], ["push", damaged, "me/mrpc"]
+        )
+        self.assertEqual(code, 0, complaints)
         card = self.hub.repositories["me/mrpc"][-1]["README.md"]
         self.assertTrue(card.startswith(b"---\nlibrary_name: "), card)
         self.assertNotIn("README.md", os.listdir(self.adapter))
-        os.mkdir(os.path.join(self.adapter, "README.md"))
-        code, _, complaints = self.convert("push", self.adapter, "me/mrpc")
-        self.assertEqual(code, 1)
-        self.assertRegex(complaints, "README.md cannot be read")
+        self.assertEqual(refused, 1)
+        self.assertRegex(error, "README.md cannot be read")
 
     def test_revision_selects_older_version_of_adapter(self):
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
         first = self.hub.sha("me/mrpc")
         task_adapter.save(self.adapter, own_models.build_task_adapter(self.bert, 1, task="CoLA"))
         self.hub.repositories["me/mrpc"].append(mutations.files_in(self.adapter))
-        for revision, task in (("", "CoLA"), (f"@{first}", "MRPC")):
-            output = self.converted("describe", f"hf://me/mrpc{revision}")
+        addresses = "hf://me/mrpc", f"hf://me/mrpc@{first}"
+        outputs = self.converted(*(["describe", address] for address in addresses))
+        for task, output in zip(("CoLA", "MRPC"), outputs):
             self.assertIn(f"Task adapter: {task}", output)
 
     def test_hub_errors_are_one_sentence(self):
@@ -188,20 +214,18 @@ class HubTest(tf.test.TestCase):
         damaged["adapter.safetensors"] = damaged["adapter.safetensors"][:-1] + b"\x01"
         self.hub.repositories["me/damaged"] = [damaged]
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
-        for path, part in (
-            ("hf://me/nothing", "cannot be downloaded"),
-            ("hf://me/mrpc@nowhere", "cannot be downloaded"),
-            ("hf://me/empty", "is not a task adapter: it has no adapter_config.json"),
-            ("hf://me/damaged", "adapter.safetensors is damaged"),
-        ):
-            code, output, complaints = self.convert("describe", path)
-            self.assertEqual((code, output), (1, ""), path)
-            self.assertIn(part, complaints)
-            self.assertNotIn("Traceback", complaints)
-            (error,) = [line for line in complaints.split("\n") if line.startswith("Error: ")]
-            self.assertStartsWith(error, "Error: PATH ")
-        shutil.rmtree(self.adapter)
-        code, _, complaints = self.convert("push", self.adapter, "me/other")
+        parts = {
+            "hf://me/nothing": "cannot be downloaded",
+            "hf://me/mrpc@nowhere": "cannot be downloaded",
+            "hf://me/empty": "is not a task adapter: it has no adapter_config.json",
+            "hf://me/damaged": "adapter.safetensors is damaged",
+        }
+        conversions = [*(["describe", path] for path in parts), ["push", self.bert, "me/other"]]
+        *described, (code, _, complaints) = self.convert(*conversions)
+        for (path, part), (each, output, error) in zip(parts.items(), described):
+            self.assertEqual((each, output), (1, ""), path)
+            self.assertNotIn("Traceback", error)
+            self.assertRegex(error, f"(?m)^Error: PATH .*{part}.*\n\\Z")
         self.assertEqual(code, 1)
         self.assertIn("is not a task adapter", complaints)
         self.assertNotIn("me/other", self.hub.repositories)

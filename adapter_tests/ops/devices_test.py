@@ -89,7 +89,7 @@ class FindTpuTest(parameterized.TestCase, RefusalTestCase):
 
         with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            with mock.patch.object(devices, "_TIMEOUT_SECONDS", 10):
+            with mock.patch.object(devices, "_TIMEOUT_SECONDS", 0.5):
                 self.assert_refused(["cannot be reached"], f"grpc://127.0.0.1:{server.server_port}")
             server.shutdown()
 

@@ -48,6 +48,7 @@ VARIANTS = {
 }
 # Those whose mixed batches also have an adapter of another size and in other layers.
 SIZED = ("seq_bn", "par_bn", "deep layer", "deep batch", "multiply normalized", "size 1")
+EXPORTED = (*SIZED, "default", "sites attention", "scaling 0.5")  # They have each of `VALUES`.
 ROWS = [[2, 7, 9, 11, 3], [2, 8, 3], [2, 6, 9, 3]]
 GOLDENS = os.path.join(os.path.dirname(os.path.abspath(own_models.__file__)), "adapterhub")
 
@@ -175,7 +176,9 @@ class ServedVariantsTest(tf.test.TestCase):
                     self.assert_probabilities(value, adapter, row, [name, *tasks])
 
     def test_saved_models_match_the_training_graph(self):
-        for name in VARIANTS:
+        for field, values in VALUES.items():
+            self.assertContainsSubset(values, {getattr(VARIANTS[name], field) for name in EXPORTED})
+        for name in EXPORTED:
             mates = self.mates(name)
             is_alone = name in ("seq_bn", "deep batch")  # Without tables, it is the same graph.
             for tasks in ({name: mates[name]}, mates) if is_alone else (mates,):

@@ -12,7 +12,7 @@ import run_squad
 import run_tagger
 import tuning
 from adapter_bert.formats import adapter_checkpoints, task_adapter
-from adapter_bert.ops import devices
+from adapter_bert.ops import devices, xla
 from adapter_bert.shell import tf_estimator
 from adapter_bert.training import model_fn
 from adapter_tests.support import tiny
@@ -98,7 +98,7 @@ class SingleTaskModels:
         description = adapter.description
         form = description.kind, description.labels, description.adapter, description.tuning
         if form not in self._built:
-            with tf.Graph().as_default():
+            with tf.Graph().as_default(), xla.portable():  # XLA would compile each length.
                 self._built[form] = _build(description)
         ids, types, predicted, variables, session = self._built[form]
         with session.graph.as_default():

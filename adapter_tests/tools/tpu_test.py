@@ -24,7 +24,7 @@ import hlo_text  # noqa: E402
 import tpu_ahead_of_time  # noqa: E402
 import tpu_program  # noqa: E402
 
-SIZES = tiny.SIZES
+SIZES = {**tiny.SIZES, "num_hidden_layers": 1}
 
 
 class HloTextTest(tf.test.TestCase):

@@ -203,9 +203,7 @@ class ScriptTest(ScriptTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.trained = os.path.join(cls.root, "trained")
-        code, _, stderr = cls.call(cls.trained, "--do_train")
-        assert code is None, stderr
+        cls.trained, _ = cls.train_once("--do_train")
 
     def agree(self, index, *arguments, then=lambda settings, decided: settings(decided)):
         """Runs a worker up to `cluster.agree`; returns `then` of its `settings` and `decided`."""

@@ -18,9 +18,7 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.training import cluster, distribution
 from adapter_tests.support import command_lines, distributed_training, tiny
 from adapter_tests.support.checkpoint_cases import all_tensors
-from adapter_tests.support.script_cases import ScriptTestCase, read
-
-pytestmark = pytest.mark.estimator
+from adapter_tests.support.script_cases import ScriptTestCase, bert_flags, read
 
 TWO = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
 ONE = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
@@ -33,6 +31,7 @@ def choose(kind, use_tpu=False, tf_config=""):
         return distribution.choose(kind, use_tpu)
 
 
+@pytest.mark.estimator
 class ChooseTest(parameterized.TestCase):
     def assert_refused(self, reason, kind, tf_config=""):
         with self.assertRaisesRegex(UserError, reason):
@@ -83,8 +82,10 @@ class TrainingTest(ScriptTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        # Its masks depend on the replica.
-        tiny.write_bert(cls.bert, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        sizes = {"num_hidden_layers": 1, "hidden_dropout_prob": 0.0}  # Masks depend on the replica.
+        sizes["attention_probs_dropout_prob"] = 0.0
+        bert = tiny.write_bert(os.path.join(cls.root, "bert"), **sizes)
+        cls.base_flags = [*cls.base_flags, *bert_flags(bert)]
 
     def start(self, name, *flags, devices=1, lost_after=0, tf_config=ONE):
         """Starts the script in a process, which trains 10 steps; returns the process."""
@@ -136,6 +137,7 @@ class TrainingTest(ScriptTestCase):
         self.assertEqual([step for step, _ in shown], [10])
         self.assertAllClose(shown, shown_losses(alone), 0, tolerance)
 
+    @pytest.mark.estimator
     def test_two_devices_train_like_one(self):
         full = ["--tuning=full", "--learning_rate=0.001"]
         self.end(self.start("devices", *full, "--distribution=mirrored", devices=2))

@@ -36,7 +36,7 @@ from adapter_tests.support import tiny
 from adapter_tests.support.checkpoint_cases import all_tensors
 from adapter_tests.support.command_lines import classifier_config, classifier_flags
 from adapter_tests.support.mutations import files_in
-from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, read, write
+from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, bert_flags, read, write
 
 pytestmark = pytest.mark.estimator
 
@@ -44,15 +44,16 @@ pytestmark = pytest.mark.estimator
 KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "1"))
 MOMENTS = random.SystemRandom()  # Other generators restart in tf.test.TestCase.setUp.
 
-SITES = [f"layer_{i}/{site}" for i in range(2) for site in ("attention/output", "output")]
+CONFIG = tiny.config(num_hidden_layers=1)  # Of the case's BERT.
+SITES = ("attention/output", "output")
 ADAPTERS = [
-    f"bert/encoder/{site}/adapters/{part}"
+    f"bert/encoder/layer_0/{site}/adapters/{part}"
     for site in SITES
     for part in ("weights1", "biases1", "weights2", "biases2")
 ]
 LAYER_NORMS = [
     f"bert/{scope}/LayerNorm/{part}"
-    for scope in ("embeddings", *("encoder/" + site for site in SITES))
+    for scope in ("embeddings", *("encoder/layer_0/" + site for site in SITES))
     for part in ("beta", "gamma")
 ]
 HEAD = ["output_weights", "output_bias"]
@@ -103,8 +104,8 @@ class SavedTest(TrainedTestCase):
         self.assertEqual(set(tensors), {*ADAPTERS, *LAYER_NORMS, *HEAD})
         for name, value in tensors.items():
             np.testing.assert_array_equal(value, reader.get_tensor(name), err_msg=name)
-        # Adapters of size 3 after both sub-layers of 2 layers, 5 LayerNorms, 2 labels; width 8.
-        parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8) + 5 * 2 * 8 + 2 * 8 + 2
+        # Adapters of size 3 after both sub-layers, 3 LayerNorms, 2 labels; width 8.
+        parameters = 2 * (8 * 3 + 3 + 3 * 8 + 8) + 3 * 2 * 8 + 2 * 8 + 2
         self.assertEqual(sum(value.nbytes for value in tensors.values()), 4 * parameters)
         self.assertIn(f"Adapter: {self.adapter} (0.0 MB)", self.report)
 
@@ -118,44 +119,36 @@ class SavedTest(TrainedTestCase):
         self.assertAllClose(described.scores["eval_accuracy"], scores["eval_accuracy"])
 
     def test_full_and_top_layers_save_the_tensors_they_trained(self):
-        everything = set(model_variables.encoder_shapes(tiny.config()))
-        layer = {name for name in everything if "/layer_1/" in name}
-        pooler = {name for name in everything if "/pooler/" in name}
-        # Width 8, 2 layers, intermediate size 16, 40 positions, 2 segments, adapters of 3, 2 labels
-        sizes = {
-            "head": 2 * 8 + 2,
-            "layer_norms": (1 + 2 * 2) * 2 * 8,
-            "adapters": 2 * 2 * (8 * 3 + 3 + 3 * 8 + 8),
-            "layer": 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8),
-            "pooler": 8 * 8 + 8,
-            "embeddings": (len(tiny.VOCABULARY) + 40 + 2) * 8,
-        }
-        total = sum(sizes.values()) - sizes["adapters"] + sizes["layer"]
-        trained = sizes["adapters"] + sizes["layer_norms"] + sizes["head"]
-        counted = f"Trained: {trained:,} of {total + sizes['adapters']:,} parameters"
+        two = tiny.write_bert(os.path.join(self.folder, "two"))
+        # Width 8, intermediate size 16, 40 positions, 2 segments, adapters of 3, 2 labels
+        layer = 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8) + 2 * 2 * 8
+        pooler, head, adapters = 8 * 8 + 8, 2 * 8 + 2, 2 * (8 * 3 + 3 + 3 * 8 + 8)
+        total = (len(tiny.VOCABULARY) + 40 + 2) * 8 + 2 * 8 + layer + pooler + head
+        counted = f"Trained: {adapters + 3 * 2 * 8 + head:,} of {total + adapters:,} parameters"
         self.assertIn(counted, self.report)
-        of_top = sizes["layer"] + 2 * 2 * 8 + sizes["pooler"] + sizes["head"]
-        top = ["--tuning=top_layers", "--num_top_layers=1"]
-        for flags, names, trained in (
-            (top, layer | pooler, of_top),
-            (["--tuning=full"], everything, total),
+        everything, of_two = map(set, map(model_variables.encoder_shapes, (CONFIG, tiny.config())))
+        top = {name for name in of_two if "/layer_1/" in name or "/pooler/" in name}
+        flags_of_top = ["--tuning=top_layers", "--num_top_layers=1", *bert_flags(two)]
+        for flags, names, trained, size in (
+            (flags_of_top, top, layer + pooler + head, total + layer),
+            (["--tuning=full"], everything, total, total),
         ):
             output_dir, report = self.train_once("--do_train", "--do_predict", *flags)
-            self.assertIn(f"Trained: {trained:,} of {total:,} parameters", report)
+            self.assertIn(f"Trained: {trained:,} of {size:,} parameters", report)
             adapter = task_adapter.load(os.path.join(output_dir, "adapter"))
             self.assertEqual(set(adapter.tensors), names | set(HEAD), flags)
             self.assertIsNone(adapter.description.adapter)
             checkpoint = tf.train.latest_checkpoint(output_dir)
             self.assertIsNotNone(checkpoints.identity_of(checkpoint))
             predicted = self.predict(
-                os.path.join(self.folder, flags[0]), f"--adapter={output_dir}/adapter"
+                os.path.join(self.folder, flags[0]), f"--adapter={output_dir}/adapter", *flags[2:]
             )
             self.assertEqual(predicted, read(os.path.join(output_dir, "test_results.tsv"), "rb"))
 
     def test_full_checkpoint_without_moving_statistics_is_refused(self):
         flags = ["--adapter_normalization=batch"]
         report = self.succeed("--save_full_checkpoint", "--do_train", *flags)
-        parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8 + 2 * 3) + 5 * 2 * 8 + 2 * 8 + 2
+        parameters = 2 * (8 * 3 + 3 + 3 * 8 + 8 + 2 * 3) + 3 * 2 * 8 + 2 * 8 + 2
         self.assertIn(f"Trained: {parameters} of ", report)
         full = os.path.join(self.folder, "full.ckpt")
         tensors = all_tensors(self.path("full_model.ckpt"))
@@ -333,7 +326,7 @@ class InitCheckpointTest(TrainedTestCase):
         report = self.succeed("--do_train", "--save_full_checkpoint")
         self.assertIn("(hidden_size=3) only: BERT's own code", report)
         full = self.path("full_model.ckpt")
-        names = {*model_variables.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
+        names = {*model_variables.encoder_shapes(CONFIG), *ADAPTERS, *HEAD, "global_step"}
         self.assertEqual(set(all_tensors(full)), names)
         results, log = self.readme(full)
         self.assertEqual(results, self.expected)
@@ -345,7 +338,7 @@ class InitCheckpointTest(TrainedTestCase):
             found = self.supplied(full, "--output_dir=" + output_dir)
             self.assertEqual(found.defaults, expected)
         flags = ["--do_predict", "--tuning=full", "--init_checkpoint=" + full]
-        self.refuse([full, "16"], *flags, output_dir=os.path.join(self.folder, "other"))
+        self.refuse([full, "8 tensors"], *flags, output_dir=os.path.join(self.folder, "other"))
 
 
 class PrecisionTest(TrainedTestCase):
@@ -680,7 +673,8 @@ class SavedAdapterTest(TrainedTestCase):
         self.assertEqual(found.description.global_step, 3)
 
     def test_mismatched_adapters_are_refused(self):
-        bert = tiny.write_bert(os.path.join(self.folder, "bert"), initializer_range=0.1)
+        sizes = {"initializer_range": 0.1, "num_hidden_layers": 1}
+        bert = tiny.write_bert(os.path.join(self.folder, "bert"), **sizes)
         own = "--adapter=" + self.adapter
         for stage, arguments, parts in (
             ("--do_predict", [own, "--adapter_size=4"], ["--adapter_size", "3", "4"]),

@@ -1,5 +1,6 @@
-"""Tests of saved_model.py: runs exported models in a process without this project's code."""
+"""Tests of saved_model.py: runs exported models, some in a process without this project's code."""
 
+import functools
 import json
 import os
 import tempfile
@@ -25,18 +26,15 @@ path, text, calls = json.load(sys.stdin)
 if text:
     import tensorflow_text
 
-def tensor(value, spec):
-    if isinstance(value, dict):
-        return tf.zeros(value["shape"], spec.dtype)
-    return tf.constant(value, spec.dtype)
-
 def plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 def result(signature, inputs):
     try:
         _, specs = signature.structured_input_signature
-        found = signature(**{name: tensor(value, specs[name]) for name, value in inputs.items()})
+        found = signature(
+            **{name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()}
+        )
     except tf.errors.InvalidArgumentError as error:
         return str(error)
     arrays = {name: value.numpy() for name, value in found.items()}
@@ -67,9 +65,26 @@ def called(path, calls, text=False):
 
     Args:
       path: of the SavedModel.
-      calls: list of (signature, dict of inputs as lists, or {"shape": ...} of zeros).
+      calls: list of (signature, dict of inputs as lists).
     """
     return alone.call(_CALL, path, text, calls, TF_CPP_MIN_LOG_LEVEL="3")
+
+
+loaded = functools.lru_cache(maxsize=None)(tf.saved_model.load_v2)
+
+
+def called_here(path, calls):
+    """Returns what `called` does, but with arrays, from signatures in this process."""
+    model, results = loaded(path), []
+    for name, inputs in calls:
+        signature = model.signatures[name]
+        _, specs = signature.structured_input_signature
+        tensors = {name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()}
+        try:
+            results.append({name: value.numpy() for name, value in signature(**tensors).items()})
+        except tf.errors.InvalidArgumentError as error:
+            results.append(str(error))
+    return results
 
 
 def encode(texts, *_):
@@ -88,17 +103,22 @@ class SavedModelsTest(tf.test.TestCase):
         cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
         cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"), initializer_range=0.4)
         cls.models = own_models.SingleTaskModels(cls.bert)
+        kinds = {"kind": "span", "labels": ()}, {"kind": "regression", "labels": ()}
+        cls.mixed = cls.adapters({}, *kinds)
+        cls.paths = [cls.write(each, encode) for each in (cls.adapters({}), cls.mixed)]
 
-    def adapters(self, *changes):
+    @classmethod
+    def adapters(cls, *changes):
         return {
-            f"task{seed}": own_models.build_task_adapter(self.bert, seed, **some)
+            f"task{seed}": own_models.build_task_adapter(cls.bert, seed, **some)
             for seed, some in enumerate(changes)
         }
 
-    def write(self, adapters, encode=None):
-        folder = tempfile.mkdtemp(dir=self.root)
+    @classmethod
+    def write(cls, adapters, encode=None):
+        folder = tempfile.mkdtemp(dir=cls.root)
         os.mkdir(os.path.join(folder, "7"))  # An earlier export.
-        prefix = os.path.join(self.bert, "bert_model.ckpt")
+        prefix = os.path.join(cls.bert, "bert_model.ckpt")
         return saved_model.write(folder, tiny.config(), prefix, adapters, encode)
 
     def test_single_task_is_exported_under_the_next_number(self):
@@ -106,12 +126,12 @@ class SavedModelsTest(tf.test.TestCase):
         path = self.write(adapters)
         self.assertEqual(os.path.basename(path), "8")
         rows = [[2, 7, 9, 11, 3], [2, 8, 3]]
-        (found,) = called(path, [("serving_default", own_models.padded(rows))])
+        (found,) = called_here(path, [("serving_default", own_models.padded(rows))])
         for index, row in enumerate(rows):
             expected = self.models.predictions(adapters["task0"], row)["probabilities"]
             self.assertAllClose(found["probabilities"][index], expected, atol=1e-5)
-            self.assertEqual(found["label"][index], ("no", "yes", "perhaps")[expected.argmax()])
-        self.assertEqual(found["labels"], [["no", "yes", "perhaps"]] * 2)
+            self.assertEqual(found["label"][index], (b"no", b"yes", b"perhaps")[expected.argmax()])
+        self.assertAllEqual(found["labels"], [[b"no", b"yes", b"perhaps"]] * 2)
         with open(os.path.join(path, saved_model.TASKS_FILE)) as reader:
             self.assertEqual(json.load(reader)["task0"]["labels"], ["no", "yes", "perhaps"])
 
@@ -177,7 +197,7 @@ class SavedModelsTest(tf.test.TestCase):
                 for pair in zip(adapters.values(), rows)
             ]
         inputs = {**own_models.padded(rows), "task": list(adapters)}
-        (found,) = called(path, [("serving_default", inputs)])
+        (found,) = called_here(path, [("serving_default", inputs)])
         self.assertAllClose(found["probabilities"], expected, atol=1e-5)
 
     def test_text_signatures_match_the_python_tokenizer(self):
@@ -226,25 +246,20 @@ class SavedModelsTest(tf.test.TestCase):
                 wrong.append((name, changed))
             if name != "input_ids":
                 wrong += [(name, inputs[name][:1]), (name, [row[:1] for row in inputs[name]])]
-        for adapters in (self.adapters({}), self.adapters({"kind": "span", "labels": ()}, {})):
-            several = {"task": ["task1", "task0"]} if len(adapters) > 1 else {}
+        for path, several in zip(self.paths, ({}, {"task": ["task1", "task0"]})):
             calls = [{**inputs, **several, name: value} for name, value in wrong]
-            results = called(self.write(adapters), [("serving_default", call) for call in calls])
+            results = called_here(path, [("serving_default", call) for call in calls])
             for (name, value), result in zip(wrong, results):
                 self.assertRegex(str(result), f"{name}: expected numbers from 0 to", msg=value)
 
     def test_zero_rows_get_zero_rows(self):
-        for adapters in (
-            self.adapters({}),
-            self.adapters({"kind": "regression", "labels": ()}, {"kind": "span", "labels": ()}),
-        ):
-            rows = {"shape": [0]}
-            several = {"task": rows} if len(adapters) > 1 else {}
-            calls = [("text", {"text": rows, **several})]
-            for shape in ([0, 4], [0, 0], [0, tiny.config().max_position_embeddings]):
-                ids = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), {"shape": shape})
-                calls.append(("serving_default", {**ids, **several}))
-            for result in called(self.write(adapters, encode), calls):
+        for path, several in zip(self.paths, ({}, {"task": []})):
+            calls = [("text", {"text": [], **several})]
+            for length in (4, 0, tiny.config().max_position_embeddings):
+                ids = np.zeros([0, length], np.int32)
+                inputs = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ids)
+                calls.append(("serving_default", {**inputs, **several}))
+            for result in called_here(path, calls):
                 self.assertEqual(set(map(len, result.values())), {0}, result)
 
     def test_bert_of_a_single_segment_id_has_no_signature_of_pairs(self):
@@ -261,13 +276,11 @@ class SavedModelsTest(tf.test.TestCase):
         self.assertCountEqual(names, ["serving_default", "text"])
 
     def test_text_signatures_refuse_other_kinds_of_tasks(self):
-        adapters = self.adapters({}, {"kind": "span", "labels": ()})
-        path = self.write(adapters, encode)
-        found, refused = called(
-            path,
+        found, refused = called_here(
+            self.paths[1],
             [("text", {"text": TEXTS[:2], "task": ["task0", name]}) for name in ("task0", "task1")],
         )
-        expected = self.models.predictions(adapters["task0"], [2, 7, 3], [0] * 3)["probabilities"]
+        expected = self.models.predictions(self.mixed["task0"], [2, 7, 3], [0] * 3)["probabilities"]
         self.assertAllClose(found["probabilities"], [expected, expected])
         self.assertRegex(refused, "no such task that reads texts:.*task1")
 
