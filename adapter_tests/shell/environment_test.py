@@ -35,7 +35,15 @@ SCRIPTS = (
 )
 
 
-SHELL = ("__init__", "clone", "environment", "errors", "imports", "interrupts", "printing")  # What a script imports first.
+SHELL = (
+    "__init__",
+    "clone",
+    "environment",
+    "errors",
+    "imports",
+    "interrupts",
+    "printing",
+)  # What a script imports first.
 
 
 def installed(*packages):
