@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
+import inspect
 import json
 import os
 import tempfile
@@ -25,12 +26,24 @@ from adapter_bert.files import gfile
 from adapter_bert.model import configs
 from adapter_bert.shell import cli, environment
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import table_readers, tables
+from adapter_bert.tasks import arrow_files, table_readers, tables
 from adapter_bert.tasks.squad import squad_task
 from adapter_bert.tasks.tagging import tagging_task
 from adapter_bert.tasks.text import classifier_data, custom_tasks
 from adapter_bert.tasks.text import task as text_task
+from adapter_bert.training import pretrained
+from adapter_bert.training.task import Tables
 
+_ARGUMENTS = {  # Flags that `train` sets from its arguments.
+    **dict.fromkeys(("data_dir", "train_file"), "data"),
+    **dict.fromkeys(("dev_file", "predict_file"), "dev"),
+    "test_file": "test",
+    "text_column": "text",
+    "text_b_column": "text_b",
+    "label_column": "label",
+    "token_column": "tokens",
+    "tag_column": "tags",
+}
 _DEV_SHARE = {"train": 9, "dev": 1}  # Of tables of questions or tags without a dev set.
 
 
@@ -104,25 +117,28 @@ def train(
       KeyboardInterrupt: the training was interrupted; the same call resumes it.
     """
     splits = {"train": data, "dev": dev, "test": test}
-    splits = {name: rows for name, rows in splits.items() if rows is not None}
+    splits = {
+        name: os.fspath(rows) if isinstance(rows, os.PathLike) else rows
+        for name, rows in splits.items()
+        if rows is not None or name == "train"
+    }
+    _check_paths(splits)
     with contextlib.ExitStack() as stack:
         if verbose:
             stack.enter_context(cli.shown_log())
         if question is not None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             given = _question_files(splits, folder, question, context, answers)
-            values = _parse(squad_task.SquadConfig, {**given, **keywords})
-            parts: Any = squad_task.from_flags(values)
+            parts: Any = squad_task.from_flags(_parse(squad_task.SquadConfig, given, keywords))
             script = "run_squad"
         elif tokens is not None or tags is not None:
-            columns = {"token_column": tokens or "tokens", "tag_column": tags or "tags"}
-            given, given_tables = _sentences(splits, columns)
-            values = _parse(tagging_task.TaggerConfig, {**given, **keywords})
+            given, given_tables = _sentences(splits, tokens, tags)
+            values = _parse(tagging_task.TaggerConfig, given, keywords)
             parts = tagging_task.from_flags(values, given_tables)
             script = "run_tagger"
         else:
             given, given_tables = _texts(splits, text, text_b, label, keywords)
-            values = _parse(classifier_data.ClassifierConfig, {**given, **keywords})
+            values = _parse(classifier_data.ClassifierConfig, given, keywords)
             parts = text_task.from_flags(values, given_tables)
             script = "run_classifier"
         return _execute(script, *parts)
@@ -131,6 +147,7 @@ def train(
 def _execute(script: str, config: Any, task: Any, start: Any) -> TrainedRun:
     """Returns the results of a script's run; TensorFlow is imported once the data are read."""
     task.load_once(config.stages)
+    _check_bert(config)
     environment.import_for_training()
     with environment.silenced_tensorflow():
         from adapter_bert.training.run import Run
@@ -143,20 +160,41 @@ def _execute(script: str, config: Any, task: Any, start: Any) -> TrainedRun:
     return TrainedRun(run.scores, run.folder.adapter_folder, run.folder.path, report)
 
 
-def _parse(settings_class: Any, keywords: Dict[str, Any]) -> flags.FlagValues:
-    """Returns keywords as parsed flags; raises UserError for an unknown one or a wrong value."""
+def _check_bert(config: Any) -> None:
+    """Raises UserError, before TensorFlow's import, if no BERT is found; `Run` logs what is."""
+    if config.bert_hub_module_handle:  # TensorFlow reads it.
+        return
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        pretrained.find(config, reads_checkpoint=False)
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _parse(
+    settings_class: Any, given: Dict[str, Any], keywords: Dict[str, Any]
+) -> flags.FlagValues:
+    """Returns flags that `train` sets, and keywords, as parsed flags.
+
+    Raises:
+      UserError: a keyword is unknown, has a wrong value, or is one that `train` sets.
+    """
     known = flags.FlagValues()
     settings_class.define_flags(known)
     for name in keywords:
+        if name in _ARGUMENTS:
+            raise UserError(f"train() has no keyword {name}; give {_ARGUMENTS[name]}.")
         if name not in known:
-            near = difflib.get_close_matches(name, list(known), n=1)
+            arguments = inspect.signature(train).parameters
+            near = difflib.get_close_matches(name, [*known, *arguments], n=1)
             guess = f"; did you mean {near[0]}" if near else ""
             raise UserError(f"train() has no keyword {name}{guess}.")
-    given = {name: value for name, value in keywords.items() if value is not None}
-    if not any(given.get(name) for name in ("do_train", "do_eval", "do_predict")):
-        given.update(do_train=True, do_eval=True)
-    arguments = [f"--{name}={_as_flag(value)}" for name, value in given.items()]
-    return cli.parse(settings_class.define_flags, ["train", *arguments])[0]
+    values = {name: value for name, value in {**given, **keywords}.items() if value is not None}
+    if not any(values.get(name) for name in ("do_train", "do_eval", "do_predict")):
+        values.update(do_train=True, do_eval=True)
+    argv = ["train", *(f"--{name}={_as_flag(value)}" for name, value in values.items())]
+    return cli.parse(settings_class.define_flags, argv)[0]
 
 
 def _as_flag(value: Any) -> str:
@@ -168,7 +206,26 @@ def _as_flag(value: Any) -> str:
 
 
 def _is_folder(data: Any) -> bool:
-    return isinstance(data, (str, os.PathLike)) and gfile.isdir(os.fspath(data))
+    """Returns whether data is the path of a folder of all splits."""
+    return isinstance(data, str) and gfile.isdir(data) and not arrow_files.is_dataset(data)
+
+
+def _check_paths(splits: Dict[str, Any]) -> None:
+    """Raises UserError for a path that does not exist, or a folder beside other data."""
+    for name, rows in splits.items():
+        if isinstance(rows, str) and not gfile.exists(rows):
+            raise UserError(f"{name}: there is no file or folder {rows}.")
+        if _is_folder(rows) and len(splits) > 1:
+            raise UserError(
+                f"{name}: {rows} is a folder, which has all splits; expected it alone, as data."
+            )
+
+
+def _table(rows: Any, name: str, columns: Sequence[str]) -> tables.DataTable:
+    """Returns the table in a file or in memory; `columns` are those of tuples."""
+    if isinstance(rows, str):
+        return table_readers.read_table(rows)
+    return tables.from_memory(rows, name, columns)
 
 
 def _texts(
@@ -177,12 +234,11 @@ def _texts(
     text_b: Optional[str],
     label: str,
     keywords: Dict[str, Any],
-) -> Tuple[Dict[str, Any], Optional[Dict[str, table_readers.DataTable]]]:
+) -> Tuple[Dict[str, Any], Optional[Tables]]:
     """Returns the flags and tables of texts with labels."""
     task_name = keywords.get("task_name", "custom")
     stages = {"do_train": True, "do_eval": True, "do_predict": True}
     if _is_folder(splits["train"]):
-        _check_alone(splits)
         given = {**stages, "task_name": task_name, "data_dir": splits["train"]}
         if task_name != "custom":
             return given, None
@@ -195,9 +251,10 @@ def _texts(
     found = {}
     for name, rows in splits.items():
         is_unlabeled = name == "test" and _width(rows) == len(texts)
-        found[name] = tables.read(rows, name, texts if is_unlabeled else [*texts, label])
-    for argument, column in columns.items():
-        found["train"].column(column, argument)
+        found[name] = _table(rows, name, texts if is_unlabeled else [*texts, label])
+        for argument, column in columns.items():
+            if (name, argument) != ("test", "label"):
+                found[name].column(tables.normalize(str(column)), argument)
     given = {f"{argument}_column": column for argument, column in columns.items()}
     return {**stages, "task_name": task_name, **given}, found
 
@@ -208,30 +265,31 @@ def _width(rows: Any) -> int:
     return len(rows[0]) if is_list and isinstance(rows[0], (list, tuple)) else 0
 
 
-def _check_alone(splits: Dict[str, Any]) -> None:
-    if len(splits) > 1:
-        raise UserError("data is a folder, which has all splits; expected no dev and no test.")
-
-
 def _sentences(
-    splits: Dict[str, Any], columns: Dict[str, str]
-) -> Tuple[Dict[str, Any], Optional[Dict[str, table_readers.DataTable]]]:
+    splits: Dict[str, Any], tokens: Optional[str], tags: Optional[str]
+) -> Tuple[Dict[str, Any], Optional[Tables]]:
     """Returns the flags and tables of tagged sentences."""
     stages = {"do_train": True, "do_eval": True, "do_predict": "test" in splits}
+    given: Dict[str, Any] = {**stages, "token_column": tokens, "tag_column": tags}
     if _is_folder(splits["train"]):
-        _check_alone(splits)
-        return {**stages, "data_dir": splits["train"]}, None
-    if all(isinstance(rows, (str, os.PathLike)) for rows in splits.values()) and "dev" in splits:
-        return {**stages, **{f"{name}_file": path for name, path in splits.items()}}, None
-    found = {
-        name: tables.read(rows, name, tuple(columns.values())) for name, rows in splits.items()
-    }
-    return {**stages, **columns}, _with_dev(found)
+        return {**given, "data_dir": splits["train"]}, None
+    if all(isinstance(rows, str) for rows in splits.values()) and "dev" in splits:
+        return {**given, **{f"{name}_file": path for name, path in splits.items()}}, None
+    columns = tokens or "tokens", tags or "tags"
+    found = {}
+    for name, rows in splits.items():
+        if isinstance(rows, str) and not table_readers.has_objects(rows):
+            raise UserError(
+                f"{name}: {rows} has a word per line; give such a file with dev=... as a file, too."
+            )
+        found[name] = _table(rows, name, columns)
+        for argument, column in zip(("tokens", "tags"), columns):
+            if (name, argument) != ("test", "tags"):
+                found[name].column(tables.normalize(column), argument)
+    return given, _with_dev(found)
 
 
-def _with_dev(
-    found: Dict[str, table_readers.DataTable],
-) -> Dict[str, table_readers.DataTable]:
+def _with_dev(found: Tables) -> Tables:
     """Returns the tables of splits; without one for dev, some training rows are set apart."""
     table = found["train"]
     if "dev" in found:
@@ -240,8 +298,8 @@ def _with_dev(
     for name, rows in parts.items():
         if not rows:
             raise UserError(
-                f"{table.path}: {len(table.rows)} rows are too few to hold some out as {name}; give"
-                " dev."
+                f"{table.path}: {len(table.rows)} rows are too few to hold some out as dev; give"
+                " dev=...."
             )
         shown = table.path, len(rows), len(table.rows), name
         logging.info("%s: %d of its %d rows are used as %s.", *shown)
@@ -252,17 +310,25 @@ def _question_files(
     splits: Dict[str, Any], folder: str, question: str, context: str, answers: str
 ) -> Dict[str, Any]:
     """Returns the flags of questions, after writing them as SQuAD's JSON into a folder."""
-    stages = {"do_train": True, "do_eval": True}
+    given: Dict[str, Any] = {"do_train": True, "do_eval": True}
     if "test" in splits:
         raise UserError("test: question answering predicts the questions of dev; give only dev.")
     paths = {"train": "train_file", "dev": "predict_file"}
-    if all(isinstance(rows, (str, os.PathLike)) for rows in splits.values()) and "dev" in splits:
-        return {**stages, **{paths[name]: path for name, path in splits.items()}}
-    columns = (question, context, answers)
-    found = {name: tables.read(rows, name, columns) for name, rows in splits.items()}
-    given: Dict[str, Any] = dict(stages)
-    for name, table in _with_dev(found).items():
-        paragraphs = [_paragraph(table, row, columns) for row in table.rows]
+    columns = {"question": question, "context": context, "answers": answers}
+    found = {}
+    for name, rows in splits.items():
+        if isinstance(rows, str) and rows.endswith(".json"):
+            given[paths[name]] = rows
+            continue
+        found[name] = _table(rows, name, tuple(columns.values()))
+        for argument, column in columns.items():
+            found[name].column(tables.normalize(column), argument)
+    if "dev" not in splits:
+        if not found:
+            raise UserError("train: SQuAD's JSON is not split; give dev=....")
+        found = _with_dev(found)
+    for name, table in found.items():
+        paragraphs = [_paragraph(table, row, tuple(columns.values())) for row in table.rows]
         if any(not qa["answers"] for each in paragraphs for qa in each["qas"]):
             given["version_2_with_negative"] = True
         path = os.path.join(folder, f"{name}.json")
@@ -273,23 +339,26 @@ def _question_files(
 
 
 def _paragraph(
-    table: table_readers.DataTable, row: table_readers.TableRow, columns: Sequence[str]
+    table: tables.DataTable, row: tables.TableRow, columns: Sequence[str]
 ) -> Dict[str, Any]:
     """Returns a row as a paragraph of SQuAD's JSON with one question."""
-    question, context, answers = (table.column(name, name) for name in columns)
+    question, context, answers = (table.columns.index(tables.normalize(name)) for name in columns)
     text = table.text(row, context)
     value = row.fields.get(answers)
     if isinstance(value, str):
-        value = {"text": [value], "answer_start": [text.find(value)]}
+        value = {"text": [value], "answer_start": [text.find(value)]} if value else None
     if isinstance(value, dict):
         value = [
             {"text": answer, "answer_start": start}
             for answer, start in zip(value.get("text", ()), value.get("answer_start", ()))
         ]
+    if not isinstance(value, (list, type(None))):
+        raise table.value_error(row, answers, "a text, or SQuAD's texts and answer_starts")
     value = value or []
     for answer in value:
-        is_answer = isinstance(answer, dict) and isinstance(answer.get("text"), str)
-        if not is_answer or answer.get("answer_start", -1) < 0:
+        start = answer.get("answer_start") if isinstance(answer, dict) else None
+        is_answer = isinstance(start, int) and start >= 0 and isinstance(answer.get("text"), str)
+        if not is_answer:
             raise UserError(
                 f"{table.where(row)}: found the answer {answer!r:.80}, which is not in the"
                 f" {columns[1]}; expected a text of it."

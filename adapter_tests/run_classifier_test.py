@@ -25,7 +25,7 @@ from adapter_bert.formats import adapter_checkpoints, task_adapter
 from adapter_bert.ops import xla
 from adapter_bert.shell import errors, tf_estimator
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import table_readers
+from adapter_bert.tasks import tables
 from adapter_bert.tasks.text import classifier_data, glue
 from adapter_bert.training import run as training_run
 from adapter_tests.support import command_lines, own_models, tiny
@@ -225,7 +225,7 @@ class ScriptTest(ScriptTestCase):
         held = []
 
         def texts():
-            kinds = (run_classifier.InputExample, table_readers.TableRow)
+            kinds = (run_classifier.InputExample, tables.TableRow)
             return [some for some in gc.get_objects() if type(some) in kinds]
 
         others = set(map(id, texts()))  # Left by other tests in this process.

@@ -43,6 +43,7 @@ class TaskKind:
       words_field: the name of a list of words that a request may have instead of its texts, or
         None.
       answer_types: the names of an answer's parts and their TensorFlow Serving types.
+      predicted: the part of an answer that is the prediction alone; None for the whole answer.
       has_text_signature: whether the model reads a plain text or pair, so that a SavedModel can
         tokenize it.
       adapterhub_head: the type of AdapterHub's head that is the same layer, or None.
@@ -63,6 +64,7 @@ class TaskKind:
     num_required = 1
     words_field: Optional[str] = None
     answer_types: Dict[str, str]
+    predicted: Optional[str] = None
     has_text_signature = False
     adapterhub_head: Optional[str] = None
     pipeline_tag = "text-classification"

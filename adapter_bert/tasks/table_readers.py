@@ -1,24 +1,29 @@
-"""Readers of .tsv, .csv and .jsonl files that check every line."""
+"""Readers of .tsv, .csv and .jsonl files, which check every line, and of Arrow files."""
 
 import codecs
 import collections
 import contextlib
 import csv
+import gzip
 import io
 import itertools
-import json
-import math
 import os
 import re
-import unicodedata
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+import zlib
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from absl import logging
 
 from adapter_bert.files import gfile, json_objects
 from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks import arrow_files, tables
+from adapter_bert.tasks.tables import DataTable, TableRow
 
+_GZ = ".gz"
 _CSV_FIELD_LIMIT = 2**31 - 1  # The csv module's default of 131,072 characters is too small.
+_TEXT_ENDINGS = (".tsv", ".txt", ".csv", ".jsonl")
+# Of files that `read_table` reads; "" is a folder of `Dataset.save_to_disk`.
+ENDINGS = (*_TEXT_ENDINGS, *(f"{ending}.gz" for ending in _TEXT_ENDINGS), ".parquet", "")
 DEV_NAMES = ("dev", "val", "valid", "validation")  # Of a dev set's file, without an extension.
 # First bytes → format, of files that may be named like a table.
 _BINARY_FORMATS = {
@@ -35,94 +40,6 @@ _BINARY_FORMATS = {
 # A field of a tab-separated file in quotes, with doubled quotes inside; within a line, or not.
 _QUOTED_IN_LINE = re.compile(r'(?:^|(?<=\t))"[^"\t\n]*(?:""[^"\t\n]*)*"(?=[\t\r\n]|$)', re.M)
 _QUOTED = re.compile(r'(?:^|(?<=\t))"[^"]*(?:""[^"]*)*"(?=[\t\r\n]|$)', re.M)
-_MISSING = object()  # The value of a key that a JSON object lacks.
-
-
-class TableRow(NamedTuple):
-    """The fields of a row, and the number of its first line."""
-
-    line: int
-    fields: Any  # List of str; for a JSON object, a dict from column to value.
-
-
-class DataTable(NamedTuple):
-    """The rows of a file or of a table in memory, and the names of its columns.
-
-    Attributes:
-      path: of the file; for a table in memory, what errors call it.
-      unit: what errors call a row's `line`.
-    """
-
-    path: str
-    columns: Tuple[str, ...]
-    rows: List[TableRow]
-    unit: str = "line"
-
-    def where(self, row: TableRow) -> str:
-        """Returns the place of a row, which begins an error."""
-        return f"{self.path}, {self.unit} {row.line}"
-
-    def column(self, name: str, flag: str) -> int:
-        """Returns the index of a column.
-
-        Args:
-          name: str.
-          flag: the flag that gave the name; of a named task, the task. For the error.
-
-        Raises:
-          UserError: there is no such column, or more than one.
-        """
-        if self.columns.count(name) != 1:
-            raise self.column_error(name, flag)
-        return self.columns.index(name)
-
-    def column_error(self, name: str, flag: str) -> UserError:
-        """Returns the UserError for a column that is missing or occurs twice."""
-        times = "twice" if name in self.columns else "not"
-        names = ", ".join(self.columns)
-        where = f"the columns of {self.path}: {names}"
-        if flag.startswith("--task_name="):
-            return UserError(
-                f"{flag} expects the column {name}, which is {times} in {where}; use"
-                " --task_name=custom with --text_column and --label_column."
-            )
-        return UserError(f"{flag}={name} is {times} in {where}.")
-
-    def text(self, row: TableRow, column: int, accepts_list: bool = False) -> str:
-        """Returns a row's text in a column, by its index; of JSON, a number or list is JSON text.
-
-        Args:
-          row: of this table.
-          column: index.
-          accepts_list: bool; whether a JSON list is valid.
-
-        Raises:
-          UserError: the row's JSON has no such key, or another value.
-        """
-        field = self._field(row, column)
-        if isinstance(field, str):
-            return field
-        is_float = isinstance(field, float) and math.isfinite(field)
-        is_number = is_float or isinstance(field, int) and not isinstance(field, bool)
-        if is_number or accepts_list and isinstance(field, list):
-            return json.dumps(field, ensure_ascii=False)
-        found = "missing"
-        if field is not _MISSING:
-            found = json.dumps(field, ensure_ascii=False, default=repr)[:60]
-        raise UserError(
-            f"{self.where(row)}: {self.columns[column]} is {found}; expected a string or a number."
-        )
-
-    def is_blank(self, row: TableRow, column: int) -> bool:
-        """Returns whether a row has no text in a column; in JSON, null, NaN, [] or no such key."""
-        field = self._field(row, column)
-        if isinstance(field, str):
-            return field.strip() in ("", "[]")
-        return field in (None, _MISSING, []) or field != field
-
-    def _field(self, row: TableRow, column: int) -> Any:
-        is_object = isinstance(row.fields, dict)
-        return row.fields.get(column, _MISSING) if is_object else row.fields[column]
 
 
 def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = False) -> DataTable:
@@ -130,8 +47,10 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
 
     Args:
       path: UTF-8 file. .csv: comma-separated; fields with commas, quotes or newlines are in double
-        quotes. .jsonl: an object per line. Any other extension: tab-separated; quotes are ordinary
-        characters unless the file is quoted throughout, as pandas does.
+        quotes. .jsonl: an object per line. .gz after an extension: the same, compressed. .parquet,
+        or a folder of `Dataset.save_to_disk`: see `arrow_files`. Any other extension:
+        tab-separated; quotes are ordinary characters unless the file is quoted throughout, as
+        pandas does.
       columns: names of the columns of a tab-separated file without a header.
       allow_legacy: bool; whether a file that is not UTF-8 is read as Windows-1252 or Latin-1.
 
@@ -142,20 +61,23 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
       UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width;
         names the file and line.
     """
+    if arrow_files.is_arrow(path):
+        return tables.from_memory(arrow_files.read(path), path)
     data, has_header = _read_bytes(path), not columns
     if allow_legacy:
         text, encoding = _decode(data)
         data = text.encode("utf-8")
         if encoding != "UTF-8":
             logging.info("%s is not UTF-8: reading it as %s.", path, encoding)
-    is_json = path.endswith(".jsonl") and has_header
+    name = without_gz(path)
+    is_json = has_objects(path) and has_header
     lines = _check_lines(_decode_lines(data, path, has_header and not is_json), path)
     if is_json:
         columns, rows = _parse_objects(lines, path)
     elif has_header:
-        parsed = _parse_commas(lines, path) if path.endswith(".csv") else parse_tabs(lines, path)
+        parsed = _parse_commas(lines, path) if name.endswith(".csv") else parse_tabs(lines, path)
         table = _without_blank_lines(parsed, path)
-        columns = [normalize(name.strip()) for name in next(table, TableRow(1, [])).fields]
+        columns = [tables.normalize(name.strip()) for name in next(table, TableRow(1, [])).fields]
         rows = list(table)
         if len(columns) > 1:  # In one column, it may be a text.
             _check_header_occurs_once(rows, columns, path)
@@ -184,9 +106,19 @@ def _check_header_occurs_once(rows: List[TableRow], columns: Sequence[str], path
             raise UserError(f"{path}, line {row.line}: found the header again.")
 
 
-def normalize(name: str) -> str:
-    """Returns a column's or label's name in one form of Unicode, without invisible marks."""
-    return unicodedata.normalize("NFC", name.strip("\ufeff\u200b"))
+def without_gz(path: str) -> str:
+    """Returns a path without the ending of a compressed file."""
+    return path[: -len(_GZ)] if path.endswith(_GZ) else path
+
+
+def without_copies(paths: List[str]) -> List[str]:
+    """Returns paths without those of compressed files whose uncompressed ones are also there."""
+    return [path for path in paths if without_gz(path) == path or without_gz(path) not in paths]
+
+
+def has_objects(path: str) -> bool:
+    """Returns whether a file's rows are objects, whose values may be lists."""
+    return arrow_files.is_arrow(path) or without_gz(path).endswith(".jsonl")
 
 
 def read_folders(paths: Sequence[str], columns: Sequence[str]) -> DataTable:
@@ -355,9 +287,9 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
             continue
         records.append((number, parse_object(line, f"{path}, line {number}")))
     keys = itertools.chain.from_iterable(record for _, record in records)
-    columns = {name: index for index, name in enumerate(dict.fromkeys(map(normalize, keys)))}
+    columns = {name: index for index, name in enumerate(dict.fromkeys(map(tables.normalize, keys)))}
     return tuple(columns), [
-        TableRow(number, {columns[normalize(name)]: value for name, value in record.items()})
+        TableRow(number, {columns[tables.normalize(name)]: value for name, value in record.items()})
         for number, record in records
     ]
 
@@ -404,10 +336,19 @@ def _read_bytes(path: str) -> bytes:
         missing = "" if gfile.isdir(folder) else ", and neither does its folder"
         raise UserError(f"{path} does not exist{missing}; expected it in --data_dir.")
     data = gfile.read_bytes(path, path)
+    if path.endswith(_GZ):
+        data = _decompress(data, path)
     for pattern, name in _BINARY_FORMATS.items():
         if re.match(pattern, data):
             raise UserError(f"{path}: the file's content is {name}; expected plain text in UTF-8.")
     return data
+
+
+def _decompress(data: bytes, path: str) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is not a valid gzip file ({error}).") from error
 
 
 def _decode_lines(data: bytes, path: str, has_header: bool = False) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
-Tables = Dict[str, Any]  # Split, of train, dev and test → its `table_readers.DataTable`.
+Tables = Dict[str, Any]  # Split, of train, dev and test → its `tables.DataTable`.
 
 
 class Evaluated(NamedTuple):

@@ -286,17 +286,23 @@ class ScriptTest(tf.test.TestCase):
         self.assertEqual((done.stdout, done.stderr), ("ready\n", ""))
 
     def test_tensorflow_log_level_is_3_unless_set_by_the_user(self):
-        for given, expected in (({}, "3"), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, "0")):
+        program = (
+            "import os; from adapter_bert.shell import environment; {};"
+            "print(os.environ.get('TF_CPP_MIN_LOG_LEVEL'))"
+        )
+        prepare = "environment.prepare(environment.Packages({}))"
+        for call, given, expected in (
+            ("pass", {}, "None"),  # An import changes no program.
+            (prepare, {}, "3"),
+            (prepare, {"TF_CPP_MIN_LOG_LEVEL": "0"}, "0"),
+            ("environment.import_for_training()", {}, "3"),
+            ("environment.import_for_training()", {"TF_CPP_MIN_LOG_LEVEL": "0"}, "0"),
+        ):
             done = subprocess.run(
-                [
-                    sys.executable,
-                    "-S",
-                    "-c",
-                    "import adapter_bert.shell.environment, os;"
-                    "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])",
-                ],
+                [sys.executable, "-c", program.format(call)],
                 env=dict(given, PYTHONPATH=paths.PROJECT),
                 stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
                 text=True,
             )
             self.assertEqual(done.stdout, expected + "\n")

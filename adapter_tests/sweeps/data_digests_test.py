@@ -96,6 +96,17 @@ class SweepDataTest(tf.test.TestCase):
         self.assert_changes({"dev"}, "dev.tsv", "custom", do_predict=True)
         self.assert_changes(set(), "test.csv", "custom")
 
+    def test_digest_changes_with_arrow_and_compressed_files(self):
+        for name in ("train.parquet", "dev.jsonl.gz", "test/state.json", "test/data.arrow"):
+            self.write(name, name)
+        self.assert_changes({"train"}, "train.parquet", "custom", do_predict=True)
+        self.assert_changes({"dev"}, "dev.jsonl.gz", "custom", do_predict=True)
+        self.assert_changes({"test"}, "test/data.arrow", "custom", do_predict=True)
+        tagger = {"script": "run_tagger.py", "data_dir": self.folder, "do_predict": True}
+        self.assert_changes({"train"}, "train.parquet", **tagger)
+        self.assert_changes({"dev"}, "dev.jsonl.gz", **tagger)
+        self.assert_changes({"test"}, "test/data.arrow", **tagger)
+
     def test_published_files_and_folders_are_digested(self):
         self.write("Tweets.csv", "x")
         self.assert_changes({"train", "dev"}, "Tweets.csv", "airline")

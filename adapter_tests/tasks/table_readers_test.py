@@ -117,6 +117,33 @@ class ReadTableTest(FileTestCase, parameterized.TestCase):
         texts = [(row.line, table.text(row, 0), table.text(row, 1)) for row in table.rows]
         self.assertEqual(texts, [(1, "a\nb", "1"), (3, "", "2.5")])
 
+    @parameterized.parameters(
+        ("a.tsv", "text\tlabel\na\tx\n"),
+        ("a.txt", "text\tlabel\r\na\tx"),
+        ("a.csv", 'text,label\n"a",x\n'),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n'),
+    )
+    def test_compressed_tables_are_read_like_others(self, name, content):
+        expected = table_readers.read_table(self.write(name, content))
+        packed = self.write(name + ".gz", gzip.compress(content.encode()))
+        table = table_readers.read_table(packed)
+        self.assertEqual((table.columns, table.rows), (expected.columns, expected.rows))
+        self.assertEqual(table.path, packed)
+        parts = list(map(gzip.compress, content.encode().partition(b"x")))  # Of joined files.
+        table = table_readers.read_table(self.write(name + ".gz", b"".join(parts)))
+        self.assertEqual(table.rows, expected.rows)
+
+    def test_damaged_compressed_table_is_refused(self):
+        packed = gzip.compress(b"text\tlabel\na\tx\n")
+        broken = (b"text\tlabel\n", packed[:-9], packed[:12], packed[:15] + b"\xff" + packed[16:])
+        for content in broken:
+            path = self.write("a.tsv.gz", content)
+            parts = [f"{path} is not a valid gzip file ("]
+            self.assert_refused(parts, table_readers.read_table, path)
+        path = self.write("a.tsv.gz", gzip.compress(gzip.compress(b"text\n")))
+        parts = [f"{path}: the file's content is gzip"]
+        self.assert_refused(parts, table_readers.read_table, path)
+
     @parameterized.parameters('["warm", "soup"]', '{"en": "a"}', "true", "null", "NaN", "-Infinity")
     def test_other_values_of_json_than_texts_and_numbers_are_refused(self, value):
         path = self.write("a.jsonl", '{"text": "a"}\n{"text": ' + value + "}\n")

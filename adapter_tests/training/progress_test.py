@@ -10,12 +10,19 @@ import unittest
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 from absl.testing import parameterized
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.training import progress
 from adapter_bert.training.progress import ProgressHook
+
+
+def show_log(test):
+    """Sets the verbosity of scripts, without which nothing is shown, for a test."""
+    test.addCleanup(logging.set_verbosity, logging.get_verbosity())
+    logging.set_verbosity(logging.INFO)
 
 
 class Terminal(io.StringIO):
@@ -37,6 +44,7 @@ class ProgressTest(parameterized.TestCase, tf.test.TestCase):
 
     def setUp(self):
         super().setUp()
+        show_log(self)
         self.folder = self.get_temp_dir()
         self.clock = Clock()
         patch = mock.patch.object(progress, "time", self.clock)
@@ -204,6 +212,10 @@ class ProgressTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class CountedTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        show_log(self)
+
     def count(self, seconds, total, stream=None):
         """Returns the output for examples that take `seconds` each, after a minute of waiting."""
         clock = Clock()
@@ -234,6 +246,11 @@ class CountedTest(tf.test.TestCase):
             ["example 3/9000  0.3 examples/s  7:29:51 left"],
         )
         self.assertEqual(self.count([], 0), "")
+
+    def test_nothing_is_shown_without_the_log(self):
+        logging.set_verbosity(logging.WARNING)
+        self.assertEqual(self.count([2.0] * 10, 10), "")
+        self.assertEqual(self.count([2.0] * 10, 10, Terminal()), "")
 
     def test_closed_stdout_is_accepted(self):
         with mock.patch.object(progress.sys, "stdout", None):

@@ -3,22 +3,28 @@
     paraphrase = Predictor("output/demo/adapter")
     paraphrase("The firm sold it.", "It was sold by the firm.")
     # {"label": "1", "probabilities": {"0": 0.43, "1": 0.57}}
+    paraphrase.predict(pairs), paraphrase.predict_proba(pairs)  # As in scikit-learn.
 
 ONNX Runtime computes; TensorFlow is needed only to convert a BERT at its first use.
 """
 
 import functools
+import itertools
 import os
 import posixpath
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
 
 from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import adapter_folders, hub, task_adapter
+from adapter_bert.model import task_kinds
 from adapter_bert.serving.inference import bank, request_texts
 from adapter_bert.shell.errors import UserError
 from adapter_bert.training import pretrained
 
 _Path = Union[str, "os.PathLike[str]"]
+_CHUNK_SIZE = 1024  # Texts; 32 batches, so that texts of about one length share a batch.
 _MAX_CHARACTERS = 1 << 30  # No limit: only a server needs one.
 
 
@@ -47,6 +53,8 @@ class Predictor:
 
     Attributes:
       description: `task_adapter.Description`.
+      labels: the task's labels, a list of str, in the order of `predict_proba`; [] of a regression
+        and of questions.
       bert: `BertFiles`.
 
     Raises:
@@ -70,6 +78,8 @@ class Predictor:
             default=folder,
         )
         self.description = task_adapter.describe(folder, "Folder")
+        self.labels = list(self.description.labels)
+        self._kind = task_kinds.get(self.description.kind)
         config = self.description.backbone.bert_config()
         self.bert = bert if isinstance(bert, BertFiles) else _find_bert(folder, bert)
         options: Dict[str, Any] = {"precision": precision, "num_threads": num_threads}
@@ -106,6 +116,67 @@ class Predictor:
                 return self._answer([texts[0]])[0]
         return self._answer([self._instance(texts, fields)])[0]
 
+    def predict(self, texts: Iterable[Any]) -> List[Any]:
+        """Predicts any number of texts, of which 1,024 at a time are in memory with their outputs.
+
+        Args:
+          texts: list, generator, NumPy array or pandas.Series of str; of pairs and questions, of
+            tuples, as ("question", "context"); of sentences to tag, also of lists of words.
+
+        Returns:
+          A list with a prediction for each text: its label, a str; for a regression its number; for
+          multi-label classification the list of its labels; for a sentence the list of its words'
+          tags; for a question its answer, "" if there is none.
+
+        Raises:
+          UserError: the texts are not those of this task.
+        """
+        name = self._kind.predicted
+        return [answer if name is None else answer[name] for answer in self._answers(texts)]
+
+    def predict_proba(self, texts: Iterable[Any]) -> np.ndarray:
+        """Computes the probabilities of the labels; see `predict`.
+
+        Args:
+          texts: as in `predict`.
+
+        Returns:
+          float32 [N, L] for N texts and the L `labels`. For multi-label classification each label
+          has a probability of its own; otherwise they sum to 1.
+
+        Raises:
+          UserError: as in `predict`; or the task is a regression, or predicts tags or answers.
+        """
+        name = "probabilities"
+        if name not in self._kind.answer_types:
+            raise UserError(
+                f"The task {self.description.task} is of the kind {self._kind.name}, which has no"
+                " probabilities of labels; use predict."
+            )
+        rows = [list(answer[name].values()) for answer in self._answers(texts)]
+        return np.array(rows, np.float32).reshape(len(rows), len(self.labels))
+
+    def _answers(self, texts: Iterable[Any]) -> Iterator[Any]:
+        """Yields the prediction of each instance, computed in chunks."""
+        if isinstance(texts, (str, bytes, dict)) or hasattr(texts, "columns"):
+            raise UserError(
+                f"found a {type(texts).__name__}; expected a list of texts, such as"
+                ' ["a text"], or a column of a table.'
+            )
+        instances = map(self._as_instance, texts)
+        for first in itertools.count(0, _CHUNK_SIZE):
+            chunk = list(itertools.islice(instances, _CHUNK_SIZE))
+            if not chunk:
+                return
+            yield from self._answer(chunk, first)
+
+    def _as_instance(self, value: Any) -> Any:
+        """Returns a list or array as the words of a sentence, or else as a tuple of texts."""
+        if not isinstance(value, (list, np.ndarray)):
+            return value
+        words = self._kind.words_field
+        return {words: list(value)} if words else tuple(value)
+
     def _instance(self, texts: Tuple[Any, ...], fields: Any) -> Any:
         names = self._texts.fields
         if len(texts) > len(names):
@@ -115,9 +186,10 @@ class Predictor:
             raise UserError(f"found {name} twice; expected each text once")
         return {**named, **fields}
 
-    def _answer(self, instances: List[Any]) -> List[Any]:
+    def _answer(self, instances: List[Any], first: int = 0) -> List[Any]:
+        """Returns the predictions of instances; errors count these from `first`."""
         requests = []
-        for index, instance in enumerate(instances):
+        for index, instance in enumerate(instances, start=first):
             try:
                 if isinstance(instance, tuple):
                     instance = self._instance(instance, {})

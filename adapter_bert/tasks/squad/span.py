@@ -29,6 +29,7 @@ class Span(task_kinds.TaskKind):
     result_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
     pipeline_tag = "question-answering"
     adapterhub_head = "question_answering"
+    predicted = "answer"
     answer_types = {
         "answer": "DT_STRING",
         "probability": "DT_FLOAT",

@@ -33,6 +33,7 @@ class Tagging(task_kinds.TaskKind):
     example = {"text": "Angela Merkel met the president of France in Berlin on Monday."}
     words_field = "tokens"
     answer_types = {"tokens": "DT_STRING", "tags": "DT_STRING", "entities": "DT_VARIANT"}
+    predicted = "tags"
     script = "run_tagger.py"
     result_files = (
         *("predictions.json", "predictions.jsonl", "predictions.txt"),

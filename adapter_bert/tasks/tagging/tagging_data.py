@@ -1,4 +1,4 @@
-"""Reads and writes tagged sentences: CoNLL's columns and JSON lines.
+"""Reads and writes tagged sentences: CoNLL's columns, JSON lines and Arrow tables.
 
     EU NNP I-NP I-ORG                                {"tokens": ["EU", "rejects"],
     rejects VBZ I-VP O                                "tags": ["I-ORG", "O"]}
@@ -29,7 +29,7 @@ from absl import logging
 
 from adapter_bert.files import gfile
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import table_readers
+from adapter_bert.tasks import arrow_files, table_readers, tables
 
 _DOCUMENT = "-DOCSTART-"
 # Names of a split's file in a data_dir, without the extension.
@@ -38,7 +38,7 @@ _NAMES = {
     "dev": r"(?:\w+\.)?(?:{})|\w+\.testa".format("|".join(table_readers.DEV_NAMES)),
     "test": r"test|\w+\.(?:test|testb)",
 }
-_EXTENSIONS = r"(?:\.(?:txt|conll|conllu|tsv|iob2?|bio|bioes|jsonl))?"
+_EXTENSIONS = r"(?:\.parquet|\.(?:txt|conll|conllu|tsv|iob2?|bio|bioes|jsonl)(?:\.gz)?)?"
 _CONLLU_RANGE = re.compile(r"\d+[-.]\d+\t")  # Not a word: its parts have lines of their own.
 _FIELD = re.compile("[^ \t]+")
 
@@ -84,7 +84,7 @@ class TaggedFile:
 
 
 def read(
-    source: Union[str, table_readers.DataTable],
+    source: Union[str, tables.DataTable],
     word_column: Optional[str] = None,
     tag_column: Optional[str] = None,
     requires_tags: bool = True,
@@ -93,10 +93,11 @@ def read(
     """Returns the sentences of a tagged file.
 
     Args:
-      source: path of a UTF-8 file: JSON lines if its name ends in .jsonl, otherwise columns; or a
-        table in memory, which is read like JSON lines.
+      source: path of a UTF-8 file: JSON lines if its name ends in .jsonl, otherwise columns, either
+        also gzip'd; or of a Parquet file or Dataset's folder, or a table in memory, which are read
+        like JSON lines.
       word_column, tag_column: number of a column as a str, from 1, or from -1 for the last; by
-        default the first and the last. For .jsonl the key, by default "tokens" and "tags".
+        default the first and the last. Where `has_keys`, the key, by default "tokens" and "tags".
       requires_tags: bool; if False, a file may have only words, in one column or without the key.
       known: tags that stay as they are. Others are in Unicode's form NFC, so that a tag is one.
 
@@ -104,7 +105,7 @@ def read(
       UserError: the file is missing, not UTF-8, without a word, or malformed; names the file and
         line.
     """
-    if not isinstance(source, str) or source.endswith(".jsonl"):
+    if not isinstance(source, str) or has_keys(source):
         keys = word_column or "tokens", tag_column or "tags"
         return _normalize_tags(_read_objects(source, *keys, requires_tags), known)
     columns = (
@@ -112,6 +113,11 @@ def read(
         _column_number(tag_column or "-1", "--tag_column"),
     )
     return _normalize_tags(_read_columns(source, columns, requires_tags), known)
+
+
+def has_keys(source: Union[str, tables.DataTable]) -> bool:
+    """Returns whether words and tags are found by a key, not by the number of a column."""
+    return not isinstance(source, str) or table_readers.has_objects(source)
 
 
 def _normalize_tags(file: TaggedFile, known: Collection[str]) -> TaggedFile:
@@ -147,8 +153,9 @@ def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
         if given and not gfile.exists(given):
             raise UserError(f"--{split}_file {given} does not exist.")
         expression = re.compile(f"(?:{pattern}){_EXTENSIONS}")
-        matches = [name for name in names if expression.fullmatch(name)]
-        result[split] = [given] if given else [f"{values['data_dir']}/{name}" for name in matches]
+        matches = [name for name in names if expression.fullmatch(name.rstrip("/"))]
+        paths = [f"{values['data_dir']}/{name}" for name in matches]
+        result[split] = [given] if given else table_readers.without_copies(paths)
     return result
 
 
@@ -262,7 +269,8 @@ def _read_columns(path: str, numbers: Tuple[int, int], requires_tags: bool) -> T
 def _may_be_word(line: str, path: str) -> bool:
     if not line.strip(" \t") or line.startswith(_DOCUMENT):
         return False
-    return not (path.endswith(".conllu") and _CONLLU_RANGE.match(line))
+    is_conllu = table_readers.without_gz(path).endswith(".conllu")
+    return not (is_conllu and _CONLLU_RANGE.match(line))
 
 
 def _find_columns(
@@ -361,28 +369,32 @@ class _JsonFile(TaggedFile):
     def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
         """Returns the file's objects with other tags and all their other keys."""
         lines = (
-            json.dumps({**record, self._tags_key: list(sentence_tags)}, ensure_ascii=False) + "\n"
+            json.dumps(
+                {**record, self._tags_key: list(sentence_tags)}, ensure_ascii=False, default=str
+            )
+            + "\n"
             for record, sentence_tags in zip(self._records, tags)
         )
         # JSON can escape a lone surrogate, which UTF-8 cannot encode.
         return "".join(lines).encode("utf-8", "backslashreplace")
 
 
-def _objects(source: Union[str, table_readers.DataTable]) -> Iterator[Tuple[str, int, Any]]:
+def _objects(source: Union[str, tables.DataTable]) -> Iterator[Tuple[str, int, Any]]:
     """Yields (where, line, object) of each line of a file, or row of a table."""
-    if isinstance(source, str):
+    if isinstance(source, str) and not arrow_files.is_arrow(source):
         for number, line in enumerate(table_readers.read_lines(source), start=1):
             if line.strip():
                 where = f"{source}, line {number}"
                 yield where, number, table_readers.parse_object(line, where)
         return
-    for row in source.rows:
-        record = {source.columns[column]: value for column, value in row.fields.items()}
-        yield source.where(row), row.line, record
+    table = table_readers.read_table(source) if isinstance(source, str) else source
+    for row in table.rows:
+        record = {table.columns[column]: value for column, value in row.fields.items()}
+        yield table.where(row), row.line, record
 
 
 def _read_objects(
-    source: Union[str, table_readers.DataTable], words_key: str, tags_key: str, requires_tags: bool
+    source: Union[str, tables.DataTable], words_key: str, tags_key: str, requires_tags: bool
 ) -> TaggedFile:
     sentences: List[Sentence] = []
     records = []

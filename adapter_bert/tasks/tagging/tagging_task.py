@@ -48,8 +48,8 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
     )
     data_dir: Optional[str] = flag(
         None,
-        "Folder with one file per split: train.txt, dev.conll, test.jsonl, or eng.train, eng.testa,"
-        " eng.testb.",
+        "Folder with one file per split: train.txt, dev.conll, test.jsonl, train.parquet, or"
+        " eng.train, eng.testa, eng.testb; or of a saved DatasetDict.",
         "Task and data",
         is_input=True,
         records={"labels": "labels", "data": "the training data", "dev_data": "the dev data"},
@@ -76,13 +76,14 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
     )
     token_column: Optional[str] = flag(
         None,
-        "Column of the words: a number from 1, or for .jsonl files a key. Default: 1, tokens.",
+        "Column of the words: a number from 1, or for .jsonl and .parquet files a key."
+        " Default: 1, tokens.",
         "Task and data",
     )
     tag_column: Optional[str] = flag(
         None,
-        "Column of the tags: a number from 1, or from -1 for the last, or for .jsonl files a key."
-        " Default: -1, tags.",
+        "Column of the tags: a number from 1, or from -1 for the last, or for .jsonl and .parquet"
+        " files a key. Default: -1, tags.",
         "Task and data",
     )
     tag_scheme: str = flag(
@@ -270,7 +271,7 @@ def _read(
         names = " and ".join(map(posixpath.basename, sources[split][:3]))
         raise UserError(f"--data_dir={config.data_dir} has {names}; choose one by --{split}_file.")
     (source,) = sources[split]
-    has_keys = not isinstance(source, str) or source.endswith(".jsonl")
+    has_keys = tagging_data.has_keys(source)
     word_column, tag_column = (_column(config, name, has_keys) for name in _COLUMN_FLAGS)
     file = tagging_data.read(source, word_column, tag_column, split != "test", known)
     _check_words(file)

@@ -20,6 +20,7 @@ class Classification(text_kind.TextKind):
     min_labels = 2
     is_single_label = True
     answer_types = {"label": "DT_STRING", "probabilities": "DT_FLOAT"}
+    predicted = "label"
     adapterhub_head = "classification"
 
     def parse_label(self, text: str, where: str) -> str:

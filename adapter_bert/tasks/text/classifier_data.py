@@ -15,7 +15,7 @@ from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
-from adapter_bert.tasks import table_readers
+from adapter_bert.tasks import tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, rows
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
@@ -120,7 +120,7 @@ def find_task(
     config: TaskConfig,
     trained_adapter: "Optional[task_adapter.TaskAdapter]",
     run_folder: Optional[str] = None,
-    tables: "Optional[Dict[str, table_readers.DataTable]]" = None,
+    tables: "Optional[Dict[str, tables.DataTable]]" = None,
 ) -> "Tuple[glue.SplitProcessor, str]":
     """Returns the task that the settings select, and the folder of its data.
 
@@ -187,7 +187,7 @@ def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
-        normalize, second = table_readers.normalize, config.text_b_column
+        normalize, second = tables.normalize, config.text_b_column
         text, label = normalize(config.text_column), normalize(config.label_column)
         text_b = None if second is None else normalize(second)
         if len({text, label, text_b}) < 3:

@@ -16,12 +16,11 @@ from absl import logging
 
 from adapter_bert.files import gfile
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import table_readers
+from adapter_bert.tasks import arrow_files, table_readers, tables
 from adapter_bert.tasks.text import text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import SplitProcessor, TaskInfo, TaskProcessor, get_processor
 
-_ENDINGS = ("tsv", "txt", "csv", "jsonl")
 _FILE_NAMES = {"train": ("train",), "dev": table_readers.DEV_NAMES, "test": ("test",)}
 _SPLIT_SEED = 0
 # Marks of rows without a label, in lower case; rows with SNLI's are skipped.
@@ -65,8 +64,8 @@ class Layout(NamedTuple):
     skip_empty: bool = False
     is_label_prefix: bool = False
 
-    def label_column(self, table: table_readers.DataTable) -> Optional[int]:
-        """Returns the index of the label's column in a `table_readers.DataTable`, or None."""
+    def label_column(self, table: tables.DataTable) -> Optional[int]:
+        """Returns the index of the label's column in a `tables.DataTable`, or None."""
         if self.is_label_prefix:
             names = [name for name in table.columns if name.startswith(self.label)]
             return table.columns.index(names[0]) if names else None
@@ -235,8 +234,9 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
     existing = [
         path
         for name in _FILE_NAMES[split]
-        for path in (os.path.join(data_dir, f"{name}.{ending}") for ending in _ENDINGS)
-        if gfile.exists(path)
+        for ending in table_readers.ENDINGS
+        for path in [os.path.join(data_dir, name + ending)]
+        if (gfile.exists(path) if ending else arrow_files.is_dataset(path))
     ]
     published = [os.path.join(data_dir, name) for name in layout.files]
     if published and all(map(gfile.exists, published)):
@@ -246,6 +246,7 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
                 f" {existing[0]}; expected one of them."
             )
         return published if split == "train" else []
+    existing = table_readers.without_copies(existing)
     if len(existing) > 1:
         raise UserError(f"{data_dir}: found {' and '.join(existing)}, expected one of them.")
     return existing
@@ -273,7 +274,7 @@ class TableProcessor(SplitProcessor):
         labels: Optional[Sequence[str]] = None,
         earlier: Sequence[str] = (),
         described: Collection[str] = (),
-        tables: Optional[Dict[str, table_readers.DataTable]] = None,
+        tables: Optional[Dict[str, tables.DataTable]] = None,
     ):
         self._layout, self._in_memory = layout, tables or {}
         self._kind = text_kind.get(layout.kind)
@@ -329,20 +330,20 @@ class TableProcessor(SplitProcessor):
             raise UserError(f"{table.path}: found no label in {len(examples)} rows.")
         return examples
 
-    def _label_column(self, table: table_readers.DataTable, split: str) -> Optional[int]:
+    def _label_column(self, table: tables.DataTable, split: str) -> Optional[int]:
         """Returns the index of the label's column; None for a test split without labels."""
         if split != "test":
             return self._required_label_column(table)
         column = self._layout.label_column(table)
         return None if self._lacks_labels(table, column) else column
 
-    def _required_label_column(self, table: table_readers.DataTable) -> int:
+    def _required_label_column(self, table: tables.DataTable) -> int:
         column = self._layout.label_column(table)
         if column is None:
             raise table.column_error(self._layout.label, self._layout.flag("--label_column"))
         return column
 
-    def _lacks_labels(self, table: table_readers.DataTable, column: Optional[int]) -> bool:
+    def _lacks_labels(self, table: tables.DataTable, column: Optional[int]) -> bool:
         """Returns whether a file has only blanks and marks, or one placeholder, as labels."""
         if column is None or self._is_published(table.path):  # In the latter, a blank may be one.
             return column is None
@@ -355,7 +356,7 @@ class TableProcessor(SplitProcessor):
     def _is_published(self, path: str) -> bool:
         return os.path.basename(path) in self._layout.files
 
-    def _split(self, split: str) -> table_readers.DataTable:
+    def _split(self, split: str) -> tables.DataTable:
         """Returns the `DataTable` of a split: its file, or a share of the training file's rows."""
         path = self._path(split)
         if path and split != "train":
@@ -367,17 +368,19 @@ class TableProcessor(SplitProcessor):
         shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
         rows = split_rows(table.rows, shares)[split]
         if not rows:
+            advice = f"a file {split}.tsv, .csv, .jsonl or .parquet"
             raise UserError(
                 f"{table.path}: {len(table.rows)} rows are too few to hold some out as {split};"
-                f" give a file {split}.tsv, .csv or .jsonl."
+                f" give {f'{split}=...' if self._in_memory else advice}."
             )
         return table._replace(rows=rows)
 
-    def _training_table(self) -> table_readers.DataTable:
+    def _training_table(self) -> tables.DataTable:
         """Returns the `DataTable` of the training file, before rows are held out."""
         path = self._path("train")
         if path is None:
-            expected = self._layout.files or [f"train.{ending}" for ending in _ENDINGS]
+            endings = (e for e in table_readers.ENDINGS if e and not e.endswith(".gz"))
+            expected = self._layout.files or [f"train{ending}" for ending in endings]
             missing = [
                 name for name in expected if not gfile.exists(os.path.join(self._data_dir, name))
             ]
@@ -394,13 +397,13 @@ class TableProcessor(SplitProcessor):
         paths = files_of(self._layout, split, self._data_dir)
         return paths[0] if paths else None
 
-    def _table(self, path: str) -> table_readers.DataTable:
+    def _table(self, path: str) -> tables.DataTable:
         """Returns a file's `DataTable` without the skipped rows."""
         if path not in self._tables:
             self._tables[path] = self._filter_rows(self._read(path))
         return self._tables[path]
 
-    def _read(self, path: str) -> table_readers.DataTable:
+    def _read(self, path: str) -> tables.DataTable:
         layout = self._layout
         if path in self._in_memory:
             return self._in_memory[path]
@@ -411,7 +414,7 @@ class TableProcessor(SplitProcessor):
             return table_readers.read_folders(folders, (layout.label, layout.text_a))
         return table_readers.read_table(path, layout.columns, allow_legacy=True)
 
-    def _filter_rows(self, table: table_readers.DataTable) -> table_readers.DataTable:
+    def _filter_rows(self, table: tables.DataTable) -> tables.DataTable:
         layout, label = self._layout, self._layout.label_column(table)
         rows, excluded = table.rows, set(layout.excluded_labels) - self._known
         if label is not None:
@@ -476,21 +479,17 @@ class TableProcessor(SplitProcessor):
                 )
         return earlier if labels == set(earlier) else ordered
 
-    def _canonical_label(
-        self, table: table_readers.DataTable, row: table_readers.TableRow, column: int
-    ) -> str:
+    def _canonical_label(self, table: tables.DataTable, row: tables.TableRow, column: int) -> str:
         """Returns a row's label on one line, in the task's spelling."""
         text = table.text(row, column, self._kind.accepts_lists)
         if text not in self._canonical:
             label = " ".join(text.split())
             if not label.isascii() and label not in self._known:  # An older model's may differ.
-                label = table_readers.normalize(label)
+                label = tables.normalize(label)
             self._canonical[text] = self._layout.aliases.get(label, label)
         return self._canonical[text]
 
-    def _parse_label(
-        self, table: table_readers.DataTable, row: table_readers.TableRow, column: int
-    ) -> Any:
+    def _parse_label(self, table: tables.DataTable, row: tables.TableRow, column: int) -> Any:
         """Returns a row's label, a str or a tuple of str; raises UserError if it is not Unicode."""
         where = table.where(row)
         label = self._kind.parse_label(self._canonical_label(table, row, column), where)
@@ -498,9 +497,7 @@ class TableProcessor(SplitProcessor):
             table_readers.check_label(name, where)
         return label
 
-    def _label(
-        self, table: table_readers.DataTable, row: table_readers.TableRow, column: Optional[int]
-    ) -> Any:
+    def _label(self, table: tables.DataTable, row: tables.TableRow, column: Optional[int]) -> Any:
         """Returns a row's label, checked to be the task's; without a column a placeholder."""
         if column is None:
             return self._kind.placeholder(self.task.labels)

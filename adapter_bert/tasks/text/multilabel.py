@@ -24,6 +24,7 @@ class Multilabel(text_kind.TextKind):
     label_type = "multilabel"
     label_format = "a set of names, as in a,b,c, or a list in .jsonl files"
     answer_types = {"labels": "DT_STRING", "probabilities": "DT_FLOAT"}
+    predicted = "labels"
     adapterhub_head = "multilabel_classification"
     accepts_lists = True
 

@@ -85,6 +85,71 @@ class PredictorTest(tf.test.TestCase):
         named = squad(question=questions[0][0], context=questions[0][1])
         self.assertEqual(named["answer"], answers[0]["answer"])
 
+    def test_labels_and_probabilities_are_those_of_answers(self):
+        texts = ["a dog", "the cat sees dogs", "not a big bird"]
+        for name in ("sms", "topics", "sets"):
+            predict = self.predictor(name)
+            answers = predict(texts)
+            self.assertEqual(predict.labels, list(served.TASKS[name]["labels"]))
+            key = "labels" if name == "sets" else "label"
+            probabilities = predict.predict_proba(texts)
+            self.assertEqual(probabilities.dtype, np.float32)
+            expected = [[each["probabilities"][k] for k in predict.labels] for each in answers]
+            self.assertAllClose(probabilities, expected, atol=1e-6)
+            array = np.array(texts)
+            for same in (texts, tuple(texts), iter(texts), array, array.astype(object)):
+                self.assertEqual(predict.predict(same), [answer[key] for answer in answers])
+            self.assertEqual(predict.predict([]), [])
+            self.assertEqual(predict.predict_proba([]).shape, (0, len(predict.labels)))
+
+    def test_other_kinds_predict_their_own_values(self):
+        stars, squad = self.predictor("stars"), self.predictor("squad")
+        tags = self.save("tags", kind="tagging", labels=("O", "B-x", "I-x"))
+        self.assertEqual(stars.predict(["a dog"]), [stars("a dog")])
+        self.assertIsInstance(stars.predict(["a dog"])[0], float)
+        question = ("dog", "the dog sees cats")
+        for pair in (question, list(question), np.array(question)):
+            self.assertEqual(squad.predict([pair]), [squad(*question)["answer"]])
+        for sentence in ("the dog", ["the", "dog"], {"tokens": ["the", "dog"]}):
+            self.assertEqual(tags.predict([sentence]), [tags("the dog")["tags"]])
+        self.assertEqual((stars.labels, squad.labels), ([], []))
+        for predict in (stars, squad, tags):
+            with self.assertRaisesRegex(UserError, "no probabilities of labels; use predict"):
+                predict.predict_proba(["a dog"])
+
+    def test_pairs_may_be_tuples_lists_and_arrays(self):
+        sms = self.predictor("sms")
+        pairs = [("a dog", "the cat"), ("the cat", "a dog")]
+        expected = [sms(*pair)["label"] for pair in pairs]
+        for same in (pairs, list(map(list, pairs)), np.array(pairs), zip(*zip(*pairs))):
+            self.assertEqual(sms.predict(same), expected)
+
+    def test_column_of_a_frame_is_predicted(self):
+        pandas = pytest.importorskip("pandas")
+        sms, frame = self.predictor("sms"), pandas.DataFrame({"text": ["a dog", "the cat"]})
+        self.assertEqual(sms.predict(frame["text"]), sms.predict(["a dog", "the cat"]))
+        for wrong in (frame, "a dog", {"text": "a dog"}):
+            with self.assertRaisesRegex(UserError, "expected a list of texts"):
+                sms.predict(wrong)
+
+    def test_chunks_are_read_one_after_another(self):
+        sms, taken = self.predictor("sms"), []
+
+        def texts():
+            for index in range(11):
+                taken.append(index)
+                yield tiny.WORDS[index]
+
+        with mock.patch.object(predictor, "_CHUNK_SIZE", 4):
+            answers = sms._answers(texts())
+            first = next(answers)
+            self.assertLen(taken, 4)
+            self.assertLen([first, *answers], 11)
+            labels = sms.predict(texts())
+            with self.assertRaisesRegex(UserError, "^Instance 9: expected an object with text"):
+                sms.predict([*tiny.WORDS[:9], None])
+        self.assertEqual(labels, sms.predict(tiny.WORDS[:11]))
+
     def test_one_argument_may_be_a_whole_instance(self):
         sms, squad = self.predictor("sms"), self.predictor("squad")
         tags = self.save("tags", kind="tagging", labels=("O", "B-x", "I-x"))

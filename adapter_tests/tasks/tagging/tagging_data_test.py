@@ -1,5 +1,6 @@
 """Tests of tagging_data.py: reading and writing hand-made files, and errors."""
 
+import gzip
 import json
 import os
 
@@ -48,6 +49,18 @@ class ColumnsTest(TaggingFileTestCase):
         other = file.with_tags([["O", "I-X", "O"], ["B-VERY-LONG"]]).decode()
         expected = CONLL.replace("I-ORG", "O").replace("VBZ I-VP O", "VBZ I-VP I-X")
         self.assertEqual(other, expected.replace("I-PER", "B-VERY-LONG"))
+
+    def test_compressed_files_are_read_like_others(self):
+        packed = gzip.compress(CONLL.encode())
+        file = self.read(packed, "train.conll.gz")
+        self.assertEqual(file.sentences, self.read(CONLL).sentences)
+        self.assertEqual(file.with_tags([["O"] * 3, ["O"]]).decode().count(" O\n"), 4 + 1)
+        objects = self.read(gzip.compress(GOOD.encode()), "train.jsonl.gz")
+        self.assertEqual((tagged(objects), objects.extension), ([(["a"], ["X"])], "jsonl"))
+        ranged = b"1-2\tdel\tX\n1\tde\tA\n2\tel\tB\n"
+        for name, content in (("a.conllu", ranged), ("a.conllu.gz", gzip.compress(ranged))):
+            (sentence,) = self.read(content, name, word_column="2").sentences
+            self.assertEqual(sentence.words, ["de", "el"])
 
     def test_column_numbers_select_words_and_tags(self):
         pos = self.sentences(CONLL, tag_column="2")
@@ -231,9 +244,10 @@ class FindFilesTest(FileTestCase):
             ("train.conllu", "val.conllu", "test.conllu"),
             ("train.iob", "validation.iob", "test.iob"),
             ("train.jsonl", "dev.jsonl", "test.jsonl"),
+            ("train.parquet", "dev.jsonl.gz", "test.conll.gz"),
         ):
             self.folder = os.path.join(root, names[0])
-            for name in (*names, "README.txt", "train.txt.gz", "contest.txt"):
+            for name in (*names, "README.txt", f"{names[0]}.gz", "contest.txt", "train.zip"):
                 self.write(name, "")
             paths = [[f"{self.folder}/{name}"] for name in names]
             found = self.find(data_dir=self.folder)

@@ -1,6 +1,7 @@
 """Tests of custom_tasks.py: custom tables, the paper's additional tasks, and held-out rows."""
 
 import collections
+import gzip
 import json
 import os
 
@@ -63,6 +64,13 @@ class SplitsTest(TableTestCase):
         self.assertEqual(self.examples("dev", PAIRS), [("dev-2", "e", "f", "yes")])
         # Without labels, the first label is the placeholder.
         self.assertEqual(self.examples("test", PAIRS), [("test-1", "g", "h", "no")])
+
+    def test_compressed_file_counts_only_without_the_same_uncompressed(self):
+        self.write("train.csv.gz", gzip.compress(b"one,kind\na,yes\nb,no\n"))
+        self.write("dev.csv.gz", gzip.compress(b"one,kind\nc,yes\n"))
+        self.write("dev.csv", "one,kind\nd,yes\n")
+        self.assertEqual(self.processor().get_labels(), ["no", "yes"])
+        self.assertEqual(self.examples("dev"), [("dev-2", "d", None, "yes")])
 
     def test_alternative_file_names_are_accepted(self):
         self.write("train.txt", "one\tkind\na\tyes\nc\tno\n")
