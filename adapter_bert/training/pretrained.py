@@ -64,12 +64,8 @@ def find(
     do_lower_case = None
     if config.bert:
         folder = local_folder(config)
-        if bert_folders.is_module(folder):
-            return read_hub_bert(folder)
         do_lower_case = huggingface_tokenizer.lower_case_of(folder)
-        config = PretrainedConfig(
-            **{flag: posixpath.join(folder, name) for flag, name in paths.BERT_FILES.items()}
-        )
+        config = PretrainedConfig(**location_flags(folder))
     if config.bert_hub_module_handle:
         _check_alone(config, "bert_hub_module_handle")
         return read_hub_bert(config.bert_hub_module_handle)
@@ -105,6 +101,13 @@ def local_folder(config: PretrainedConfig) -> str:
     """
     _check_alone(config, "bert")
     return bert_folders.local_folder(str(config.bert), "--bert")
+
+
+def location_flags(folder: str) -> Dict[str, str]:
+    """Returns the flags that --bert replaces, for a result of `local_folder`."""
+    if bert_folders.is_module(folder):
+        return {"bert_hub_module_handle": folder}
+    return {flag: posixpath.join(folder, name) for flag, name in paths.BERT_FILES.items()}
 
 
 def _check_alone(config: PretrainedConfig, flag: str) -> None:
