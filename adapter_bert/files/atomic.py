@@ -6,8 +6,9 @@ A write that has returned survives a loss of power: content is on disk before a 
 import contextlib
 import os
 import posixpath
+import shutil
 import uuid
-from typing import Any, Iterator, Union
+from typing import Any, Callable, Iterator, Union
 
 from adapter_bert.files import gfile, locks
 
@@ -121,6 +122,37 @@ def atomic_folder(folder: str) -> Iterator[str]:
                 gfile.sync(gfile.parent(folder))
     finally:
         recover(folder)
+
+
+def cached_folder(folder: str, name: str, write: Callable[[str], None]) -> None:
+    """Writes a folder of a cache atomically, unless it is there. Several processes may do so.
+
+    Args:
+      folder: path; its name must determine its content. The cache is its parent.
+      name: of a file that every complete folder has.
+      write: function that writes the content into a folder that exists.
+
+    Raises:
+      UserError: the folder cannot be written, or other users may write to it.
+    """
+    with gfile.convert_write_errors(folder):
+        for cache in (os.path.dirname(folder), *filter(os.path.isdir, [folder])):
+            gfile.make_private(cache, f"The cache folder {cache}")
+    if gfile.exists(os.path.join(folder, name)):
+        return
+    partial = f"{folder}.{uuid.uuid4().hex[:8]}{_PARTIAL}"
+    try:
+        with gfile.convert_write_errors(folder):
+            gfile.makedirs(partial)
+            write(partial)
+            if not gfile.exists(os.path.join(folder, name)):
+                shutil.rmtree(folder, ignore_errors=True)  # Someone removed some of its files.
+            with contextlib.suppress(OSError):  # Another process was faster.
+                replace(partial, folder)
+            if not os.path.isdir(folder):
+                raise OSError(f"{partial} cannot be renamed")
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager

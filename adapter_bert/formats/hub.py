@@ -1,4 +1,4 @@
-"""Downloads and uploads task adapters on the Hugging Face Hub: hf://owner/name[@revision].
+"""Downloads BERTs and task adapters from the Hugging Face Hub, hf://owner/name[@revision]; uploads.
 
 Only this module needs the package huggingface_hub, which caches downloads and reads $HF_ENDPOINT,
 $HF_TOKEN and $HF_HUB_OFFLINE.
@@ -7,12 +7,12 @@ $HF_TOKEN and $HF_HUB_OFFLINE.
 import contextlib
 import os
 import re
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Iterator, Optional, Sequence, Tuple
 
 from absl import logging
 
 from adapter_bert.files import atomic, gfile, paths
-from adapter_bert.formats import card, task_adapter
+from adapter_bert.formats import card, huggingface, huggingface_tokenizer, task_adapter
 from adapter_bert.shell import environment
 from adapter_bert.shell.errors import UserError
 
@@ -32,11 +32,7 @@ def local_folder(path: str, flag: str) -> str:
     """
     if not path.startswith(_SCHEME):
         return path
-    repository, revision = _parse(path, flag)
-    with _as_user_errors(f"{flag} {path} cannot be downloaded"):
-        folder = _library().snapshot_download(
-            repository, revision=revision, allow_patterns=list(_FILES)
-        )
+    folder = _download(path, flag, _FILES)
     missing = [name for name in task_adapter.FILES if not gfile.exists(os.path.join(folder, name))]
     if missing:
         raise UserError(
@@ -44,6 +40,57 @@ def local_folder(path: str, flag: str) -> str:
         )
     logging.info("Downloaded %s=%s to %s.", flag, path, folder)
     return folder
+
+
+def is_address(path: str) -> bool:
+    """Returns whether a path is an address on the Hub."""
+    return path.startswith(_SCHEME)
+
+
+def pin(address: str, flag: str) -> str:
+    """Returns hf://owner/name@commit for the commit that an address refers to now.
+
+    Args:
+      address: of a model that has a config.json.
+      flag: what errors call the address.
+
+    Raises:
+      UserError: the address is invalid, or the Hub cannot be asked.
+    """
+    repository, revision = _parse(address, flag)
+    if not re.fullmatch("[0-9a-f]{40}", revision or ""):
+        revision = os.path.basename(_download(address, flag, [huggingface.CONFIG]))
+    return f"{_SCHEME}{repository}@{revision}"
+
+
+def download_bert(address: str, flag: str) -> str:
+    """Downloads a BERT in HuggingFace's format; returns the local folder.
+
+    Args:
+      address: as for `pin`.
+      flag: what errors call the address.
+
+    Raises:
+      UserError: it cannot be downloaded, or its config is not that of a BERT.
+    """
+    folder = _download(address, flag, [huggingface.CONFIG, *huggingface_tokenizer.FILES])
+    config_file = os.path.join(folder, huggingface.CONFIG)
+    if gfile.exists(config_file):
+        huggingface.read_config(config_file)  # Before the weights, which are large.
+    for patterns in huggingface.WEIGHT_PATTERNS:
+        folder = _download(address, flag, patterns)
+        if huggingface.find_weights(folder, flag):
+            break
+    return folder
+
+
+def _download(address: str, flag: str, patterns: Sequence[str]) -> str:
+    """Downloads the files of a repository that match patterns; returns the local folder."""
+    repository, revision = _parse(address, flag)
+    with _as_user_errors(f"{flag} {address} cannot be downloaded"):
+        return _library().snapshot_download(
+            repository, revision=revision, allow_patterns=list(patterns)
+        )
 
 
 def name_of(path: str) -> Optional[str]:
@@ -108,7 +155,7 @@ def _library() -> Any:
         import huggingface_hub
     except ImportError:
         raise UserError(
-            "Adapters on the Hub require the package huggingface_hub; run"
+            f"{_SCHEME} requires the package huggingface_hub; run"
             f" {environment.install_command('hub')}."
         ) from None
     return huggingface_hub

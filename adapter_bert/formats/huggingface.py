@@ -1,6 +1,7 @@
 """BERT in HuggingFace's format: config.json, model.safetensors, vocab.txt; PyTorch is not needed.
 
-If there is no model.safetensors, weights are read from pytorch_model.bin of older releases.
+If there is no model.safetensors, weights are read from pytorch_model.bin of older releases. Either
+may be in several files, which an index lists.
 
 All other modules use Google's names and layouts, in which a kernel is [input, output]. This module
 converts to and from HuggingFace's, in which a weight is [output, input]. Values do not change,
@@ -10,7 +11,7 @@ except that half precision becomes float32.
 import json
 import os
 import re
-from typing import Iterable, List, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from adapter_bert.model import configs, model_variables
 from adapter_bert.shell.errors import UserError
 
 CONFIG, _WEIGHTS, _OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
+_INDEX = ".index.json"  # Follows the name of weights in several files, and lists these.
 _CONFIG_FIELDS = tuple(vars(configs.BertConfig(vocab_size=1)))
 
 # HuggingFace's activations → ours. Its "gelu" is the exact form; Google's is the tanh form.
@@ -56,6 +58,11 @@ _TIED = {
 }
 
 FILES = (CONFIG, _WEIGHTS, huggingface_tokenizer.VOCABULARY)
+# Globs of the files with weights, for each format; the first format that a model has suffices.
+WEIGHT_PATTERNS = tuple(
+    (name, name + _INDEX, name.replace(".", "-*."))  # "model-00001-of-00002.safetensors".
+    for name in (_WEIGHTS, _OLD_WEIGHTS)
+)
 _POOLER = "bert/pooler/dense/"
 _NEW_POOLER = (
     "started a new pooler, as the source has none. Tagging and SQuAD do not read it; for other"
@@ -83,8 +90,8 @@ def read(folder: str, argument: str) -> Bert:
     """Loads a BERT in HuggingFace's format.
 
     Args:
-      folder: contains config.json; model.safetensors or pytorch_model.bin; and vocab.txt or
-        tokenizer.json.
+      folder: contains config.json; model.safetensors or pytorch_model.bin, or their parts and
+        index; and vocab.txt or tokenizer.json.
       argument: what errors call the folder, such as "SOURCE_DIR".
 
     Returns:
@@ -94,11 +101,10 @@ def read(folder: str, argument: str) -> Bert:
       UserError: a file is missing or damaged; the model is not a BERT that Google's format
         supports; or a tensor is missing, unexpected or of a wrong shape.
     """
-    config_file = os.path.join(folder, CONFIG)
-    config = _read_config(config_file) if gfile.exists(config_file) else None
-    weights, old = (os.path.join(folder, name) for name in (_WEIGHTS, _OLD_WEIGHTS))
-    weights = old if gfile.exists(old) and not gfile.exists(weights) else weights
-    missing = [path for path in (config_file, weights) if not gfile.exists(path)]
+    config_file, weights = os.path.join(folder, CONFIG), find_weights(folder, argument)
+    config = read_config(config_file) if gfile.exists(config_file) else None
+    missing = [] if config else [config_file]
+    missing += [] if weights else [os.path.join(folder, _WEIGHTS)]
     missing += huggingface_tokenizer.missing(folder)
     if config is None or missing:
         raise UserError(
@@ -106,12 +112,12 @@ def read(folder: str, argument: str) -> Bert:
             f"{' and no file '.join(missing)}."
         )
     tokenizer = huggingface_tokenizer.read(folder, config.vocab_size)
-    source, notes = _read_weights(weights), []
+    source, notes = _read_weights(weights[1:] or weights), []
     head = sorted(filter(_HEAD.match, source))
     if head:
         notes.append(f"dropped the head of a task, {', '.join(head)}.")
     source = {name: value for name, value in source.items() if name not in head}
-    tensors = _to_google(source, config, weights)
+    tensors = _to_google(source, config, weights[0])
     if _POOLER + "kernel" not in tensors:
         tensors.update(_new_pooler(config))
         notes.append(_NEW_POOLER)
@@ -123,6 +129,36 @@ def read(folder: str, argument: str) -> Bert:
         tokenizer.tokens,
         tuple(notes),
     )
+
+
+def find_weights(folder: str, argument: str) -> List[str]:
+    """Returns the path of a folder's weights; or of their index and the parts that it lists; or [].
+
+    Args:
+      folder: path.
+      argument: what errors call the folder.
+
+    Raises:
+      UserError: the index is damaged, or names a file outside of the folder.
+    """
+    for path in (os.path.join(folder, name) for name in (_WEIGHTS, _OLD_WEIGHTS)):
+        if gfile.exists(path):
+            return [path]
+        index = path + _INDEX
+        if gfile.exists(index):
+            names = json_objects.read_as(index, argument, "index of weights", _parse_index)
+            return [index, *(os.path.join(folder, name) for name in names)]
+    return []
+
+
+def _parse_index(content: Dict[str, Any]) -> List[str]:
+    names = sorted(set(dict(content["weight_map"]).values()))
+    if not names:
+        raise ValueError("its weight_map is empty")
+    for name in names:
+        if os.path.basename(name) != name or not name.endswith((".safetensors", ".bin")):
+            raise ValueError(f"found {name!r}, expected the name of a file in its folder")
+    return names
 
 
 def write(folder: str, bert: Bert) -> None:
@@ -158,8 +194,12 @@ def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> No
     safetensors_files.write(os.path.join(folder, _WEIGHTS), renamed)
 
 
-def _read_config(path: str) -> configs.BertConfig:
-    """Loads HuggingFace's config.json as a `configs.BertConfig`."""
+def read_config(path: str) -> configs.BertConfig:
+    """Loads HuggingFace's config.json as a `configs.BertConfig`.
+
+    Raises:
+      UserError: it is damaged, or describes another model than a BERT that is supported.
+    """
     fields = json_objects.read_object(path)
     try:
         configs.check_architecture(fields)
@@ -178,17 +218,18 @@ def _read_config(path: str) -> configs.BertConfig:
     return config
 
 
-def _read_weights(path: str) -> Tensors:
-    """Loads weights: a dict from HuggingFace's current names to float32 arrays."""
+def _read_weights(paths: List[str]) -> Tensors:
+    """Loads the weights in files: a dict from HuggingFace's current names to float32 arrays."""
     tensors: Tensors = {}
-    for name, value in read_tensors(path, _BUFFERS).items():
+    read = ((path, *item) for path in paths for item in read_tensors(path, _BUFFERS).items())
+    for path, name, value in read:
         # Task models prefix the encoder with "bert."; the first releases have TensorFlow's names of
         # LayerNorms.
         name = re.sub(r"^bert\.", "", name)
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         if name in tensors:
-            raise UserError(f"{path}: holds {name} twice, with two spellings.")
+            raise UserError(f"{path}: holds {name} twice, with two spellings or in two files.")
         tensors[name] = value
     return tensors
 

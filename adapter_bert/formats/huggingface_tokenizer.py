@@ -10,6 +10,7 @@ from adapter_bert.shell.errors import UserError
 
 VOCABULARY, CONFIG, _TOKENIZER = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
 _ADDED, _SPECIAL = "added_tokens.json", "special_tokens_map.json"
+FILES = (VOCABULARY, CONFIG, _TOKENIZER, _ADDED, _SPECIAL)
 # Fields of tokenizer_config.json and special_tokens_map.json, and BERT's tokens.
 _SPECIAL_TOKENS = {
     f"{token[1:-1].lower()}_token": token
@@ -179,6 +180,18 @@ def _lower_case_of(path: str, fields: Dict[str, Any]) -> Optional[bool]:
         if fields.get(name) is False:
             raise UserError(f"{path}: {name} is false, but the tokenizer here always does it.")
     return fields.get("do_lower_case") if isinstance(lower_case, bool) else None
+
+
+def lower_case_of(folder: str) -> Optional[bool]:
+    """Returns whether a folder's tokenizer_config.json says that texts are lower-cased, or None.
+
+    Raises:
+      UserError: the file is damaged, or describes another tokenizer than BERT's.
+    """
+    path = os.path.join(folder, CONFIG)
+    if not gfile.exists(path):
+        return None
+    return _lower_case_of(path, json_objects.read_object(path, max_bytes=_MAX_BYTES))
 
 
 def write(folder: str, do_lower_case: bool) -> None:

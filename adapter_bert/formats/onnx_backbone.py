@@ -9,7 +9,6 @@ checkpoint, so that a replaced checkpoint is converted again.
 import importlib.util
 import os
 import posixpath
-import subprocess
 import sys
 import time
 from typing import Any, Dict, Iterator, NamedTuple, Optional
@@ -17,10 +16,9 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional
 import numpy as np
 from absl import logging
 
-from adapter_bert import PACKAGE
 from adapter_bert.files import atomic, gfile, json_objects, paths
 from adapter_bert.model import configs, model_variables
-from adapter_bert.shell import errors
+from adapter_bert.shell import errors, subprocesses
 from adapter_bert.shell.errors import UserError
 
 FILE = "backbone.onnx"
@@ -233,23 +231,7 @@ def _convert_in_subprocess(init_checkpoint: str, config: configs.BertConfig) -> 
             " TensorFlow to write it: run `python convert_checkpoint.py to_onnx BERT_DIR` in a"
             " Python with TensorFlow."
         )
-    folders = [os.path.dirname(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(folders),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONUTF8": "1",  # TensorFlow opens the UTF-8 of a name, whatever the locale is.
-    }
-    process = subprocess.run(
-        [sys.executable, "-m", __name__, init_checkpoint],
-        input=config.to_json_string().encode(),
-        capture_output=True,
-        env=environment,
-    )
-    stdout, stderr = map(os.fsdecode, (process.stdout, process.stderr))
-    if process.returncode:
-        lines = stderr.strip().splitlines() or [f"exit code {process.returncode}"]
-        raise UserError(lines[-1].replace("Error: ", "", 1))
+    stdout = subprocesses.run_module(__name__, init_checkpoint, stdin=config.to_json_string())
     return stdout.splitlines()[-1]
 
 

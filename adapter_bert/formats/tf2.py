@@ -5,11 +5,8 @@ checkpoint with an object graph, which holds the name of each variable. This mod
 names to those of Google's BERT. It never loads or runs a SavedModel.
 """
 
-import contextlib
 import os
 import re
-import shutil
-import uuid
 import warnings
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -383,21 +380,9 @@ def checkpoint_of(encoder: Bert) -> str:
     """
     fingerprint = model_variables.fingerprint(encoder.tensors.get, encoder.config)
     folder = os.path.join(paths.cache_folder("bert"), fingerprint)
-    prefix = os.path.join(folder, _CHECKPOINT)
-    with gfile.convert_write_errors(folder):
-        for cache in (os.path.dirname(folder), *filter(os.path.isdir, [folder])):
-            gfile.make_private(cache, f"The cache folder {cache}")
-    if gfile.exists(prefix + ".index"):
-        return prefix
-    partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Other processes may write, too.
-    try:
-        with gfile.convert_write_errors(folder):
-            gfile.makedirs(partial)
-            checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
-            with contextlib.suppress(OSError):  # Another process was faster.
-                atomic.replace(partial, folder)
-            if not os.path.isdir(folder):
-                raise OSError(f"{partial} cannot be renamed")
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return prefix
+
+    def write(partial: str) -> None:
+        checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
+
+    atomic.cached_folder(folder, _CHECKPOINT + ".index", write)
+    return os.path.join(folder, _CHECKPOINT)

@@ -227,6 +227,10 @@ def check_architecture(fields: Dict[str, Any]) -> None:
     }
     for name, value in expected.items():
         actual = fields.get(name)
+        if name == "model_type" and actual not in (None, value):
+            raise UserError(
+                f"its model_type is {actual}, another architecture than BERT; expected {value}."
+            )
         if actual is not None and actual != value:
             raise UserError(f"{name} must be {value!r} for BERT, but is {actual!r}.")
 

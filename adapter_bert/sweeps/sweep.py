@@ -38,14 +38,14 @@ from absl import logging
 from tqdm import tqdm
 
 from adapter_bert.files import gfile, json_objects, locks, paths
-from adapter_bert.formats import checkpoints, task_adapter, tfhub
+from adapter_bert.formats import bert_folders, checkpoints, task_adapter, tfhub
 from adapter_bert.model import configs
 from adapter_bert.ops import devices
 from adapter_bert.shell import interrupts
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import data_digests, grids, records
 from adapter_bert.sweeps.records import DONE, FAILED
-from adapter_bert.training import evaluations, progress, run_folder
+from adapter_bert.training import evaluations, pretrained, progress, run_folder
 
 _POLL_SECONDS = 0.3
 _COMMAND_PREFIX = "\n$ "  # Precedes each command in the log.
@@ -62,7 +62,7 @@ _BERT_FILES = ("bert_config_file", "vocab_file", "spm_model_file")
 # Flags that name a location or a device. As extra flags, they are not part of a trial's key, in
 # which `_backbone_fingerprint` identifies the BERT.
 _LOCATION_FLAGS = (
-    *(*_BERT_FILES, "init_checkpoint", "bert_hub_module_handle", "feature_cache_dir"),
+    *("bert", *_BERT_FILES, "init_checkpoint", "bert_hub_module_handle", "feature_cache_dir"),
     *("tpu_name", "tpu_zone", "gcp_project", "master"),
 )
 
@@ -125,6 +125,7 @@ class Sweep:
         self._data: Dict[str, Optional[Dict[str, str]]] = {}
         self._keys_of: Dict[str, List[str]] = collections.defaultdict(list)
         self._digests = data_digests.DataDigests()
+        self._flags_of_bert = functools.lru_cache(maxsize=None)(_flags_of_bert)
         self._add_trials(trials)
         runs = list(map(self._description, self.trials))
         custom = [run for run in runs if str(run["flags"].get("task_name")).lower() == "custom"]
@@ -225,12 +226,18 @@ class Sweep:
         }
 
     def _expanded_locations(self, trial: grids.Trial) -> Dict[str, Any]:
-        """Returns a trial's flags, a dict, with environment variables in locations expanded."""
+        """Returns a trial's flags, a dict, with environment variables in locations expanded.
+
+        --bert is replaced by the flags that it stands for.
+        """
         flags = {**dict(trial.flags), **self._location_flags}
-        return {
+        expanded = {
             name: grids.expand_variables(name, value) if name in _LOCATION_FLAGS else value
             for name, value in flags.items()
         }
+        if expanded.get("bert"):
+            expanded.update(self._flags_of_bert(expanded.pop("bert")))
+        return expanded
 
     def _digest(self, source: data_digests.DataSource, task: str) -> Optional[Dict[str, str]]:
         """Returns the digests of a `data_digests.DataSource`, or None if it cannot be read."""
@@ -431,6 +438,11 @@ def _expand_flags(trial: grids.Trial) -> grids.Trial:
 def _expand(name: str, value: object) -> Any:
     with grids.hide_values_in_errors(grids.variables([grids.Trial("", ((name, value),))])):
         return grids.read_value(name, grids.expand_variables(name, value), f"--{name}")
+
+
+def _flags_of_bert(source: str) -> Dict[str, str]:
+    """Returns the flags that locate the BERT of --bert, which is converted if need be."""
+    return pretrained.location_flags(bert_folders.local_folder(source, "--bert"))
 
 
 @functools.lru_cache(maxsize=None)  # Reading a TF-Hub module is slow.

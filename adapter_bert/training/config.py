@@ -40,6 +40,14 @@ def default_schedule(method: str) -> Tuple[float, float]:
 class PretrainedConfig(Settings):
     """The location of the pretrained BERT."""
 
+    bert: Optional[str] = flag(
+        None,
+        "The BERT: a folder in the format of Google, Hugging Face, TF-Hub or the Model Garden, or"
+        " hf://owner/name[@revision]. It is converted once if need be, and replaces the other flags"
+        " of this section; the default of --do_lower_case is then the BERT's.",
+        "Pretrained BERT",
+        is_input=True,
+    )
     bert_config_file: Optional[str] = flag(
         None,
         "bert_config.json of the BERT. Default: in $BERT_BASE_DIR, or else the demo's.",

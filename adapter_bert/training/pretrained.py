@@ -1,5 +1,6 @@
 """Finds and loads the pretrained BERT that settings name: config, weights and tokenizer."""
 
+import os
 import posixpath
 from typing import Dict, Tuple
 
@@ -7,6 +8,7 @@ from absl import logging
 
 from adapter_bert import tokenization
 from adapter_bert.files import gfile, paths
+from adapter_bert.formats import bert_folders, huggingface_tokenizer
 from adapter_bert.model import configs
 from adapter_bert.shell.errors import UserError
 from adapter_bert.training.config import PretrainedConfig, TokenizerConfig
@@ -30,10 +32,10 @@ def load(
     vocab_file = str(bert.vocab_file)
     lower_case = config.do_lower_case
     if bert.do_lower_case not in (None, lower_case):
+        flag = "bert" if config.bert else "bert_hub_module_handle"
         raise UserError(
-            f"--do_lower_case={lower_case} contradicts"
-            f" --bert_hub_module_handle={config.bert_hub_module_handle}, whose value is"
-            f" {bert.do_lower_case}."
+            f"--do_lower_case={lower_case} contradicts --{flag}={getattr(config, flag)}, whose"
+            f" value is {bert.do_lower_case}."
         )
     tokenization.validate_case_matches_checkpoint(lower_case, bert.init_checkpoint)
     tokenizer = tokenization.FullTokenizer(
@@ -59,8 +61,14 @@ def find(
     Raises:
       UserError: a file is missing, or the weights do not match the config.
     """
+    do_lower_case = None
+    if config.bert:
+        folder = local_folder(config)
+        do_lower_case = huggingface_tokenizer.lower_case_of(folder)
+        config = PretrainedConfig(**location_flags(folder))
     if config.bert_hub_module_handle:
-        return _from_hub(config)
+        _check_alone(config, "bert_hub_module_handle")
+        return read_hub_bert(config.bert_hub_module_handle)
     config_file = paths.find_bert("bert_config_file", config.bert_config_file)
     vocab_file = config.spm_model_file or config.vocab_file
     if reads_texts and not vocab_file:
@@ -75,7 +83,7 @@ def find(
         config=configs.BertConfig.from_json_file(config_file),
         vocab_file=vocab_file,
         init_checkpoint=paths.find_bert("init_checkpoint", config.init_checkpoint),
-        do_lower_case=None,
+        do_lower_case=do_lower_case,
         config_file=config_file,
     )
     if reads_checkpoint:
@@ -85,17 +93,47 @@ def find(
     return bert
 
 
-def _from_hub(config: PretrainedConfig) -> configs.PretrainedBert:
-    conflicting_flags = [
-        "--" + name for name in (*paths.BERT_FILES, "spm_model_file") if getattr(config, name)
-    ]
-    if conflicting_flags:
-        raise UserError(
-            "--bert_hub_module_handle replaces {}: give one or the other.".format(
-                ", ".join(conflicting_flags)
-            )
-        )
-    return read_hub_bert(str(config.bert_hub_module_handle))
+def local_folder(config: PretrainedConfig) -> str:
+    """Returns the local folder of the BERT that --bert names; see `bert_folders.local_folder`.
+
+    Raises:
+      UserError: other flags name a BERT, too; or see there.
+    """
+    _check_alone(config, "bert")
+    return bert_folders.local_folder(str(config.bert), "--bert")
+
+
+def location_flags(folder: str) -> Dict[str, str]:
+    """Returns the flags that --bert replaces, for a result of `local_folder`."""
+    if bert_folders.is_module(folder):
+        return {"bert_hub_module_handle": folder}
+    return {flag: posixpath.join(folder, name) for flag, name in paths.BERT_FILES.items()}
+
+
+def _check_alone(config: PretrainedConfig, flag: str) -> None:
+    """Raises UserError if further flags name the BERT that a flag names."""
+    names = (*paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle")
+    others = ["--" + name for name in names if name != flag and getattr(config, name)]
+    if others:
+        raise UserError(f"--{flag} replaces {', '.join(others)}: give one or the other.")
+
+
+def is_lower_cased(bert: configs.PretrainedBert) -> bool:
+    """Returns whether a BERT's texts are lower-cased: as it says, else by its vocabulary and name.
+
+    Raises:
+      UserError: the vocabulary is missing or damaged.
+    """
+    if bert.do_lower_case is not None:
+        return bert.do_lower_case
+    vocab_file = str(bert.vocab_file)
+    vocabulary = tokenization.load_vocab(vocab_file)
+    try:
+        tokenization.validate_case_matches_checkpoint(True, bert.init_checkpoint)
+        tokenization.check_vocab_casing(vocabulary, True, vocab_file)
+    except UserError:
+        return False
+    return True
 
 
 def read_hub_bert(handle: str) -> configs.PretrainedBert:
@@ -119,7 +157,7 @@ def recorded_flags(config: PretrainedConfig, bert: configs.PretrainedBert) -> Di
     Returns:
       dict from names to paths or addresses.
     """
-    handle = config.bert_hub_module_handle
+    handle = config.bert_hub_module_handle or (None if bert.config_file else config.bert)
     if handle:
         is_folder = gfile.isdir(handle)
         return {"bert_hub_module_handle": gfile.absolute(handle) if is_folder else handle}
@@ -128,7 +166,31 @@ def recorded_flags(config: PretrainedConfig, bert: configs.PretrainedBert) -> Di
         "spm_model_file" if config.spm_model_file else "vocab_file": bert.vocab_file,
         "init_checkpoint": bert.init_checkpoint,
     }
-    return {flag: gfile.absolute(path) for flag, path in recorded.items() if path}
+    located = {flag: gfile.absolute(path) for flag, path in recorded.items() if path}
+    source = bert_folders.source_of(posixpath.dirname(str(bert.config_file)))
+    return {**located, "bert": source} if source else located
+
+
+def check_conversion(recorded: Dict[str, str], where: str, advice: str) -> None:
+    """Checks that a BERT was not converted into a cache folder that is gone now.
+
+    $BERT_BASE_DIR replaces a BERT that is gone.
+
+    Args:
+      recorded: see `recorded_flags`.
+      where: begins the error.
+      advice: what to do, in which {} is the source of the conversion.
+
+    Raises:
+      UserError: it was; the text names its source.
+    """
+    source, checkpoint = recorded.get("bert"), recorded.get("init_checkpoint", "")
+    is_gone = source and not gfile.exists(posixpath.dirname(checkpoint))
+    if is_gone and not os.environ.get("BERT_BASE_DIR"):
+        raise UserError(
+            f"{where}: its BERT, converted from {source}, is no longer at {checkpoint}; to convert"
+            f" it again, {advice.format(source)}."
+        )
 
 
 def check_sequence_length(length: int, config: configs.BertConfig) -> None:

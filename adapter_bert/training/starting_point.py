@@ -4,6 +4,7 @@
 checkpoint, or a checkpoint with a task's head, from which BERT's README predicts.
 """
 
+import dataclasses
 import os
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
@@ -14,7 +15,7 @@ from adapter_bert.formats import hub, task_adapter
 from adapter_bert.model import configs, task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Supplied
-from adapter_bert.training import config
+from adapter_bert.training import config, pretrained
 
 # From an adapter's `training` to the script's own flags that it supplies; may raise UserError.
 SettingsOf = Callable[[Dict[str, Any]], Dict[str, Any]]
@@ -47,10 +48,36 @@ def find(
       script: the script that trains the tasks of this one; None if any adapter will do.
 
     Raises:
-      UserError: the adapter is missing or damaged, or of another script's kind of task.
+      UserError: the adapter is missing or damaged, or of another script's kind of task; or --bert
+        is none.
     """
     if "adapter_fn" in values and values["adapter_fn"].present:
         configs.import_function(values.adapter_fn)
+    bert = _supplied_by_bert(values)
+    start = _find(values, task, settings_of, script)
+    supplied = Supplied(
+        {**bert.defaults, **start.supplied.defaults},
+        {**bert.replacements, **start.supplied.replacements},
+    )
+    return start._replace(supplied=supplied)
+
+
+def _supplied_by_bert(values: flags.FlagValues) -> Supplied:
+    """Returns the local folder of --bert, and the casing of its texts."""
+    if not values.bert:
+        return Supplied()
+    located = config.PretrainedConfig.from_flags(values)
+    located = dataclasses.replace(located, bert=pretrained.local_folder(located))
+    bert = pretrained.find(located, reads_checkpoint=False)
+    return Supplied({"do_lower_case": pretrained.is_lower_cased(bert)}, {"bert": located.bert})
+
+
+def _find(
+    values: flags.FlagValues,
+    task: Optional[str],
+    settings_of: Optional[SettingsOf],
+    script: Optional[str],
+) -> StartingPoint:
     is_training = "do_train" in values and (
         values.do_train or not (values.do_eval or values.do_predict)
     )
@@ -77,7 +104,11 @@ def find(
     where = f"--init_checkpoint {values.init_checkpoint}"
     _check_kind(run.adapter.description, where, script)
     recorded = RunFolder(run.output_dir).recorded("pretrained")
-    bert = {"init_checkpoint": None, "adapter": run.path, **_run_bert_flags(values, recorded)}
+    located = _run_bert_flags(values, recorded)
+    if "init_checkpoint" not in located:
+        advice = f"use --adapter={run.path} --bert={{}}"
+        pretrained.check_conversion(recorded, where, advice)
+    bert = {"init_checkpoint": None, "adapter": run.path, **located}
     logging.info(
         "--init_checkpoint=%s belongs to a run: using its task adapter, %s, on its BERT, %s.",
         values.init_checkpoint,
@@ -172,7 +203,7 @@ def _supplied_by_head(
       values: parsed flags.
       task: as in `find`.
     """
-    if not task or values.bert_hub_module_handle:
+    if not task or values.bert_hub_module_handle or values.bert:
         return Supplied()
     from adapter_bert.formats import checkpoints  # It imports TensorFlow.
     from adapter_bert.training.run_folder import RunFolder

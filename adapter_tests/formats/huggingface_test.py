@@ -162,6 +162,38 @@ class TensorsTest(HuggingFaceTestCase):
             self.assertBetween(np.abs(kernel).max(), 0.03, 0.1)  # initializer_range is 0.05.
             np.testing.assert_array_equal(bias, np.zeros(4, np.float32))
 
+    def test_weights_in_several_files_are_read(self):
+        tensors = random_tensors(ENCODER)
+        names = sorted(tensors)
+        self.write_source({name: tensors[name] for name in names[:20]})
+        parts = [f"model-0000{index}-of-00002.safetensors" for index in (1, 2)]
+        os.rename(self.path("model.safetensors"), self.path(parts[0]))
+        last = {name: tensors[name] for name in names[20:]}
+        safetensors.numpy.save_file(last, self.path(parts[1]))
+        weight_map = {name: parts[name in last] for name in names}
+        self.write_index(weight_map)
+        self.assert_equal_tensors(self.read(), as_google(ENCODER, tensors))
+        first = names[0]
+        for weight_map, *expected in (
+            ({first: "../model.safetensors"}, "index.json is no index", "'../model.safetensors'"),
+            ({first: "/etc/hostname"}, "index.json is no index", "/etc/hostname"),
+            ({first: "config.json"}, "index.json is no index", "config.json"),
+            ([first], "index.json is no index"),
+            ({}, "index.json is no index", "empty"),
+            ({first: 3}, "index.json is no index"),
+            ({first: "none.safetensors"}, "none.safetensors", "cannot be read"),
+            ({first: parts[0]}, "index.json", "17 tensors that", "missing"),
+        ):
+            self.write_index(weight_map)
+            self.assert_refused(*expected)
+
+    def path(self, name):
+        return os.path.join(self.source, name)
+
+    def write_index(self, weight_map):
+        with open(self.path("model.safetensors.index.json"), "w") as writer:
+            json.dump({"metadata": {"total_size": 0}, "weight_map": weight_map}, writer)
+
     def test_tensor_under_two_names_is_refused(self):
         tensors = random_tensors(ENCODER)
         tensors["bert.pooler.dense.bias"] = tensors["pooler.dense.bias"] + 1
@@ -211,7 +243,6 @@ class ConfigTest(HuggingFaceTestCase):
     def test_configs_unsupported_by_google_bert_are_refused(self):
         tensors = random_tensors(ENCODER)
         for field, value in (
-            ("model_type", "roberta"),
             ("position_embedding_type", "relative_key"),
             ("is_decoder", True),
             ("layer_norm_eps", 1e-5),
@@ -220,6 +251,8 @@ class ConfigTest(HuggingFaceTestCase):
             self.write_source(tensors, **{field: value})
             os.remove(os.path.join(self.source, "vocab.txt"))  # The model is checked first.
             self.assert_refused("config.json", field, "must be", repr(value))
+        self.write_source(tensors, model_type="roberta")
+        self.assert_refused("config.json: its model_type is roberta, another architecture than")
 
     def test_invalid_configs_are_refused(self):
         self.write_source(random_tensors(ENCODER))

@@ -23,7 +23,7 @@ from adapter_bert.files import atomic, gfile
 from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import grids, records, sweep
-from adapter_tests.support import tiny
+from adapter_tests.support import huggingface, tiny
 from adapter_tests.support.sweeps import CHECKPOINTS, ROOT, SweepTestCase
 
 # Runs a sweep in a separate process, which can be killed.
@@ -223,6 +223,22 @@ class KeysTest(SweepTestCase):
                 self.assertEqual(self.sweep([8], flags).commands(), [])
         read.assert_called_with(module)
         self.assertEqual(self.starts(), [8, 8])
+
+    def test_bert_of_another_format_is_identified_by_its_weights(self):
+        source = os.path.join(self.scripts, "bert")
+        os.mkdir(source)
+        huggingface.write_source(source, huggingface.random_tensors(huggingface.ENCODER))
+        with mock.patch.dict(os.environ, {"SOURCE_DIR": self.scripts, "BERT_BASE_DIR": "/none"}):
+            (key,) = self.keys_with("--bert=$SOURCE_DIR/bert")
+            os.rename(source, source + "2")
+            self.assertEqual(self.keys_with("--bert=$SOURCE_DIR/bert2"), {key})
+            tensors = huggingface.random_tensors(huggingface.ENCODER, seed=1)
+            huggingface.write_source(source + "2", tensors)
+            self.assertNotIn(key, self.keys_with("--bert=$SOURCE_DIR/bert2"))
+
+    def keys_with(self, flag):
+        trials = grids.expand_grids([{"adapter_size": [8]}])
+        return set(sweep.Sweep(trials, self.folder, extra_flags=[flag]).trials)
 
     def test_changed_data_make_new_trials(self):
         self.go()

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tu
 import numpy as np
 
 from adapter_bert.files import gfile, json_objects, paths
-from adapter_bert.formats import adapter_folders, hub, task_adapter
+from adapter_bert.formats import adapter_folders, bert_folders, hub, task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.serving.inference import bank, request_texts
 from adapter_bert.shell.errors import UserError
@@ -47,8 +47,9 @@ class Predictor:
 
     Args:
       adapter: folder of a task adapter, or of the run that wrote it; or hf://owner/name[@revision].
-      bert: folder of the BERT that it was trained on, with vocab.txt, and bert_model.ckpt or
-        backbone.onnx. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
+      bert: the BERT that it was trained on, as in --bert: a folder in any format, or
+        hf://owner/name[@revision]; in Google's format, vocab.txt, and bert_model.ckpt or
+        backbone.onnx suffice. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
       precision, num_threads: see `bank.AdapterBank`.
 
     Attributes:
@@ -211,7 +212,9 @@ def _find_bert(folder: str, bert: Optional[_Path]) -> BertFiles:
             return recorded
         checkpoint = paths.find_bert("init_checkpoint", None)
         return BertFiles(gfile.absolute(checkpoint), paths.find_bert("vocab_file", None))
-    bert = gfile.absolute(paths.existing_folder(os.fspath(bert), "bert"))
+    bert = bert_folders.local_folder(os.fspath(bert), "bert")
+    if bert_folders.is_module(bert):
+        return _hub_files(bert)
     checkpoint, vocabulary = (paths.BERT_FILES[name] for name in ("init_checkpoint", "vocab_file"))
     return BertFiles(posixpath.join(bert, checkpoint), posixpath.join(bert, vocabulary))
 
@@ -225,17 +228,16 @@ def _recorded_bert(folder: str) -> Optional[BertFiles]:
         return None
     if not isinstance(recorded, dict):
         return None
+    recorded = {name: value for name, value in recorded.items() if isinstance(value, str)}
     names = ("bert_hub_module_handle", "init_checkpoint", "spm_model_file", "vocab_file")
-    recorded = {name: recorded[name] for name in names if isinstance(recorded.get(name), str)}
-    if any(map(gfile.is_remote, recorded.values())) and not gfile.is_remote(folder):
+    locations = [recorded[name] for name in names if name in recorded]
+    if any(map(gfile.is_remote, locations)) and not gfile.is_remote(folder):
         return None  # A downloaded folder must not name what else to download.
     handle = recorded.get("bert_hub_module_handle")
     if handle:
         if handle.startswith("/") and not gfile.isdir(handle):
             return None
-        bert = pretrained.read_hub_bert(handle)
-        assert bert.vocab_file is not None
-        return BertFiles(bert.init_checkpoint, bert.vocab_file)
+        return _hub_files(handle)
     checkpoint = recorded.get("init_checkpoint")
     sentencepiece = recorded.get("spm_model_file")
     vocabulary = sentencepiece or recorded.get("vocab_file")
@@ -246,5 +248,13 @@ def _recorded_bert(folder: str) -> Optional[BertFiles]:
     converted = posixpath.join(posixpath.dirname(checkpoint), onnx_backbone.FILE)
     has_weights = any(map(gfile.exists, (checkpoint + ".index", checkpoint, converted)))
     if not gfile.exists(vocabulary) or not has_weights:
+        pretrained.check_conversion(recorded, f"Folder {folder}", "set bert='{}'")
         return None
     return BertFiles(checkpoint, vocabulary, bool(sentencepiece))
+
+
+def _hub_files(handle: str) -> BertFiles:
+    """Returns the `BertFiles` of a TF-Hub module."""
+    bert = pretrained.read_hub_bert(handle)
+    assert bert.vocab_file is not None
+    return BertFiles(bert.init_checkpoint, bert.vocab_file)
