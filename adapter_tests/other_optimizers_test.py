@@ -22,7 +22,6 @@ from adapter_tests.support.script_cases import ScriptTestCase, read
 # Optimizer of a learning rate → (the suffixes of its slots, its other variables).
 OPTIMIZERS = {
     tf.train.GradientDescentOptimizer: ((), ()),
-    lambda rate: tf.train.MomentumOptimizer(rate, 0.9): (("/Momentum",), ()),
     tf.train.AdamOptimizer: (("/Adam", "/Adam_1"), ("beta1_power", "beta2_power")),
 }
 

@@ -102,11 +102,13 @@ class TaggerTestCase(AnyScriptTestCase):
 
 
 class TrainingTest(TaggerTestCase):
+    KEEPING = ("--do_train", "--do_eval", "--num_train_epochs=8", "--keep_best")
+    KEEPING += ("--eval_every_steps=100",)
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        stages = ["--do_train", "--do_eval", "--do_predict", "--num_train_epochs=8"]
-        cls.trained, cls.report = cls.train_once(*stages)
+        cls.trained, cls.report = cls.train_once(*cls.KEEPING, "--do_predict")
 
     def setUp(self):
         super().setUp()
@@ -239,9 +241,15 @@ class TrainingTest(TaggerTestCase):
         shutil.copytree(self.trained, self.output_dir)
         self.assert_settings_have_flags()
         other = write(os.path.join(self.folder, "train.txt"), columns(200, 9))
-        self.refuse(
-            ["training data"], "--do_train", "--num_train_epochs=8", "--train_file=" + other
-        )
+        self.refuse(["training data"], *self.KEEPING, "--train_file=" + other)
+
+    def test_weights_with_the_highest_f1_are_kept(self):
+        evaluations = self.results("evaluations.json")
+        self.assertEqual(sorted(map(int, evaluations)), [100, 200])
+        best = max(scores["eval_f1"] for scores in evaluations.values())
+        self.assertEqual(self.results()["eval_f1"], best)
+        dev = "--dev_file=" + os.path.join(self.data, "eng.testb")
+        self.refuse(["--dev_file"], *self.KEEPING, dev)
 
     def test_unknown_tags_warn_in_dev_and_are_refused_in_training(self):
         path = write(os.path.join(self.folder, "dev.txt"), "the O\ndog I-CITY\n")
@@ -303,20 +311,6 @@ class ScriptTest(TaggerTestCase):
             path = os.path.join(self.folder, "changed")
             task_adapter.save(path, adapter._replace(description=description))
             self.refuse(parts, *given[:2], "--adapter=" + path, output_dir=other)
-
-    def test_keep_best_keeps_weights_with_highest_f1(self):
-        flags = ["--keep_best", "--eval_every_steps=10", "--do_train", "--do_eval"]
-        self.succeed(*flags)
-        evaluations = json.loads(read(self.path("evaluations.json")))
-        best = max(scores["eval_f1"] for scores in evaluations.values())
-        self.assertEqual(self.results()["eval_f1"], best)
-        found = span_scores(
-            spans_of(os.path.join(self.data, "eng.testa")),
-            spans_of(self.path("dev_predictions.txt")),
-        )
-        self.assertAllClose(found[2], best)
-        dev = "--dev_file=" + os.path.join(self.data, "eng.testb")
-        self.refuse(["--dev_file"], *flags, dev)
 
     def test_invalid_inputs_are_refused(self):
         def file(content):

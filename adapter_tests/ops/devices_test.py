@@ -2,12 +2,10 @@
 
 import ctypes
 import functools
-import http.server
 import itertools
 import os
 import resource
 import socket
-import threading
 import time
 import unittest
 from unittest import mock
@@ -81,17 +79,6 @@ class FindTpuTest(parameterized.TestCase, RefusalTestCase):
         use_tpu, cluster = devices.find_tpu(True, address)
         self.assertEqual((use_tpu, cluster.master()), (True, address))
         self.assertEqual(devices.find_tpu(True, master=address), (True, None))
-
-    def test_address_of_an_http_server_is_refused(self):
-        class NotFound(http.server.BaseHTTPRequestHandler):
-            def handle(self):
-                self.request.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
-
-        with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            with mock.patch.object(devices, "_TIMEOUT_SECONDS", 0.5):
-                self.assert_refused(["cannot be reached"], f"grpc://127.0.0.1:{server.server_port}")
-            server.shutdown()
 
     def test_address_of_a_silent_server_is_refused(self):
         with socket.socket() as server, mock.patch.object(devices, "_TIMEOUT_SECONDS", 0.5):

@@ -81,10 +81,8 @@ class SharedLayerTest(parameterized.TestCase, tf.test.TestCase):
             {"adapter_gates": np.ones([2, 2])},
         ):
             with self.subTest(**options), tf.Graph().as_default() as graph:
-                key = modeling.DropoutKey(5, 0)
-                model = modeling.BertModel(
-                    tiny.config(), True, IDS, MASK, dropout_key=key, **options
-                )
+                key, config = modeling.DropoutKey(5, 0), tiny.config()
+                model = modeling.BertModel(config, True, IDS, MASK, dropout_key=key, **options)
                 loss = tf.reduce_sum(model.get_pooled_output() ** 2)
                 tf.gradients(loss, tuning.trained_variables())
                 self.assertEqual(calls(graph), 0)

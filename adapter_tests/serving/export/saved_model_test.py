@@ -26,9 +26,6 @@ path, text, calls = json.load(sys.stdin)
 if text:
     import tensorflow_text
 
-def plain(value):
-    return value.decode() if isinstance(value, bytes) else value
-
 def result(signature, inputs):
     try:
         _, specs = signature.structured_input_signature
@@ -38,11 +35,8 @@ def result(signature, inputs):
     except tf.errors.InvalidArgumentError as error:
         return str(error)
     arrays = {name: value.numpy() for name, value in found.items()}
-    return {
-        name: [plain(v) for v in array.tolist()] if array.ndim == 1
-        else [[plain(v) for v in row] for row in array.tolist()]
-        for name, array in arrays.items()
-    }
+    texts = {name for name, array in arrays.items() if array.dtype == object}
+    return {n: (a.astype("S").astype("U") if n in texts else a).tolist() for n, a in arrays.items()}
 
 model = tf.saved_model.load(path)
 names = [name for name in sys.modules if getattr(sys.modules[name], "__file__", None)]
