@@ -344,7 +344,7 @@ class RunTest(script_cases.ScriptTestCase):
             expected = Predictor(adapter)(*texts)
             self.assertEqual(Predictor(adapter, self.source)(*texts), expected)
             shutil.rmtree(self.cache)
-            with self.assertRaisesRegex(UserError, f"again, set bert='{self.source}'"):
+            with self.assertRaisesRegex(UserError, f"again, set bert={self.source}."):
                 Predictor(adapter)
             self.assertEqual(Predictor(adapter, self.source)(*texts), expected)
 
