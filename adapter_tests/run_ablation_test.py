@@ -353,7 +353,7 @@ class AblationTest(ScriptTestCase):
         with self.assertRaisesRegex(errors.UserError, "--adapter is not given"):
             run_ablation.run(parsed("--task_name=mrpc"))
         for arguments, part in (
-            (bert_flags(self.bert), "the BERT (--init_checkpoint) is not the same"),
+            (bert_flags(self.bert), "the BERT (--bert, --init_checkpoint) is not the same"),
             (["--task_name=mnli"], "dev_matched.tsv"),
             (["--do_lower_case=false"], "--do_lower_case was true, is now false"),
             (["--max_seq_length=3"], "too short"),

@@ -47,6 +47,7 @@ class PretrainedConfig(Settings):
         " of this section; the default of --do_lower_case is then the BERT's.",
         "Pretrained BERT",
         is_input=True,
+        records={"vocabulary": "the vocabulary", "backbone": "the BERT"},
     )
     bert_config_file: Optional[str] = flag(
         None,

@@ -179,7 +179,7 @@ def check_conversion(recorded: Dict[str, str], where: str, advice: str) -> None:
     Args:
       recorded: see `recorded_flags`.
       where: begins the error.
-      advice: what to do, in which {} is the source of the conversion.
+      advice: what to do; the source of the conversion follows it.
 
     Raises:
       UserError: it was; the text names its source.
@@ -189,7 +189,7 @@ def check_conversion(recorded: Dict[str, str], where: str, advice: str) -> None:
     if is_gone and not os.environ.get("BERT_BASE_DIR"):
         raise UserError(
             f"{where}: its BERT, converted from {source}, is no longer at {checkpoint}; to convert"
-            f" it again, {advice.format(source)}."
+            f" it again, {advice}{source}."
         )
 
 

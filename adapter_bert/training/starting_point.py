@@ -106,7 +106,7 @@ def _find(
     recorded = RunFolder(run.output_dir).recorded("pretrained")
     located = _run_bert_flags(values, recorded)
     if "init_checkpoint" not in located:
-        advice = f"use --adapter={run.path} --bert={{}}"
+        advice = f"use --adapter={run.path} --bert="
         pretrained.check_conversion(recorded, where, advice)
     bert = {"init_checkpoint": None, "adapter": run.path, **located}
     logging.info(

@@ -312,12 +312,28 @@ class RunTest(script_cases.ScriptTestCase):
         evaluated += ["--vocab_file=", "--bert_config_file="]
         self.succeed(*evaluated, output_dir=self.path("evaluated"))
         if SERVES:
+            self.check_exports_and_servers()
             self.check_predictors()
         shutil.rmtree(self.cache)
         advice = f"use --adapter={self.path('adapter')} --bert={self.source}."
         self.refuse(["is no longer at", advice], *evaluated, output_dir=self.path("again"))
         adapter = f"--adapter={self.path('adapter')}"
         self.succeed(*self.flags, "--do_eval", adapter, output_dir=self.path("last"))
+
+    def check_exports_and_servers(self):
+        import export_model
+        import serve
+
+        flags = [f"--bert={self.source}", f"--adapters={self.path('adapter')}"]
+        values = command_lines.parsed(serve.define_flags, *flags)
+        with contextlib.redirect_stderr(io.StringIO()):
+            tasks, bank = serve._load(serve.ServerConfig.from_flags(values))
+            self.assertLen(tasks, 1)
+            tasks.close()
+            bank.close()
+            flags += [f"--export_dir={self.path('exported')}", "--format=onnx"]
+            report = export_model.run(command_lines.parsed(export_model.define_flags, *flags))
+        self.assertStartsWith(report[1], f"ONNX file: {self.path('exported')}")
 
     def check_predictors(self):
         from adapter_bert import Predictor
@@ -328,7 +344,7 @@ class RunTest(script_cases.ScriptTestCase):
             expected = Predictor(adapter)(*texts)
             self.assertEqual(Predictor(adapter, self.source)(*texts), expected)
             shutil.rmtree(self.cache)
-            with self.assertRaisesRegex(UserError, f"again, set bert='{self.source}'"):
+            with self.assertRaisesRegex(UserError, f"again, set bert={self.source}."):
                 Predictor(adapter)
             self.assertEqual(Predictor(adapter, self.source)(*texts), expected)
 

@@ -17,6 +17,7 @@ import run_classifier
 from adapter_bert.files import paths
 from adapter_bert.formats import checkpoints, task_adapter, tfhub
 from adapter_bert.model import model_variables
+from adapter_bert.training import pretrained, starting_point
 from adapter_tests.support import command_lines, tf2_modules, tiny
 from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
 
@@ -66,6 +67,17 @@ class HubTest(HubTestCase):
         self.assertEqual(set(exported), set(model_variables.encoder_shapes(TINY)))
         for name, value in exported.items():
             self.assertAllEqual(reader.get_tensor(name), value)
+
+    def test_bert_flag_accepts_modules(self):
+        self.export(tokenization={"do_lower_case": False})
+        values = command_lines.classifier_flags(f"--bert={self.module}/", "--do_train")
+        start = starting_point.find(values, "mrpc")
+        config = run_classifier.ClassifierConfig.from_flags(values, start.supplied)
+        self.assertIs(config.do_lower_case, False)
+        bert, _ = pretrained.load(config)
+        self.assertEqual(bert.init_checkpoint, tfhub.read_bert(self.module).init_checkpoint)
+        recorded = pretrained.recorded_flags(config, bert)
+        self.assertEqual(recorded, {"bert_hub_module_handle": self.module})
 
     def test_do_lower_case_is_read_from_the_signature_if_it_has_it(self):
         for tokenization, expected in (({"do_lower_case": False}, False), (None, None), ({}, None)):

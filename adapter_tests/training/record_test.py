@@ -44,7 +44,7 @@ class CheckFitsTest(parameterized.TestCase):
             {"kind": "regression", "labels": ()},
         ),
         ("--do_lower_case was true, is now false", {"do_lower_case": False}),
-        ("(--vocab_file) is not the same", {"vocabulary": "f" * 16}),
+        ("(--bert, --vocab_file) is not the same", {"vocabulary": "f" * 16}),
         (
             '--tuning was "adapters", is now "head"',
             {"adapter": None, "tuning": tuning.Tuning("head")},
@@ -57,7 +57,7 @@ class CheckFitsTest(parameterized.TestCase):
         self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
 
     @parameterized.parameters(
-        ("(--init_checkpoint) is not the same", {"fingerprint": "0" * 64}),
+        ("(--bert, --init_checkpoint) is not the same", {"fingerprint": "0" * 64}),
         ("hidden_act (--bert_config_file)", {"config": {**BACKBONE.config, "hidden_act": "relu"}}),
         (
             "num_attention_heads (--bert_config_file)",

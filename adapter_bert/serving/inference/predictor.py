@@ -248,7 +248,7 @@ def _recorded_bert(folder: str) -> Optional[BertFiles]:
     converted = posixpath.join(posixpath.dirname(checkpoint), onnx_backbone.FILE)
     has_weights = any(map(gfile.exists, (checkpoint + ".index", checkpoint, converted)))
     if not gfile.exists(vocabulary) or not has_weights:
-        pretrained.check_conversion(recorded, f"Folder {folder}", "set bert='{}'")
+        pretrained.check_conversion(recorded, f"Folder {folder}", "set bert=")
         return None
     return BertFiles(checkpoint, vocabulary, bool(sentencepiece))
 
