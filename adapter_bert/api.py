@@ -28,7 +28,7 @@ from adapter_bert.shell import cli, environment
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import arrow_files, table_readers, tables
 from adapter_bert.tasks.squad import squad_task
-from adapter_bert.tasks.tagging import tagging_task
+from adapter_bert.tasks.tagging import tagging_data, tagging_task
 from adapter_bert.tasks.text import classifier_data, custom_tasks
 from adapter_bert.tasks.text import task as text_task
 from adapter_bert.training import pretrained
@@ -44,6 +44,7 @@ _ARGUMENTS = {  # Flags that `train` sets from its arguments.
     "token_column": "tokens",
     "tag_column": "tags",
 }
+_FILES = ("train_file", "dev_file", "test_file")  # run_tagger.py's flags.
 _DEV_SHARE = {"train": 9, "dev": 1}  # Of tables of questions or tags without a dev set.
 
 
@@ -93,8 +94,9 @@ def train(
 
     Args:
       data: training rows: pandas.DataFrame, pyarrow.Table, datasets.Dataset, dict of columns, list
-        of dicts, list of tuples (text, label) or (text, second text, label), or the path of a file;
-        or the path of a folder with files of all splits.
+        of dicts, list of tuples (text, label) or (text, second text, label), or the path of a file
+        that the script reads or of a folder of `Dataset.save_to_disk`; or the path of a folder with
+        files of all splits.
       text, text_b, label: columns of the text, of the second text of a pair, and of the label. For
         a number as a label, give label_type="float"; for a list of labels, label_type="multilabel".
       tokens, tags: columns of the words of a sentence and of their tags, both lists. Either one
@@ -272,7 +274,9 @@ def _sentences(
     stages = {"do_train": True, "do_eval": True, "do_predict": "test" in splits}
     given: Dict[str, Any] = {**stages, "token_column": tokens, "tag_column": tags}
     if _is_folder(splits["train"]):
-        return {**given, "data_dir": splits["train"]}, None
+        named = {"data_dir": splits["train"], **dict.fromkeys(_FILES)}
+        has_test = bool(tagging_data.find_files(named)["test"])
+        return {**given, "data_dir": splits["train"], "do_predict": has_test}, None
     if all(isinstance(rows, str) for rows in splits.values()) and "dev" in splits:
         return {**given, **{f"{name}_file": path for name, path in splits.items()}}, None
     columns = tokens or "tokens", tags or "tags"
@@ -285,7 +289,7 @@ def _sentences(
         found[name] = _table(rows, name, columns)
         for argument, column in zip(("tokens", "tags"), columns):
             if (name, argument) != ("test", "tags"):
-                found[name].column(tables.normalize(column), argument)
+                found[name].column(tables.normalize(str(column)), argument)
     return given, _with_dev(found)
 
 

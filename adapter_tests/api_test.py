@@ -317,6 +317,10 @@ class TrainTest(RefusalTestCase, parameterized.TestCase):
             tag_column="marks",
         )
         self.assertEqual(self.digest("tags"), self.digest("tag_files"))
+        self.write("tagged/test.jsonl", [{"words": ["the", "cat"]}])
+        folder = self.train(os.path.join(self.root, "tagged"), "tag_folder", **columns)
+        self.assertEqual(self.digest("tag_folder"), self.digest("tag_files"))
+        self.assertIn("predictions.jsonl", os.listdir(folder.output_dir))
         self.assertIn("eval_f1", run.scores)
         self.assertNotIn("test_f1", run.scores)
 
