@@ -43,7 +43,8 @@ class Predictor:
       adapter: folder of a task adapter, or of the run that wrote it; or hf://owner/name[@revision].
       bert: folder of the BERT that it was trained on, with vocab.txt, and bert_model.ckpt or
         backbone.onnx. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
-      precision, num_threads: see `bank.AdapterBank`.
+      precision: see `AdapterBank`.
+      num_threads: see `AdapterBank`.
 
     Attributes:
       description: `task_adapter.Description`.
@@ -93,8 +94,8 @@ class Predictor:
             a sentence to tag.
 
         Returns:
-          The prediction in the server's format: a dict, or a number for a regression. For a list, a
-          list of predictions.
+          The prediction in the server's format, a dict, or a number for a regression. For a list,
+          a list of predictions.
 
         Raises:
           UserError: the texts are not an instance of this task.
