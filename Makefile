@@ -69,7 +69,7 @@ docs: .venv-docs/installed layout
 	cd $(PAGES) && ln -s $(addprefix $(CURDIR)/,*.md Dockerfile LICENSE docs results) .
 	for path in adapter_bert/ops/README.md benchmarks/RESULTS.md paper/presets.py tools/README.md; do \
 	    mkdir -p $(PAGES)/$${path%/*} && ln -s $(CURDIR)/$$path $(PAGES)/$$path; done
-	.venv-docs/bin/mkdocs build --strict --quiet
+	.venv-docs/bin/mkdocs build --strict
 
 # Needs wrk, a C++ compiler, GLUE_DIR, and SQUAD_FILES, of which the first is SQuAD 1.1's training
 # file; BERT_BASE_DIR as elsewhere.

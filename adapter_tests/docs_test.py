@@ -242,7 +242,7 @@ def parse_make(*targets):
 
 def parse_pip(command, *words):
     """Checks that the files of requirements exist."""
-    assert command == "install", command
+    assert command in ("install", "wheel", "download"), command
     for option, path in zip(words, words[1:]):
         assert option != "-r" or os.path.exists(os.path.join(PROJECT, path)), path
 
