@@ -1,6 +1,7 @@
 # make demo   a pretrained BERT, adapter-tuned on demo/MRPC
 # make test   the tests
 # make lint   formatting, lint and types
+# make docs   the pages and the reference as a site, in site/
 # make demo/embeddings   a text embedding module of that BERT's words, for run_baseline.py
 # make test-3.10, make test-tf2.15, make test-tf1, make test-oldest   the tests on another Python, on
 #             an older TensorFlow, or on the oldest packages; TESTS=... are further words for pytest
@@ -8,7 +9,7 @@
 # make lock   the newest packages that the requirements admit, with their hashes, into locks/
 # make clean  removes the environments and what was fetched; no training's results
 
-.PHONY: demo test test-tf2.15 test-tf1 test-oldest coverage lint types lock bench clean
+.PHONY: demo test test-tf2.15 test-tf1 test-oldest coverage lint layout types docs lock bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 PIP_INSTALL_LOCKED = $(PIP_INSTALL) --require-hashes -r
 # Those for which there is a TensorFlow, the newest first.
@@ -53,11 +54,22 @@ lint: .venv/installed-dev
 
 # In the package's layout: the root's modules are the package's.
 LAYOUT = .mypy_cache/layout
-types: .venv/installed-dev
+layout:
 	rm -rf $(LAYOUT) && mkdir -p $(LAYOUT)/adapter_bert
 	ln -s $(CURDIR)/*.py $(CURDIR)/paper $(LAYOUT)/adapter_bert
 	ln -sf $(CURDIR)/adapter_bert/* $(LAYOUT)/adapter_bert
+
+types: .venv/installed-dev layout
 	cd $(LAYOUT) && $(CURDIR)/.venv/bin/mypy --config-file=$(CURDIR)/pyproject.toml adapter_bert
+
+# With what the pages link to, each under its path in the repository.
+PAGES = .mypy_cache/pages
+docs: .venv-docs/installed layout
+	rm -rf $(PAGES) && mkdir -p $(PAGES)
+	cd $(PAGES) && ln -s $(addprefix $(CURDIR)/,*.md Dockerfile LICENSE docs examples results) .
+	for path in adapter_bert/ops/README.md benchmarks/RESULTS.md paper/presets.py tools/README.md; do \
+	    mkdir -p $(PAGES)/$${path%/*} && ln -s $(CURDIR)/$$path $(PAGES)/$$path; done
+	.venv-docs/bin/mkdocs build --strict
 
 # Needs wrk, a C++ compiler, GLUE_DIR, and SQUAD_FILES, of which the first is SQuAD 1.1's training
 # file; BERT_BASE_DIR as elsewhere.
@@ -86,7 +98,7 @@ bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/b
 
 # What make made; output/ is what the scripts trained, and stays.
 clean:
-	rm -rf .venv .venv-* demo/bert demo/embeddings
+	rm -rf .venv .venv-* demo/bert demo/embeddings site
 
 # uv's --universal answers for all systems and Pythons of pyproject.toml at once. TensorFlow 2.15 is
 # tested on one.
@@ -138,6 +150,12 @@ NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $
 .venv-peers/installed: benchmarks/requirements-peers.txt
 	$(call NEW_VENV,3.11)
 	.venv-peers/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+# What builds the site; nothing of the project needs it.
+.venv-docs/installed: docs/requirements.txt
+	$(call NEW_VENV,$(PYTHONS))
+	.venv-docs/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # The compiler of TPU programs; nothing of the project needs it.

@@ -67,7 +67,8 @@ class BertModel:
       parameters: the source of the weights, by default variables.
 
     Raises:
-      ValueError: the arguments are inconsistent; raised before any variable is created.
+      UserError: sequences are longer than the config's positions, or the config is no BERT's.
+      ValueError: the arguments are inconsistent. All are raised before any variable is created.
     """
 
     def __init__(

@@ -138,7 +138,7 @@ def create_optimizer(
         `accumulation.AccumulatedLoss`.
       init_lr: float, the peak learning rate.
       num_train_steps: int, the step at which the learning rate reaches 0.
-      num_warmup_steps: int, the number of steps in which it rises.
+      num_warmup_steps: int, the number of steps in which it rises from 0; 0 or None for none.
       use_tpu: bool; average gradients over the TPU's replicas.
       tuning: `Tuning`. With one, the loss must depend on all adapters and the head, and a rule must
         cover each variable. Without, other variables do not train, as in BERT, and a warning lists

@@ -241,12 +241,22 @@ def whitespace_tokenize(text: str) -> List[str]:
 class FullTokenizer:
     """Splits text into tokens and maps them to ids, by a WordPiece or SentencePiece model.
 
+    Args:
+      vocab_file: path of a WordPiece vocabulary; ignored if `spm_model_file` is given.
+      do_lower_case: bool; whether to lower-case the text. With WordPiece, also strips accents.
+      spm_model_file: path of a SentencePiece model, used instead of WordPiece.
+
     Attributes:
       vocab: OrderedDict, token -> id.
       inv_vocab: dict, id -> token.
-      basic_tokenizer, wordpiece_tokenizer: the two steps of WordPiece; None with SentencePiece.
+      basic_tokenizer: `BasicTokenizer`, the first step of WordPiece; None with SentencePiece.
+      wordpiece_tokenizer: `WordpieceTokenizer`, its second step; None with SentencePiece.
       fingerprint: hex digest of everything that determines tokens and ids except this module's
         code: the file, the casing, Python's Unicode version and, if used, SentencePiece's version.
+
+    Raises:
+      UserError: the file cannot be read or has another format; or a SentencePiece model lacks a
+        token that BERT's inputs need.
     """
 
     def __init__(
@@ -256,17 +266,6 @@ class FullTokenizer:
         *,
         spm_model_file: Optional[str] = None,
     ):
-        """Loads the vocabulary.
-
-        Args:
-          vocab_file: path of a WordPiece vocabulary; ignored if `spm_model_file` is given.
-          do_lower_case: bool; whether to lower-case the text. With WordPiece, also strips accents.
-          spm_model_file: path of a SentencePiece model, used instead of WordPiece.
-
-        Raises:
-          UserError: the file cannot be read or has another format; or a SentencePiece model lacks
-            a token that BERT's inputs need.
-        """
         self._source = source = spm_model_file or vocab_file
         if not source:
             raise UserError(
@@ -302,7 +301,11 @@ class FullTokenizer:
             )
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
-        """Returns the tokens of `text` (str, or bytes in UTF-8)."""
+        """Returns the tokens of `text` (str, or bytes in UTF-8).
+
+        Raises:
+          ValueError: `text` is neither str nor bytes.
+        """
         if self._sentencepiece_tokenizer:
             return self._sentencepiece_tokenizer.tokenize(text)
         assert self.basic_tokenizer and self.wordpiece_tokenizer
@@ -313,7 +316,7 @@ class FullTokenizer:
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> List[int]:
         """Returns the ids of `tokens`.
 
-        SentencePiece keeps unknown characters as tokens; they get the id of <unk>.
+        SentencePiece keeps unknown characters as tokens; they get the id of `<unk>`.
 
         Raises:
           UnknownTokenError: with WordPiece, a token that is not in the vocabulary.

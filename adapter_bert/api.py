@@ -97,21 +97,25 @@ def train(
         of dicts, list of tuples (text, label) or (text, second text, label), or the path of a file
         that the script reads or of a folder of `Dataset.save_to_disk`; or the path of a folder with
         files of all splits.
-      text, text_b, label: columns of the text, of the second text of a pair, and of the label. For
-        a number as a label, give label_type="float"; for a list of labels, label_type="multilabel".
-      tokens, tags: columns of the words of a sentence and of their tags, both lists. Either one
-        selects tagging.
-      question, context, answers: columns of questions, of the paragraphs that answer them, and of
-        the answers: a text of the paragraph, or SQuAD's {"text": [...], "answer_start": [...]}.
-        `question` selects question answering.
-      dev, test: rows to evaluate on, and to predict; like `data`. Test rows may lack the label.
+      text: column of the text.
+      text_b: column of the second text of a pair.
+      label: column of the label. For a number as a label, give label_type="float"; for a list of
+        labels, label_type="multilabel".
+      tokens: column of the words of a sentence, a list. It or `tags` selects tagging.
+      tags: column of the words' tags, a list of the same length.
+      question: column of questions. It selects question answering.
+      context: column of the paragraphs that answer the questions.
+      answers: column of the answers: a text of the paragraph, or SQuAD's {"text": [...],
+        "answer_start": [...]}, where a start counts characters.
+      dev: rows to evaluate on; like `data`.
+      test: rows to predict; like `data`. They may lack the label.
       verbose: show the log.
       **keywords: flags of run_classifier.py, run_tagger.py or run_squad.py, without dashes, such as
         adapter_size=64, num_train_epochs=3, output_dir="output/spam"; adapter_fn may also be a
         function, see `configs.register`.
 
     Returns:
-      `TrainedRun`.
+      The scores, the folders of the task adapter and of the run, and the report.
 
     Raises:
       UserError: data or keywords are invalid, or something is missing; one sentence says what, and

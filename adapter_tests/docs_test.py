@@ -32,6 +32,7 @@ from tensorboard import program
 
 import convert_checkpoint
 from adapter_bert.files.paths import PROJECT
+from adapter_bert.shell.commands import COMMANDS
 from adapter_tests.support import records, tf2_modules, tiny
 from adapter_tests.support.tensorflows import SERVES
 
@@ -142,7 +143,7 @@ def commands_of(block, page):
     return found
 
 
-PROGRAMS = r"(?:python|make|pip|curl|tensorboard|saved_model_cli)"
+PROGRAMS = r"(?:adapter-bert|python|make|pip|curl|tensorboard|saved_model_cli)"
 
 
 @functools.lru_cache(maxsize=None)
@@ -214,6 +215,15 @@ def parse_python(script, *arguments):
             parses_arguments(names["main"])
 
 
+def parse_adapter_bert(command, *arguments):
+    """Checks a subcommand's flags, which are its script's."""
+    module = COMMANDS[command].module
+    if module == "formats.demo":
+        assert not arguments, arguments
+    else:
+        parse_python(f"{module}.py", *arguments)
+
+
 def scripts_of_make(*targets):
     """Yields the scripts that make would run for its targets, each with its arguments."""
     said = subprocess.check_output(
@@ -233,7 +243,7 @@ def parse_make(*targets):
 
 def parse_pip(command, *words):
     """Checks that the files of requirements exist."""
-    assert command == "install", command
+    assert command in ("install", "wheel", "download"), command
     for option, path in zip(words, words[1:]):
         assert option != "-r" or os.path.exists(os.path.join(PROJECT, path)), path
 
@@ -264,6 +274,7 @@ def parse_curl(*arguments):
 
 
 PARSERS = {
+    "adapter-bert": parse_adapter_bert,
     "python": parse_python,
     ".venv/bin/python": parse_python,
     "make": parse_make,

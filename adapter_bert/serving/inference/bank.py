@@ -47,7 +47,7 @@ class Row(NamedTuple):
     Attributes:
       task: its name in the bank.
       input_ids: ints, with [CLS] and [SEP] and without padding.
-      segment_ids: ints, as many.
+      segment_ids: ints, one for each id: 0 in the first text, 1 in the second.
     """
 
     task: str
@@ -109,17 +109,17 @@ class AdapterBank:
     """Many tasks over one frozen BERT. Every method may be called from any thread.
 
     Args:
-      config: `configs.BertConfig`.
-      init_checkpoint: prefix of the pretrained checkpoint.
+      config: `configs.BertConfig` of the BERT.
+      init_checkpoint: prefix of its checkpoint, as in "bert/bert_model.ckpt".
       precision: "float32"; "int8", which quantizes the backbone's matrix products and changes
         results slightly; or "float16", on a GPU.
       max_in_memory: maximum number of tasks in memory; None for no limit. A batch of more tasks
         exceeds it until another task is read.
-      num_threads: see `onnx_runtime.make_session`.
+      num_threads: CPU threads of a batch; None for one for each core that the process may use.
 
     Attributes:
       backbone: `task_adapter.Backbone`.
-      precision: see above.
+      precision: str, as given.
 
     Raises:
       UserError: the checkpoint does not match the config; it is not converted yet and TensorFlow
@@ -163,7 +163,7 @@ class AdapterBank:
         """Adds or replaces a task. A running batch keeps using the old adapter.
 
         Args:
-          name: str.
+          name: the task's name, by which rows ask for it.
           adapter: folder of a task adapter, or a `task_adapter.TaskAdapter`, which stays in memory.
           replace: bool; whether a task of that name may exist.
           lazy: bool; read a folder's tensors at the first batch for the task. If they are damaged
@@ -243,7 +243,7 @@ class AdapterBank:
             row's prediction.
 
         Returns:
-          A list of dicts, one per row. By kind of task: "probabilities", float32 [L];
+          A dict for each row. By kind of task, it has "probabilities", float32 [L] for L labels;
           "prediction", a float; or "start_logits" and "end_logits", float32 [S] for S tokens.
 
         Raises:

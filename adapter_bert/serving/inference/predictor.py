@@ -50,7 +50,8 @@ class Predictor:
       bert: the BERT that it was trained on, as in --bert: a folder in any format, or
         hf://owner/name[@revision]; in Google's format, vocab.txt, and bert_model.ckpt or
         backbone.onnx suffice. Default: the run's BERT, else $BERT_BASE_DIR, else the demo's BERT.
-      precision, num_threads: see `bank.AdapterBank`.
+      precision: see `AdapterBank`.
+      num_threads: see `AdapterBank`.
 
     Attributes:
       description: `task_adapter.Description`.
@@ -104,8 +105,8 @@ class Predictor:
             a sentence to tag.
 
         Returns:
-          The prediction in the server's format: a dict, or a number for a regression. For a list, a
-          list of predictions.
+          The prediction in the server's format, a dict, or a number for a regression. For a list,
+          a list of predictions.
 
         Raises:
           UserError: the texts are not an instance of this task.
