@@ -470,7 +470,6 @@ class FunctionsTest(parameterized.TestCase, tf.test.TestCase):
             modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
 
     @parameterized.parameters(
-        ("model_type", "electra", "bert"),
         ("layer_norm_eps", 1e-5, 1e-12),
         ("position_embedding_type", "relative_key", "absolute"),
         ("is_decoder", True, False),

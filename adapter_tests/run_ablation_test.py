@@ -17,7 +17,7 @@ import run_ablation
 import run_classifier
 import tuning
 from adapter_bert.formats import task_adapter
-from adapter_bert.shell import errors
+from adapter_bert.shell import cli, errors
 from adapter_bert.tasks.text import classification
 from adapter_tests.support import command_lines, own_models, task_adapters, tiny
 from adapter_tests.support.mutations import files_in
@@ -165,7 +165,7 @@ class AblationTest(ScriptTestCase):
     def test_scores_equal_scores_of_edited_adapters(self):
         original = run_classifier.create_model
         counted = mock.patch.object(run_classifier, "create_model", side_effect=original)
-        with counted as graphs:
+        with counted as graphs, cli.shown_log():  # Progress is shown with the log.
             code, report, stderr, shown = self.ablate("--eval_batch_size=7")
         self.assertIsNone(code, stderr)
         self.assertEqual(graphs.call_count, 1)

@@ -477,7 +477,7 @@ class AdapterConfigTest(parameterized.TestCase):
         for no_adapter in (None, "", "none", "None"):
             self.assertIsNone(get(no_adapter))
         with self.assertRaisesRegex(
-            UserError, "--adapter_fn=lora: .* expected feedforward_adapter or none"
+            UserError, "--adapter_fn=lora: .* expected feedforward_adapter, none, or"
         ):
             get("lora")
 
