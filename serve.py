@@ -7,7 +7,7 @@ Requests of all tasks share batches. http://127.0.0.1:8501/ is a page to try the
 http://127.0.0.1:8501/openapi.json describes the endpoints.
 """
 
-from adapter_bert.shell import environment
+from adapter_bert.shell import environment, extras
 
 if __name__ == "__main__":
     environment.prepare(environment.SERVING)
@@ -166,7 +166,7 @@ def _http_modules() -> Tuple[Any, Any]:
         from adapter_bert.serving.http import http_server, rest_api
     except ImportError as error:
         raise UserError(
-            f"serve.py needs more packages ({error}); run {environment.install_command('serve')}."
+            f"serve.py needs more packages ({error}); run {extras.install_command('serve')}."
         ) from None
     return http_server, rest_api
 

@@ -23,7 +23,7 @@ from adapter_bert.formats import (
     onnx_backbone,
     task_adapter,
 )
-from adapter_bert.shell import environment, errors, subprocesses
+from adapter_bert.shell import environment, errors, extras, subprocesses
 from adapter_bert.shell.errors import UserError
 
 _CONVERSION = 1  # Increment it when a conversion writes other files than before.
@@ -112,7 +112,7 @@ def _converted(source: str, flag: str, digest: str) -> str:
         if environment.missing_packages(environment.MODELS):
             raise UserError(
                 f"{flag} {source} must be converted, which requires TensorFlow; run"
-                f" {environment.install_command(environment.MODELS.extra)}, or convert it by"
+                f" {extras.install_command(environment.MODELS.extra)}, or convert it by"
                 " convert_checkpoint.py in a Python with TensorFlow."
             )
         folder = hub.download_bert(source, flag) if hub.is_address(source) else source

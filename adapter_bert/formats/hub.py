@@ -13,7 +13,7 @@ from absl import logging
 
 from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.formats import card, huggingface, huggingface_tokenizer, task_adapter
-from adapter_bert.shell import environment
+from adapter_bert.shell import extras
 from adapter_bert.shell.errors import UserError
 
 _SCHEME = "hf://"
@@ -155,8 +155,7 @@ def _library() -> Any:
         import huggingface_hub
     except ImportError:
         raise UserError(
-            f"{_SCHEME} requires the package huggingface_hub; run"
-            f" {environment.install_command('hub')}."
+            f"{_SCHEME} requires the package huggingface_hub; run {extras.install_command('hub')}."
         ) from None
     return huggingface_hub
 

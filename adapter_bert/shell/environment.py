@@ -24,18 +24,10 @@ import warnings
 from typing import Any, Dict, Iterator, List, NamedTuple
 
 from adapter_bert import IS_INSTALLED, PACKAGE
-from adapter_bert.shell import imports
+from adapter_bert.shell import extras, imports
 from adapter_bert.shell.errors import UserError
 
 _DEMO_PYTHON = os.path.join(os.path.dirname(PACKAGE), ".venv", "bin", "python")  # In a clone.
-# Extra of the package → a clone's file of the same requirements.
-_REQUIREMENTS = {
-    "train": "requirements.txt",
-    "serve": "requirements-serving.txt",
-    "hub": "requirements-hub.txt",
-    "baseline": "requirements-baseline.txt",
-    "data": "requirements-data.txt",
-}
 
 
 class Packages(NamedTuple):
@@ -67,13 +59,6 @@ def missing_packages(packages: Packages) -> List[str]:
     return [name for package, name in names if not importlib.util.find_spec(package)]
 
 
-def install_command(extra: str) -> str:
-    """Returns the command that installs what an extra of this package needs, in backquotes."""
-    if IS_INSTALLED:
-        return f"`pip install 'adapter-bert[{extra}]'`"
-    return f"`pip install -r {_REQUIREMENTS[extra]}`"
-
-
 def prepare(packages: Packages = TRAINING) -> None:
     """Restarts the script in the Python of `make demo` if this one lacks a package.
 
@@ -100,7 +85,7 @@ def prepare(packages: Packages = TRAINING) -> None:
     if os.path.exists(_DEMO_PYTHON) and os.path.abspath(sys.executable) != _DEMO_PYTHON:
         print(f"{problem}; continuing with {_DEMO_PYTHON}.", file=sys.stderr, flush=True)
         os.execv(_DEMO_PYTHON, [_DEMO_PYTHON] + sys.argv)
-    advice = install_command(packages.extra)
+    advice = extras.install_command(packages.extra)
     if packages.extra == "train" and not IS_INSTALLED:
         advice = f"`make demo`, or {advice}"
     pythons = "3.10 to 3.13" if packages.extra == "serve" else "3.9 to 3.13"
@@ -137,7 +122,7 @@ def import_for_training() -> None:
     missing = missing_packages(TRAINING)
     if missing:
         raise UserError(
-            f"Training needs {' and '.join(missing)}; run {install_command(TRAINING.extra)}."
+            f"Training needs {' and '.join(missing)}; run {extras.install_command(TRAINING.extra)}."
         )
     os.environ.setdefault(_LOG_LEVEL, "3")
     try:

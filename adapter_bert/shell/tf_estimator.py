@@ -21,7 +21,7 @@ from typing import Any, Iterator
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from adapter_bert.shell import environment, imports
+from adapter_bert.shell import extras, imports
 
 _WHEEL = "2.15"
 _NEWEST_TESTED = (2, 21)
@@ -151,7 +151,7 @@ def _check_wheel() -> None:
     if not version.startswith(_WHEEL + "."):
         raise ImportError(
             f"TensorFlow {tf.__version__} needs tensorflow-estimator {_WHEEL}, but {version} is"
-            f" installed; run {environment.install_command('train')}."
+            f" installed; run {extras.install_command('train')}."
         )
     if tuple(map(int, tf.__version__.split(".")[:2])) > _NEWEST_TESTED:
         newest = ".".join(map(str, _NEWEST_TESTED))

@@ -6,7 +6,7 @@ import os
 from typing import Any, List
 
 from adapter_bert.files import gfile, json_objects
-from adapter_bert.shell import environment
+from adapter_bert.shell import extras
 from adapter_bert.shell.errors import UserError
 
 _STATE = "state.json"  # Names a Dataset's files.
@@ -35,7 +35,7 @@ def read(path: str) -> Any:
         pyarrow: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        command = environment.install_command("data")
+        command = extras.install_command("data")
         raise UserError(f"{path} needs pyarrow, which is not installed; run {command}.") from None
 
     def read_file(file: str, reader: Any, name: str) -> Any:

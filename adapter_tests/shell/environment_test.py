@@ -40,6 +40,7 @@ SHELL = (
     "clone",
     "environment",
     "errors",
+    "extras",
     "imports",
     "interrupts",
     "printing",

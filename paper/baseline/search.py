@@ -28,7 +28,7 @@ from adapter_bert.paper.baseline.search_space import (
 )
 
 from adapter_bert.files import gfile, json_objects, locks
-from adapter_bert.shell import environment
+from adapter_bert.shell import extras
 from adapter_bert.shell.errors import UserError
 
 SAMPLERS = {
@@ -126,7 +126,7 @@ def load_optuna() -> Any:
     except ImportError as error:
         raise UserError(
             "The search needs Optuna, which is not installed; run"
-            f" {environment.install_command('baseline')}."
+            f" {extras.install_command('baseline')}."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # Heartbeats are experimental, and were renamed in 4.9.

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from adapter_bert.shell import environment
+from adapter_bert.shell import extras
 from adapter_bert.shell.errors import UserError
 
 
@@ -36,6 +36,6 @@ def seqeval() -> Any:
     except ImportError as error:
         raise UserError(
             f"Scoring chunks needs the package seqeval, which cannot be imported ({error}); run"
-            f" {environment.install_command('train')}."
+            f" {extras.install_command('train')}."
         ) from None
     return sequence_labeling
