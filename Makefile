@@ -101,7 +101,7 @@ clean:
 	rm -rf .venv .venv-* demo/bert demo/embeddings site
 
 # uv's --universal answers for all systems and Pythons of pyproject.toml at once. TensorFlow 2.15 is
-# tested on one.
+# tested on one, with NumPy 1, which newer pyarrows refuse.
 UV_LOCK = .venv-lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --custom-compile-command "make lock"
 lock:
 	@python=$$(./find_python.sh $(PYTHONS)) && "$$python" -m venv --clear .venv-lock
@@ -110,7 +110,7 @@ lock:
 	$(UV_LOCK) --universal --python-version 3.7 -c locks/requirements-dev.txt requirements.txt -o locks/requirements.txt
 	$(UV_LOCK) --universal --python-version 3.10 -c locks/requirements-dev.txt requirements-serving.txt \
 	    -o locks/requirements-serving.txt
-	echo "tensorflow<2.16" | $(UV_LOCK) --python-version 3.11 --python-platform linux requirements-dev.txt - \
+	printf "tensorflow<2.16\npyarrow<26\n" | $(UV_LOCK) --python-version 3.11 --python-platform linux requirements-dev.txt - \
 	    -o locks/requirements-tf2.15.txt
 
 # Makes a target's environment, with the first Python that is found.

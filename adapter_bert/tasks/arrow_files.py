@@ -34,9 +34,12 @@ def read(path: str) -> Any:
     try:
         pyarrow: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError:
+    except ImportError as error:  # It may need a newer NumPy.
         command = extras.install_command("data")
-        raise UserError(f"{path} needs pyarrow, which is not installed; run {command}.") from None
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{path} needs pyarrow, which cannot be imported ({reason}); run {command}."
+        ) from None
 
     def read_file(file: str, reader: Any, name: str) -> Any:
         content = gfile.read_bytes(file, file)

@@ -87,7 +87,7 @@ class ArrowFilesTest(FileTestCase):
 
     def test_missing_pyarrow_is_said_with_the_command(self):
         with mock.patch.dict(sys.modules, {"pyarrow": None}):
-            parts = ["a.parquet needs pyarrow, which is not installed; run `pip install"]
+            parts = ["a.parquet needs pyarrow, which cannot be imported ("]
             self.assert_refused(parts, table_readers.read_table, "a.parquet")
 
     def test_empty_and_other_files_are_refused(self):
