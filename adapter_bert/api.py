@@ -193,9 +193,10 @@ def _parse(
             raise UserError(f"train() has no keyword {name}; give {_ARGUMENTS[name]}.")
         if name not in known:
             arguments = inspect.signature(train).parameters
-            near = difflib.get_close_matches(name, [*known, *arguments], n=1)
-            guess = f"; did you mean {near[0]}" if near else ""
-            raise UserError(f"train() has no keyword {name}{guess}.")
+            names = [*known, *arguments]
+            near = difflib.get_close_matches(name, names, n=1) or [n for n in names if name in n]
+            guess = f"; did you mean {near[0]}?" if near else "."
+            raise UserError(f"train() has no keyword {name}{guess}")
     values = {name: value for name, value in {**given, **keywords}.items() if value is not None}
     if not any(values.get(name) for name in ("do_train", "do_eval", "do_predict")):
         values.update(do_train=True, do_eval=True)
@@ -307,7 +308,7 @@ def _with_dev(found: Tables) -> Tables:
         if not rows:
             raise UserError(
                 f"{table.path}: {len(table.rows)} rows are too few to hold some out as dev; give"
-                " dev=...."
+                " dev."
             )
         shown = table.path, len(rows), len(table.rows), name
         logging.info("%s: %d of its %d rows are used as %s.", *shown)
@@ -333,7 +334,7 @@ def _question_files(
             found[name].column(tables.normalize(column), argument)
     if "dev" not in splits:
         if not found:
-            raise UserError("train: SQuAD's JSON is not split; give dev=....")
+            raise UserError("train: SQuAD's JSON is not split; give dev.")
         found = _with_dev(found)
     for name, table in found.items():
         paragraphs = [_paragraph(table, row, tuple(columns.values())) for row in table.rows]

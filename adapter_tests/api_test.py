@@ -75,7 +75,7 @@ _REFUSALS = [
     ("train([])", "train: the table has no rows."),
     ("train(frame.iloc[:0])", "train: the table has no rows."),
     ("train(None)", "train: found a NoneType; expected a DataFrame"),
-    ("train(frame.iloc[:5])", "train: 5 rows are too few to hold some out as dev; give dev=...."),
+    ("train(frame.iloc[:5])", "train: 5 rows are too few to hold some out as dev; give dev."),
     ("train(frame[:5], dev=frame)", "No pretrained BERT: "),  # Four rows and one of test.
     ("train(frame.assign(text=pd.Timestamp('2020')))", 'train, row 1: text is "Timestamp('),
     ("train(frame.rename(columns={'label': 'text'}))", "train: the column text occurs twice."),
@@ -84,9 +84,10 @@ _REFUSALS = [
     ("train(frame, data_dir='x')", "train() has no keyword data_dir; give data."),
     (
         "train(frame, adapter_sze=8)",
-        "train() has no keyword adapter_sze; did you mean adapter_size.",
+        "train() has no keyword adapter_sze; did you mean adapter_size?",
     ),
-    ("train(frame, lable='kind')", "train() has no keyword lable; did you mean label."),
+    ("train(frame, lable='kind')", "train() has no keyword lable; did you mean label?"),
+    ("train(frame, epochs=3)", "train() has no keyword epochs; did you mean num_train_epochs?"),
     ("train(frame, adapter_size='big')", "--adapter_size=big: expected an integer"),
     ("train(frame, num_train_epochs=-1)", "--num_train_epochs must be a finite number above 0"),
     ("train(frame, label_type='number')", "--label_type=number"),

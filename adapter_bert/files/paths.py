@@ -127,5 +127,7 @@ def find_bert(flag: str, value: Optional[str]) -> str:
 def existing_folder(path: str, source: str) -> str:
     """Returns the path of a folder; raises UserError, prefixed by `source`, if it is missing."""
     if not gfile.isdir(path):
+        if gfile.exists(path):
+            raise UserError(f"{source}: {path} is a file; expected the folder that it is in.")
         raise UserError(f"{source}: there is no folder {path}.")
     return path

@@ -165,6 +165,8 @@ def _as_user_errors(what: str) -> Iterator[None]:
     """Converts all errors to UserError, as the library raises those of several HTTP packages."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{what} ({reason[:300]}).") from error

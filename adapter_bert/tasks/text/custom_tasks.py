@@ -371,7 +371,7 @@ class TableProcessor(SplitProcessor):
             advice = f"a file {split}.tsv, .csv, .jsonl or .parquet"
             raise UserError(
                 f"{table.path}: {len(table.rows)} rows are too few to hold some out as {split};"
-                f" give {f'{split}=...' if self._in_memory else advice}."
+                f" give {split if self._in_memory else advice}."
             )
         return table._replace(rows=rows)
 
