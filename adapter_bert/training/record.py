@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
 
+from adapter_bert.files import gfile, json_objects
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings
@@ -78,6 +79,25 @@ class Record(NamedTuple):
             and step == before.get("num_train_steps")
             and step < now.get("num_train_steps", 0)
         )
+
+
+def read(path: str) -> Optional[Sections]:
+    """Returns the sections in a settings.json, or None if there is none; raises UserError."""
+    if not gfile.exists(path):
+        return None
+    expected = "the objects model and training"
+    sections = json_objects.read_object(path, expected=expected)
+    if not all(isinstance(section, dict) for section in sections.values()):
+        raise UserError(f"{path}: expected {expected}, found other JSON.")
+    return sections
+
+
+def recorded(path: str, section: str) -> Dict[str, Any]:
+    """Returns a section of a settings.json; {} without a valid one, which `claim` reports."""
+    try:
+        return (read(path) or {}).get(section, {})
+    except UserError:
+        return {}
 
 
 def of_description(

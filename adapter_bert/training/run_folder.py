@@ -24,7 +24,7 @@ from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.training import cluster, evaluations
-from adapter_bert.training.record import Record, Sections, identity
+from adapter_bert.training.record import Record, identity, read, recorded
 
 FULL_CHECKPOINT = "full_model.ckpt"
 _RESULTS = ("eval_results.txt", "eval_results.json")
@@ -103,10 +103,7 @@ class RunFolder:
 
     def recorded(self, section: str) -> Dict[str, Any]:
         """Returns a section of the recorded settings; {} without a valid record."""
-        try:
-            return (self._read_settings() or {}).get(section, {})
-        except UserError:  # `claim` reports it.
-            return {}
+        return recorded(self._settings_file, section)
 
     def claim(
         self, record: Record, is_training: bool, overwrite: bool = False, inputs: Inputs = ()
@@ -148,19 +145,19 @@ class RunFolder:
 
     def _compare(self, record: Record, is_training: bool, checkpoint: Optional[str]) -> None:
         """Raises UserError unless the run may use the weights in the folder."""
-        recorded, advice = self._read_settings(), "give another --output_dir, or"
+        earlier, advice = read(self._settings_file), "give another --output_dir, or"
         overwrite, step = _overwrite_flags(is_training), 0
         if checkpoint:
             checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
             step = checkpoints.step_of(checkpoint)
-            if recorded is None and is_training:
+            if earlier is None and is_training:
                 raise UserError(
                     f"{self._settings_file} is missing, but the folder holds checkpoints, so"
                     f" training cannot resume from them; {advice} {overwrite}."
                 )
-        if recorded is None:
+        if earlier is None:
             return
-        if is_training and record.is_longer(recorded, step):
+        if is_training and record.is_longer(earlier, step):
             total = record.sections["training"]["num_train_steps"]
             logging.warning(
                 "%s: the finished training of %d steps continues to step %d. Its learning rate had"
@@ -169,7 +166,7 @@ class RunFolder:
                 *(self._settings_file, step, total, total),
             )
         else:
-            differences = record.differences(recorded, is_training, bool(checkpoint))
+            differences = record.differences(earlier, is_training, bool(checkpoint))
             if differences:
                 raise UserError(
                     f"{self._settings_file} belongs to a run with other settings:"
@@ -178,7 +175,7 @@ class RunFolder:
         saved = checkpoints.identity_of(checkpoint) if checkpoint else None
         if checkpoint and saved is None:
             logging.info("%s does not record which run saved it.", checkpoint)
-        elif saved is not None and saved != identity(recorded):
+        elif saved is not None and saved != identity(earlier):
             raise UserError(
                 f"{checkpoint} belongs to another run than {self._settings_file}; restore this"
                 f" run's files, {advice} {overwrite}."
@@ -197,15 +194,6 @@ class RunFolder:
                 f"{results[0]} is a result of another run, which the training would remove;"
                 " give another --output_dir, or --overwrite_output_dir."
             )
-
-    def _read_settings(self) -> Optional[Sections]:
-        if not gfile.exists(self._settings_file):
-            return None
-        expected = "the objects model and training"
-        recorded = json_objects.read_object(self._settings_file, expected=expected)
-        if not all(isinstance(section, dict) for section in recorded.values()):
-            raise UserError(f"{self._settings_file}: expected {expected}, found other JSON.")
-        return recorded
 
     def clear(self, inputs: Inputs = ()) -> None:
         """Removes an earlier run's files, for --overwrite_output_dir.

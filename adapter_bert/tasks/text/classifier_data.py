@@ -11,13 +11,13 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import tokenization
-from adapter_bert.files import gfile, json_objects, paths
+from adapter_bert.files import json_objects, paths
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
 from adapter_bert.tasks import tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
-from adapter_bert.training import feature_cache, rows
+from adapter_bert.training import feature_cache, record, rows
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import PackedRows
 
@@ -165,11 +165,8 @@ def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
     """Returns the labels of an earlier run in the folder, in the order of their ids; [] if none."""
     if not run_folder or config.overwrite_output_dir:
         return []
-    if not gfile.exists(posixpath.join(run_folder, paths.SETTINGS_FILE)):
-        return []
-    from adapter_bert.training.run_folder import RunFolder  # Here, as it imports TensorFlow.
-
-    labels: Any = RunFolder(run_folder).recorded("model").get("labels")
+    path = posixpath.join(run_folder, paths.SETTINGS_FILE)
+    labels: Any = record.recorded(path, "model").get("labels")
     is_list = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     return labels if is_list else []
 
