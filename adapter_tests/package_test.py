@@ -129,6 +129,15 @@ class PackageTest(tf.test.TestCase):
             *("--max_seq_length=16", "--output_dir=mrpc", "--num_train_epochs=2"),
             *(f"--{flag}={path}" for flag, path in zip(flags, files)),
         )
+        with open(os.path.join(work, "grid.json"), "w") as writer:
+            common = {"task_name": "MRPC", "data_dir": f"{work}/MRPC", "max_seq_length": 16}
+            grid = {"adapter_size": 2, "num_train_epochs": 2}
+            json.dump({"common": common, "grids": [grid]}, writer)
+        swept, _ = self.run_in(
+            *(work, command, "sweep", "--grid=grid.json", "--output_dir=swept"),
+            *("--", f"--bert={bert}"),
+        )
+        self.assertIn("MRPC", swept)
         port = tiny.free_port()
         serve = [command, "serve", "--adapters=mrpc/adapter", f"--port={port}"]
         environ = {**os.environ, "BERT_BASE_DIR": bert}

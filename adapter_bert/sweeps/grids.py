@@ -164,7 +164,8 @@ def hide_values_in_errors(names: Iterable[str]) -> Iterator[None]:
 def _flags_of(script: str) -> flags.FlagValues:
     """Returns a script's own flags, without those of absl."""
     values = flags.FlagValues()
-    importlib.import_module(script[: -len(".py")]).define_flags(values)
+    module = importlib.import_module(f"adapter_bert.{script[: -len('.py')]}")
+    module.define_flags(values)
     return values
 
 
