@@ -10,7 +10,11 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
+
+from adapter_bert.model import model_variables
 from adapter_bert.modeling import ADAPTERS
+from adapter_bert.ops import accumulation, devices, graph_functions, replicas
+from adapter_bert.ops.layers import moving_variables, take_statistics, variable_name
 from adapter_bert.tuning import (
     Tuning,
     check_gradients,
@@ -19,10 +23,6 @@ from adapter_bert.tuning import (
     trained_variables,
     warning_of_untrained,
 )
-
-from adapter_bert.model import model_variables
-from adapter_bert.ops import accumulation, devices, graph_functions, replicas
-from adapter_bert.ops.layers import moving_variables, take_statistics, variable_name
 
 
 def warmup_then_linear_decay(

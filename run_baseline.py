@@ -21,13 +21,13 @@ import time
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from absl import logging
-from adapter_bert.paper.baseline import search, search_space, training
-from adapter_bert.paper.baseline.search_space import EVALUATE_EVERY, SPACE
 
 from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.model import configs
 from adapter_bert.ops import devices
+from adapter_bert.paper.baseline import search, search_space, training
+from adapter_bert.paper.baseline.search_space import EVALUATE_EVERY, SPACE
 from adapter_bert.shell import cli
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
@@ -430,8 +430,11 @@ def _evaluate(
     task, predictions, labels = data.task, model.predict(split, folder), data.labels[split]
     stage, _, variant = split.partition("_")
     if stage == "test":
-        known = labels if data.has_labels[split] else None
-        return classifier_results.write_test(folder, task, split, predictions, known)
+        arguments = folder, task, split, predictions
+        if not data.has_labels[split]:
+            return classifier_results.write_test(*arguments), {}
+        scores = classifier_results.scores_of_test(task, labels, predictions)
+        return classifier_results.write_test(*arguments, (labels, scores)), scores
     classifier_results.write_answers(folder, task, split, labels, predictions)
     scores = classifier_results.scores(task, labels, predictions)
     return [], classifier_results.add_prefix("eval" + ("_" + variant if variant else ""), scores)

@@ -19,9 +19,8 @@ import dataclasses
 import posixpath
 from typing import Any, Dict, List, Optional, Tuple
 
-from adapter_bert.paper import ablation_results, reports, search_results, significance
-
 from adapter_bert.files import atomic, gfile, paths
+from adapter_bert.paper import ablation_results, reports, search_results, significance
 from adapter_bert.shell import cli
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag

@@ -17,9 +17,8 @@ import dataclasses
 import re
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from adapter_bert.paper import presets
-
 from adapter_bert.files import paths
+from adapter_bert.paper import presets
 from adapter_bert.shell import cli, printing
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag

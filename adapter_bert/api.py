@@ -45,7 +45,6 @@ _ARGUMENTS = {  # Flags that `train` sets from its arguments.
     "tag_column": "tags",
 }
 _FILES = ("train_file", "dev_file", "test_file")  # run_tagger.py's flags.
-_DEV_SHARE = {"train": 9, "dev": 1}  # Of tables of questions or tags without a dev set.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,22 +185,22 @@ def _parse(
     Raises:
       UserError: a keyword is unknown, has a wrong value, or is one that `train` sets.
     """
-    known = flags.FlagValues()
-    settings_class.define_flags(known)
+    parsed = flags.FlagValues()
+    settings_class.define_flags(parsed)
     for name in keywords:
         if name in _ARGUMENTS:
             raise UserError(f"train() has no keyword {name}; give {_ARGUMENTS[name]}.")
-        if name not in known:
+        if name not in parsed:
             arguments = inspect.signature(train).parameters
-            names = [*known, *arguments]
+            names = [*parsed, *arguments]
             near = difflib.get_close_matches(name, names, n=1) or [n for n in names if name in n]
             guess = f"; did you mean {near[0]}?" if near else "."
             raise UserError(f"train() has no keyword {name}{guess}")
     values = {name: value for name, value in {**given, **keywords}.items() if value is not None}
     if not any(values.get(name) for name in ("do_train", "do_eval", "do_predict")):
         values.update(do_train=True, do_eval=True)
-    argv = ["train", *(f"--{name}={_as_flag(value)}" for name, value in values.items())]
-    return cli.parse(settings_class.define_flags, argv)[0]
+    cli.parse(parsed, ["train", *(f"--{n}={_as_flag(value)}" for n, value in values.items())])
+    return parsed
 
 
 def _as_flag(value: Any) -> str:
@@ -300,19 +299,13 @@ def _sentences(
 
 def _with_dev(found: Tables) -> Tables:
     """Returns the tables of splits; without one for dev, some training rows are set apart."""
-    table = found["train"]
     if "dev" in found:
         return found
-    parts = custom_tasks.split_rows(table.rows, _DEV_SHARE)
-    for name, rows in parts.items():
-        if not rows:
-            raise UserError(
-                f"{table.path}: {len(table.rows)} rows are too few to hold some out as dev; give"
-                " dev."
-            )
-        shown = table.path, len(rows), len(table.rows), name
-        logging.info("%s: %d of its %d rows are used as %s.", *shown)
-    return {**found, **{name: table._replace(rows=rows) for name, rows in parts.items()}}
+    table = found["train"]
+    parts = {name: custom_tasks.share_of(table, name, ["dev"]) for name in ("train", "dev")}
+    for name, part in parts.items():
+        custom_tasks.log_share(part, len(table.rows), name)
+    return {**found, **parts}
 
 
 def _question_files(

@@ -14,8 +14,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper.baseline import model
 
+from adapter_bert.paper.baseline import model
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import command_lines, tiny
 

@@ -27,11 +27,11 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
-from adapter_bert.paper import figures
 from tensorboard import program
 
 import convert_checkpoint
 from adapter_bert.files.paths import PROJECT
+from adapter_bert.paper import figures
 from adapter_bert.shell.commands import COMMANDS
 from adapter_tests.support import records, tf2_modules, tiny
 from adapter_tests.support.tensorflows import SERVES

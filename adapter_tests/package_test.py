@@ -8,7 +8,6 @@ import glob
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -129,6 +128,11 @@ class PackageTest(tf.test.TestCase):
             *("--max_seq_length=16", "--output_dir=mrpc", "--num_train_epochs=2"),
             *(f"--{flag}={path}" for flag, path in zip(flags, files)),
         )
+        self.check_sweep(work, command, bert)
+        self.check_server(work, command, bert)
+
+    def check_sweep(self, work, command, bert):
+        """Checks that a sweep finds the script of its trial."""
         with open(os.path.join(work, "grid.json"), "w") as writer:
             common = {"task_name": "MRPC", "data_dir": f"{work}/MRPC", "max_seq_length": 16}
             grid = {"adapter_size": 2, "num_train_epochs": 2}
@@ -138,6 +142,9 @@ class PackageTest(tf.test.TestCase):
             *("--", f"--bert={bert}"),
         )
         self.assertIn("MRPC", swept)
+
+    def check_server(self, work, command, bert):
+        """Checks that the adapter in the folder mrpc is served."""
         port = tiny.free_port()
         serve = [command, "serve", "--adapters=mrpc/adapter", f"--port={port}"]
         environ = {**os.environ, "BERT_BASE_DIR": bert}
@@ -161,4 +168,3 @@ class PackageTest(tf.test.TestCase):
             finally:
                 server.kill()
         self.assertLen(answer["predictions"][0]["probabilities"], 2)
-        shutil.rmtree(work)

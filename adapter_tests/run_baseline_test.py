@@ -15,14 +15,14 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
-from adapter_bert.paper import search_results
-from adapter_bert.paper.baseline import search, search_space, training
-from adapter_bert.paper.baseline.training import Baseline
 
 import run_baseline
 import run_report
 from adapter_bert.files import gfile, json_objects
 from adapter_bert.ops import devices
+from adapter_bert.paper import search_results
+from adapter_bert.paper.baseline import search, search_space, training
+from adapter_bert.paper.baseline.training import Baseline
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import records
 from adapter_tests.support import command_lines, tf2_modules, tiny

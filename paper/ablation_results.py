@@ -3,9 +3,9 @@
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
-from adapter_bert.paper import figures, published, report_tables
 
 from adapter_bert.files import json_objects
+from adapter_bert.paper import figures, published, report_tables
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import selection
 

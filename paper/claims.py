@@ -17,7 +17,6 @@ from typing import Callable, Collection, Dict, Iterable, Iterator, List, NamedTu
 from adapter_bert.paper import estimates, published, report_tables
 from adapter_bert.paper.ablation_results import Ablation
 from adapter_bert.paper.estimates import Estimate
-
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import (
     ADAPTERS,

@@ -5,8 +5,8 @@ from typing import Callable, Collection, List, NamedTuple, Optional, Sequence, T
 
 import numpy as np
 import scipy.stats
-from adapter_bert.paper import report_tables
 
+from adapter_bert.paper import report_tables
 from adapter_bert.sweeps import selection
 
 

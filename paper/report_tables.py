@@ -4,8 +4,8 @@ import collections
 from typing import AbstractSet, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
-from adapter_bert.paper import published
 
+from adapter_bert.paper import published
 from adapter_bert.shell import printing
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import FULL, VALIDATION, Record

@@ -9,6 +9,7 @@ import itertools
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
+
 from adapter_bert.paper import ablation_results, figures, published, report_tables, search_results
 from adapter_bert.paper import claims as paper_claims
 from adapter_bert.paper.report_tables import (
@@ -19,7 +20,6 @@ from adapter_bert.paper.report_tables import (
     count_seeds,
     tasks_of,
 )
-
 from adapter_bert.shell import printing
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import (

@@ -2,12 +2,11 @@
 
 from typing import Any, Dict, List
 
+from adapter_bert.files import json_objects
 from adapter_bert.paper import figures, report_tables
 from adapter_bert.paper.baseline import search_space
 from adapter_bert.paper.baseline.search_space import SPACE
 from adapter_bert.paper.report_tables import Table
-
-from adapter_bert.files import json_objects
 
 Search = Dict[str, Any]  # As in search.json, with scores in points.
 _TYPES = {"number": int, "pruned": bool, "samples": int, "seconds": float}

@@ -14,7 +14,7 @@ import contextlib
 import logging as standard_logging
 import re
 import sys
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from absl import app, flags, logging
 
@@ -74,37 +74,28 @@ def _parse_all(argv: List[str]) -> List[str]:
     """Parses absl's flags, too, and returns the positional arguments."""
     for names in (("help", "?"), ("helpshort",)):
         flags.DEFINE_flag(_HelpFlag(*names), module_name=app.__name__)
-    return _parse(flags.FLAGS, argv)
+    return parse(flags.FLAGS, argv)
 
 
-def _parse(values: flags.FlagValues, argv: Sequence[str]) -> List[str]:
-    """Sets flags by a command line and returns its positional arguments; raises UserError."""
+def parse(values: flags.FlagValues, argv: Sequence[str]) -> List[str]:
+    """Sets flags by a command line.
+
+    Args:
+      values: flags that are defined; for flags of its own, a new `flags.FlagValues`.
+      argv: the script's name, which is not used, and its arguments.
+
+    Returns:
+      The script's name and the positional arguments.
+
+    Raises:
+      UserError: a flag is unknown, or its value is invalid.
+    """
     try:
         return values(argv)
     except flags.IllegalFlagValueError as error:
         raise UserError(_explain_value_error(error, values)) from None
     except (flags.Error, ValueError) as error:  # --no<flag> with a value raises ValueError.
         raise UserError(str(error)) from None
-
-
-def parse(
-    define_flags: Callable[[flags.FlagValues], None], argv: Sequence[str]
-) -> Tuple[flags.FlagValues, List[str]]:
-    """Returns the parsed flags of a command line, apart from those of the process.
-
-    Args:
-      define_flags: a script's function of this name.
-      argv: the script's name, which is not used, and its arguments.
-
-    Returns:
-      (`flags.FlagValues` for the script's `run`, the positional arguments).
-
-    Raises:
-      UserError: a flag is unknown, or its value is invalid.
-    """
-    values = flags.FlagValues()
-    define_flags(values)
-    return values, _parse(values, argv)[1:]
 
 
 def _explain_value_error(error: Exception, flag_values: flags.FlagValues) -> str:
@@ -160,12 +151,13 @@ def main_of(
     """
 
     def main(argv: List[str]) -> None:
-        defined = flags.FlagValues()
-        define_flags(defined)
-        if flags.FLAGS.is_parsed() and set(defined) <= set(flags.FLAGS):
-            values, arguments = flags.FLAGS, argv[1:]
+        values = flags.FlagValues()
+        define_flags(values)
+        if flags.FLAGS.is_parsed() and set(values) <= set(flags.FLAGS):
+            values = flags.FLAGS
         else:
-            values, arguments = parse(define_flags, argv)
+            argv = parse(values, argv)
+        arguments = argv[1:]
         if arguments and not accepts_arguments:
             raise UserError(f"{arguments[0]}: expected flags only, written as --name=value.")
         environment.silence_tensorflow()

@@ -12,8 +12,10 @@ import os
 import sys
 from typing import Any, Set
 
-PACKAGE = __name__.partition(".")[0]
-FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import adapter_bert
+
+_NAME = adapter_bert.__name__
+_ROOT = os.path.dirname(adapter_bert.PACKAGE)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -24,20 +26,20 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """
 
     def __init__(self) -> None:
-        self.packages: Set[str] = {"", PACKAGE}
+        self.packages: Set[str] = {"", _NAME}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         package, _, name = fullname.rpartition(".")
-        file = os.path.join(FOLDER, name + ".py")
+        file = os.path.join(_ROOT, name + ".py")
         if package not in self.packages or not os.path.exists(file):
             return None
-        if package == PACKAGE:  # `PACKAGE.__path__` finds it unless it was imported as `name`.
+        if package == _NAME:  # `adapter_bert.__path__` finds it unless it was imported as `name`.
             return self._alias(fullname, name) if _has_file(sys.modules.get(name), file) else None
         if not package:
             spec = importlib.machinery.PathFinder.find_spec(name)
             if spec is None or spec.origin != file:  # The user's own.
                 return None
-        return self._alias(fullname, f"{PACKAGE}.{name}")
+        return self._alias(fullname, f"{_NAME}.{name}")
 
     def _alias(self, fullname: str, name: str) -> importlib.machinery.ModuleSpec:
         return importlib.machinery.ModuleSpec(fullname, self, origin=name)

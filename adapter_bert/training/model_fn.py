@@ -10,7 +10,6 @@ import dataclasses
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
-from adapter_bert.tuning import Tuning
 
 from adapter_bert import modeling, optimization, tuning
 from adapter_bert.model import model_variables
@@ -18,6 +17,7 @@ from adapter_bert.ops import accumulation, devices, replicas
 from adapter_bert.shell import tf_estimator
 from adapter_bert.training import config as training_config
 from adapter_bert.training import progress, restore
+from adapter_bert.tuning import Tuning
 
 Tensors = Dict[str, tf.Tensor]
 

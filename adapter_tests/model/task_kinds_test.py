@@ -6,12 +6,12 @@ import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper.baseline import model as baseline_model
-from adapter_bert.paper.baseline import search_space
 
 import tuning
 from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
+from adapter_bert.paper.baseline import model as baseline_model
+from adapter_bert.paper.baseline import search_space
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import classifier_results, custom_tasks, text_kind
 from adapter_tests.support import task_adapters, tiny

@@ -6,8 +6,8 @@ import os
 import tempfile
 
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper import ablation_results
 
+from adapter_bert.paper import ablation_results
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support.records import ABLATION, ABLATION_FILE
 

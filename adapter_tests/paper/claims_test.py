@@ -3,8 +3,8 @@
 import math
 
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper import claims, estimates
 
+from adapter_bert.paper import claims, estimates
 from adapter_tests.support.records import ABLATION, record, seeds
 
 

@@ -7,9 +7,10 @@ import matplotlib.image
 import matplotlib.lines
 import numpy as np
 import tensorflow.compat.v1 as tf
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
 from adapter_bert.paper import figures
 from adapter_bert.paper.figures import STYLES, Heatmap, Panel, Series
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 
 def panels():

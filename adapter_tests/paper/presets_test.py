@@ -4,11 +4,11 @@ import csv
 import os
 
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper.presets import PRESETS
 
 import run_classifier
 import run_squad
 import run_tagger
+from adapter_bert.paper.presets import PRESETS
 from adapter_bert.sweeps import grids
 from adapter_bert.tasks.text import custom_tasks, glue
 from adapter_tests.support import command_lines

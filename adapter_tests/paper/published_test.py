@@ -4,8 +4,8 @@ import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper import published
 
+from adapter_bert.paper import published
 from adapter_bert.tasks.text.custom_tasks import LAYOUTS
 from adapter_bert.tasks.text.glue import TASKS
 from adapter_tests.support.shared import SHARED, needs_shared

@@ -1,8 +1,8 @@
 """Tests of report_tables.py: means with gaps, and the paper's tables."""
 
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper import report_tables
 
+from adapter_bert.paper import report_tables
 from adapter_bert.sweeps import selection
 
 

@@ -6,11 +6,11 @@ import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+
+import run_report
 from adapter_bert.paper import report_tables, reports
 from adapter_bert.paper.baseline import search_space
 from adapter_bert.paper.reports import REPORTS, Results
-
-import run_report
 from adapter_tests.support import command_lines, mutations
 from adapter_tests.support.records import ABLATION, record, seeds
 

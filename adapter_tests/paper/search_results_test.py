@@ -6,9 +6,9 @@ import math
 import os
 
 import tensorflow.compat.v1 as tf
+
 from adapter_bert.paper import search_results
 from adapter_bert.paper.baseline.search_space import PRESETS, SPACE
-
 from adapter_bert.shell.errors import UserError
 
 

@@ -5,8 +5,8 @@ import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper import significance
 
+from adapter_bert.paper import significance
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import classifier_results
 from adapter_bert.tasks.text.glue import TASKS, TaskInfo

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper.baseline.search_space import TrialSettings
-from adapter_bert.paper.baseline.texts import PADDING_ID
 
 from adapter_bert.formats import checkpoints, tfhub
 from adapter_bert.ops import devices, layers
 from adapter_bert.ops.dropout import DropoutKey, dropout
+from adapter_bert.paper.baseline.search_space import TrialSettings
+from adapter_bert.paper.baseline.texts import PADDING_ID
 from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import text_kind

@@ -18,6 +18,8 @@ import warnings
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Type
 
 from absl import logging
+
+from adapter_bert.files import gfile, json_objects, locks
 from adapter_bert.paper.baseline.search_space import (
     EVALUATE_EVERY,
     SPACE,
@@ -26,8 +28,6 @@ from adapter_bert.paper.baseline.search_space import (
     OnScore,
     TrialSettings,
 )
-
-from adapter_bert.files import gfile, json_objects, locks
 from adapter_bert.shell import extras
 from adapter_bert.shell.errors import UserError
 

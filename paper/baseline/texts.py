@@ -10,6 +10,7 @@ import unicodedata
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+
 from adapter_bert.paper.baseline.search_space import TrialSettings
 
 TextPair = Tuple[str, Optional[str]]  # A text, and a second one or None.

@@ -13,6 +13,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
+
+from adapter_bert.formats import checkpoints
+from adapter_bert.ops import devices
 from adapter_bert.paper.baseline import model, search_space, texts
 from adapter_bert.paper.baseline.model import BATCH_SIZE, EmbeddedStrings, NetworkConfig, TextModule
 from adapter_bert.paper.baseline.search_space import (
@@ -21,9 +24,6 @@ from adapter_bert.paper.baseline.search_space import (
     OnScore,
     TrialSettings,
 )
-
-from adapter_bert.formats import checkpoints
-from adapter_bert.ops import devices
 from adapter_bert.shell import tf_estimator
 from adapter_bert.tasks.text import classifier_results
 from adapter_bert.tasks.text.classifier_results import Predictions

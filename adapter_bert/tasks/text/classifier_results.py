@@ -151,13 +151,20 @@ def write_predictions(
     return [_write_rows(folder, name, rows) for name, rows in tables.items()]
 
 
+def scores_of_test(
+    task: TaskInfo, labels: np.ndarray, predictions: Predictions
+) -> Dict[str, float]:
+    """Returns the `scores` of a test split, named test_..."""
+    return add_prefix("test", scores(task, labels, predictions))
+
+
 def write_test(
     folder: str,
     task: TaskInfo,
     split: str,
     predictions: Predictions,
-    labels: Optional[np.ndarray] = None,
-) -> Tuple[List[str], Dict[str, float]]:
+    known: Optional[Tuple[np.ndarray, Dict[str, float]]] = None,
+) -> List[str]:
     """Writes the predictions of a test split and, if it has labels, its scores.
 
     The scores go to test_scores.json, or to a file with a second split's name. Those of an earlier
@@ -165,10 +172,10 @@ def write_test(
 
     Args:
       folder, task, split, predictions: as in `write_predictions`.
-      labels: as in `scores`, or None.
+      known: (labels as in `scores`, the result of `scores_of_test`); None without labels.
 
     Returns:
-      (the report's lines, the scores, named test_...).
+      The report's lines.
     """
     path = posixpath.join(folder, _file_name("test_scores", split, ".json"))
     # Scores and labels of an earlier run would not match these predictions.
@@ -176,13 +183,13 @@ def write_test(
         gfile.remove_if_exists(old_path)
     written = write_predictions(folder, task, split, predictions)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
-    if labels is None:
-        return report, {}
+    if known is None:
+        return report
+    labels, test_scores = known
     write_answers(folder, task, split, labels)
-    test_scores = add_prefix("test", scores(task, labels, predictions))
     json_objects.write_object(path, {**metadata(task, "test"), **test_scores})
     report.append(f"{task.name} test: {summary(task, 'test', test_scores)} ({path})")
-    return report, test_scores
+    return report
 
 
 def remove_unread(folder: str, task: TaskInfo, splits: Iterable[str]) -> None:

@@ -308,8 +308,7 @@ class TableProcessor(SplitProcessor):
         table = self._split(split)
         num_rows = len(self._table(table.path).rows)
         if len(table.rows) < num_rows:
-            used = len(table.rows), num_rows, split
-            logging.info("%s: %d of its %d rows are used as %s.", table.path, *used)
+            log_share(table, num_rows, split)
         layout, label = self._layout, self._label_column(table, split)
         if label is None and layout.label_column(table) is not None:
             logging.info("%s: no row has a label: predictions are not scored.", table.path)
@@ -365,15 +364,8 @@ class TableProcessor(SplitProcessor):
         missing = [name for name in ("dev", "test") if not self._path(name)]
         if split == "train" and not missing:
             return table
-        shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
-        rows = split_rows(table.rows, shares)[split]
-        if not rows:
-            advice = f"a file {split}.tsv, .csv, .jsonl or .parquet"
-            raise UserError(
-                f"{table.path}: {len(table.rows)} rows are too few to hold some out as {split};"
-                f" give {split if self._in_memory else advice}."
-            )
-        return table._replace(rows=rows)
+        advice = "{}" if self._in_memory else "a file {}.tsv, .csv, .jsonl or .parquet"
+        return share_of(table, split, missing, advice)
 
     def _training_table(self) -> tables.DataTable:
         """Returns the `DataTable` of the training file, before rows are held out."""
@@ -541,6 +533,38 @@ def _number(label: str) -> Union[str, Decimal]:
 def names_in(label: Any) -> Tuple[str, ...]:
     """Returns the labels in a set of labels, or the one label of a row."""
     return label if isinstance(label, tuple) else (label,)
+
+
+def share_of(
+    table: tables.DataTable, split: str, missing: Sequence[str], advice: str = "{}"
+) -> tables.DataTable:
+    """Returns the rows of a training table that are used as a split; see `split_rows`.
+
+    Args:
+      table: the training table.
+      split: "train", or one of `missing`.
+      missing: the splits that have no table of their own, of dev and test.
+      advice: what to give instead of a share; {} stands for the name of its split.
+
+    Raises:
+      UserError: there are too few rows.
+    """
+    shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
+    rows = split_rows(table.rows, shares)[split]
+    if not rows:
+        held_out = missing[0] if split == "train" else split
+        raise UserError(
+            f"{table.path}: {len(table.rows)} rows are too few to hold some out as {held_out}; give"
+            f" {advice.format(held_out)}."
+        )
+    return table._replace(rows=rows)
+
+
+def log_share(table: tables.DataTable, num_rows: int, split: str) -> None:
+    """Logs how many of the training table's rows are in a result of `share_of`."""
+    logging.info(
+        "%s: %d of its %d rows are used as %s.", table.path, len(table.rows), num_rows, split
+    )
 
 
 def split_rows(rows: list, shares: Dict[str, int]) -> Dict[str, list]:

@@ -129,8 +129,7 @@ class TextTask(Task):
         if split not in self._labeled:
             return {}
         labels = text_windows.labels_of(self._rows[split])
-        scores = classifier_results.scores(self._task, labels, answers)
-        return classifier_results.add_prefix("test", scores)
+        return classifier_results.scores_of_test(self._task, labels, answers)
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes a split's predictions and, if it has them, labels and scores; see `Task`."""
@@ -140,8 +139,8 @@ class TextTask(Task):
         if split.startswith("dev"):
             classifier_results.write_answers(folder, task, split, labels, answers)
             return []
-        known = labels if split in self._labeled else None
-        return classifier_results.write_test(folder, task, split, answers, known)[0]
+        known = (labels, evaluated.scores) if split in self._labeled else None
+        return classifier_results.write_test(folder, task, split, answers, known)
 
     def summary(self, stage: str, scores: Dict[str, Any]) -> str:
         """Returns the scores of a stage on one line; see `Task`."""

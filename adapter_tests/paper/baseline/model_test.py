@@ -10,10 +10,10 @@ import unittest
 import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper.baseline import model, texts
-from adapter_bert.paper.baseline.search_space import PRESETS
 
 from adapter_bert.formats import tfhub
+from adapter_bert.paper.baseline import model, texts
+from adapter_bert.paper.baseline.search_space import PRESETS
 from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import tf2_modules, tiny

@@ -6,10 +6,10 @@ import os
 import unittest
 
 import tensorflow.compat.v1 as tf
-from adapter_bert.paper.baseline import search_space
-from adapter_bert.paper.baseline.search_space import PRESETS, SPACE, Choice, Range, TrialSettings
 
 from adapter_bert.ops import layers
+from adapter_bert.paper.baseline import search_space
+from adapter_bert.paper.baseline.search_space import PRESETS, SPACE, Choice, Range, TrialSettings
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import custom_tasks
 

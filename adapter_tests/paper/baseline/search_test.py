@@ -17,11 +17,11 @@ from unittest import mock
 import optuna
 import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
+
+from adapter_bert.files import paths
 from adapter_bert.paper.baseline import search as baseline_search
 from adapter_bert.paper.baseline.search import Search, SearchLock, SearchSettings
 from adapter_bert.paper.baseline.search_space import SPACE, Choice, Diverged, TrialSettings
-
-from adapter_bert.files import paths
 from adapter_bert.shell.errors import UserError
 
 FOLDER = paths.PROJECT

@@ -3,6 +3,7 @@
 import dataclasses
 
 import tensorflow.compat.v1 as tf
+
 from adapter_bert.paper.baseline import texts
 from adapter_bert.paper.baseline.search_space import PRESETS
 

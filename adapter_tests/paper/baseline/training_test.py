@@ -7,10 +7,10 @@ from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+
 from adapter_bert.paper.baseline import training
 from adapter_bert.paper.baseline.search_space import Diverged
 from adapter_bert.paper.baseline.training import Baseline, Dataset, ModuleCache
-
 from adapter_bert.tasks.text import classifier_results
 from adapter_bert.tasks.text.glue import TaskInfo
 from adapter_bert.training import progress

@@ -174,7 +174,8 @@ class FilesTest(tf.test.TestCase):
     def test_unlabeled_test_set_removes_labels_of_earlier_one(self):
         task, predictions, labels = TASKS["sts-b"], numbers(1.5, 3), np.array([2.5, 0.0])
         for split, end in (("test", ""), ("test_second", "_second")):
-            classifier_results.write_test(self.folder, task, split, predictions, labels)
+            scores = classifier_results.scores_of_test(task, labels, predictions)
+            classifier_results.write_test(self.folder, task, split, predictions, (labels, scores))
             self.assertIn(f"labels{end}.tsv", self.names())
             self.assertIn(f"test_scores{end}.json", self.names())
         classifier_results.write_test(self.folder, task, "test", predictions)
@@ -185,7 +186,9 @@ class FilesTest(tf.test.TestCase):
 
     def test_interrupted_write_leaves_no_scores_of_earlier_predictions(self):
         labels = np.array([2.5, 0.0])
-        arguments = self.folder, TASKS["sts-b"], "test", numbers(1.5, 3), labels
+        task, predictions = TASKS["sts-b"], numbers(1.5, 3)
+        scores = classifier_results.scores_of_test(task, labels, predictions)
+        arguments = self.folder, task, "test", predictions, (labels, scores)
         classifier_results.write_test(*arguments)
         killed = mock.patch.object(
             classifier_results, "write_answers", side_effect=KeyboardInterrupt
