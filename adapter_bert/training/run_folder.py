@@ -222,19 +222,23 @@ class RunFolder:
                 " gone; restore it, or give another --output_dir, or --overwrite_output_dir."
             )
 
-    def write_results(self, result: Dict[str, Any], metadata: Dict[str, Any]) -> str:
+    def write_results(
+        self, result: Dict[str, Any], metadata: Dict[str, Any], description: str = ""
+    ) -> str:
         """Writes eval_results.txt in BERT's format and eval_results.json with all results.
 
         Args:
           result: dict from names to numbers, lists and texts.
           metadata: further content of eval_results.json.
+          description: text that follows the numbers in eval_results.txt.
 
         Returns:
           The path of eval_results.txt.
         """
         path, json_path = (posixpath.join(self.path, name) for name in _RESULTS)
         names = sorted(name for name in result if np.ndim(result[name]) == 0)
-        atomic.write_atomically(path, "".join(f"{name} = {result[name]}\n" for name in names))
+        lines = "".join(f"{name} = {result[name]}\n" for name in names)
+        atomic.write_atomically(path, lines + (f"\n{description}\n" if description else ""))
         json_objects.write_object(json_path, {**metadata, **result})
         return path
 

@@ -11,10 +11,12 @@ class Evaluated(NamedTuple):
     Attributes:
       answers: decoded predictions, for `Task.write`.
       scores: numbers, and nested lists, by name: eval_f1. {} for a split without labels.
+      warnings: sentences that the user must know: only one label is predicted.
     """
 
     answers: Any
     scores: Dict[str, Any]
+    warnings: Tuple[str, ...] = ()
 
 
 class Task:
@@ -29,6 +31,7 @@ class Task:
       settings: JSON values by name that affect the weights, such as the data's digest.
       dev_settings: those that affect the dev scores; they matter if scores choose the weights.
       answer_settings: how answers are chosen from outputs; recorded, and free to change.
+      warnings: sentences about the data that the user must know: a label has few rows.
 
     `fields` and all below it are known after `encode`.
     """
@@ -43,6 +46,7 @@ class Task:
     settings: Dict[str, Any] = {}
     dev_settings: Dict[str, Any] = {}
     answer_settings: Dict[str, Any] = {}
+    warnings: Sequence[str] = ()
     _loaded: Sequence[str] = ()
 
     def load_once(self, stages: Sequence[str]) -> None:
@@ -88,6 +92,17 @@ class Task:
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes the files of a split's predictions; returns lines for the report."""
         raise NotImplementedError
+
+    def describe(self, split: str, evaluated: Evaluated) -> str:
+        """Returns a report on a split's predictions, such as the scores of each label; "" if none.
+
+        It follows the scores in eval_results.txt, and is shown.
+        """
+        return ""
+
+    def plot(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Draws a split's predictions, as for --plots; returns the paths of the pictures."""
+        return []
 
     def metadata(self, stage: str) -> Dict[str, Any]:
         """Returns the header of a file of scores: the task, its main score and its labels."""
