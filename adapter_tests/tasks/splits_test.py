@@ -54,6 +54,9 @@ class SetApartTest(parameterized.TestCase, tf.test.TestCase):
         parts = splits.set_apart(TENTHS, keys, True)
         self.check_partition(parts, 60)
         self.assertEqual([len(part) for part in parts.values()], [48, 6, 6])
+        self.assertEqual(
+            parts["dev"], [2, 3, 12, 25, 29, 44]
+        )  # As in all versions of scikit-learn.
         for part in parts.values():
             self.assertEqual(set(counts_of(keys, part)), set("abcd"))
 

@@ -1,5 +1,6 @@
 """A tagging task: settings, encoded sentences, and tags from predictions."""
 
+import collections
 import dataclasses
 import itertools
 import posixpath
@@ -16,6 +17,7 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
+from adapter_bert.tasks import data_warnings
 from adapter_bert.tasks import splits as data_splits
 from adapter_bert.tasks.tagging import (
     tag_schemes,
@@ -266,6 +268,14 @@ def _partition(
         labels = [[chunk.label for chunk in tag_schemes.chunks(tags)] for tags in labels]
     keys = data_splits.rarest(labels)
     return data_splits.Partition(config, missing, keys, train.file.path, unit="sentences")
+
+
+def _count(split: Split, is_chunks: bool) -> Dict[str, int]:
+    """Returns how many chunks of each type, or words with each tag, a split has."""
+    names: Iterable[Any] = split.tags or ()
+    if is_chunks:
+        names = ([chunk.label for chunk in tag_schemes.chunks(tags)] for tags in names)
+    return collections.Counter(itertools.chain.from_iterable(names))
 
 
 def _log_tags(where: str, splits: Dict[str, Split], labels: Sequence[str], is_chunks: bool) -> None:
@@ -533,6 +543,22 @@ class TaggingTask(Task):
                         f"{split.file.path}: predictions would replace it; give another"
                         " --output_dir."
                     )
+        self.warnings = self._data_warnings()
+        data_warnings.log(self.warnings)
+
+    def _data_warnings(self) -> List[str]:
+        """Returns what the user must know about the data; see `data_warnings`."""
+        is_chunks = self.score == "f1"
+        labels = list(self.labels)
+        if is_chunks:
+            types = (chunk.label for tag in labels for chunk in tag_schemes.chunks([tag]))
+            labels = [each for each in dict.fromkeys(types) if each]
+        train, dev = (
+            _count(self.splits[name], is_chunks) if name in self.splits else None
+            for name in ("train", "dev")
+        )
+        names = ("types of spans", "spans") if is_chunks else ("tags", "words")
+        return data_warnings.of_labels(labels, train, dev, *names)
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `tagging_features.TaggedRows` of each split; see `Task`."""

@@ -15,7 +15,7 @@ from adapter_bert.files import json_objects, paths
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
-from adapter_bert.tasks import splits, tables
+from adapter_bert.tasks import data_warnings, splits, tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, record, rows
 from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
@@ -259,14 +259,30 @@ def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_
                 examples[split] = processor.get_examples(split, data_dir)
     labels = processor.get_labels()
     if labels and "train" in examples:
-        names = itertools.chain.from_iterable(
-            custom_tasks.names_in(example.label) for example in examples["train"]
-        )
-        counts = collections.Counter(names)
+        counts = _count_labels(examples["train"])
         shown = ", ".join(f"{label} ({counts[label]:,})" for label in labels[:50])
         more = ", ..." if len(labels) > 50 else ""
         logging.info("%d labels in order (training rows): %s%s.", len(labels), shown, more)
     return examples
+
+
+def _count_labels(examples: "List[classifier_features.InputExample]") -> Dict[str, int]:
+    """Returns how many examples have each label."""
+    names = (custom_tasks.names_in(example.label) for example in examples)
+    return collections.Counter(itertools.chain.from_iterable(names))
+
+
+def warnings_of(task: "glue.TaskInfo", examples: Splits) -> List[str]:
+    """Returns what the user must know about the result of `read_examples`; see `data_warnings`."""
+    if not task.labels:
+        return []
+    train, dev = (
+        _count_labels(examples[split]) if split in examples else None for split in ("train", "dev")
+    )
+    warnings = data_warnings.of_labels(task.labels, train, dev)
+    is_class = train is not None and text_kind.get(task.kind).is_single_label
+    are_numbers = is_class and custom_tasks.are_numbers(task.labels)
+    return [*warnings, *data_warnings.of_numbers(task.labels, are_numbers)]
 
 
 def fields_of(examples: Splits) -> Tuple[str, ...]:

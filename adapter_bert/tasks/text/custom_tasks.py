@@ -548,8 +548,12 @@ def _marks_among(labels: Collection[str]) -> Set[str]:
 
 def in_order(labels: Collection[str]) -> List[str]:
     """Returns labels in the order of their ids: numeric if all are numbers."""
-    are_numbers = all(isinstance(_number(label), Decimal) for label in labels)
-    return sorted(labels, key=_number if are_numbers else None)
+    return sorted(labels, key=_number if are_numbers(labels) else None)
+
+
+def are_numbers(labels: Collection[str]) -> bool:
+    """Returns whether all labels are numbers."""
+    return all(isinstance(_number(label), Decimal) for label in labels)
 
 
 def _number(label: str) -> Union[str, Decimal]:

@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from absl import logging
 
 from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import data_warnings
 from adapter_bert.tasks.text import (
     classifier_data,
     classifier_results,
@@ -68,6 +69,8 @@ class TextTask(Task):
         """Reads the examples of the stages; see `Task`."""
         processor = self._processor
         self._examples = classifier_data.read_examples(processor, stages, self._data_dir)
+        self.warnings = classifier_data.warnings_of(self._task, self._examples)
+        data_warnings.log(self.warnings)
         self.config.warn_of_unused(filter(processor.is_held_out, ("dev", "test")))
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
