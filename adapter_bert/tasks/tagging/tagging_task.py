@@ -463,7 +463,8 @@ class TaggingTask(Task):
         self.folder = config.folder_of(config.name.lower())
         self.answer_settings = config.answers
         self.labels, is_chunks, self.splits = _read_splits(config, adapter, self.folder, tables)
-        self.score = "f1" if is_chunks else "accuracy"
+        names = ("f1", "precision", "recall", "accuracy") if is_chunks else ("accuracy",)
+        self.score = config.choose_score(names, names[0])
         self._rows: Dict[str, tagging_features.TaggedRows] = {}
 
     def load(self, stages: Sequence[str]) -> None:
