@@ -534,7 +534,7 @@ class BestTest(ScriptTestCase):
         with predictions_counted() as counted:
             self.succeed(*keeping)
         before = files_in(self.path("adapter"))
-        # Each step is evaluated once. The first is evaluated again if it is the best.
+        # Each step is evaluated once. The first is predicted again if it is the best.
         best = task_adapter.describe(self.path("adapter")).global_step
         self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
         self.refuse(["--keep_best", "true"], *flags)
@@ -553,8 +553,8 @@ class BestTest(ScriptTestCase):
         # At this rate the weights do not change, so no evaluation is better than the first.
         flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
         flags += ["--do_train", "--do_eval"]
-        # The second run trains nothing, reuses the first evaluation and keeps the predictions.
-        for stages, num_predictions in ((["--do_predict"], 3), ([], 1)):
+        # The second run trains nothing, and evaluates the adapter of the first step.
+        for stages, num_predictions in ((["--do_predict"], 4), ([], 1)):
             with predictions_counted() as counted:
                 self.succeed(*flags, *stages)
             self.assertEqual(checkpoints.last_step(self.output_dir), 6)
@@ -563,7 +563,7 @@ class BestTest(ScriptTestCase):
             self.assertTrue(os.path.exists(self.path(name)), name)
         evaluated = json.loads(read(self.path("evaluations.json")))
         self.assertEqual(sorted(map(int, evaluated)), [3, 6])
-        self.assertEqual(task_adapter.describe(self.path("adapter")).global_step, 6)
+        self.assertEqual(task_adapter.describe(self.path("adapter")).global_step, 3)
 
     def test_best_adapter_survives_the_loss_of_its_evaluations(self):
         # At this rate the weights do not change, so the first evaluation is the best.

@@ -519,13 +519,14 @@ class TaggingTask(Task):
         self.config, self.name = config, config.name
         self.folder = config.folder_of(config.name.lower())
         self.answer_settings = config.answers
-        self.labels, is_chunks, self.splits, apart = _read_splits(
+        self.labels, self._is_chunks, self.splits, apart = _read_splits(
             config, adapter, self.folder, tables
         )
         self._trained_on = self.splits["train"].digest() if apart else None
         self._split_settings = config.split_settings(apart)
         config.warn_of_unused(apart)
-        self.score = "f1" if is_chunks else "accuracy"
+        scores = ("f1", "precision", "recall", "accuracy") if self._is_chunks else ("accuracy",)
+        self.score = config.choose_score(scores, scores[0])
         self._rows: Dict[str, tagging_features.TaggedRows] = {}
 
     def load(self, stages: Sequence[str]) -> None:
@@ -548,8 +549,7 @@ class TaggingTask(Task):
 
     def _data_warnings(self) -> List[str]:
         """Returns what the user must know about the data; see `data_warnings`."""
-        is_chunks = self.score == "f1"
-        labels = list(self.labels)
+        is_chunks, labels = self._is_chunks, list(self.labels)
         if is_chunks:
             types = (chunk.label for tag in labels for chunk in tag_schemes.chunks([tag]))
             labels = [each for each in dict.fromkeys(types) if each]

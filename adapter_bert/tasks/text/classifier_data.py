@@ -101,9 +101,17 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
         "Class weights of the training loss: balanced, or one per label in order, as in 1,5.",
         "Training",
     )
+    calibrate: bool = flag(
+        False,
+        "After training, divide the head by the temperature that fits the dev set, so that"
+        " probabilities are closer to the shares of correct answers.",
+        "Training",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.calibrate and "train" in self.stages and "eval" not in self.stages:
+            raise UserError("--calibrate requires --do_eval, which reads the dev set.")
         check_window_pooling(self, "window_pooling" in self.given_flags)
 
 

@@ -1,18 +1,22 @@
 """The task of run_classifier.py: labels a text or a pair."""
 
+import functools
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import logging
 
 from adapter_bert.formats import task_adapter
+from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import data_warnings
 from adapter_bert.tasks.text import (
+    calibration,
     classifier_data,
     classifier_results,
+    text_kind,
     text_windows,
 )
 from adapter_bert.training import starting_point
-from adapter_bert.training.task import Evaluated, Tables, Task
+from adapter_bert.training.task import Calibration, Evaluated, Tables, Task
 
 
 def from_flags(
@@ -57,7 +61,12 @@ class TextTask(Task):
         self._processor, self._data_dir = classifier_data.find_task(
             config, adapter, self.folder, tables
         )
-        self._task = self._processor.task
+        task = self._processor.task
+        names = text_kind.get(task.kind).score_names(len(task.labels))
+        self._task = task._replace(score=config.choose_score(names, task.score))
+        self.calibrates = config.calibrate and "train" in config.stages
+        if config.calibrate and text_kind.get(task.kind).prediction != "probabilities":
+            raise UserError(f"--calibrate: a {task.kind} task has no probabilities.")
         self.name, self.kind, self.score = self._task.name, self._task.kind, self._task.score
         self.labels = tuple(self._processor.get_labels())
         # Fails before the encoding.
@@ -131,6 +140,16 @@ class TextTask(Task):
             return Evaluated(answers, self._test_scores(split, answers))
         score = classifier_results.score_fn(task, split, rows, self.config.eval_batch_size)
         return Evaluated(answers, score(answers))
+
+    def calibrate(self, split: str, predictions: Any) -> Calibration:
+        """Returns the temperature that fits a split's labels best; see `calibration.fit`."""
+        rows, is_single_label = self._rows[split], text_kind.get(self.kind).is_single_label
+        return calibration.fit(
+            classifier_results.stack(predictions),
+            text_windows.labels_of(rows),
+            functools.partial(classifier_results.join, task=self._task, rows=rows),
+            is_single_label,
+        )
 
     def _test_scores(self, split: str, answers: Dict[str, Any]) -> Dict[str, float]:
         """Returns the scores of a test split, named test_...; {} if it has no labels."""

@@ -112,6 +112,10 @@ class TextKind(task_kinds.TaskKind):
         """
         raise NotImplementedError
 
+    def score_names(self, num_labels: int) -> Tuple[str, ...]:
+        """Returns the names of the scores by which adapters may be compared; higher is better."""
+        raise NotImplementedError
+
     def texts(self, answers: Any, labels: Sequence[str]) -> List[str]:
         """Returns `answers`, or labels in that form, as text for files."""
         raise NotImplementedError
