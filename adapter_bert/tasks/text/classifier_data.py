@@ -18,7 +18,7 @@ from adapter_bert.shell.settings import Settings, flag
 from adapter_bert.tasks import data_warnings, splits, tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, record, rows
-from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
+from adapter_bert.training.config import SPLITS, EvaluationConfig
 from adapter_bert.training.rows import PackedRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
@@ -93,7 +93,7 @@ def check_window_pooling(config: LongTextConfig, is_given: bool) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningConfig):
+class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, splits.FoldsConfig):
     """The settings of run_classifier.py."""
 
     class_weights: Optional[str] = flag(

@@ -55,7 +55,7 @@ class TextTask(Task):
         adapter: Optional[task_adapter.TaskAdapter] = None,
         tables: Optional[Tables] = None,
     ):
-        self.config = config
+        self.config, self._arguments = config, (adapter, tables)
         self.folder = config.folder_of(str(config.task_name).lower())
         self._processor: Any
         self._processor, self._data_dir = classifier_data.find_task(
@@ -71,16 +71,21 @@ class TextTask(Task):
         self.labels = tuple(self._processor.get_labels())
         # Fails before the encoding.
         self._weights = classifier_data.class_weights(config.class_weights, self._task, None)
+        missing = list(filter(self._processor.is_held_out, ("dev", "test")))
+        config.warn_of_unused(missing)
+        config.check_dev_set(missing, self.name)
         self._examples: classifier_data.Splits = {}
         self._rows: Dict[str, Any] = {}
 
+    def with_config(self, config: Any) -> "TextTask":
+        """Returns the task with other settings; see `Task`."""
+        return TextTask(config, *self._arguments)
+
     def load(self, stages: Sequence[str]) -> None:
         """Reads the examples of the stages; see `Task`."""
-        processor = self._processor
-        self._examples = classifier_data.read_examples(processor, stages, self._data_dir)
+        self._examples = classifier_data.read_examples(self._processor, stages, self._data_dir)
         self.warnings = classifier_data.warnings_of(self._task, self._examples)
         data_warnings.log(self.warnings)
-        self.config.warn_of_unused(filter(processor.is_held_out, ("dev", "test")))
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `rows.PackedRows` of each split; see `Task`."""
