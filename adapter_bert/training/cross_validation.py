@@ -18,11 +18,10 @@ from adapter_bert.files import json_objects
 from adapter_bert.formats import task_adapter
 from adapter_bert.training import evaluations
 from adapter_bert.training.run import Run
-from adapter_bert.training.run_folder import RunFolder
+from adapter_bert.training.run_folder import CROSS_VALIDATION, RunFolder
 from adapter_bert.training.starting_point import StartingPoint
 from adapter_bert.training.task import Task
 
-_FILE = "cross_validation.json"
 _PREFIX = "cross_validation_"
 
 
@@ -73,7 +72,7 @@ class CrossValidation:
         description = dataclasses.replace(adapter.description, scores=scores)
         task_adapter.save(run.folder.adapter_folder, adapter._replace(description=description))
         self.scores = {**run.scores, **summary}
-        path = posixpath.join(self.folder.path, _FILE)
+        path = posixpath.join(self.folder.path, CROSS_VALIDATION)
         json_objects.write_object(path, {**self._task.metadata("eval"), "folds": folds, **summary})
         return [*report, f"Cross-validation: {path}", *self._lines(folds, summary)]
 
