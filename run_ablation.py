@@ -76,7 +76,7 @@ class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, D
 def run(values: Any) -> List[str]:
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     start = starting_point.find(
-        values, settings_of=text_windows.recorded, script="run_classifier.py"
+        values, settings_of=classifier_data.recorded, script="run_classifier.py"
     )
     config = AblationConfig.from_flags(values, start.supplied)
     classifier_data.check_window_pooling(config, values["window_pooling"].present)
@@ -89,6 +89,7 @@ def run(values: Any) -> List[str]:
         adapter.description,
         classifier_data.fields_of({split: examples}),
         classifier_data.trained_on(processor, {split: examples}, data_dir),
+        processor.split_settings(),
     )
     folder = config.output_dir or default_folder(str(config.task_name).lower(), "adapters")
     model = training_run.LoadedModel(config, start, folder)

@@ -7,6 +7,7 @@ from absl import logging
 
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks import data_warnings
 from adapter_bert.tasks.text import (
     calibration,
     classifier_data,
@@ -31,7 +32,7 @@ def from_flags(
       UserError: see `TextTask`, `FinetuningConfig` and `starting_point.find`.
     """
     name = (values.task_name or "").lower()
-    start = starting_point.find(values, name, text_windows.recorded, "run_classifier.py")
+    start = starting_point.find(values, name, classifier_data.recorded, "run_classifier.py")
     config = classifier_data.ClassifierConfig.from_flags(values, start.supplied)
     return config, TextTask(config, start.adapter, tables), start
 
@@ -75,7 +76,11 @@ class TextTask(Task):
 
     def load(self, stages: Sequence[str]) -> None:
         """Reads the examples of the stages; see `Task`."""
-        self._examples = classifier_data.read_examples(self._processor, stages, self._data_dir)
+        processor = self._processor
+        self._examples = classifier_data.read_examples(processor, stages, self._data_dir)
+        self.warnings = classifier_data.warnings_of(self._task, self._examples)
+        data_warnings.log(self.warnings)
+        self.config.warn_of_unused(filter(processor.is_held_out, ("dev", "test")))
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `rows.PackedRows` of each split; see `Task`."""
@@ -91,7 +96,8 @@ class TextTask(Task):
         self.settings = {"data": classifier_data.digest(examples.get("train", ()))}
         if self._weights:
             self.settings["class_weights"] = self._weights
-        self.settings.update(config.window_settings())
+        self._split_settings = self._processor.split_settings()
+        self.settings.update({**config.window_settings(), **self._split_settings})
         dev_sets = [examples[split] for split in examples if split.startswith("dev")]
         self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
         self.fields = classifier_data.fields_of(examples)
@@ -104,7 +110,9 @@ class TextTask(Task):
         self, description: Optional[task_adapter.Description], training: Dict[str, Any]
     ) -> None:
         """Raises UserError if the rows were trained on, or have other texts than the adapter's."""
-        classifier_data.check_data(training, description, self.fields, self._trained_on)
+        classifier_data.check_data(
+            training, description, self.fields, self._trained_on, self._split_settings
+        )
 
     def check_further_training(self, adapter: Optional[task_adapter.TaskAdapter]) -> None:
         """Warns if the adapter may have been trained on rows that are now dev or test rows."""

@@ -34,6 +34,7 @@ class TextKind(task_kinds.TaskKind):
     accepts_lists = False
     min_labels = 1
     is_single_label = False
+    sets_rows_apart = True
     ablation_score = "accuracy"
     fields = ("text", "text_b")
     example = {
