@@ -73,6 +73,8 @@ class ClassWeightsTest(tf.test.TestCase):
             task = glue.TaskInfo("T", ("a", "b"), {}, kind=kind)
             with self.assertRaisesRegex(UserError, "--class_weights requires"):
                 classifier_data.class_weights("1,2", task, None)
+            with self.assertRaisesRegex(UserError, "--label_smoothing requires"):
+                classifier_data.check_single_label("label_smoothing", 0.1, task)
 
 
 class ScriptTest(ScriptTestCase):
@@ -309,6 +311,22 @@ class ScriptTest(ScriptTestCase):
         parts = ["--class_weights", "[0.0, 1.0]", "[1.0, 1.0]", "--overwrite_output_dir"]
         self.refuse(parts, *train, "--class_weights=1,1")
         self.refuse(parts[:2], *train)
+
+    def test_label_smoothing_affects_training_and_is_recorded(self):
+        train = ["--do_train", "--tuning=head", "--learning_rate=0.01"]
+        plain, _ = self.train_once(*train)
+        self.succeed(*train, "--label_smoothing=0.5")
+        smoothed = task_adapter.load(self.path("adapter"))
+        self.assertEqual(smoothed.description.training["label_smoothing"], 0.5)
+        earlier = task_adapter.load(os.path.join(plain, "adapter"))
+        self.assertNotIn("label_smoothing", earlier.description.training)
+        weights = [adapter.tensors["output_weights"] for adapter in (earlier, smoothed)]
+        self.assertNotAllClose(*weights)
+        self.refuse(["--label_smoothing was 0.5, is now not set"], *train)
+        for value in ("1", "-0.1"):
+            self.refuse(["--label_smoothing=", "below 1"], *train, "--label_smoothing=" + value)
+        sts = ["--task_name=STS-B", "--data_dir=" + self.data, "--do_train"]
+        self.refuse(["--label_smoothing requires"], *sts, "--label_smoothing=0.1")
 
     def test_evaluation_and_prediction_need_a_trained_model(self):
         for stage in ("--do_eval", "--do_predict"):

@@ -160,7 +160,7 @@ C = TypeVar("C", bound="FinetuningConfig")
 
 _TRAINING_FLAGS = {
     *("keep_best", "early_stopping_patience", "eval_every_steps", "class_weights"),
-    *("save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
+    *("label_smoothing", "save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
 }
 
 

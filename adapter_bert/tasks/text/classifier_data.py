@@ -101,9 +101,18 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
         "Class weights of the training loss: balanced, or one per label in order, as in 1,5.",
         "Training",
     )
+    label_smoothing: float = flag(
+        0.0,
+        "Classification: share of each training target that is spread evenly over all labels, in"
+        " [0, 1), as in 0.1.",
+        "Training",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 <= self.label_smoothing < 1:
+            value = self.label_smoothing
+            raise UserError(f"--label_smoothing={value:g}: expected at least 0 and below 1.")
         check_window_pooling(self, "window_pooling" in self.given_flags)
 
 
@@ -317,6 +326,12 @@ def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
     return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
 
 
+def check_single_label(flag: str, value: Any, task: "glue.TaskInfo") -> None:
+    """Raises UserError if a flag is set that requires single-label classification."""
+    if value and not text_kind.get(task.kind).is_single_label:
+        raise UserError(f"--{flag} requires labels that are classes (--label_type=class).")
+
+
 def class_weights(
     text: Optional[str], task: "glue.TaskInfo", label_ids: Optional[np.ndarray]
 ) -> Optional[List[float]]:
@@ -334,8 +349,7 @@ def class_weights(
     Raises:
       UserError: the text is no such list, or the task is not single-label classification.
     """
-    if text and not text_kind.get(task.kind).is_single_label:
-        raise UserError("--class_weights requires labels that are classes (--label_type=class).")
+    check_single_label("class_weights", text, task)
     labels = task.labels
     if text in (None, "balanced"):
         if text is None or label_ids is None:

@@ -41,7 +41,8 @@ class TextTask(Task):
       tables: of splits in memory, instead of files; for --task_name=custom.
 
     Raises:
-      UserError: the task is unknown, its data is missing, or --class_weights does not fit it.
+      UserError: the task is unknown, its data is missing, or --class_weights or --label_smoothing
+        does not fit it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class TextTask(Task):
         self.labels = tuple(self._processor.get_labels())
         # Fails before the encoding.
         self._weights = classifier_data.class_weights(config.class_weights, self._task, None)
+        classifier_data.check_single_label("label_smoothing", config.label_smoothing, self._task)
         self._examples: classifier_data.Splits = {}
         self._rows: Dict[str, Any] = {}
 
@@ -82,6 +84,8 @@ class TextTask(Task):
         self.settings = {"data": classifier_data.digest(examples.get("train", ()))}
         if self._weights:
             self.settings["class_weights"] = self._weights
+        if config.label_smoothing and train is not None:
+            self.settings["label_smoothing"] = config.label_smoothing
         self.settings.update(config.window_settings())
         dev_sets = [examples[split] for split in examples if split.startswith("dev")]
         self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
@@ -112,6 +116,7 @@ class TextTask(Task):
             "num_labels": len(self.labels),
             "kind": self.kind,
             "class_weights": self._weights,
+            "label_smoothing": self.config.label_smoothing,
             "predicts_loss": True,
         }
 
