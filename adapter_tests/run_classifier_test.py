@@ -141,8 +141,8 @@ class ScriptTest(ScriptTestCase):
     def test_custom_task_trains_evaluates_and_predicts(self):
         flags = [*self.custom_flags(), "--do_train", "--do_eval", "--do_predict"]
         report = self.succeed(*flags, "--label_column=folder")
-        self.assertRegex(report, r"custom dev: accuracy [\d.]+%, loss [\d.]+, macro_f1 [\d.]+, ")
-        self.assertRegex(report, r"custom test: accuracy [\d.]+%, ")
+        self.assertRegex(report, r"mails dev: accuracy [\d.]+%, loss [\d.]+, macro_f1 [\d.]+, ")
+        self.assertRegex(report, r"mails test: accuracy [\d.]+%, ")
         dev, test = (
             json.loads(read(self.path(name))) for name in ("eval_results.json", "test_scores.json")
         )
@@ -170,8 +170,62 @@ class ScriptTest(ScriptTestCase):
         numbers = os.path.join(self.folder, "numbers")
         more = ["--label_column=score", "--label_type=float"]
         report = self.succeed(*flags, *more, output_dir=numbers)
-        self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
+        self.assertRegex(report, r"mails dev: pearson \S+, loss \S+, mse \S+, spearman ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
+
+    def test_adapter_supplies_name_and_columns_of_a_custom_task(self):
+        columns = ["--label_column=score", "--label_type=float", "--tuning=head"]
+        # Its name is not that of a task of GLUE.
+        self.succeed(*self.custom_flags(), *columns, "--name=MRPC", "--do_train")
+        description = task_adapter.describe(self.path("adapter"))
+        self.assertEqual((description.task, description.kind), ("MRPC", "regression"))
+        expected = {"text_column": "body", "label_column": "score", "label_type": "float"}
+        self.assertEqual(description.training["answers"], expected)
+        new = os.path.join(self.folder, "new")
+        write(os.path.join(new, "test.csv"), "day,body\n1,the dog\n2,a cat\n")
+        given = [flag for flag in self.base_flags if not flag.startswith("--task_name")]
+        given += ["--adapter=" + self.path("adapter"), "--data_dir=" + new]
+        code, report = self.run_without_base_flags(*given, "--do_predict")
+        self.assertIsNone(code, report)
+        self.assertLen(read(os.path.join(self.folder, "again", "test_results.tsv")).splitlines(), 2)
+        shutil.copy(os.path.join(self.folder, "mails", "dev.csv"), new)
+        code, report = self.run_without_base_flags(*given, "--do_eval")
+        self.assertIsNone(code, report)
+        self.assertRegex(report, "MRPC dev: pearson ")
+        code, report = self.run_without_base_flags(*given, "--do_eval", "--task_name=MRPC")
+        self.assertIn("--adapter was trained on MRPC, a regression task; expected", report)
+
+    def run_without_base_flags(self, *arguments):
+        """Returns (exit code, report or error) of a run in the folder "again"."""
+        with mock.patch.object(type(self), "base_flags", []):
+            output_dir = os.path.join(self.folder, "again")
+            code, report, stderr = self.call(output_dir, *arguments)
+        return code, report or stderr
+
+    def test_custom_tasks_of_earlier_versions_keep_their_name(self):
+        flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head", "--do_train"]
+        with mock.patch.object(classifier_data.ClassifierConfig, "answers", {}):
+            self.succeed(*flags)  # As an earlier version: without a name and columns.
+        adapter = task_adapter.load(self.path("adapter"))
+        self.assertEqual(adapter.description.task, "custom")
+        self.assertNotIn("answers", adapter.description.training)
+        self.assertIn("custom dev: accuracy", self.succeed(*flags, "--do_eval"))
+        again = task_adapter.load(self.path("adapter"))
+        self.assertEqual(task_adapter.tensors_digest(again), task_adapter.tensors_digest(adapter))
+        given = "--adapter=" + self.path("adapter")
+        report = self.succeed(*flags[:-1], given, "--do_eval", output_dir=self.folder + "/again")
+        self.assertIn("custom dev: accuracy", report)
+        self.refuse(["task (--task_name, --name)", '"custom"', '"x"'], *flags, "--name=x")
+        # The data's folder may be renamed.
+        named = os.path.join(self.folder, "named")
+        self.succeed(*flags, output_dir=named)
+        shutil.move(os.path.join(self.folder, "mails"), os.path.join(self.folder, "moved"))
+        flags[1] = "--data_dir=" + os.path.join(self.folder, "moved")
+        self.assertIn("mails dev: ", self.succeed(*flags, "--do_eval", output_dir=named))
+
+    def test_name_of_a_custom_task_is_checked(self):
+        self.refuse(["--name requires --task_name=custom; got mrpc"], "--name=x")
+        self.refuse(["--name=a/b"], *self.custom_flags(), "--label_column=folder", "--name=a/b")
 
     def test_label_descriptions_persist_in_repeated_and_further_runs(self):
         flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head"]

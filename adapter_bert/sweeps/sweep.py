@@ -583,9 +583,10 @@ class TrialFolder:
             scores.update(evaluations.scalars(json_objects.read_object(test)))
         description = task_adapter.describe(os.path.join(self._path, task_adapter.FOLDER))
         progress.write_settings(self._path, dict(trial.flags))
+        is_custom = str(dict(trial.flags).get("task_name")).lower() == "custom"
         result = {
             "status": DONE,
-            "task": grids.task_label(results["task"], dict(trial.flags).get("data_dir")),
+            "task": trial.task if is_custom else results["task"],
             "score": results["score"],
             "scores": scores,
             "backbone": {

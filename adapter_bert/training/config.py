@@ -7,6 +7,7 @@ pretrained BERT, devices or files are raised where these are accessed.
 import dataclasses
 import math
 import os
+import re
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Type, TypeVar
 
 from absl import flags, logging
@@ -488,6 +489,12 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         rate, epochs = default_schedule(self.tuning.method)
         rate = rate if self.learning_rate is None else self.learning_rate
         return rate, epochs if self.num_train_epochs is None else self.num_train_epochs
+
+
+def check_task_name(flag: str, name: str) -> None:
+    """Raises UserError unless a flag's value may be the name of a task, and of its folder."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"--{flag}={name}: expected letters, digits, '_', '.' and '-'.")
 
 
 def default_folder(task: str, method: str) -> str:

@@ -112,6 +112,9 @@ class TrialsTest(SweepTestCase):
         runner = self.sweep([8], {"task_name": "custom", "data_dir": "/data/reviews"})
         runner.run()
         self.assertEqual([record["task"] for record in runner.records().values()], ["reviews"])
+        runner = self.sweep([16], {"task_name": "custom", "data_dir": "/data/2", "name": "mails"})
+        runner.run()
+        self.assertEqual([record["task"] for record in runner.records().values()], ["mails"])
 
     def test_failed_trial_is_recorded_and_the_sweep_continues(self):
         self.go()

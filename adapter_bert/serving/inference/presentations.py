@@ -78,7 +78,8 @@ def of(description: Description) -> Tuple[Presentation, int]:
     kind = task_kinds.get(description.kind)
     stored = description.presentation
     known = _KNOWN.get(description.task.lower(), Presentation())
-    if not set(known.label_descriptions) <= set(description.labels):
+    is_other = not set(known.label_descriptions) <= set(description.labels)
+    if is_other or task_kinds.is_custom(description.training):
         known = Presentation()  # Another task of that name.
     named = stored.fields or tuple(stored.example) or known.fields
     required = kind.fields[: kind.num_required]

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import posixpath
-import re
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -25,7 +24,12 @@ from adapter_bert.tasks.tagging import (
 )
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
 from adapter_bert.training import evaluations, feature_cache, starting_point
-from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
+from adapter_bert.training.config import (
+    SPLITS,
+    EvaluationConfig,
+    FinetuningConfig,
+    check_task_name,
+)
 from adapter_bert.training.task import Evaluated, Tables, Task
 
 NAME = "tagging"  # The default of --task_name.
@@ -104,10 +108,8 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
         super().__post_init__()
         if self.tuning.train_pooler:
             raise UserError("--train_pooler: tagging does not use the pooler.")
-        if self.task_name and not re.fullmatch(r"\w[\w.-]*", self.task_name):
-            raise UserError(
-                f"--task_name={self.task_name}: expected letters, digits, '_', '.' and '-'."
-            )
+        if self.task_name:
+            check_task_name("task_name", self.task_name)
 
     @property
     def name(self) -> str:

@@ -1,5 +1,6 @@
 """The task of run_classifier.py: labels a text or a pair."""
 
+import functools
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import logging
@@ -26,8 +27,9 @@ def from_flags(
     Raises:
       UserError: see `TextTask`, `FinetuningConfig` and `starting_point.find`.
     """
-    name = (values.task_name or "").lower()
-    start = starting_point.find(values, name, text_windows.recorded, "run_classifier.py")
+    name = classifier_data.name_of(values).lower()
+    settings_of = functools.partial(classifier_data.trained_settings, values)
+    start = starting_point.find(values, name, settings_of, "run_classifier.py")
     config = classifier_data.ClassifierConfig.from_flags(values, start.supplied)
     return config, TextTask(config, start.adapter, tables), start
 
@@ -52,12 +54,16 @@ class TextTask(Task):
         tables: Optional[Tables] = None,
     ):
         self.config = config
-        self.folder = config.folder_of(str(config.task_name).lower())
+        name = classifier_data.name_of(config, adapter and adapter.description)
+        self.folder = config.folder_of(name.lower())
         self._processor: Any
         self._processor, self._data_dir = classifier_data.find_task(
             config, adapter, self.folder, tables
         )
-        self._task = self._processor.task
+        self._task, self.answer_settings = self._processor.task, config.answers
+        if config.answers:
+            earlier = None if config.name else classifier_data.earlier_name(config, self.folder)
+            self._task = self._task._replace(name=earlier or name)
         self.name, self.kind, self.score = self._task.name, self._task.kind, self._task.score
         self.labels = tuple(self._processor.get_labels())
         # Fails before the encoding.
