@@ -195,6 +195,32 @@ class ScriptTest(ScriptTestCase):
         code, report = self.run_without_base_flags(*given, "--do_eval", "--task_name=MRPC")
         self.assertIn("--adapter was trained on MRPC, a regression task; expected", report)
 
+    def test_adapter_of_a_custom_task_has_examples_and_a_license(self):
+        flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head"]
+        data = flags[1].split("=")[1]
+        rows = [
+            ("a dog", "play"),
+            ("the woman likes it", "rest"),
+            ("a " * 70, "rest"),
+            ("b", "play"),
+        ]
+        rows += [("the man", "rest"), ("a cat", "play"), ("c " * 90, "play")]
+        write(os.path.join(data, "dev.csv"), "\n".join(["body,folder", *map(",".join, rows)]))
+        self.succeed(*flags, "--license=cc-by-4.0", "--do_train", "--do_eval")
+        described = task_adapter.describe(self.path("adapter"))
+        self.assertNotIn("loss", described.scores)
+        self.assertIn("eval_loss", described.scores)
+        shown = described.presentation
+        # Of the shorter half, the longest of each label first.
+        expected = [{"text": text} for text in ("the man", "a cat", "a dog")]
+        self.assertEqual((list(shown.examples), shown.license), (expected, "cc-by-4.0"))
+        self.succeed(*flags, "--do_train", "--do_eval", "--no_examples")
+        shown = task_adapter.describe(self.path("adapter")).presentation
+        self.assertEqual((shown.examples, shown.license), ((), "cc-by-4.0"))
+        glue_run, _ = self.train_once()
+        shown = task_adapter.describe(os.path.join(glue_run, "adapter")).presentation
+        self.assertEqual((shown.examples, shown.license), ((), ""))
+
     def run_without_base_flags(self, *arguments):
         """Returns (exit code, report or error) of a run in the folder "again"."""
         with mock.patch.object(type(self), "base_flags", []):
@@ -228,7 +254,7 @@ class ScriptTest(ScriptTestCase):
         self.refuse(["--name=a/b"], *self.custom_flags(), "--label_column=folder", "--name=a/b")
 
     def test_label_descriptions_persist_in_repeated_and_further_runs(self):
-        flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head"]
+        flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head", "--no_examples"]
         given = write(os.path.join(self.folder, "labels.json"), '{"play": "for fun"}')
         self.succeed(*flags, "--label_descriptions=" + given)
         described = task_adapter.describe(self.path("adapter"))

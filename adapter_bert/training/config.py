@@ -162,6 +162,7 @@ C = TypeVar("C", bound="FinetuningConfig")
 _TRAINING_FLAGS = {
     *("keep_best", "early_stopping_patience", "eval_every_steps", "class_weights"),
     *("label_smoothing", "save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
+    *("license", "no_examples"),
 }
 
 
@@ -284,6 +285,17 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         " server's page.",
         "Output",
         is_input=True,
+    )
+    license: Optional[str] = flag(
+        None,
+        "License of the adapter, an SPDX id such as cc-by-4.0 or a name, for its card.",
+        "Output",
+    )
+    no_examples: bool = flag(
+        False,
+        "Custom tasks and tagging: store no texts of the dev set in the adapter. By default, it has"
+        " three short ones, which its card and the server's page show.",
+        "Output",
     )
     layer_norms: Optional[str] = flag(
         None,

@@ -30,7 +30,7 @@ from adapter_bert.training.config import (
     FinetuningConfig,
     check_task_name,
 )
-from adapter_bert.training.task import Evaluated, Tables, Task
+from adapter_bert.training.task import Evaluated, Tables, Task, short_examples
 
 NAME = "tagging"  # The default of --task_name.
 _EXTENSIONS = ("txt", "jsonl")
@@ -404,6 +404,12 @@ def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
                 return
 
 
+def _shown_sentences(split: Split) -> Tuple[Dict[str, str], ...]:
+    """Returns a few sentences by field, of different tags; see `short_examples`."""
+    texts = [{"text": " ".join(words)} for words in split.words]
+    return short_examples(texts, [tuple(sorted(set(tags))) for tags in split.tags or ()])
+
+
 def encode(
     split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer: Any
 ) -> "tagging_features.TaggedRows":
@@ -495,6 +501,7 @@ class TaggingTask(Task):
             self.settings = {"data": self.splits["train"].digest()}
         if "dev" in self.splits:
             self.dev_settings = {"dev_data": self.splits["dev"].digest()}
+            self.examples = _shown_sentences(self.splits["dev"])
         return self._rows
 
     def head(self) -> Dict[str, Any]:

@@ -12,7 +12,7 @@ from adapter_bert.tasks.text import (
     text_windows,
 )
 from adapter_bert.training import starting_point
-from adapter_bert.training.task import Evaluated, Tables, Task
+from adapter_bert.training.task import Evaluated, Tables, Task, short_examples
 
 
 def from_flags(
@@ -32,6 +32,14 @@ def from_flags(
     start = starting_point.find(values, name, settings_of, "run_classifier.py")
     config = classifier_data.ClassifierConfig.from_flags(values, start.supplied)
     return config, TextTask(config, start.adapter, tables), start
+
+
+def _shown(examples: Any) -> Tuple[Dict[str, str], ...]:
+    """Returns the texts of a few `InputExample`s by field; see `short_examples`."""
+    texts = [
+        {"text": e.text_a, **({} if e.text_b is None else {"text_b": e.text_b})} for e in examples
+    ]
+    return short_examples(texts, [e.label for e in examples])
 
 
 class TextTask(Task):
@@ -96,6 +104,8 @@ class TextTask(Task):
         dev_sets = [examples[split] for split in examples if split.startswith("dev")]
         self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
         self.fields = classifier_data.fields_of(examples)
+        if config.answers:  # GLUE's tasks have examples that were written for them.
+            self.examples = _shown(examples.get("dev", ()))
         self._trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
         self._labeled = {split for split in examples if self._processor.has_labels(split)}
         self._examples, self._processor = {}, None  # Frees the texts, which training does not need.
