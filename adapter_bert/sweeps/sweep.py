@@ -385,7 +385,8 @@ class Sweep:
 def _describe_record(record: Dict[str, Any]) -> str:
     if record["status"] != DONE:
         return f"failed: {record['reason']}"
-    return f"has {record['score']} {record['scores'][record['score']]:.4f}"
+    note = ", but predicts only one label" if records.predicts_one_label(record) else ""
+    return f"has {record['score']} {record['scores'][record['score']]:.4f}{note}"
 
 
 def _assigned_cores(slot: int, jobs: int) -> Optional[List[int]]:
