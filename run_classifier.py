@@ -52,6 +52,7 @@ def create_model(
     *,
     kind="classification",
     class_weights=None,
+    label_smoothing=0.0,
     **options,
 ):
     """Builds BERT with adapters, the head and its loss; BERT's function of this name.
@@ -59,6 +60,8 @@ def create_model(
     Args:
       kind: name of a kind of task that labels a text.
       class_weights: list with a factor of the training loss per label, or None.
+      label_smoothing: share of the training targets that is spread evenly over all labels; see
+        `heads.smoothed_loss`.
       **options: keyword arguments of `modeling.BertModel`.
       The other arguments are BERT's.
 
@@ -90,8 +93,10 @@ def create_model(
         logits = tf.nn.bias_add(logits, output_bias)
         predictions = kind.predict(logits, labels)
         per_example_loss = loss = predictions["loss"]
+        if is_training and label_smoothing:
+            loss = heads.smoothed_loss(loss, logits, label_smoothing)
         if class_weights is not None:
-            loss = tf.gather(class_weights, labels) * per_example_loss
+            loss = tf.gather(class_weights, labels) * loss
         loss = tf.reduce_mean(loss)
     return loss, per_example_loss, logits, predictions[kind.prediction]
 
@@ -108,13 +113,14 @@ def model_fn_builder(
     *,
     kind="classification",
     class_weights=None,
+    label_smoothing=0.0,
     predicts_loss=False,
     **settings,
 ):
     """Returns the model_fn for TPUEstimator; BERT's function of this name.
 
     Args:
-      kind, class_weights: as in `create_model`.
+      kind, class_weights, label_smoothing: as in `create_model`.
       predicts_loss: bool; predict each row's loss, too. A SavedModel, whose rows have no labels,
         cannot.
       **settings: other fields of `model_fn.ModelSettings`.
@@ -136,6 +142,7 @@ def model_fn_builder(
             use_one_hot_embeddings,
             kind=kind,
             class_weights=class_weights,
+            label_smoothing=label_smoothing,
             **options,
         )
         predictions = {text_kind.get(kind).prediction: predicted}

@@ -168,6 +168,10 @@ class TrainingTest(TaggerTestCase):
         )
         self.assertEqual(adapter.tensors["cls/tagging/output_weights"].shape, (5, 32))
         self.assertEqual(adapter.description.scores["eval_f1"], self.results()["eval_f1"])
+        examples = [example["text"] for example in adapter.description.presentation.examples]
+        self.assertLen(examples, 3)
+        answers = json.loads(read(self.path("dev_predictions.json")))["sentences"]
+        self.assertLessEqual(set(examples), {answer["text"] for answer in answers})
         # A new run loads the adapter, with other batch sizes, notations of tags and a longer
         # maximum length, which does not change short sentences.
         other = os.path.join(self.folder, "other")

@@ -68,11 +68,15 @@ class Presentation:
       label_descriptions: dict from labels to their meanings.
       fields: names of an example's texts; empty if unknown.
       example: dict from fields to example texts.
+      examples: several of them, instead of `example`.
+      license: SPDX id or name of the adapter's license; "" if unknown.
     """
 
     label_descriptions: Dict[str, str] = dataclasses.field(default_factory=dict)
     fields: Tuple[str, ...] = ()
     example: Dict[str, str] = dataclasses.field(default_factory=dict)
+    examples: Tuple[Dict[str, str], ...] = ()
+    license: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Description:
 _OPTIONAL_FIELDS: Dict[type, Iterable[str]] = {
     configs.AdapterConfig: configs.VARIANTS,
     Description: ("presentation",),
-    Presentation: ("label_descriptions", "fields", "example"),
+    Presentation: ("label_descriptions", "fields", "example", "examples", "license"),
 }
 
 
@@ -154,7 +158,8 @@ def save(folder: str, adapter: TaskAdapter) -> None:
     presentation = record.pop("presentation")
     content = safetensors.numpy.save(tensors, metadata={"adapter_config": _to_json(record)})
     if adapter.description.presentation != Presentation():
-        record["presentation"] = presentation
+        # Versions that know fewer fields can read it if only those are set.
+        record["presentation"] = {name: v for name, v in presentation.items() if v}
     record["sha256"] = hashlib.sha256(content).hexdigest()
     with atomic.atomic_folder(folder) as partial:
         with gfile.open_file(f"{partial}/{TENSORS_FILE}", "wb") as writer:

@@ -206,6 +206,15 @@ def recorded_answer(training: Dict[str, Any], name: str, default: Any, lower: An
     return value
 
 
+def is_custom(training: Dict[str, Any]) -> bool:
+    """Returns whether an adapter's `training` names the columns of a custom task.
+
+    Such a task is not GLUE's, whatever its name. Earlier versions named all of them "custom".
+    """
+    answers = training.get("answers")
+    return isinstance(answers, dict) and "text_column" in answers
+
+
 def strip_padding(features: Any) -> Ids:
     """Returns the input_ids and segment_ids of any `InputFeatures`, without padding."""
     length = sum(features.input_mask)

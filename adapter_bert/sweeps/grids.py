@@ -54,10 +54,10 @@ class Trial(NamedTuple):
 
     @property
     def task(self) -> str:
-        """The task's name; for a custom task, the name of its data's folder."""
+        """The task's name; for a custom task --name, or the name of its data's folder."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
-        return task_label(name, flags.get("data_dir"))
+        return task_label(name, flags.get("name", flags.get("data_dir")))
 
     def with_flags(self, flags: Dict[str, Any]) -> "Trial":
         """Returns the trial with further flags, a dict."""

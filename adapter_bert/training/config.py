@@ -7,6 +7,7 @@ pretrained BERT, devices or files are raised where these are accessed.
 import dataclasses
 import math
 import os
+import re
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Type, TypeVar
 
 from absl import flags, logging
@@ -160,7 +161,8 @@ C = TypeVar("C", bound="FinetuningConfig")
 
 _TRAINING_FLAGS = {
     *("keep_best", "early_stopping_patience", "eval_every_steps", "class_weights", "calibrate"),
-    *("save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
+    *("label_smoothing", "save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
+    *("license", "no_examples"),
 }
 
 
@@ -289,6 +291,17 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         " server's page.",
         "Output",
         is_input=True,
+    )
+    license: Optional[str] = flag(
+        None,
+        "License of the adapter, an SPDX id such as cc-by-4.0 or a name, for its card.",
+        "Output",
+    )
+    no_examples: bool = flag(
+        False,
+        "Custom tasks and tagging: store no texts of the dev set in the adapter. By default, it has"
+        " three short ones, which its card and the server's page show.",
+        "Output",
     )
     layer_norms: Optional[str] = flag(
         None,
@@ -505,6 +518,12 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         rate, epochs = default_schedule(self.tuning.method)
         rate = rate if self.learning_rate is None else self.learning_rate
         return rate, epochs if self.num_train_epochs is None else self.num_train_epochs
+
+
+def check_task_name(flag: str, name: str) -> None:
+    """Raises UserError unless a flag's value may be the name of a task, and of its folder."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"--{flag}={name}: expected letters, digits, '_', '.' and '-'.")
 
 
 def default_folder(task: str, method: str) -> str:

@@ -324,7 +324,8 @@ class Run(LoadedModel):
             scores={},
             versions=task_adapter.versions(),
             presentation=task_adapter.Presentation(
-                label_descriptions(config.label_descriptions, task.name, task.labels)
+                label_descriptions(config.label_descriptions, task.name, task.labels),
+                license=config.license or "",
             ),
         )
 
@@ -391,9 +392,13 @@ class Run(LoadedModel):
             earlier = self.folder.describe_adapter().presentation
         elif self.start.adapter:
             earlier = self.start.adapter.description.presentation
-        descriptions = {**earlier.label_descriptions, **new.label_descriptions}
+            earlier = dataclasses.replace(earlier, examples=())  # They are of other data.
         return dataclasses.replace(
-            earlier, label_descriptions=descriptions, fields=self.task.fields
+            earlier,
+            label_descriptions={**earlier.label_descriptions, **new.label_descriptions},
+            fields=self.task.fields,
+            examples=() if self.config.no_examples else earlier.examples or self.task.examples,
+            license=new.license or earlier.license,
         )
 
     # Training.
@@ -620,7 +625,9 @@ class Run(LoadedModel):
 
 
 def _numbers(scores: Dict[str, Any]) -> Dict[str, float]:
-    return {n: value for n, value in evaluations.scalars(scores).items() if n != "global_step"}
+    # "loss" is BERT's name for eval_loss, in eval_results.txt.
+    names = ("global_step", "loss")
+    return {n: value for n, value in evaluations.scalars(scores).items() if n not in names}
 
 
 def warn_of_rate(config: FinetuningConfig) -> None:

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import itertools
 import posixpath
-import re
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -28,8 +27,8 @@ from adapter_bert.tasks.tagging import (
 )
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
 from adapter_bert.training import evaluations, feature_cache, starting_point
-from adapter_bert.training.config import SPLITS, EvaluationConfig
-from adapter_bert.training.task import Evaluated, Tables, Task
+from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
+from adapter_bert.training.task import Evaluated, Tables, Task, short_examples
 
 NAME = "tagging"  # The default of --task_name.
 _EXTENSIONS = ("txt", "jsonl")
@@ -107,10 +106,8 @@ class TaggerConfig(EvaluationConfig, data_splits.FoldsConfig):
         super().__post_init__()
         if self.tuning.train_pooler:
             raise UserError("--train_pooler: tagging does not use the pooler.")
-        if self.task_name and not re.fullmatch(r"\w[\w.-]*", self.task_name):
-            raise UserError(
-                f"--task_name={self.task_name}: expected letters, digits, '_', '.' and '-'."
-            )
+        if self.task_name:
+            check_task_name("task_name", self.task_name)
 
     @property
     def name(self) -> str:
@@ -459,6 +456,12 @@ def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
                 return
 
 
+def _shown_sentences(split: Split) -> Tuple[Dict[str, str], ...]:
+    """Returns a few sentences by field, of different tags; see `short_examples`."""
+    texts = [{"text": " ".join(words)} for words in split.words]
+    return short_examples(texts, [tuple(sorted(set(tags))) for tags in split.tags or ()])
+
+
 def encode(
     split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer: Any
 ) -> "tagging_features.TaggedRows":
@@ -577,6 +580,7 @@ class TaggingTask(Task):
             self.settings = {"data": self.splits["train"].digest(), **self._split_settings}
         if "dev" in self.splits:
             self.dev_settings = {"dev_data": self.splits["dev"].digest()}
+            self.examples = _shown_sentences(self.splits["dev"])
         return self._rows
 
     def check_trained(

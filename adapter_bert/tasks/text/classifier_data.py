@@ -13,15 +13,18 @@ from absl import logging
 from adapter_bert import tokenization
 from adapter_bert.files import json_objects, paths
 from adapter_bert.formats import task_adapter
+from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
 from adapter_bert.tasks import data_warnings, splits, tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, record, rows
-from adapter_bert.training.config import SPLITS, EvaluationConfig
+from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
 from adapter_bert.training.rows import PackedRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
+_COLUMN_FLAGS = ("text_column", "text_b_column", "label_column")
+_LABEL_TYPE = "class"  # The default of --label_type.
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
 Splits = Dict[str, List["classifier_features.InputExample"]]  # By name of the split.
@@ -50,7 +53,7 @@ class TaskConfig(splits.SplitConfig):
     text_b_column: Optional[str] = flag(None, _COLUMN + "second text of a pair.", "Task and data")
     label_column: Optional[str] = flag(None, _COLUMN + "label.", "Task and data")
     label_type: str = flag(
-        "class",
+        _LABEL_TYPE,
         "--task_name=custom: the format of a label. " + text_kind.label_formats(),
         "Task and data",
         choices=sorted(text_kind.by_label_type()),
@@ -96,6 +99,12 @@ def check_window_pooling(config: LongTextConfig, is_given: bool) -> None:
 class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, splits.FoldsConfig):
     """The settings of run_classifier.py."""
 
+    name: Optional[str] = flag(
+        None,
+        "--task_name=custom: name of the task in reports. Default: that of the folder --data_dir.",
+        "Task and data",
+        records={"task": "task"},
+    )
     class_weights: Optional[str] = flag(
         None,
         "Class weights of the training loss: balanced, or one per label in order, as in 1,5.",
@@ -107,12 +116,97 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, splits.Fold
         " probabilities are closer to the shares of correct answers.",
         "Training",
     )
+    label_smoothing: float = flag(
+        0.0,
+        "Classification: share of each training target that is spread evenly over all labels, in"
+        " [0, 1), as in 0.1.",
+        "Training",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.calibrate and "train" in self.stages and "eval" not in self.stages:
             raise UserError("--calibrate requires --do_eval, which reads the dev set.")
+        if not 0 <= self.label_smoothing < 1:
+            value = self.label_smoothing
+            raise UserError(f"--label_smoothing={value:g}: expected at least 0 and below 1.")
         check_window_pooling(self, "window_pooling" in self.given_flags)
+        if "name" in self.given_flags and not is_custom(self.task_name):
+            raise UserError(f"--name requires --task_name=custom; got {self.task_name}.")
+        if self.name:
+            check_task_name("name", self.name)
+
+    @property
+    def answers(self) -> Dict[str, str]:
+        """The flags of a custom task that its adapter records; see `trained_settings`."""
+        if not is_custom(self.task_name):
+            return {}
+        values = {name: getattr(self, name) for name in _COLUMN_FLAGS}
+        if self.label_type != _LABEL_TYPE:
+            values["label_type"] = self.label_type
+        return {name: value for name, value in values.items() if value}
+
+
+def is_custom(task_name: Optional[str]) -> bool:
+    """Returns whether --task_name is the user's own task."""
+    return (task_name or "").lower() == "custom"
+
+
+def trained_settings(values: Any, training: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns the flags that a task adapter supplies.
+
+    Args:
+      values: parsed flags; a --task_name that is not custom has no columns.
+      training: as in `task_adapter.Description`.
+
+    Raises:
+      UserError: a recorded value is invalid.
+    """
+    return {
+        **text_windows.recorded(training),
+        **splits.recorded(training),
+        **_trained_columns(values, training),
+    }
+
+
+def _trained_columns(values: Any, training: Dict[str, Any]) -> Dict[str, str]:
+    """Returns the flags of the adapter's custom task, if it has one; see `trained_settings`."""
+    if not task_kinds.is_custom(training) or not is_custom(values.task_name or "custom"):
+        return {}
+    recorded = {
+        name: task_kinds.recorded_answer(training, name, "")
+        for name in (*_COLUMN_FLAGS, "label_type")
+    }
+    columns = {name: value for name, value in recorded.items() if value}
+    return {"task_name": "custom", **columns}
+
+
+def name_of(config: Any, trained: "Optional[task_adapter.Description]" = None) -> str:
+    """Returns the name of a task.
+
+    That of a custom task is --name, or that of --adapter's custom task, or that of the data's
+    folder.
+
+    Args:
+      config: `ClassifierConfig`, or parsed flags.
+      trained: of the adapter of --adapter, or None.
+    """
+    if not is_custom(config.task_name):
+        return config.task_name or ""
+    if config.name:
+        return config.name
+    if trained and (task_kinds.is_custom(trained.training) or is_custom(trained.task)):
+        return trained.task
+    return custom_tasks.name_of_folder(config.data_dir)
+
+
+def earlier_name(config: Any, run_folder: str) -> Optional[str]:
+    """Returns the name of the custom task of an earlier run in the folder, or None.
+
+    Runs of earlier versions have the name "custom"; and the data's folder may have moved.
+    """
+    name = _recorded_model(config, run_folder).get("task")
+    return name if isinstance(name, str) and not custom_tasks.is_known(name) else None
 
 
 class WindowRows(PackedRows):
@@ -170,19 +264,18 @@ def find_task(
     return processor, data_dir
 
 
-def recorded(training: Dict[str, Any]) -> Dict[str, Any]:
-    """Returns the flags that a task adapter supplies, from its `training`; raises UserError."""
-    return {**text_windows.recorded(training), **splits.recorded(training)}
-
-
 def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
     """Returns the labels of an earlier run in the folder, in the order of their ids; [] if none."""
-    if not run_folder or config.overwrite_output_dir:
-        return []
-    path = posixpath.join(run_folder, paths.SETTINGS_FILE)
-    labels: Any = record.recorded(path, "model").get("labels")
+    labels: Any = _recorded_model(config, run_folder).get("labels")
     is_list = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     return labels if is_list else []
+
+
+def _recorded_model(config: Any, run_folder: Optional[str]) -> Dict[str, Any]:
+    """Returns the recorded settings of the model of an earlier run in the folder; {} if none."""
+    if not run_folder or config.overwrite_output_dir:
+        return {}
+    return record.recorded(posixpath.join(run_folder, paths.SETTINGS_FILE), "model")
 
 
 def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
@@ -194,7 +287,7 @@ def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
     """
     if not config.task_name:
         return None
-    if config.task_name.lower() == "custom":
+    if is_custom(config.task_name):
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
@@ -207,8 +300,7 @@ def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
                 f" {config.text_column}, {config.text_b_column} and {config.label_column}."
             )
         return custom_tasks.Layout("custom", text, label, text_b, kind)
-    names = ("text_column", "text_b_column", "label_column", "label_type")
-    for name in config.changed_flags(names):
+    for name in config.changed_flags((*_COLUMN_FLAGS, "label_type")):
         raise UserError(f"--{name} requires --task_name=custom; got {config.task_name}.")
     return None
 
@@ -342,6 +434,12 @@ def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
     return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
 
 
+def check_single_label(flag: str, value: Any, task: "glue.TaskInfo") -> None:
+    """Raises UserError if a flag is set that requires single-label classification."""
+    if value and not text_kind.get(task.kind).is_single_label:
+        raise UserError(f"--{flag} requires labels that are classes (--label_type=class).")
+
+
 def class_weights(
     text: Optional[str], task: "glue.TaskInfo", label_ids: Optional[np.ndarray]
 ) -> Optional[List[float]]:
@@ -359,8 +457,7 @@ def class_weights(
     Raises:
       UserError: the text is no such list, or the task is not single-label classification.
     """
-    if text and not text_kind.get(task.kind).is_single_label:
-        raise UserError("--class_weights requires labels that are classes (--label_type=class).")
+    check_single_label("class_weights", text, task)
     labels = task.labels
     if text in (None, "balanced"):
         if text is None or label_ids is None:

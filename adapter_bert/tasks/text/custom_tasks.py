@@ -219,6 +219,21 @@ def look_up(
     return processor, processor.task.folder or processor.task.name
 
 
+def is_known(name: str) -> bool:
+    """Returns whether a name is that of a GLUE task or of one of `LAYOUTS`."""
+    try:
+        look_up(name)
+    except UserError:
+        return False
+    return True
+
+
+def name_of_folder(data_dir: Optional[str]) -> str:
+    """Returns the default name of a custom task: that of its data's folder, without spaces."""
+    folder = os.path.basename(os.path.abspath(data_dir)) if data_dir else ""
+    return re.sub(r"[^\w.-]+", "_", folder).lstrip(".-") or "custom"
+
+
 def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
     """Returns the paths of the files or folders of a split.
 

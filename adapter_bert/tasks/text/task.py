@@ -16,7 +16,7 @@ from adapter_bert.tasks.text import (
     text_windows,
 )
 from adapter_bert.training import starting_point
-from adapter_bert.training.task import Calibration, Evaluated, Tables, Task
+from adapter_bert.training.task import Calibration, Evaluated, Tables, Task, short_examples
 
 
 def from_flags(
@@ -31,10 +31,19 @@ def from_flags(
     Raises:
       UserError: see `TextTask`, `FinetuningConfig` and `starting_point.find`.
     """
-    name = (values.task_name or "").lower()
-    start = starting_point.find(values, name, classifier_data.recorded, "run_classifier.py")
+    name = classifier_data.name_of(values).lower()
+    settings_of = functools.partial(classifier_data.trained_settings, values)
+    start = starting_point.find(values, name, settings_of, "run_classifier.py")
     config = classifier_data.ClassifierConfig.from_flags(values, start.supplied)
     return config, TextTask(config, start.adapter, tables), start
+
+
+def _shown(examples: Any) -> Tuple[Dict[str, str], ...]:
+    """Returns the texts of a few `InputExample`s by field; see `short_examples`."""
+    texts = [
+        {"text": e.text_a, **({} if e.text_b is None else {"text_b": e.text_b})} for e in examples
+    ]
+    return short_examples(texts, [e.label for e in examples])
 
 
 class TextTask(Task):
@@ -46,7 +55,8 @@ class TextTask(Task):
       tables: of splits in memory, instead of files; for --task_name=custom.
 
     Raises:
-      UserError: the task is unknown, its data is missing, or --class_weights does not fit it.
+      UserError: the task is unknown, its data is missing, or --class_weights or --label_smoothing
+        does not fit it.
     """
 
     def __init__(
@@ -56,21 +66,26 @@ class TextTask(Task):
         tables: Optional[Tables] = None,
     ):
         self.config, self._arguments = config, (adapter, tables)
-        self.folder = config.folder_of(str(config.task_name).lower())
+        name = classifier_data.name_of(config, adapter and adapter.description)
+        self.folder = config.folder_of(name.lower())
         self._processor: Any
         self._processor, self._data_dir = classifier_data.find_task(
             config, adapter, self.folder, tables
         )
-        task = self._processor.task
+        task, self.answer_settings = self._processor.task, config.answers
         names = text_kind.get(task.kind).score_names(len(task.labels))
         self._task = task._replace(score=config.choose_score(names, task.score))
         self.calibrates = config.calibrate and "train" in config.stages
         if config.calibrate and text_kind.get(task.kind).prediction != "probabilities":
             raise UserError(f"--calibrate: a {task.kind} task has no probabilities.")
+        if config.answers:
+            earlier = None if config.name else classifier_data.earlier_name(config, self.folder)
+            self._task = self._task._replace(name=earlier or name)
         self.name, self.kind, self.score = self._task.name, self._task.kind, self._task.score
         self.labels = tuple(self._processor.get_labels())
         # Fails before the encoding.
         self._weights = classifier_data.class_weights(config.class_weights, self._task, None)
+        classifier_data.check_single_label("label_smoothing", config.label_smoothing, self._task)
         missing = list(filter(self._processor.is_held_out, ("dev", "test")))
         config.warn_of_unused(missing)
         config.check_dev_set(missing, self.name)
@@ -101,11 +116,15 @@ class TextTask(Task):
         self.settings = {"data": classifier_data.digest(examples.get("train", ()))}
         if self._weights:
             self.settings["class_weights"] = self._weights
+        if config.label_smoothing and train is not None:
+            self.settings["label_smoothing"] = config.label_smoothing
         self._split_settings = self._processor.split_settings()
         self.settings.update({**config.window_settings(), **self._split_settings})
         dev_sets = [examples[split] for split in examples if split.startswith("dev")]
         self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
         self.fields = classifier_data.fields_of(examples)
+        if config.answers:  # GLUE's tasks have examples that were written for them.
+            self.examples = _shown(examples.get("dev", ()))
         self._trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
         self._labeled = {split for split in examples if self._processor.has_labels(split)}
         self._examples, self._processor = {}, None  # Frees the texts, which training does not need.
@@ -134,6 +153,7 @@ class TextTask(Task):
             "num_labels": len(self.labels),
             "kind": self.kind,
             "class_weights": self._weights,
+            "label_smoothing": self.config.label_smoothing,
             "predicts_loss": True,
         }
 

@@ -28,6 +28,24 @@ NUMBERS = SINGLE._replace(kind="regression")
 TAGS = SINGLE._replace(kind="multilabel")
 
 
+class NamesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("data/spam", "spam"),
+        ("/data/my mails/", "my_mails"),
+        ("gs://bucket/Mails-2", "Mails-2"),
+        (".", os.path.basename(os.getcwd())),
+        ("/data/.hidden", "hidden"),
+        ("/", "custom"),
+        (None, "custom"),
+    )
+    def test_default_name_is_that_of_the_folder(self, data_dir, name):
+        self.assertEqual(custom_tasks.name_of_folder(data_dir), name)
+
+    @parameterized.parameters(("sst2", True), ("Airline", True), ("custom", False), ("x", False))
+    def test_names_of_built_in_tasks_are_known(self, name, is_known):
+        self.assertEqual(custom_tasks.is_known(name), is_known)
+
+
 class TableTestCase(FileTestCase, parameterized.TestCase):
     def processor(self, layout=SINGLE, labels=None, **options):
         return custom_tasks.TableProcessor(layout, self.folder, labels, **options)
