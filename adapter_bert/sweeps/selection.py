@@ -214,7 +214,8 @@ def curve_point(record: Record) -> Any:
     It consists of task, method, level (size of adapters, number of top layers) and design.
     """
     levels = [flag_of(record, method.level) for method in (ADAPTERS, TOP_LAYERS)]
-    data = [record["flags"].get(name) for name in ("task_name", *grids.DATA_FLAGS)]
+    names = ("task_name", *grids.DATA_FLAGS, *grids.SPLIT_FLAGS)
+    data = [record["flags"].get(name) for name in names]
     method = (record["script"], _method_name(record), *levels)
     return (*map(str, (*method, *data)), key_of(design(record)))
 
