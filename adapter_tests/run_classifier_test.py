@@ -285,9 +285,10 @@ class ScriptTest(ScriptTestCase):
         pairs = [*flags, "--text_b_column=two"]
         self.succeed(*pairs, "--do_train")
         given, other = "--adapter=" + self.path("adapter"), os.path.join(self.folder, "other")
-        for adapter in ([given], []):
-            named = ["trained with text and text_b", "--text_b_column"]
-            self.refuse(named, *flags, "--do_eval", *adapter)
+        named = ["trained with text and text_b", "--text_b_column"]
+        self.refuse(named, *flags, "--do_eval")
+        self.succeed(*flags, "--do_eval", given, output_dir=other)  # It names its columns.
+        shutil.rmtree(other)
         # Of more rows, others would be set apart for dev and test.
         write(path, header + rows + "a new one,a cat,yes\n")
         for stage, arguments, folder in (

@@ -462,7 +462,9 @@ class Run(LoadedModel):
 
     def _save_with_scores(self, adapter: task_adapter.TaskAdapter, scores: Dict[str, Any]) -> None:
         description = dataclasses.replace(adapter.description, scores=_numbers(scores))
-        task_adapter.save(self.folder.adapter_folder, adapter._replace(description=description))
+        if description != adapter.description:
+            adapter = adapter._replace(description=description)
+            task_adapter.save(self.folder.adapter_folder, adapter)
 
     def _shared_settings(self, decided: Dict[str, Any]) -> Dict[str, Any]:
         """Returns the settings that all workers must share, after taking the chief's precision."""
