@@ -36,8 +36,7 @@ from adapter_bert.tasks.text.record_files import (  # noqa: F401  Likewise.
     file_based_convert_examples_to_features,
     file_based_input_fn_builder,
 )
-from adapter_bert.training import model_fn
-from adapter_bert.training import run as training_run
+from adapter_bert.training import cross_validation, model_fn
 from adapter_bert.training.input_pipeline import input_fn_builder  # noqa: F401  Likewise.
 
 
@@ -185,7 +184,7 @@ def metric_fn(per_example_loss, label_ids, logits, is_real_example):
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     config, task, start = text_task.from_flags(values)
-    return training_run.Run(config, task, model_fn_builder, start).execute()
+    return cross_validation.run_of(config, task, model_fn_builder, start).execute()
 
 
 define_flags = ClassifierConfig.define_flags

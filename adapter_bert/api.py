@@ -159,10 +159,10 @@ def _execute(script: str, config: Any, task: Any, start: Any) -> TrainedRun:
     _check_bert(config)
     environment.import_for_training()
     with environment.silenced_tensorflow():
-        from adapter_bert.training.run import Run
+        from adapter_bert.training import cross_validation
 
         model_fn_builder = importlib.import_module(f"adapter_bert.{script}").model_fn_builder
-        run = Run(config, task, model_fn_builder, start)
+        run = cross_validation.run_of(config, task, model_fn_builder, start)
         report = run.execute()
     for line in report:
         logging.info("%s", line)
@@ -274,7 +274,8 @@ def _texts(
 
 def _has_rows(split: str, splits: Dict[str, Any], keywords: Dict[str, Any]) -> bool:
     """Returns whether a split is given, or training rows are set apart for it."""
-    return split in splits or keywords.get(f"{split}_share") not in (0, "0")
+    share = keywords.get(f"{split}_share", 0 if keywords.get("folds") else None)
+    return split in splits or share not in (0, "0")
 
 
 def _width(rows: Any) -> int:
@@ -325,11 +326,14 @@ def _without_split(
     keywords: Dict[str, Any],
 ) -> Tuple[Dict[str, Any], data_splits.SplitConfig]:
     """Returns keywords without those about rows set apart, which run_squad.py lacks, and those."""
-    of_split = {field.name for field in dataclasses.fields(data_splits.SplitConfig)}
+    of_split = ("split", "dev_share", "test_share")
     given = {name: value for name, value in keywords.items() if name in of_split}
     others = {name: value for name, value in keywords.items() if name not in of_split}
-    if given.pop("test_share", None):
-        raise UserError("test_share: question answering predicts the questions of dev.")
+    for name in ("test_share", "folds"):
+        if others.pop(name, None) or given.pop(name, None):
+            raise UserError(
+                f"{name}: question answering evaluates and predicts the questions of dev."
+            )
     config = data_splits.SplitConfig.from_flags(_parse(data_splits.SplitConfig, {}, given))
     return others, config
 

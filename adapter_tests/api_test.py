@@ -352,6 +352,17 @@ class TrainTest(RefusalTestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "^test_share: question answering predicts"):
             self.train(asked, "shared", question="question", test_share=0.2)
 
+    def test_folds_are_a_keyword(self):
+        run = self.train(self.rows, "folds", text="message", label="kind", folds=2)
+        described = task_adapter.describe(run.adapter)
+        self.assertEqual(described.global_step, 80 // 8)
+        for name in ("cross_validation_accuracy", "cross_validation_accuracy_std"):
+            self.assertEqual(run.scores[name], described.scores[name])
+        self.assertIn("2 folds", "".join(run.report))
+        self.assertEqual(run.output_dir, os.path.join(self.root, "folds"))
+        with self.assertRaisesRegex(UserError, "^folds: question answering evaluates"):
+            self.train([], "none", question="question", folds=2)
+
     def test_questions_in_memory_give_the_script_s_weights(self):
         files = [os.path.join(self.root, name) for name in ("train.json", "dev.json")]
         tables = []

@@ -38,10 +38,10 @@ class DataSource(NamedTuple):
 
     def split_config(self) -> SplitConfig:
         """Returns the settings of the rows that are set apart."""
-        shares = (
-            None if text is None else float(text) for text in (self.dev_share, self.test_share)
+        dev, test = (
+            None if share is None else float(share) for share in (self.dev_share, self.test_share)
         )
-        return SplitConfig(self.split, *shares)
+        return SplitConfig(self.split, dev, test)
 
 
 def data_source_of(trial: grids.Trial) -> DataSource:

@@ -351,6 +351,8 @@ def read_value(name: str, value: Any, where: str) -> Any:
         value = int(value)
     if name in ("output_dir", "overwrite_output_dir"):
         raise UserError(f"{where}: the sweep sets each trial's output_dir.")
+    if name == "folds" and value:
+        raise UserError(f"{where}: trials are compared on one dev set, without cross-validation.")
     if name in ("do_train", "do_eval") and value is not True:
         raise UserError(f"{where}: every trial trains and evaluates; found {value}.")
     return value

@@ -3,13 +3,16 @@
 import collections
 import dataclasses
 from fractions import Fraction
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 from absl import logging
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
+from adapter_bert.training.config import FinetuningConfig
+
+F = TypeVar("F", bound="FoldsConfig")
 
 STRATIFIED, RANDOM = "stratified", "random"
 _SHARE = 0.1  # The default of shares.
@@ -20,7 +23,11 @@ _FLAGS = ("split", "dev_share", "test_share")
 
 @dataclasses.dataclass(frozen=True)
 class SplitConfig(Settings):
-    """The settings that set rows apart from the training rows, for splits without a file."""
+    """The settings that set rows apart from the training rows, for splits without a file.
+
+    Attributes, in addition to the flags:
+      fold: (number from 1, number of folds) of the fold that is the dev set; None without folds.
+    """
 
     split: Optional[str] = flag(
         None,
@@ -41,10 +48,11 @@ class SplitConfig(Settings):
     test_share: Optional[float] = flag(
         None,
         "Share of the training rows to set apart as the test set, if it has no file. Default:"
-        f" {_SHARE}, but none of tagged sentences.",
+        f" {_SHARE}, but none of tagged sentences, or with --folds.",
         "Task and data",
         lower=0.0,
     )
+    fold: Optional[Tuple[int, int]] = None
 
     def shares(self, missing: Iterable[str]) -> Dict[str, float]:
         """Returns the share of each of the splits dev and test that have no file.
@@ -53,11 +61,17 @@ class SplitConfig(Settings):
           UserError: the shares leave no training rows.
         """
         given = {split: getattr(self, f"{split}_share") for split in missing}
-        shares = {split: _SHARE if share is None else share for split, share in given.items()}
+        default = 0.0 if self.has_folds else _SHARE
+        shares = {split: default if share is None else share for split, share in given.items()}
         if sum(shares.values()) >= 1:
             shown = " and ".join(f"--{split}_share={share:g}" for split, share in shares.items())
             raise UserError(f"{shown} leave no training rows; expected a sum below 1.")
         return shares
+
+    @property
+    def has_folds(self) -> bool:
+        """Whether a cross-validation has this run; its dev set is a fold, or missing."""
+        return False
 
     def is_stratified(self, default: str = STRATIFIED) -> bool:
         """Returns whether rows are set apart stratified; `default` is of `split`."""
@@ -73,7 +87,12 @@ class SplitConfig(Settings):
         shares, split = self.shares(missing), self.split or default
         if not shares or split == RANDOM and set(shares.values()) == {_SHARE}:
             return {}
-        return {"split": split, **{f"{name}_share": share for name, share in shares.items()}}
+        of_fold = dict(zip(("fold", "folds"), self.fold or ()))
+        return {
+            "split": split,
+            **{f"{name}_share": share for name, share in shares.items()},
+            **of_fold,
+        }
 
     def warn_of_unused(self, missing: Iterable[str]) -> None:
         """Warns of given flags without effect; `missing` is as in `split_settings`."""
@@ -84,6 +103,77 @@ class SplitConfig(Settings):
                 logging.warning("--%s_share has no effect: the %s set has a file.", split, split)
         if "split" in given and not missing:
             logging.warning("--split has no effect: no rows are set apart.")
+
+
+@dataclasses.dataclass(frozen=True)
+class FoldsConfig(SplitConfig, FinetuningConfig):
+    """The settings of a training that may be a cross-validation.
+
+    With --folds, they are those of the last run, on all rows; `of_fold` returns the others'.
+    """
+
+    folds: int = flag(
+        0,
+        "Cross-validation: train and evaluate this many times, each time with another part of the"
+        " training rows as the dev set, and then train the adapter on all rows. The report has the"
+        " mean and the standard deviation of each score. 0: none.",
+        "Evaluation and prediction",
+        lower=0,
+    )
+
+    def __post_init__(self) -> None:
+        if self.folds:
+            self._check_folds()
+        super().__post_init__()
+
+    def _check_folds(self) -> None:
+        if self.folds == 1:
+            raise UserError("--folds=1: expected 0, or at least 2.")
+        if "train" not in super().stages:
+            raise UserError("--folds requires --do_train: each fold is a training.")
+        if self.distribution == "multi_worker":
+            raise UserError("--folds does not support --distribution=multi_worker.")
+        if "dev_share" in self.given_flags:
+            raise UserError(
+                "--dev_share has no effect with --folds: each fold is the dev set once."
+            )
+        for name in ("keep_best", "early_stopping_patience", "eval_every_steps", "calibrate"):
+            if getattr(self, name, None) and not self.fold:
+                raise UserError(
+                    f"--folds trains the adapter on all rows, without the dev set that --{name}"
+                    " requires."
+                )
+
+    @property
+    def has_folds(self) -> bool:
+        """Whether a cross-validation has this run; its dev set is a fold, or missing."""
+        return self.folds > 0
+
+    @property
+    def stages(self) -> List[str]:
+        """The stages to run; the last run of a cross-validation has no dev set."""
+        stages = super().stages
+        return [stage for stage in stages if stage != "eval" or self.fold or not self.folds]
+
+    def of_fold(self: F, number: int, output_dir: str) -> F:
+        """Returns the settings of the run that evaluates on a fold, counted from 1."""
+        return dataclasses.replace(
+            self,
+            fold=(number, self.folds),
+            output_dir=output_dir,
+            do_train=True,
+            do_eval=True,
+            do_predict=False,
+            save_full_checkpoint=False,
+        )
+
+    def check_dev_set(self, missing: Iterable[str], task: str) -> None:
+        """Raises UserError for --folds if the dev set has a file; `missing` is as above."""
+        if self.folds and "dev" not in missing:
+            raise UserError(
+                f"--folds takes dev rows from the training rows, but the dev set of {task} has a"
+                " file; give none."
+            )
 
 
 def recorded(training: Dict[str, Any]) -> Dict[str, Any]:
@@ -172,6 +262,23 @@ def _draw(rows: List[int], keys: Sequence[Any], count: int) -> Tuple[List[int], 
     return [rows[index] for index in sorted(rest)], [rows[index] for index in sorted(drawn)]
 
 
+def _fold_of(
+    rows: List[int], keys: Sequence[Any], is_stratified: bool, fold: Tuple[int, int]
+) -> Dict[str, List[int]]:
+    """Returns the rows of train and dev of a fold; see `SplitConfig.fold`."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    number, count = fold
+    if len(rows) < count:
+        raise UserError(f"--folds={count}: {len(rows)} rows are too few; expected one per fold.")
+    keys = [keys[row] for row in rows]
+    groups = strata(keys, len(rows) // count, count) if is_stratified else None
+    kind = StratifiedKFold if is_stratified else KFold
+    folds = kind(count, shuffle=True, random_state=_SEED).split(rows, groups)
+    train, dev = list(folds)[number - 1]
+    return {"train": [rows[index] for index in train], "dev": [rows[index] for index in dev]}
+
+
 def strata(keys: Sequence[Any], max_groups: int, min_rows: int = 2) -> np.ndarray:
     """Returns the number of each row's group, int array [N].
 
@@ -237,6 +344,8 @@ class Partition:
         self._shares = config.shares(missing)
         is_stratified = config.is_stratified(default)
         self._indices = set_apart(self._shares, keys, is_stratified)
+        if config.fold:
+            self._indices.update(_fold_of(self._indices["train"], keys, is_stratified, config.fold))
         counts = [(len(self._indices[split]), split) for split in missing]
         shown = [f"{count:,} as {split}" for count, split in counts if count]
         if shown:

@@ -63,6 +63,10 @@ class Task:
     examples: Tuple[Dict[str, str], ...] = ()
     _loaded: Sequence[str] = ()
 
+    def with_config(self, config: Any) -> "Task":
+        """Returns the task with other settings, as for a fold of a cross-validation."""
+        raise NotImplementedError
+
     def load_once(self, stages: Sequence[str]) -> None:
         """Calls `load` unless it was called for these stages."""
         if list(self._loaded) != list(stages):

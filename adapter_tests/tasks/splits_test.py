@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
-from sklearn.model_selection import StratifiedShuffleSplit, train_test_split
+from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit, train_test_split
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import splits
@@ -140,6 +140,47 @@ class PartitionTest(RefusalTestCase):
         few = self.partition(num_rows=5)
         self.assert_refused(["data.csv: 5 rows", "give dev"], few.select, "dev", range(5))
         self.assertLen(few.select("train", range(5)), 4)
+
+
+class FoldsTest(RefusalTestCase):
+    def folds(self, keys, count, **options):
+        """Returns the (train, dev, test) rows of each fold."""
+        found = []
+        for number in range(1, count + 1):
+            config = splits.SplitConfig(fold=(number, count), dev_share=0.0, **options)
+            partition = splits.Partition(config, ["dev", "test"], keys, "data.csv")
+            parts = [partition.select(split, range(len(keys))) for split in ("train", "dev")]
+            test = partition.select("test", range(len(keys))) if config.test_share else []
+            found.append((*parts, test))
+        return found
+
+    def test_folds_are_those_of_scikit_learn(self):
+        keys = ["ab"[i % 3 == 0] for i in range(60)]
+        found = self.folds(keys, 5, test_share=0.0)
+        splitter = StratifiedKFold(5, shuffle=True, random_state=0)
+        for (train, dev, _), expected in zip(found, splitter.split(keys, keys)):
+            self.assertEqual([train, dev], [part.tolist() for part in expected])
+            self.assertEqual(counts_of(keys, dev), {"a": 8, "b": 4})
+        self.assertCountEqual(sum((dev for _, dev, _ in found), []), range(60))
+
+    def test_test_rows_are_in_no_fold(self):
+        keys = ["abc"[i % 3] for i in range(60)]
+        found = self.folds(keys, 4, test_share=0.2)
+        for train, dev, test in found:
+            self.assertLen(test, 12)
+            self.assertEqual(test, found[0][2])
+            self.assertCountEqual([*train, *dev, *test], range(60))
+        random = self.folds(keys, 4, test_share=0.2, split="random")
+        self.assertNotEqual([dev for _, dev, _ in random], [dev for _, dev, _ in found])
+
+    def test_rare_labels_and_numbers_have_folds(self):
+        numbers = [float(i) for i in range(20)]
+        for keys in (["a"] * 18 + ["b", "c"], list(map(str, range(20))), numbers):
+            found = self.folds(keys, 5, test_share=0.0)
+            self.assertCountEqual(sum((dev for _, dev, _ in found), []), range(20))
+            self.assertEqual({len(dev) for _, dev, _ in found}, {4})
+        parts = ["--folds=5: 4 rows are too few"]
+        self.assert_refused(parts, self.folds, "abab", 5, test_share=0.0)
 
 
 class SettingsTest(RefusalTestCase):

@@ -27,12 +27,7 @@ from adapter_bert.tasks.tagging import (
 )
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
 from adapter_bert.training import evaluations, feature_cache, starting_point
-from adapter_bert.training.config import (
-    SPLITS,
-    EvaluationConfig,
-    FinetuningConfig,
-    check_task_name,
-)
+from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
 from adapter_bert.training.task import Evaluated, Tables, Task, short_examples
 
 NAME = "tagging"  # The default of --task_name.
@@ -44,7 +39,7 @@ _NO_SPANS = "none"  # Of --tag_scheme.
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggerConfig(data_splits.SplitConfig, EvaluationConfig, FinetuningConfig):
+class TaggerConfig(EvaluationConfig, data_splits.FoldsConfig):
     """The settings of run_tagger.py."""
 
     task_name: Optional[str] = flag(
@@ -253,7 +248,7 @@ def _find_missing(config: TaggerConfig, sources: Sources, needed: Sequence[str])
     The dev set is if the run evaluates, or --dev_share is given; the test set if --test_share is.
     """
     wanted = {
-        "dev": "dev" in needed or config.dev_share is not None,
+        "dev": "dev" in needed or config.dev_share is not None or config.has_folds,
         "test": config.test_share is not None,
     }
     missing = [name for name in wanted if wanted[name] and not sources.get(name)]
@@ -533,9 +528,15 @@ class TaggingTask(Task):
         self._trained_on = self.splits["train"].digest() if apart else None
         self._split_settings = config.split_settings(apart)
         config.warn_of_unused(apart)
+        config.check_dev_set(apart, self.name)
+        self._arguments = adapter, tables
         scores = ("f1", "precision", "recall", "accuracy") if self._is_chunks else ("accuracy",)
         self.score = config.choose_score(scores, scores[0])
         self._rows: Dict[str, tagging_features.TaggedRows] = {}
+
+    def with_config(self, config: Any) -> "TaggingTask":
+        """Returns the task with other settings; see `Task`."""
+        return TaggingTask(config, *self._arguments)
 
     def load(self, stages: Sequence[str]) -> None:
         """Selects the sentences of the stages.

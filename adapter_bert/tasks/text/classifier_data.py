@@ -19,12 +19,7 @@ from adapter_bert.shell.settings import Settings, flag
 from adapter_bert.tasks import data_warnings, splits, tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, record, rows
-from adapter_bert.training.config import (
-    SPLITS,
-    EvaluationConfig,
-    FinetuningConfig,
-    check_task_name,
-)
+from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
 from adapter_bert.training.rows import PackedRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
@@ -101,7 +96,7 @@ def check_window_pooling(config: LongTextConfig, is_given: bool) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningConfig):
+class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, splits.FoldsConfig):
     """The settings of run_classifier.py."""
 
     name: Optional[str] = flag(

@@ -65,7 +65,7 @@ class TextTask(Task):
         adapter: Optional[task_adapter.TaskAdapter] = None,
         tables: Optional[Tables] = None,
     ):
-        self.config = config
+        self.config, self._arguments = config, (adapter, tables)
         name = classifier_data.name_of(config, adapter and adapter.description)
         self.folder = config.folder_of(name.lower())
         self._processor: Any
@@ -86,16 +86,21 @@ class TextTask(Task):
         # Fails before the encoding.
         self._weights = classifier_data.class_weights(config.class_weights, self._task, None)
         classifier_data.check_single_label("label_smoothing", config.label_smoothing, self._task)
+        missing = list(filter(self._processor.is_held_out, ("dev", "test")))
+        config.warn_of_unused(missing)
+        config.check_dev_set(missing, self.name)
         self._examples: classifier_data.Splits = {}
         self._rows: Dict[str, Any] = {}
 
+    def with_config(self, config: Any) -> "TextTask":
+        """Returns the task with other settings; see `Task`."""
+        return TextTask(config, *self._arguments)
+
     def load(self, stages: Sequence[str]) -> None:
         """Reads the examples of the stages; see `Task`."""
-        processor = self._processor
-        self._examples = classifier_data.read_examples(processor, stages, self._data_dir)
+        self._examples = classifier_data.read_examples(self._processor, stages, self._data_dir)
         self.warnings = classifier_data.warnings_of(self._task, self._examples)
         data_warnings.log(self.warnings)
-        self.config.warn_of_unused(filter(processor.is_held_out, ("dev", "test")))
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `rows.PackedRows` of each split; see `Task`."""
