@@ -90,6 +90,7 @@ def run(values: Any) -> List[str]:
         adapter.description,
         classifier_data.fields_of({split: examples}),
         classifier_data.trained_on(processor, {split: examples}, data_dir),
+        processor.split_settings(),
     )
     is_custom = classifier_data.is_custom(config.task_name)
     has_name = is_custom and task_kinds.is_custom(adapter.description.training)

@@ -301,6 +301,38 @@ class ScriptTest(ScriptTestCase):
         write(os.path.join(data, "dev.csv"), header + "a new one,a cat,yes\n")
         self.succeed(*pairs, "--do_eval")
 
+    def test_split_is_recorded_and_read_from_the_adapter(self):
+        rows = "".join(f"the dog sees {i},{'yes' if i % 3 else 'no'}\n" for i in range(60))
+        data = os.path.join(self.folder, "own")
+        write(os.path.join(data, "train.csv"), "one,kind\n" + rows)
+        flags = ["--task_name=custom", "--data_dir=" + data, "--text_column=one"]
+        flags += ["--label_column=kind", "--tuning=head"]
+        self.succeed(*flags, "--do_train", "--do_eval", "--dev_share=0.2")
+        adapter, other = self.path("adapter"), os.path.join(self.folder, "other")
+        training = task_adapter.describe(adapter).training
+        recorded = [training[name] for name in ("split", "dev_share", "test_share")]
+        self.assertEqual(recorded, ["stratified", 0.2, 0.1])
+        scores = json.loads(read(self.path("eval_results.json")))
+        self.succeed(*flags, "--do_eval", "--adapter=" + adapter, output_dir=other)
+        again = json.loads(read(os.path.join(other, "eval_results.json")))
+        self.assertEqual(again["eval_loss"], scores["eval_loss"])
+        parts = ["--dev_share was 0.2 in the training and is now 0.1"]
+        self.refuse(parts, *flags, "--do_eval", "--adapter=" + adapter, "--dev_share=0.1")
+        self.refuse(parts, *flags, "--do_eval")
+        parts = ["settings.json", "--split"]
+        self.refuse(parts, *flags, "--do_train", "--dev_share=0.2", "--split=random")
+        self.refuse(["settings.json", "--dev_share was 0.2, is now 0.1"], *flags, "--do_train")
+        # An adapter of an earlier version has random tenths, and records neither.
+        self.succeed(*flags, "--do_train", "--do_eval", "--split=random", "--overwrite_output_dir")
+        self.assertNotIn("split", task_adapter.describe(adapter).training)
+        self.succeed(*flags, "--do_eval", "--adapter=" + adapter, output_dir=other)
+
+    def test_shares_without_effect_are_warned_of(self):
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.succeed("--do_eval", "--do_train", "--dev_share=0.3", "--split=random")
+        self.assertIn("--dev_share has no effect: the dev set has a file.", "".join(logs.output))
+        self.assertIn("--split has no effect", "".join(logs.output))
+
     def test_texts_are_freed_before_training(self):
         folder = os.path.join(self.folder, "own")
         write(os.path.join(folder, "train.csv"), "body,kind\n" + 12 * "dog,a\ncat,b\n")

@@ -33,6 +33,8 @@ from adapter_bert.shell.errors import UserError
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
 
+TEMPERATURE = "temperature"  # In `Description.training`.
+
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
 
@@ -335,6 +337,21 @@ def check_tensors(tensors: Dict[str, np.ndarray], description: Description, wher
             raise UserError(
                 f"{where}: its {name} has the shape {list(actual[name])}, expected {list(shape)}."
             )
+
+
+def with_temperature(adapter: TaskAdapter, temperature: float) -> TaskAdapter:
+    """Returns an adapter whose logits are divided by a temperature (Guo et al. 2017, section 4.2).
+
+    Its head's weights are divided, so that all that reads the adapter applies it.
+    """
+    description = adapter.description
+    head = task_kinds.get(description.kind).head_shapes(len(description.labels), 0)
+    tensors = {
+        name: np.asarray(value / temperature, np.float32) if name in head else value
+        for name, value in adapter.tensors.items()
+    }
+    training = {**description.training, TEMPERATURE: temperature}
+    return TaskAdapter(dataclasses.replace(description, training=training), tensors)
 
 
 def check_finite(tensors: Dict[str, np.ndarray], where: str) -> None:

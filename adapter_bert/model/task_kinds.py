@@ -49,6 +49,7 @@ class TaskKind:
       adapterhub_head: the type of AdapterHub's head that is the same layer, or None.
       pipeline_tag: the Hub's name for this kind of task.
       script: the script that trains tasks of this kind.
+      sets_rows_apart: whether a split without a file may be a share of the training rows.
       result_files: patterns of the files in output_dir that the script writes from a run's weights.
       other_files: patterns of the files and folders that it writes besides, in this order.
     """
@@ -69,6 +70,7 @@ class TaskKind:
     adapterhub_head: Optional[str] = None
     pipeline_tag = "text-classification"
     script = "run_classifier.py"
+    sets_rows_apart = False
     result_files: Tuple[str, ...] = ()
     other_files: Tuple[str, ...] = ()
 

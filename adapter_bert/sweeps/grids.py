@@ -31,6 +31,7 @@ from adapter_bert.sweeps import records
 
 # The flags that locate data.
 DATA_FLAGS = ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
+SPLIT_FLAGS = ("split", "dev_share", "test_share")  # How rows are set apart from training rows.
 _VARIABLE = re.compile(r"\$(\w+)")
 
 

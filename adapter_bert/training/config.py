@@ -8,7 +8,7 @@ import dataclasses
 import math
 import os
 import re
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Type, TypeVar
 
 from absl import flags, logging
 
@@ -160,7 +160,7 @@ C = TypeVar("C", bound="FinetuningConfig")
 
 
 _TRAINING_FLAGS = {
-    *("keep_best", "early_stopping_patience", "eval_every_steps", "class_weights"),
+    *("keep_best", "early_stopping_patience", "eval_every_steps", "class_weights", "calibrate"),
     *("label_smoothing", "save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
     *("license", "no_examples"),
 }
@@ -253,16 +253,22 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     keep_best: bool = flag(
         False,
-        "Keep the task adapter with the best dev score instead of the last one.",
+        "Keep the task adapter with the best dev score, see --metric, instead of the last one.",
         "Evaluation and prediction",
     )
     early_stopping_patience: int = flag(
         0,
-        "Number of evaluations without a better score after which training stops; 0 disables early"
-        " stopping.",
+        "Number of evaluations without a better score, see --metric, after which training stops and"
+        " keeps the best adapter; 0 disables early stopping.",
         "Evaluation and prediction",
         lower=0,
     )
+    metric: Optional[str] = flag(
+        None,
+        "Score that compares evaluations, such as macro_f1. Default: the task's main score.",
+        "Evaluation and prediction",
+    )
+    plots: bool = flag(False, "Draw the results and the training's curves as pictures.", "Output")
     output_dir: Optional[str] = flag(
         None,
         "Folder for checkpoints and results. Default: output/<task> with adapters, otherwise"
@@ -443,6 +449,17 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         return selected or ["train", "eval"]
 
     @property
+    def keeps_best(self) -> bool:
+        """Whether the best evaluated adapter is kept instead of the last one."""
+        return self.keep_best or self.early_stopping_patience > 0
+
+    def choose_score(self, names: Sequence[str], default: str) -> str:
+        """Returns --metric, or else the default; raises UserError unless it is of the names."""
+        if self.metric is not None and self.metric not in names:
+            raise UserError(f"--metric={self.metric}: expected one of {', '.join(names)}.")
+        return self.metric or default
+
+    @property
     def eval_batch_size(self) -> int:
         """Examples per evaluation batch, for scripts without --eval_batch_size."""
         return self.predict_batch_size
@@ -492,7 +509,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
 
     def evaluation_interval(self, num_examples: int) -> int:
         """Returns the number of training steps between evaluations; 0 for none."""
-        if self.eval_every_steps or not (self.keep_best or self.early_stopping_patience):
+        if self.eval_every_steps or not self.keeps_best:
             return self.eval_every_steps
         return max(1, num_examples // self.train_batch_size)
 

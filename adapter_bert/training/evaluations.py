@@ -46,17 +46,8 @@ class Evaluations:
         return self._by_step.get(step)
 
     def add(self, step: int, scores: Dict[str, Any]) -> None:
-        """Records a step's scores (JSON values); the file is written atomically.
-
-        Only the best step keeps all of them. The others keep the numbers, as many confusion
-        matrices would exceed the size that `json_objects.read_object` accepts.
-        """
-        self._by_step[step] = scores
-        best = self.best()
-        best_step = min(s for s, values in self._by_step.items() if values[self._score] == best)
-        self._by_step = {
-            s: values if s == best_step else scalars(values) for s, values in self._by_step.items()
-        }
+        """Records the numbers among a step's scores; the file is written atomically."""
+        self._by_step[step] = scalars(scores)
         json_objects.write_object(self._path, {str(s): v for s, v in self._by_step.items()})
 
     def best(self) -> float:

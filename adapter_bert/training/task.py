@@ -21,6 +21,14 @@ class Evaluated(NamedTuple):
     warnings: Tuple[str, ...] = ()
 
 
+class Calibration(NamedTuple):
+    """A temperature, and the expected calibration error of probabilities without and with it."""
+
+    temperature: float
+    error_before: float
+    error_after: float
+
+
 class Task:
     """A task: reads and encodes its data, builds its head, scores and writes its predictions.
 
@@ -34,6 +42,7 @@ class Task:
       dev_settings: those that affect the dev scores; they matter if scores choose the weights.
       answer_settings: how answers are chosen from outputs; recorded, and free to change.
       warnings: sentences about the data that the user must know: a label has few rows.
+      calibrates: whether `calibrate` fits a temperature to the dev set.
       examples: texts by field of a few dev rows, for `task_adapter.Presentation`.
 
     `fields` and all below it are known after `encode`.
@@ -50,6 +59,7 @@ class Task:
     dev_settings: Dict[str, Any] = {}
     answer_settings: Dict[str, Any] = {}
     warnings: Sequence[str] = ()
+    calibrates = False
     examples: Tuple[Dict[str, str], ...] = ()
     _loaded: Sequence[str] = ()
 
@@ -91,6 +101,10 @@ class Task:
 
     def evaluate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Evaluated:
         """Returns the decoded predictions of a split's rows, and their scores."""
+        raise NotImplementedError
+
+    def calibrate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Calibration:
+        """Returns the temperature that fits a split's rows best."""
         raise NotImplementedError
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:

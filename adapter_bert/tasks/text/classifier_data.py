@@ -16,7 +16,7 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
-from adapter_bert.tasks import tables
+from adapter_bert.tasks import data_warnings, splits, tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, record, rows
 from adapter_bert.training.config import (
@@ -36,7 +36,7 @@ Splits = Dict[str, List["classifier_features.InputExample"]]  # By name of the s
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskConfig(Settings):
+class TaskConfig(splits.SplitConfig):
     """The settings that select the task and its data."""
 
     task_name: Optional[str] = flag(
@@ -115,6 +115,12 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
         "Class weights of the training loss: balanced, or one per label in order, as in 1,5.",
         "Training",
     )
+    calibrate: bool = flag(
+        False,
+        "After training, divide the head by the temperature that fits the dev set, so that"
+        " probabilities are closer to the shares of correct answers.",
+        "Training",
+    )
     label_smoothing: float = flag(
         0.0,
         "Classification: share of each training target that is spread evenly over all labels, in"
@@ -124,6 +130,8 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.calibrate and "train" in self.stages and "eval" not in self.stages:
+            raise UserError("--calibrate requires --do_eval, which reads the dev set.")
         if not 0 <= self.label_smoothing < 1:
             value = self.label_smoothing
             raise UserError(f"--label_smoothing={value:g}: expected at least 0 and below 1.")
@@ -159,7 +167,11 @@ def trained_settings(values: Any, training: Dict[str, Any]) -> Dict[str, Any]:
     Raises:
       UserError: a recorded value is invalid.
     """
-    return {**text_windows.recorded(training), **_trained_columns(values, training)}
+    return {
+        **text_windows.recorded(training),
+        **splits.recorded(training),
+        **_trained_columns(values, training),
+    }
 
 
 def _trained_columns(values: Any, training: Dict[str, Any]) -> Dict[str, str]:
@@ -252,6 +264,7 @@ def find_task(
         earlier_labels(config, run_folder),
         described,
         tables,
+        config,
     )
     return processor, data_dir
 
@@ -342,7 +355,7 @@ def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_
         "dev": processor.get_dev_examples,
         "test": processor.get_test_examples,
     }
-    examples = {}
+    examples: Splits = {}
     for stage in stages:
         for split in processor.splits_of(SPLITS[stage], data_dir):
             if split in readers:
@@ -351,14 +364,30 @@ def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_
                 examples[split] = processor.get_examples(split, data_dir)
     labels = processor.get_labels()
     if labels and "train" in examples:
-        names = itertools.chain.from_iterable(
-            custom_tasks.names_in(example.label) for example in examples["train"]
-        )
-        counts = collections.Counter(names)
+        counts = _count_labels(examples["train"])
         shown = ", ".join(f"{label} ({counts[label]:,})" for label in labels[:50])
         more = ", ..." if len(labels) > 50 else ""
         logging.info("%d labels in order (training rows): %s%s.", len(labels), shown, more)
     return examples
+
+
+def _count_labels(examples: "List[classifier_features.InputExample]") -> Dict[str, int]:
+    """Returns how many examples have each label."""
+    names = (custom_tasks.names_in(example.label) for example in examples)
+    return collections.Counter(itertools.chain.from_iterable(names))
+
+
+def warnings_of(task: "glue.TaskInfo", examples: Splits) -> List[str]:
+    """Returns what the user must know about the result of `read_examples`; see `data_warnings`."""
+    if not task.labels:
+        return []
+    train, dev = (
+        _count_labels(examples[split]) if split in examples else None for split in ("train", "dev")
+    )
+    warnings = data_warnings.of_labels(task.labels, train, dev)
+    is_class = train is not None and text_kind.get(task.kind).is_single_label
+    are_numbers = is_class and custom_tasks.are_numbers(task.labels)
+    return [*warnings, *data_warnings.of_numbers(task.labels, are_numbers)]
 
 
 def fields_of(examples: Splits) -> Tuple[str, ...]:
@@ -385,6 +414,7 @@ def check_data(
     description: "Optional[task_adapter.Description]",
     fields: Tuple[str, ...],
     trained_on: Optional[str],
+    split_settings: Dict[str, Any],
 ) -> None:
     """Raises UserError if rows to evaluate were trained on, or have other texts than the adapter's.
 
@@ -392,8 +422,7 @@ def check_data(
       training: the recorded settings of the training, if any.
       description: of the adapter that is evaluated, or None.
       fields: names of the texts that a row has.
-      trained_on: digest of the training rows, if the rows to evaluate were set apart from the same
-        file; None in training or if they have their own file.
+      trained_on, split_settings: see `splits.check_trained`.
     """
     known = description.presentation.fields if description else ()
     if known and fields and set(known) != set(fields):
@@ -401,12 +430,7 @@ def check_data(
             f"The task adapter was trained with {' and '.join(known)}, but the data has"
             f" {' and '.join(fields)}; check --text_b_column."
         )
-    if trained_on and training.get("data", trained_on) != trained_on:
-        raise UserError(
-            "--data_dir: dev or test rows are set apart from the training file, whose other rows"
-            " are not those of the training: some may have been trained on; give files dev and"
-            " test, or the earlier training file."
-        )
+    splits.check_trained(training, trained_on, split_settings)
 
 
 def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:

@@ -6,13 +6,17 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from absl import logging
 
 from adapter_bert.formats import task_adapter
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks import data_warnings
 from adapter_bert.tasks.text import (
+    calibration,
     classifier_data,
     classifier_results,
+    text_kind,
     text_windows,
 )
 from adapter_bert.training import starting_point
-from adapter_bert.training.task import Evaluated, Tables, Task, short_examples
+from adapter_bert.training.task import Calibration, Evaluated, Tables, Task, short_examples
 
 
 def from_flags(
@@ -68,7 +72,12 @@ class TextTask(Task):
         self._processor, self._data_dir = classifier_data.find_task(
             config, adapter, self.folder, tables
         )
-        self._task, self.answer_settings = self._processor.task, config.answers
+        task, self.answer_settings = self._processor.task, config.answers
+        names = text_kind.get(task.kind).score_names(len(task.labels))
+        self._task = task._replace(score=config.choose_score(names, task.score))
+        self.calibrates = config.calibrate and "train" in config.stages
+        if config.calibrate and text_kind.get(task.kind).prediction != "probabilities":
+            raise UserError(f"--calibrate: a {task.kind} task has no probabilities.")
         if config.answers:
             earlier = None if config.name else classifier_data.earlier_name(config, self.folder)
             self._task = self._task._replace(name=earlier or name)
@@ -82,7 +91,11 @@ class TextTask(Task):
 
     def load(self, stages: Sequence[str]) -> None:
         """Reads the examples of the stages; see `Task`."""
-        self._examples = classifier_data.read_examples(self._processor, stages, self._data_dir)
+        processor = self._processor
+        self._examples = classifier_data.read_examples(processor, stages, self._data_dir)
+        self.warnings = classifier_data.warnings_of(self._task, self._examples)
+        data_warnings.log(self.warnings)
+        self.config.warn_of_unused(filter(processor.is_held_out, ("dev", "test")))
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `rows.PackedRows` of each split; see `Task`."""
@@ -100,7 +113,8 @@ class TextTask(Task):
             self.settings["class_weights"] = self._weights
         if config.label_smoothing and train is not None:
             self.settings["label_smoothing"] = config.label_smoothing
-        self.settings.update(config.window_settings())
+        self._split_settings = self._processor.split_settings()
+        self.settings.update({**config.window_settings(), **self._split_settings})
         dev_sets = [examples[split] for split in examples if split.startswith("dev")]
         self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
         self.fields = classifier_data.fields_of(examples)
@@ -115,7 +129,9 @@ class TextTask(Task):
         self, description: Optional[task_adapter.Description], training: Dict[str, Any]
     ) -> None:
         """Raises UserError if the rows were trained on, or have other texts than the adapter's."""
-        classifier_data.check_data(training, description, self.fields, self._trained_on)
+        classifier_data.check_data(
+            training, description, self.fields, self._trained_on, self._split_settings
+        )
 
     def check_further_training(self, adapter: Optional[task_adapter.TaskAdapter]) -> None:
         """Warns if the adapter may have been trained on rows that are now dev or test rows."""
@@ -144,6 +160,16 @@ class TextTask(Task):
             return Evaluated(answers, self._test_scores(split, answers))
         score = classifier_results.score_fn(task, split, rows, self.config.eval_batch_size)
         return Evaluated(answers, score(answers))
+
+    def calibrate(self, split: str, predictions: Any) -> Calibration:
+        """Returns the temperature that fits a split's labels best; see `calibration.fit`."""
+        rows, is_single_label = self._rows[split], text_kind.get(self.kind).is_single_label
+        return calibration.fit(
+            classifier_results.stack(predictions),
+            text_windows.labels_of(rows),
+            functools.partial(classifier_results.join, task=self._task, rows=rows),
+            is_single_label,
+        )
 
     def _test_scores(self, split: str, answers: Dict[str, Any]) -> Dict[str, float]:
         """Returns the scores of a test split, named test_...; {} if it has no labels."""

@@ -5,9 +5,11 @@ import gzip
 import json
 import os
 
+import numpy as np
 from absl import logging
 from absl.testing import parameterized
 
+from adapter_bert.tasks import splits
 from adapter_bert.tasks.text import custom_tasks
 from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import (
@@ -108,9 +110,47 @@ class SplitsTest(TableTestCase):
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [94, 11])
         with self.assertLogs("absl", "INFO") as log:
             self.examples("dev")
-        self.assertIn(f"{path}: 11 of its 105 rows are used as dev", log.output[-1])
+        self.assertIn(
+            f"{path}: 11 of its 105 rows are set apart as dev, stratified.", log.output[-1]
+        )
         self.write_labels("no", name="dev")
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [105, 1])
+
+    def test_rows_of_each_kind_are_stratified(self):
+        self.write_labels(*"abcd" * 15)
+        self.assertEqual(set(self.labels_of("dev")), set("abcd"))
+        # Of sets, by the rarest label: c, of six rows in 60.
+        self.write_labels(*['"a,b"', "a", "a", "b", '"a,b"', "a", "b", "a", "b", '"a,c"'] * 6)
+        self.assertLen([row for row in self.labels_of("dev", TAGS) if "c" in row], 1)
+        self.write_labels(*[f"{i}.5" for i in range(100)])
+        tens = [int(float(label)) // 10 for label in self.labels_of("dev", NUMBERS)]
+        self.assertCountEqual(tens, range(10))
+
+    def test_paper_s_tasks_are_split_at_random(self):
+        layout = custom_tasks.LAYOUTS["sms_spam"]
+        self.write(
+            "SMSSpamCollection", "".join(f"{'ham' if i else 'spam'}\t{i}\n" for i in range(60))
+        )
+        order = np.random.RandomState(0).permutation(60)
+        texts = [row[1] for row in self.examples("dev", layout)]
+        self.assertEqual(texts, [str(i) for i in sorted(order[48:54])])
+        config = splits.SplitConfig("stratified")
+        stratified = [row[1] for row in self.examples("dev", layout, config=config)]
+        self.assertNotEqual(stratified, texts)
+
+    def test_shares_are_those_of_the_settings(self):
+        self.write_labels(*["yes", "no", "no"] * 40)
+        config = splits.SplitConfig(None, 0.25, 0.0)
+        processor = self.processor(config=config)
+        sizes = [len(processor.get_examples(split, "")) for split in ("train", "dev")]
+        self.assertEqual(sizes, [90, 30])
+        parts = ["--test_share=0 sets no rows apart as test", "test.tsv"]
+        self.assert_refused(parts, processor.get_examples, "test", "")
+        expected = {"split": "stratified", "dev_share": 0.25, "test_share": 0.0}
+        self.assertEqual(processor.split_settings(), expected)
+        self.write_labels("yes", name="test")
+        del expected["test_share"]
+        self.assertEqual(processor.split_settings(), expected)
 
     def test_too_few_rows_to_hold_out_are_refused(self):
         path = self.write_labels("yes", "no")
