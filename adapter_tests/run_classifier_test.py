@@ -88,7 +88,10 @@ class ScriptTest(ScriptTestCase):
                 "eval_accuracy",
                 "eval_f1",
                 "eval_loss",
+                "eval_macro_f1",
+                "eval_majority_f1",
                 "eval_matthews",
+                "eval_predicted_labels",
                 "global_step",
                 "loss",
                 "precision",
@@ -139,7 +142,7 @@ class ScriptTest(ScriptTestCase):
     def test_custom_task_trains_evaluates_and_predicts(self):
         flags = [*self.custom_flags(), "--do_train", "--do_eval", "--do_predict"]
         report = self.succeed(*flags, "--label_column=folder")
-        self.assertRegex(report, r"custom dev: accuracy [\d.]+%, loss [\d.]+, macro_f1 [\d.]+, ")
+        self.assertRegex(report, r"custom dev: accuracy [\d.]+%, macro_f1 [\d.]+, matthews ")
         self.assertRegex(report, r"custom test: accuracy [\d.]+%, ")
         dev, test = (
             json.loads(read(self.path(name))) for name in ("eval_results.json", "test_scores.json")
@@ -168,7 +171,7 @@ class ScriptTest(ScriptTestCase):
         numbers = os.path.join(self.folder, "numbers")
         more = ["--label_column=score", "--label_type=float"]
         report = self.succeed(*flags, *more, output_dir=numbers)
-        self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
+        self.assertRegex(report, r"custom dev: pearson \S+, mse \S+, spearman \S+, loss ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
     def test_label_descriptions_persist_in_repeated_and_further_runs(self):

@@ -22,20 +22,20 @@ def classification(labels: Values, predictions: Values, num_labels: int) -> Dict
 
     Returns:
       A dict of floats: accuracy; matthews, the correlation coefficient (for many classes that of
-      Gorodkin 2004); and f1 of label 1 where L is 2, else macro_f1, the mean of all labels' F1.
+      Gorodkin 2004); macro_f1, the mean of all labels' F1; and f1 of label 1 where L is 2.
     """
     if not len(labels):
-        return dict.fromkeys(("accuracy", "matthews", "f1" if num_labels == 2 else "macro_f1"), 0.0)
+        names = ("accuracy", "matthews", "macro_f1", *["f1"] * (num_labels == 2))
+        return dict.fromkeys(names, 0.0)
     import sklearn.metrics
 
     scores = {
         "accuracy": float(np.mean(np.equal(labels, predictions))),
         "matthews": _without_warnings(sklearn.metrics.matthews_corrcoef, labels, predictions),
+        "macro_f1": _f1(labels, predictions, average="macro", labels=np.arange(num_labels)),
     }
     if num_labels == 2:
         scores["f1"] = _f1(labels, predictions, average="binary")
-    else:
-        scores["macro_f1"] = _f1(labels, predictions, average="macro", labels=np.arange(num_labels))
     return scores
 
 

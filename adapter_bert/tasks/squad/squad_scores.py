@@ -112,6 +112,11 @@ def scores_v2(
     return scores
 
 
+def no_answer_score(truths: Dict[str, List[str]]) -> float:
+    """Returns the scores f1 and exact of SQuAD 2.0 of "no answer" to all questions."""
+    return _percent(sum(not texts for texts in truths.values()), len(truths))
+
+
 def best_threshold(
     truths: Dict[str, List[str]],
     predictions: Dict[str, str],

@@ -16,6 +16,7 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
+from adapter_bert.tasks import caveats
 from adapter_bert.tasks.tagging import (
     tag_schemes,
     tagging,
@@ -512,11 +513,16 @@ class TaggingTask(Task):
         if file.tags is None:
             return Evaluated(tags, {})
         stage = "eval" if split == "dev" else split
-        result = tagging_scores.scores(file.tags, tags, bool(file.notation))
-        result = classifier_results.add_prefix(stage, result)
+        arguments = file.tags, tags, bool(file.notation)
+        plain = tagging_scores.scores(*arguments)
+        plain.update(tagging_scores.references(*arguments, self.score))
+        words = f"{sum(map(len, tags)):,} {split} words"
+        warnings = tagging_scores.warnings(words, file.tags, tags, self.score, plain)
+        result = classifier_results.add_prefix(stage, plain)
         if split == "dev":
             result["eval_loss"] = loss / max(1, rows.num_learned)
-        return Evaluated(tags, result)
+            warnings = caveats.of_loss(words, result["eval_loss"]) or warnings
+        return Evaluated(tags, result, warnings)
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes a file with the predicted tags, and a JSON file with entities; see `Task`."""

@@ -5,13 +5,14 @@ predicts, "probabilities" [N, L] of L labels or "prediction" [N].
 """
 
 import posixpath
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.files import atomic, gfile, json_objects
-from adapter_bert.tasks import metrics
-from adapter_bert.tasks.text import text_kind, text_windows
+from adapter_bert.model import task_kinds
+from adapter_bert.tasks import caveats, metrics
+from adapter_bert.tasks.text import text_kind
 from adapter_bert.tasks.text.glue import TaskInfo
 from adapter_bert.training import evaluations
 
@@ -50,8 +51,10 @@ def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict
       predictions: see the module's docstring.
 
     Returns:
-      A dict of floats: the `metrics` of the task's kind, and "loss", the mean over rows. For up to
-      200 classes also "confusion_matrix", L lists of L counts.
+      A dict of numbers: the `metrics` of the task's kind, and "loss", the mean over rows. With
+      labels also majority_..., the task's main score of predicting the most frequent label, or set
+      of labels, for each row; and "predicted_labels", how many labels are predicted. For up to 200
+      classes also "confusion_matrix", L lists of L counts.
     """
     kind, num_labels = text_kind.get(task.kind), len(task.labels)
     answers = kind.answers(predictions)
@@ -59,35 +62,79 @@ def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict
         **kind.scores(labels, answers, num_labels),
         "loss": float(np.mean(predictions["loss"])),
     }
+    if num_labels:
+        constant = np.broadcast_to(_most_frequent(labels), np.shape(labels))
+        majority = kind.scores(labels, constant, num_labels)[task.score]
+        result[task_kinds.MAJORITY + task.score] = majority
+        is_set = np.ndim(answers) > 1
+        result[task_kinds.PREDICTED_LABELS] = (
+            int(np.sum(np.any(answers, axis=0))) if is_set else len(np.unique(answers))
+        )
     if kind.is_single_label and num_labels <= _MAX_MATRIX_LABELS:
         confusion = metrics.confusion_matrix(labels, answers, num_labels)
         result["confusion_matrix"] = confusion.tolist()
     return result
 
 
-def score_fn(
-    task: TaskInfo, split: str, rows: Any, batch_size: int
-) -> Callable[[Predictions], Dict[str, Any]]:
-    """Returns a function that scores the predictions of a dev set.
+def _most_frequent(labels: np.ndarray) -> np.ndarray:
+    """Returns the most frequent item of an array [N, ...]; of several, the first in order."""
+    values, counts = np.unique(labels, axis=0, return_counts=True)
+    return values[np.argmax(counts)]
+
+
+def warnings(
+    task: TaskInfo,
+    split: str,
+    labels: np.ndarray,
+    predictions: Predictions,
+    values: Dict[str, Any],
+) -> Tuple[str, ...]:
+    """Returns sentences on predictions that are worth less than their scores; see `caveats`.
+
+    Args:
+      task: `glue.TaskInfo`.
+      split: name of the dev or test set.
+      labels, predictions: as in `scores`.
+      values: the result of `scores`.
+    """
+    kind = text_kind.get(task.kind)
+    rows = f"{len(labels):,} {split.replace('_', ' ')} rows"
+    diverged = caveats.of_loss(rows, values["loss"])
+    if diverged or not task.labels:
+        return diverged
+    frequent = _most_frequent(labels)
+    (majority,) = kind.texts(frequent[np.newaxis], task.labels)
+    predicted, true = (
+        kind.texts(np.unique(each, axis=0), task.labels)
+        for each in (np.asarray(kind.answers(predictions), int), labels)
+    )
+    is_frequent = np.equal(labels, frequent).reshape(len(labels), -1).all(axis=1)
+    constant = {
+        "accuracy": float(np.mean(is_frequent)),
+        task.score: values[task_kinds.MAJORITY + task.score],
+    }
+    return caveats.of_predictions(rows, predicted, true, majority, "no label") or caveats.of_score(
+        task.score, values, constant, majority or "no label"
+    )
+
+
+def dev_scores(
+    split: str, values: Dict[str, Any], losses: np.ndarray, batch_size: int
+) -> Dict[str, Any]:
+    """Returns the scores of a dev set, named eval_...
 
     Scores of a second dev set carry its name, as in eval_mismatched_accuracy.
 
     Args:
-      task: `glue.TaskInfo`.
       split: name of the dev set.
-      rows: `rows.PackedRows` with "label_ids".
+      values: the result of `scores`.
+      losses: [N], of its rows.
       batch_size: of the evaluation. "loss" is the mean over batches, as in BERT's script.
     """
     suffix = split[len("dev_") :]
-
-    def score(predictions: Predictions) -> Dict[str, Any]:
-        result = scores(task, text_windows.labels_of(rows), predictions)
-        if suffix:
-            return add_prefix("eval_" + suffix, result)
-        loss = mean_of_batches(predictions["loss"], batch_size)
-        return {**add_prefix("eval", result), "loss": loss}
-
-    return score
+    if suffix:
+        return add_prefix("eval_" + suffix, values)
+    return {**add_prefix("eval", values), "loss": mean_of_batches(losses, batch_size)}
 
 
 def metadata(task: TaskInfo, stage: str) -> Dict[str, Any]:
@@ -101,11 +148,12 @@ def add_prefix(prefix: str, scores: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def summary(task: TaskInfo, stage: str, result: Dict[str, Any]) -> str:
-    """Returns a stage's scores on one line, the task's main score first."""
+    """Returns a stage's scores on one line: the task's main score first, the loss last."""
     shown = evaluations.scalars(result, stage + "_")
+    names = [name for name in shown if not task_kinds.is_reference(name)]
     return ", ".join(
         f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
-        for name in sorted(shown, key=lambda name: (name != task.score, name))
+        for name in sorted(names, key=lambda name: (name != task.score, "loss" in name, name))
     )
 
 

@@ -116,20 +116,20 @@ class TextTask(Task):
         }
 
     def evaluate(self, split: str, predictions: Any) -> Evaluated:
-        """Returns the texts' predictions by name, see `classifier_results`, and dev scores."""
+        """Returns the texts' predictions by name, see `classifier_results`, and their scores."""
         rows, task = self._rows[split], self._task
         answers = classifier_results.of_texts(predictions, task, rows)
-        if not split.startswith("dev"):
-            return Evaluated(answers, self._test_scores(split, answers))
-        score = classifier_results.score_fn(task, split, rows, self.config.eval_batch_size)
-        return Evaluated(answers, score(answers))
-
-    def _test_scores(self, split: str, answers: Dict[str, Any]) -> Dict[str, float]:
-        """Returns the scores of a test split, named test_...; {} if it has no labels."""
         if split not in self._labeled:
-            return {}
-        labels = text_windows.labels_of(self._rows[split])
-        return classifier_results.scores_of_test(self._task, labels, answers)
+            return Evaluated(answers, {})
+        labels = text_windows.labels_of(rows)
+        values = classifier_results.scores(task, labels, answers)
+        warnings = classifier_results.warnings(task, split, labels, answers, values)
+        if split.startswith("dev"):
+            batch_size = self.config.eval_batch_size
+            named = classifier_results.dev_scores(split, values, answers["loss"], batch_size)
+        else:
+            named = classifier_results.add_prefix("test", values)
+        return Evaluated(answers, named, warnings)
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes a split's predictions and, if it has them, labels and scores; see `Task`."""
