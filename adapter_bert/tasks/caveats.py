@@ -29,9 +29,9 @@ def of_predictions(
     if len(predicted) != 1:
         return ()
     (label,) = predicted
-    as_label = f"as {name_of(label)}" if label else f"to have {nothing}"
+    as_label = f"as {_name(label)}" if label else f"to have {nothing}"
     if label != majority:
-        other = name_of(majority) if majority else nothing
+        other = _name(majority) if majority else nothing
         return (f"All {rows} are predicted {as_label}, though most have {other}.",)
     if len(true) == 1:
         return (
@@ -57,13 +57,13 @@ def of_score(
       constant: those of predicting the most frequent label for each row.
       majority: the name of that label.
     """
-    name = score if constant[score] or "accuracy" not in values else "accuracy"
+    name = score if constant[score] or "accuracy" not in constant else "accuracy"
     value, reached = values[name], constant[name]
     if value > reached:
         return ()
     return (
         f"{name} {value:.3f} is no better than {reached:.3f} of always predicting"
-        f" {name_of(majority)}.",
+        f" {_name(majority)}.",
     )
 
 
@@ -77,7 +77,5 @@ def of_loss(rows: str, loss: float) -> Tuple[str, ...]:
     )
 
 
-def name_of(label: str) -> str:
-    """Returns a label's name on one line, at most 60 characters."""
-    name = printing.one_line(" ".join(label.split()))
-    return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
+def _name(label: str) -> str:
+    return printing.shorten(label, _MAX_NAME)

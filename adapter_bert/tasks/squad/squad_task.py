@@ -14,7 +14,13 @@ from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
 from adapter_bert.tasks import token_spans
-from adapter_bert.tasks.squad import squad_answers, squad_data, squad_features, squad_scores
+from adapter_bert.tasks.squad import (
+    squad_answers,
+    squad_data,
+    squad_features,
+    squad_report,
+    squad_scores,
+)
 from adapter_bert.training import evaluations, feature_cache, starting_point
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
@@ -196,6 +202,7 @@ class SquadTask(Task):
         self._stages: Sequence[str] = ()
         self._predict_file = str(config.predict_file)
         self._truths: Any = None
+        self._questions: Dict[str, str] = {}  # By id; of --predict_file.
         self._digest = ""
         self._tokenizer: Any = None
         self._choice = squad_answers.AnswerSettings(
@@ -269,6 +276,7 @@ class SquadTask(Task):
         def examples() -> Iterator[Any]:
             examples = squad_data.read_squad_examples(self._predict_file, False, lazily=True)
             for example in examples:
+                self._questions[example.qas_id] = example.question_text
                 yield example
                 # By now, `read` has had all windows of this example.
                 answers[example.qas_id] = squad_answers.choose_answer(
@@ -324,6 +332,13 @@ class SquadTask(Task):
             f"{self.score} {score:.1f} is no better than {constant:.1f} of always predicting that"
             " there is no answer.",
         )
+
+    def describe(self, split: str, evaluated: Evaluated) -> str:
+        """Returns the scores of each kind of question, and the worst answers; see `Task`."""
+        if self._truths is None:
+            return ""
+        version_2 = self.config.version_2_with_negative
+        return squad_report.describe(self._questions, self._truths, evaluated.answers, version_2)
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes the files of BERT's script for the split "test"; see `Task`."""

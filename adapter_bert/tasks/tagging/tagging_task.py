@@ -22,6 +22,7 @@ from adapter_bert.tasks.tagging import (
     tagging,
     tagging_data,
     tagging_features,
+    tagging_report,
     tagging_scores,
 )
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
@@ -547,6 +548,14 @@ class TaggingTask(Task):
             return report
         json_objects.write_object(path, {**self.metadata("test"), **evaluated.scores})
         return [*report, f"{self.summary('test', evaluated.scores)} ({path})"]
+
+    def describe(self, split: str, evaluated: Evaluated) -> str:
+        """Returns the scores of each type, confusions and the worst sentences; see `Task`."""
+        file, tags = self.splits[split], evaluated.answers
+        if file.tags is None:
+            return ""
+        title = f"{split}, {sum(map(len, tags)):,} words in {len(tags):,} sentences:"
+        return tagging_report.describe(title, file.words, file.tags, tags, bool(file.notation))
 
     def _answers(self, file: Split, tags: Sequence[List[str]]) -> List[Dict[str, Any]]:
         answers = []

@@ -13,6 +13,7 @@ from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.model import task_kinds
 from adapter_bert.tasks import caveats, metrics
 from adapter_bert.tasks.text import text_kind
+from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import TaskInfo
 from adapter_bert.training import evaluations
 
@@ -20,6 +21,7 @@ Predictions = Dict[str, np.ndarray]
 
 # A larger matrix adds half a megabyte of JSON to each evaluation, which nobody reads.
 _MAX_MATRIX_LABELS = 200
+NO_LABEL = "no label"  # The empty set of labels.
 
 
 def stack(predictions: Iterable[Predictions]) -> Predictions:
@@ -63,9 +65,8 @@ def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict
         "loss": float(np.mean(predictions["loss"])),
     }
     if num_labels:
-        constant = np.broadcast_to(_most_frequent(labels), np.shape(labels))
-        majority = kind.scores(labels, constant, num_labels)[task.score]
-        result[task_kinds.MAJORITY + task.score] = majority
+        _, constant = majority(task, labels)
+        result[task_kinds.MAJORITY + task.score] = constant[task.score]
         is_set = np.ndim(answers) > 1
         result[task_kinds.PREDICTED_LABELS] = (
             int(np.sum(np.any(answers, axis=0))) if is_set else len(np.unique(answers))
@@ -76,10 +77,14 @@ def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict
     return result
 
 
-def _most_frequent(labels: np.ndarray) -> np.ndarray:
-    """Returns the most frequent item of an array [N, ...]; of several, the first in order."""
+def majority(task: TaskInfo, labels: np.ndarray) -> Tuple[str, Dict[str, float]]:
+    """Returns the most frequent label, or set of labels, and the scores of always predicting it."""
+    kind = text_kind.get(task.kind)
     values, counts = np.unique(labels, axis=0, return_counts=True)
-    return values[np.argmax(counts)]
+    frequent = values[np.argmax(counts)]
+    constant = np.broadcast_to(frequent, np.shape(labels))
+    (name,) = kind.texts(frequent[np.newaxis], task.labels)
+    return name, kind.scores(labels, constant, len(task.labels))
 
 
 def warnings(
@@ -102,19 +107,13 @@ def warnings(
     diverged = caveats.of_loss(rows, values["loss"])
     if diverged or not task.labels:
         return diverged
-    frequent = _most_frequent(labels)
-    (majority,) = kind.texts(frequent[np.newaxis], task.labels)
+    label, constant = majority(task, labels)
     predicted, true = (
         kind.texts(np.unique(each, axis=0), task.labels)
         for each in (np.asarray(kind.answers(predictions), int), labels)
     )
-    is_frequent = np.equal(labels, frequent).reshape(len(labels), -1).all(axis=1)
-    constant = {
-        "accuracy": float(np.mean(is_frequent)),
-        task.score: values[task_kinds.MAJORITY + task.score],
-    }
-    return caveats.of_predictions(rows, predicted, true, majority, "no label") or caveats.of_score(
-        task.score, values, constant, majority or "no label"
+    return caveats.of_predictions(rows, predicted, true, label, NO_LABEL) or caveats.of_score(
+        task.score, values, constant, label or NO_LABEL
     )
 
 
@@ -164,19 +163,24 @@ def mean_of_batches(losses: np.ndarray, batch_size: int) -> float:
 
 
 def write_predictions(
-    folder: str, task: TaskInfo, split: str, predictions: Predictions
+    folder: str,
+    task: TaskInfo,
+    split: str,
+    predictions: Predictions,
+    examples: Sequence[InputExample] = (),
 ) -> List[str]:
     """Writes the files of a test split's predictions, and returns their paths.
 
-    test_results.tsv has BERT's format, probabilities only. predictions.tsv also names the labels.
-    submission/<NAME>.tsv has the format of GLUE's server. File names of a second test split carry
-    its name.
+    test_results.tsv has BERT's format, probabilities only. predictions.tsv also names the labels,
+    and ends with the columns of `columns_of`. submission/<NAME>.tsv has the format of GLUE's
+    server. File names of a second test split carry its name.
 
     Args:
       folder: path.
       task: `glue.TaskInfo`.
       split: name of one of the task's splits.
       predictions: see the module's docstring.
+      examples: of its rows; () leaves the texts out.
 
     Returns:
       The paths, test_results.tsv first.
@@ -186,7 +190,7 @@ def write_predictions(
     values = predictions[kind.prediction]
     tables = {
         _file_name("test_results", split): [list(map(str, np.atleast_1d(row))) for row in values],
-        _file_name("predictions", split): _prediction_rows(task, texts, predictions),
+        _file_name("predictions", split): _prediction_rows(task, texts, predictions, examples),
     }
     if split in task.submission:
         submission = posixpath.join(folder, "submission")
@@ -212,6 +216,7 @@ def write_test(
     split: str,
     predictions: Predictions,
     known: Optional[Tuple[np.ndarray, Dict[str, float]]] = None,
+    examples: Sequence[InputExample] = (),
 ) -> List[str]:
     """Writes the predictions of a test split and, if it has labels, its scores.
 
@@ -219,7 +224,7 @@ def write_test(
     run are removed first.
 
     Args:
-      folder, task, split, predictions: as in `write_predictions`.
+      folder, task, split, predictions, examples: as in `write_predictions`.
       known: (labels as in `scores`, the result of `scores_of_test`); None without labels.
 
     Returns:
@@ -229,7 +234,7 @@ def write_test(
     # Scores and labels of an earlier run would not match these predictions.
     for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
         gfile.remove_if_exists(old_path)
-    written = write_predictions(folder, task, split, predictions)
+    written = write_predictions(folder, task, split, predictions, examples)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
     if known is None:
         return report
@@ -265,6 +270,7 @@ def write_answers(
     split: str,
     labels: np.ndarray,
     predictions: Optional[Predictions] = None,
+    examples: Sequence[InputExample] = (),
 ) -> None:
     """Writes the labels of a split, and optionally its predictions, for a row-by-row comparison.
 
@@ -275,13 +281,14 @@ def write_answers(
       folder, task, split: as in `write_predictions`; a dev split, or a test split with labels.
       labels: as in `scores`.
       predictions: as in `write_predictions`; None if they are already written.
+      examples: as in `write_predictions`.
     """
     kind = text_kind.get(task.kind)
     rows = [[str(index), text] for index, text in enumerate(kind.texts(labels, task.labels))]
     _write_rows(folder, _file_name("labels", split), [["index", "label"], *rows])
     if predictions is not None:
         texts = kind.texts(kind.answers(predictions), task.labels)
-        rows = _prediction_rows(task, texts, predictions)
+        rows = _prediction_rows(task, texts, predictions, examples)
         _write_rows(folder, _file_name("predictions", split), rows)
 
 
@@ -299,11 +306,38 @@ def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
     return path
 
 
-def _prediction_rows(task: TaskInfo, texts: List[str], predictions: Predictions) -> List[List[str]]:
-    """Returns the rows of predictions.tsv: index, label and, unless regression, probabilities."""
+def _prediction_rows(
+    task: TaskInfo, texts: List[str], predictions: Predictions, examples: Sequence[InputExample]
+) -> List[List[str]]:
+    """Returns the rows of predictions.tsv.
+
+    Their columns are index, label, unless regression the probability of each label, and those of
+    `columns_of`.
+    """
+    header = ["index", "label"]
     rows = [[str(index), text] for index, text in enumerate(texts)]
     values = predictions[text_kind.get(task.kind).prediction]
-    if values.ndim == 1:
-        return [["index", "label"], *rows]
-    rows = [row + list(map(str, probabilities)) for row, probabilities in zip(rows, values)]
-    return [["index", "label", *task.labels], *rows]
+    if values.ndim > 1:
+        header += task.labels
+        rows = [row + list(map(str, probabilities)) for row, probabilities in zip(rows, values)]
+    if examples:
+        names, cells = columns_of(examples)
+        header += names
+        rows = [[*row, *further] for row, further in zip(rows, cells)]
+    return [header, *rows]
+
+
+def columns_of(examples: Sequence[InputExample]) -> Tuple[List[str], List[List[str]]]:
+    """Returns the columns that predictions repeat: those of --id_columns, text and text_b.
+
+    Args:
+      examples: at least one.
+
+    Returns:
+      (names, the cells of each example's row).
+    """
+    has_pairs = any(example.text_b is not None for example in examples)
+    names = [*examples[0].columns, "text", *["text_b"] * has_pairs]
+    return names, [
+        [*each.columns.values(), each.text_a, *[each.text_b or ""] * has_pairs] for each in examples
+    ]

@@ -7,6 +7,7 @@ from absl import logging
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks.text import (
     classifier_data,
+    classifier_report,
     classifier_results,
     text_windows,
 )
@@ -88,7 +89,9 @@ class TextTask(Task):
         self.fields = classifier_data.fields_of(examples)
         self._trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
         self._labeled = {split for split in examples if self._processor.has_labels(split)}
-        self._examples, self._processor = {}, None  # Frees the texts, which training does not need.
+        # Frees the texts of the training; those of the other splits are written with predictions.
+        self._examples = {split: examples[split] for split in examples if split != "train"}
+        self._processor = None
         return self._rows
 
     def check_trained(
@@ -136,11 +139,19 @@ class TextTask(Task):
         task, answers = self._task, evaluated.answers
         classifier_results.remove_unread(folder, task, self._rows)
         labels = text_windows.labels_of(self._rows[split])
+        examples = self._examples[split]
         if split.startswith("dev"):
-            classifier_results.write_answers(folder, task, split, labels, answers)
+            classifier_results.write_answers(folder, task, split, labels, answers, examples)
             return []
         known = (labels, evaluated.scores) if split in self._labeled else None
-        return classifier_results.write_test(folder, task, split, answers, known)
+        return classifier_results.write_test(folder, task, split, answers, known, examples)
+
+    def describe(self, split: str, evaluated: Evaluated) -> str:
+        """Returns the scores of each label, confusions and the worst errors; see `Task`."""
+        if split not in self._labeled:
+            return ""
+        labels, examples = text_windows.labels_of(self._rows[split]), self._examples[split]
+        return classifier_report.describe(self._task, split, labels, evaluated.answers, examples)
 
     def summary(self, stage: str, scores: Dict[str, Any]) -> str:
         """Returns the scores of a stage on one line; see `Task`."""

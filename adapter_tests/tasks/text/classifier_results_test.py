@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import classifier_results
+from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import TASKS, TaskInfo
 
 TAGS = TaskInfo("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
@@ -244,6 +245,38 @@ class FilesTest(tf.test.TestCase):
             for name, answers in zip(("dev_labels.tsv", "dev_predictions.tsv"), expected):
                 found = [row.split("|")[1] for row in self.rows(name)]
                 self.assertEqual(found, ["label", *answers])
+
+    def test_predictions_end_with_columns_and_texts(self):
+        texts = [("a\tb\n", None, "x"), ("c", "d e", "")]
+        for pairs, header, expected in (
+            (texts[:1] * 2, "id|text", ["x|a b", "x|a b"]),
+            (texts, "id|text|text_b", ["x|a b|", "|c|d e"]),
+        ):
+            examples = [
+                InputExample(str(index), a, b, "0", {"id": name})
+                for index, (a, b, name) in enumerate(pairs)
+            ]
+            predictions = probabilities([1, 0], 2)
+            arguments = TASKS["rte"], "test", predictions
+            classifier_results.write_test(self.folder, *arguments, None, examples)
+            classifier_results.write_answers(
+                *(self.folder, TASKS["rte"], "dev", np.array([0, 1]), predictions, examples)
+            )
+            labels = "index|label|entailment|not_entailment"
+            starts = ["0|not_entailment|0.3|0.7", "1|entailment|0.7|0.3"]
+            rows = [f"{start}|{end}" for start, end in zip(starts, expected)]
+            for name in ("predictions.tsv", "dev_predictions.tsv"):
+                self.assertEqual(self.rows(name), [f"{labels}|{header}", *rows])
+            # Other programs read these.
+            self.assertEqual(self.rows("test_results.tsv"), ["0.3|0.7", "0.7|0.3"])
+            self.assertEqual(
+                self.rows("submission/RTE.tsv")[1:], ["0|not_entailment", "1|entailment"]
+            )
+        examples = [InputExample("0", "how old", None, "0")]
+        classifier_results.write_test(
+            self.folder, TASKS["sts-b"], "test", numbers(2.5), None, examples
+        )
+        self.assertEqual(self.rows("predictions.tsv"), ["index|label|text", "0|2.5|how old"])
 
     def test_labels_with_tabs_and_line_breaks_are_written_with_spaces(self):
         task = TaskInfo("cities", ("New\tYork", "b\n"), {})
