@@ -8,6 +8,7 @@ import numpy as np
 
 from adapter_bert.tasks import text_tables
 from adapter_bert.tasks.squad import squad_scores
+from adapter_bert.training import plots
 
 _WORD = re.compile(r"\b(what|which|who|whom|whose|when|where|why|how)\b")
 _MERGED = {"whom": "who", "whose": "who"}
@@ -29,15 +30,30 @@ def describe(
       version_2: whether questions may have no answer.
     """
     values = _values(truths, answers, version_2)
-    rows = [["question", "count", "exact", "f1"], _row("all", list(values.values()))]
-    rows += [_row(name, each) for name, each in by_word(questions, values).items()]
-    if version_2:
-        for name, has_answer in (("answerable", True), ("not answerable", False)):
-            rows.append(
-                _row(name, [values[key] for key in values if bool(truths[key]) == has_answer])
-            )
+    groups = _groups(questions, truths, values, version_2)
+    rows = [["question", "count", "exact", "f1"]]
+    rows += [[name, f"{count:,}", *(f"{v:.1f}" for v in means)] for name, count, means in groups]
     lines = [f"dev, {len(values):,} questions:", "", *text_tables.table(rows, left=[0]), ""]
     return "\n".join([*lines, *_wrong_answers(questions, truths, answers, values), ""])
+
+
+def plot(
+    path: str,
+    title: str,
+    questions: Dict[str, str],
+    truths: Truths,
+    answers: Dict[str, Any],
+    version_2: bool,
+) -> str:
+    """Draws the F1 of each kind of question; returns the path.
+
+    Args:
+      path, title: of the picture.
+      questions, truths, answers, version_2: as in `describe`.
+    """
+    groups = _groups(questions, truths, _values(truths, answers, version_2), version_2)
+    names = [f"{name} ({count:,})" for name, count, _ in groups]
+    return plots.draw_bars(path, title, "F1", names, [f1 for _, _, (_, f1) in groups])
 
 
 def by_word(
@@ -65,9 +81,18 @@ def _values(
     return squad_scores.of_each(truths, texts, version_2)
 
 
-def _row(name: str, values: List[Tuple[float, float]]) -> List[str]:
-    means = 100 * np.mean(values, axis=0) if values else (0.0, 0.0)
-    return [name, f"{len(values):,}", *(f"{mean:.1f}" for mean in means)]
+def _groups(
+    questions: Dict[str, str],
+    truths: Truths,
+    values: Dict[str, Tuple[float, float]],
+    version_2: bool,
+) -> List[Tuple[str, int, Any]]:
+    """Returns (name, number of questions, (exact match, F1) in percent) of each group."""
+    groups = {"all": list(values.values()), **by_word(questions, values)}
+    if version_2:
+        for name, has_answer in (("answerable", True), ("not answerable", False)):
+            groups[name] = [values[key] for key in values if bool(truths[key]) == has_answer]
+    return [(name, len(each), 100 * np.mean(each, axis=0)) for name, each in groups.items() if each]
 
 
 def _wrong_answers(

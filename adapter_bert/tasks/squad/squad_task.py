@@ -340,6 +340,17 @@ class SquadTask(Task):
         version_2 = self.config.version_2_with_negative
         return squad_report.describe(self._questions, self._truths, evaluated.answers, version_2)
 
+    def plot(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Draws the F1 of each kind of question; see `Task`."""
+        if self._truths is None:
+            return []
+        path, version_2 = (
+            posixpath.join(folder, "questions.png"),
+            self.config.version_2_with_negative,
+        )
+        arguments = self._questions, self._truths, evaluated.answers, version_2
+        return [squad_report.plot(path, self.config.task_name, *arguments)]
+
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes the files of BERT's script for the split "test"; see `Task`."""
         if split != "test":

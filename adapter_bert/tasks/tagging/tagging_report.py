@@ -5,6 +5,7 @@ from typing import List, Sequence, Tuple
 
 from adapter_bert.tasks import metrics, text_tables
 from adapter_bert.tasks.tagging import tag_schemes, tagging_scores
+from adapter_bert.training import plots
 
 _MAX_WORDS = 6  # Wrong words of a sentence that are shown.
 
@@ -27,9 +28,24 @@ def describe(
         lines = _chunk_scores(tags, predicted)
     else:
         lines = text_tables.per_label(true, other, text_tables.names_of(types))
-    unit = "type of word" if is_chunks else "tag"
-    lines += ["", *text_tables.confusions(matrix, _names(types), unit)]
+    lines += ["", *text_tables.confusions(matrix, _names(types), _unit(is_chunks))]
     return "\n".join([title, "", *lines, "", *_worst_sentences(words, tags, predicted), ""])
+
+
+def plot(path: str, title: str, tags: Tags, predicted: Tags, is_chunks: bool) -> str:
+    """Draws the confusion matrix of words' types, or tags; returns the path.
+
+    Args:
+      path, title: of the picture.
+      tags, predicted, is_chunks: as in `describe`.
+    """
+    types, true, other = type_ids(tags, predicted, is_chunks)
+    matrix = metrics.confusion_matrix(true, other, len(types))
+    return plots.draw_matrix(path, title, _names(types), matrix, _unit(is_chunks))
+
+
+def _unit(is_chunks: bool) -> str:
+    return "type of word" if is_chunks else "tag"
 
 
 def type_ids(

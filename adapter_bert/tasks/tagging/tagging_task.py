@@ -557,6 +557,15 @@ class TaggingTask(Task):
         title = f"{split}, {sum(map(len, tags)):,} words in {len(tags):,} sentences:"
         return tagging_report.describe(title, file.words, file.tags, tags, bool(file.notation))
 
+    def plot(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Draws the confusion matrix of words' types; see `Task`."""
+        file = self.splits[split]
+        if file.tags is None:
+            return []
+        path = posixpath.join(folder, "dev_" * (split == "dev") + "confusion.png")
+        arguments = file.tags, evaluated.answers, bool(file.notation)
+        return [tagging_report.plot(path, f"{self.name} {split}", *arguments)]
+
     def _answers(self, file: Split, tags: Sequence[List[str]]) -> List[Dict[str, Any]]:
         answers = []
         for words, tags_of_words in zip(file.words, tags):

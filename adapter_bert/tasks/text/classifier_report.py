@@ -1,5 +1,6 @@
 """The report on a split's predictions: scores of each label, confusions, and the worst errors."""
 
+import posixpath
 from typing import Iterable, List, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from adapter_bert.tasks.text import classifier_results, text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.classifier_results import Predictions
 from adapter_bert.tasks.text.glue import TaskInfo
+from adapter_bert.training import plots
 
 
 def describe(
@@ -41,6 +43,28 @@ def describe(
     else:
         lines += _largest_errors(labels, answers, examples)
     return "\n".join(lines) + "\n"
+
+
+def plot(
+    folder: str, task: TaskInfo, split: str, labels: np.ndarray, predictions: Predictions
+) -> List[str]:
+    """Draws the confusion matrix of classes, or predicted over true numbers; returns the paths.
+
+    Args:
+      folder: path.
+      task, split, labels, predictions: as in `describe`.
+    """
+    answers = text_kind.get(task.kind).answers(predictions)
+    title = f"{task.name} {split.replace('_', ' ')}"
+    name = "confusion" if task.labels else "scatter"
+    path = posixpath.join(folder, classifier_results.file_name(name, split, ".png"))
+    if not task.labels:
+        return [plots.draw_scatter(path, title, labels, answers)]
+    if np.ndim(labels) > 1:
+        return []
+    names = text_tables.names_of(task.labels)
+    matrix = metrics.confusion_matrix(labels, answers, len(names))
+    return [plots.draw_matrix(path, title, names, matrix, "label")]
 
 
 def _errors(

@@ -189,8 +189,8 @@ def write_predictions(
     texts = kind.texts(kind.answers(predictions), task.labels)
     values = predictions[kind.prediction]
     tables = {
-        _file_name("test_results", split): [list(map(str, np.atleast_1d(row))) for row in values],
-        _file_name("predictions", split): _prediction_rows(task, texts, predictions, examples),
+        file_name("test_results", split): [list(map(str, np.atleast_1d(row))) for row in values],
+        file_name("predictions", split): _prediction_rows(task, texts, predictions, examples),
     }
     if split in task.submission:
         submission = posixpath.join(folder, "submission")
@@ -230,9 +230,9 @@ def write_test(
     Returns:
       The report's lines.
     """
-    path = posixpath.join(folder, _file_name("test_scores", split, ".json"))
+    path = posixpath.join(folder, file_name("test_scores", split, ".json"))
     # Scores and labels of an earlier run would not match these predictions.
-    for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
+    for old_path in (path, posixpath.join(folder, file_name("labels", split))):
         gfile.remove_if_exists(old_path)
     written = write_predictions(folder, task, split, predictions, examples)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
@@ -257,8 +257,8 @@ def remove_unread(folder: str, task: TaskInfo, splits: Iterable[str]) -> None:
     for split in set(task.splits) - read:
         stage, _, suffix = split.partition("_")
         if suffix and stage in read:
-            names = [_file_name(name, split) for name in ("predictions", "labels", "test_results")]
-            names += [_file_name("test_scores", split, ".json")]
+            names = [file_name(name, split) for name in ("predictions", "labels", "test_results")]
+            names += [file_name("test_scores", split, ".json")]
             names += [f"submission/{task.submission.get(split)}.tsv"]
             for name in names:
                 gfile.remove_if_exists(posixpath.join(folder, name))
@@ -285,14 +285,14 @@ def write_answers(
     """
     kind = text_kind.get(task.kind)
     rows = [[str(index), text] for index, text in enumerate(kind.texts(labels, task.labels))]
-    _write_rows(folder, _file_name("labels", split), [["index", "label"], *rows])
+    _write_rows(folder, file_name("labels", split), [["index", "label"], *rows])
     if predictions is not None:
         texts = kind.texts(kind.answers(predictions), task.labels)
         rows = _prediction_rows(task, texts, predictions, examples)
-        _write_rows(folder, _file_name("predictions", split), rows)
+        _write_rows(folder, file_name("predictions", split), rows)
 
 
-def _file_name(name: str, split: str, extension: str = ".tsv") -> str:
+def file_name(name: str, split: str, extension: str = ".tsv") -> str:
     """Returns predictions.tsv for "test", dev_predictions_mismatched.tsv for "dev_mismatched"."""
     stage, _, suffix = split.partition("_")
     return ("dev_" if stage == "dev" else "") + name + (f"_{suffix}" if suffix else "") + extension

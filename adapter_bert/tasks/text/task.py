@@ -153,6 +153,13 @@ class TextTask(Task):
         labels, examples = text_windows.labels_of(self._rows[split]), self._examples[split]
         return classifier_report.describe(self._task, split, labels, evaluated.answers, examples)
 
+    def plot(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Draws the confusion matrix, or predicted over true numbers; see `Task`."""
+        if split not in self._labeled:
+            return []
+        labels = text_windows.labels_of(self._rows[split])
+        return classifier_report.plot(folder, self._task, split, labels, evaluated.answers)
+
     def summary(self, stage: str, scores: Dict[str, Any]) -> str:
         """Returns the scores of a stage on one line; see `Task`."""
         shown = classifier_results.summary(self._task, stage, scores)

@@ -1,5 +1,7 @@
 """Tests of squad_report.py: hand-computed scores of questions by their first question word."""
 
+import os
+
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.tasks.squad import squad_report
@@ -61,3 +63,9 @@ class DescribeTest(tf.test.TestCase):
                 "",
             ],
         )
+
+    def test_picture_of_question_words_is_drawn(self):
+        path = os.path.join(self.get_temp_dir(), "questions.png")
+        found = squad_report.plot(path, "SQuAD", QUESTIONS, TRUTHS, ANSWERS, True)
+        self.assertEqual(found, path)
+        self.assertTrue(os.path.exists(path))

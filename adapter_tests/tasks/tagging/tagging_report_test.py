@@ -1,5 +1,7 @@
 """Tests of tagging_report.py: seqeval's and scikit-learn's numbers, and hand-counted confusions."""
 
+import os
+
 import seqeval.metrics
 import sklearn.metrics
 import tensorflow.compat.v1 as tf
@@ -70,3 +72,14 @@ class DescribeTest(tf.test.TestCase):
         self.assertEqual(scores, [["1.000", "1.000", "1.000", "1"]] * 3)
         self.assertLess(max(map(len, lines)), 110)
         self.assertNotIn("\x1b", "".join(lines))
+
+    def test_picture_of_types_or_tags_is_drawn(self):
+        path = os.path.join(self.get_temp_dir(), "dev_confusion.png")
+        for tags, predicted, is_chunks in (
+            (TAGS, PREDICTED, True),
+            ([["N", "V"]], [["N", "N"]], False),
+        ):
+            found = tagging_report.plot(path, "dev", tags, predicted, is_chunks)
+            self.assertEqual(found, path)
+            self.assertTrue(os.path.exists(path))
+            os.remove(path)

@@ -1,9 +1,11 @@
 """Tests of classifier_report.py: hand-made predictions of each kind of task."""
 
+import os
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.tasks.text import classifier_report
+from adapter_bert.tasks.text import classifier_report, text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import TASKS, TaskInfo
 
@@ -90,3 +92,27 @@ class DescribeTest(tf.test.TestCase):
         )
         self.assertIn("The most frequent confusions of 150 labels:", found)
         self.assertLess(max(map(len, found.split("\n"))), 110)
+
+
+class PlotTest(tf.test.TestCase):
+    def test_pictures_are_among_the_results_that_further_training_removes(self):
+        folder = self.get_temp_dir()
+        classes = {"probabilities": np.eye(3)}
+        for task, labels, predictions, split, name in (
+            ("mnli", [0, 1, 1], classes, "dev", "dev_confusion.png"),
+            ("mnli", [0, 1, 1], classes, "dev_mismatched", "dev_confusion_mismatched.png"),
+            ("mnli", [0, 1, 1], classes, "test", "confusion.png"),
+            ("sts-b", [1.0, 2.0], {"prediction": np.array([2.0, 2.5])}, "dev", "dev_scatter.png"),
+        ):
+            task = TASKS[task]
+            (path,) = classifier_report.plot(folder, task, split, np.array(labels), predictions)
+            self.assertEqual(path, os.path.join(folder, name))
+            self.assertTrue(os.path.exists(path))
+            self.assertIn(name, text_kind.get(task.kind).result_files)
+        self.assertLen(os.listdir(folder), 4)
+
+    def test_sets_of_labels_have_no_picture(self):
+        task = TaskInfo("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
+        predictions = {"probabilities": np.eye(2)}
+        found = classifier_report.plot("none", task, "dev", np.eye(2, dtype=int), predictions)
+        self.assertEqual(found, [])
