@@ -76,7 +76,7 @@ def per_label(labels: Any, predictions: Any, names: Sequence[str]) -> List[str]:
     scored = np.flatnonzero(support)
     if len(scored) > 1:
         worst = scored[np.argmin(f1[scored])]
-        lines += ["", f"Lowest F1: {f1[worst]:.3f}, {names[worst]}."]
+        lines += ["", f"The worst label is {names[worst]}, with F1 {f1[worst]:.3f}."]
     return lines
 
 
