@@ -35,6 +35,7 @@ import numpy as np
 from adapter_bert import run_classifier
 from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import task_adapter
+from adapter_bert.model import task_kinds
 from adapter_bert.shell import cli, printing
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
@@ -92,7 +93,8 @@ def run(values: Any) -> List[str]:
         processor.split_settings(),
     )
     is_custom = classifier_data.is_custom(config.task_name)
-    name = adapter.description.task if is_custom else str(config.task_name)
+    has_name = is_custom and task_kinds.is_custom(adapter.description.training)
+    name = adapter.description.task if has_name else str(config.task_name)
     folder = config.output_dir or default_folder(name.lower(), "adapters")
     model = training_run.LoadedModel(config, start, folder)
     sources = {

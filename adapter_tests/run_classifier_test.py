@@ -90,7 +90,10 @@ class ScriptTest(ScriptTestCase):
                 "eval_accuracy",
                 "eval_f1",
                 "eval_loss",
+                "eval_macro_f1",
+                "eval_majority_f1",
                 "eval_matthews",
+                "eval_predicted_labels",
                 "global_step",
                 "loss",
                 "precision",
@@ -138,10 +141,22 @@ class ScriptTest(ScriptTestCase):
             write(os.path.join(folder, name + ".csv"), "body,folder,score\n" + rows)
         return ["--task_name=custom", "--data_dir=" + folder, "--text_column=body"]
 
+    def test_id_columns_are_repeated_in_predictions_or_refused(self):
+        flags = [*self.custom_flags(), "--label_column=folder", "--num_train_epochs=1"]
+        self.succeed(*flags, "--do_train", "--do_eval", "--do_predict", "--id_columns=score, body")
+        for name in ("predictions.tsv", "dev_predictions.tsv"):
+            header, first, *_ = (line.split("\t") for line in read(self.path(name)).splitlines())
+            self.assertEqual(header[-3:], ["score", "body", "text"])
+            body = '{"subject": "dog"} the woman likes it'
+            self.assertEqual(first[-3:], ["1.5", body, body])
+        parts = ["--id_columns=uid is not in the columns of", "body, folder, score"]
+        self.refuse(parts, *flags, "--id_columns=score,uid", "--do_eval")
+        self.refuse(["--id_columns=id: MRPC has no table with named columns"], "--id_columns=id")
+
     def test_custom_task_trains_evaluates_and_predicts(self):
         flags = [*self.custom_flags(), "--do_train", "--do_eval", "--do_predict"]
         report = self.succeed(*flags, "--label_column=folder")
-        self.assertRegex(report, r"mails dev: accuracy [\d.]+%, loss [\d.]+, macro_f1 [\d.]+, ")
+        self.assertRegex(report, r"mails dev: accuracy [\d.]+%, macro_f1 [\d.]+, matthews ")
         self.assertRegex(report, r"mails test: accuracy [\d.]+%, ")
         dev, test = (
             json.loads(read(self.path(name))) for name in ("eval_results.json", "test_scores.json")
@@ -153,11 +168,13 @@ class ScriptTest(ScriptTestCase):
             self.assertEqual(dev["eval_" + name], test["test_" + name])
         lines = read(self.path("predictions.tsv")).splitlines()
         header, *lines = [line.split("\t") for line in lines]
-        self.assertEqual(header, ["index", "label", *dev["labels"]])
+        self.assertEqual(header, ["index", "label", *dev["labels"], "text"])
         found = np.zeros([3, 3], int)
         for line, label in zip(lines, 9 * [0, 2, 1]):
             found[label, dev["labels"].index(line[1])] += 1
-            self.assertEqual(np.argmax(np.array(line[2:], float)), dev["labels"].index(line[1]))
+            answer = dev["labels"].index(line[1])
+            self.assertEqual(np.argmax(np.array(line[2:-1], float)), answer)
+            self.assertEqual(line[-1], '{"subject": "dog"} the woman likes it')
         self.assertAllEqual(dev["eval_confusion_matrix"], found)
 
         # So must the files that are kept for comparing this training with another.
@@ -170,7 +187,7 @@ class ScriptTest(ScriptTestCase):
         numbers = os.path.join(self.folder, "numbers")
         more = ["--label_column=score", "--label_type=float"]
         report = self.succeed(*flags, *more, output_dir=numbers)
-        self.assertRegex(report, r"mails dev: pearson \S+, loss \S+, mse \S+, spearman ")
+        self.assertRegex(report, r"mails dev: pearson \S+, mse \S+, spearman \S+, loss ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
     def test_adapter_supplies_name_and_columns_of_a_custom_task(self):
@@ -285,9 +302,10 @@ class ScriptTest(ScriptTestCase):
         pairs = [*flags, "--text_b_column=two"]
         self.succeed(*pairs, "--do_train")
         given, other = "--adapter=" + self.path("adapter"), os.path.join(self.folder, "other")
-        for adapter in ([given], []):
-            named = ["trained with text and text_b", "--text_b_column"]
-            self.refuse(named, *flags, "--do_eval", *adapter)
+        named = ["trained with text and text_b", "--text_b_column"]
+        self.refuse(named, *flags, "--do_eval")
+        self.succeed(*flags, "--do_eval", given, output_dir=other)  # It names its columns.
+        shutil.rmtree(other)
         # Of more rows, others would be set apart for dev and test.
         write(path, header + rows + "a new one,a cat,yes\n")
         for stage, arguments, folder in (

@@ -15,7 +15,7 @@ import tokenization
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks.squad import squad_data, squad_scores, squad_task
+from adapter_bert.tasks.squad import squad_answers, squad_data, squad_scores, squad_task
 from adapter_bert.training.run_folder import RunFolder
 from adapter_tests.support import command_lines, mutations, own_models, tiny
 from adapter_tests.support.checkpoint_cases import trained_tensors
@@ -246,6 +246,7 @@ class Version2Test(SquadTestCase):
         for name, value in expected.items():
             self.assertAllClose(results["eval_" + name], value, msg=name)
         self.assertEqual(results["eval_NoAns_total"], 7)
+        self.assertAllClose(results["eval_majority_f1"], 100 * 7 / 21)
         # The adapter supplies the flags that read questions and choose answers.
         trained = task_adapter.describe(os.path.join(self.output_dir, "adapter")).training
         self.assertEqual(trained["answers"], chosen_by)
@@ -270,6 +271,25 @@ class Version2Test(SquadTestCase):
         task = squad_task.SquadTask(config)
         task.load(["eval", "predict"])
         return task, task.encode(tokenizer)["test"]
+
+    def test_answers_no_better_than_no_answer_are_told(self):
+        def warnings(answer_of):
+            answers = {key: answer_of(truth) for key, truth in self.truths().items()}
+            return task._warnings(answers, task._scores(answers))
+
+        task, _ = self.task()
+        none = squad_answers.Answer("", [], 5.0)
+        (found,) = warnings(lambda truth: none)
+        self.assertStartsWith(found, "All 21 dev questions are predicted to have no answer: the ")
+        wrong = squad_answers.Answer("nonsense", [], -5.0)
+        (found,) = warnings(lambda truth: none if not truth else wrong)
+        self.assertEqual(
+            found, "f1 33.3 is no better than 33.3 of always predicting that there is no answer."
+        )
+        self.assertEqual(
+            warnings(lambda truth: none._replace(text=truth[0], null_odds=-5.0) if truth else none),
+            (),
+        )
 
     def test_answers_are_those_of_berts_functions(self):
         random = np.random.RandomState(0)
@@ -301,7 +321,7 @@ class Version2Test(SquadTestCase):
     def test_scores_respect_the_null_score_threshold(self):
         task, rows = self.task("--null_score_diff_threshold=3")
         logits = {"start_logits": np.eye(12)[0], "end_logits": np.eye(12)[0]}
-        answers, scores = task.evaluate("test", [logits] * len(rows))
+        answers, scores, _ = task.evaluate("test", [logits] * len(rows))
         self.assertEqual({answer.null_odds for answer in answers.values()}, {2.0})
         self.assertNotIn("", {answer.text for answer in answers.values()})
         self.assertEqual(scores["eval_NoAns_exact"], 0.0)

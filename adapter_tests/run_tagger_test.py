@@ -432,6 +432,31 @@ class TaskTest(tf.test.TestCase):
             tagging_scores.scores([["X", "Y"]], [["X", "X"]], False), {"accuracy": 0.5}
         )
 
+    def test_scores_are_compared_with_those_of_the_most_frequent_tag(self):
+        gold = [["O", "B-X", "I-X", "O"], ["O", "B-Y"]]
+        for predicted, types, expected in (
+            ([["O"] * 4, ["O"] * 2], 0, "All 6 dev words are predicted as O: the model has"),
+            ([["O", "O", "B-Y", "O"], ["O", "B-Y"]], 1, None),
+            # The constant has an F1 of 0 by definition, so the accuracies are compared.
+            (
+                [["O", "O", "B-Y", "O"], ["O", "B-X"]],
+                2,
+                "accuracy 0.500 is no better than 0.500 of always predicting O.",
+            ),
+        ):
+            found = tagging_scores.scores(gold, predicted, True)
+            references = tagging_scores.references(gold, predicted, True, "f1")
+            constant = {"majority_accuracy": 0.5, "majority_f1": 0.0}
+            self.assertEqual(references, {**constant, "predicted_labels": types})
+            values = {**found, **references}
+            warnings = tagging_scores.warnings("6 dev words", gold, predicted, "f1", values)
+            self.assertEqual(len(warnings), int(expected is not None), warnings)
+            for warning in warnings:
+                self.assertStartsWith(warning, expected)
+        plain = [["N", "V", "N"]]
+        references = tagging_scores.references(plain, [["N", "V", "D"]], False, "accuracy")
+        self.assertEqual(references, {"majority_accuracy": 2 / 3, "predicted_labels": 3})
+
     def load(self, *flags, train=None, dev=None, given=None, output_dir=None, name="txt"):
         """Returns (task, splits, log) for files with the contents `train` and `dev`."""
         contents = {"train": train, "dev": dev}

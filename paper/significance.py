@@ -6,7 +6,7 @@ import scipy.stats
 
 from adapter_bert.files import gfile
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import table_readers
+from adapter_bert.tasks import table_readers, tables
 
 
 class Comparison(NamedTuple):
@@ -97,7 +97,24 @@ def _read_labels(path: str, flag: str) -> _Labels:
         if index in by_index:
             raise UserError(f"{path}, line {row.line}: the index {index} occurs a second time.")
         by_index[index] = row.line, label
-    return _Labels(path, by_index, table.columns[2:])
+    return _Labels(path, by_index, _label_names(table))
+
+
+def _label_names(table: tables.DataTable) -> Tuple[str, ...]:
+    """Returns the names of the columns of probabilities; columns of texts follow them."""
+    end = 2
+    while end < len(table.columns) and all(
+        _is_probability(table.text_or_blank(row, end)) for row in table.rows
+    ):
+        end += 1
+    return table.columns[2:end]
+
+
+def _is_probability(text: str) -> bool:
+    try:
+        return not (float(text) < 0 or float(text) > 1)  # It may be NaN.
+    except ValueError:
+        return False
 
 
 def _check_alignment(predictions: _Labels, truth: _Labels) -> None:

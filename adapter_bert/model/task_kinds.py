@@ -23,6 +23,9 @@ _MODULES = {
     "tagging": "adapter_bert.tasks.tagging.tagging",
 }
 
+# The scores of a constant prediction begin with it; and the number of labels that are predicted.
+MAJORITY, PREDICTED_LABELS = "majority_", "predicted_labels"
+
 Ids = Tuple[List[int], List[int]]  # input_ids and segment_ids of a row, without padding.
 Outputs = Dict[str, Any]  # The result of `TaskKind.decode`.
 
@@ -180,6 +183,11 @@ def get(name: str) -> TaskKind:
     if name not in _MODULES:
         raise UserError(f"kind={name}: expected one of {', '.join(_MODULES)}.")
     return importlib.import_module(_MODULES[name]).KIND
+
+
+def is_reference(score: str) -> bool:
+    """Returns whether a score is only a reference for others, which summaries omit."""
+    return MAJORITY in score or score.endswith(PREDICTED_LABELS)
 
 
 def round_float(value: float) -> float:

@@ -18,6 +18,13 @@ def one_line(text: str) -> str:
     return line
 
 
+def shorten(text: str, width: int) -> str:
+    """Returns a text on one line of at most `width` characters; a longer one ends in "…"."""
+    # Escapes make a text longer, and a megabyte of it need not be escaped.
+    line = one_line(" ".join(text[: 2 * width].split()))
+    return line if len(line) <= width and len(text) <= 2 * width else line[: width - 1] + "…"
+
+
 def score(value: float) -> str:
     """Returns a score with four decimals; one that is huge, of a damaged file, with four digits."""
     return f"{value:.4f}" if abs(value) < 1e15 else f"{value:.4g}"

@@ -22,20 +22,20 @@ def classification(labels: Values, predictions: Values, num_labels: int) -> Dict
 
     Returns:
       A dict of floats: accuracy; matthews, the correlation coefficient (for many classes that of
-      Gorodkin 2004); and f1 of label 1 where L is 2, else macro_f1, the mean of all labels' F1.
+      Gorodkin 2004); macro_f1, the mean of all labels' F1; and f1 of label 1 where L is 2.
     """
     if not len(labels):
-        return dict.fromkeys(("accuracy", "matthews", "f1" if num_labels == 2 else "macro_f1"), 0.0)
+        names = ("accuracy", "matthews", "macro_f1", *["f1"] * (num_labels == 2))
+        return dict.fromkeys(names, 0.0)
     import sklearn.metrics
 
     scores = {
         "accuracy": float(np.mean(np.equal(labels, predictions))),
         "matthews": _without_warnings(sklearn.metrics.matthews_corrcoef, labels, predictions),
+        "macro_f1": _f1(labels, predictions, average="macro", labels=np.arange(num_labels)),
     }
     if num_labels == 2:
         scores["f1"] = _f1(labels, predictions, average="binary")
-    else:
-        scores["macro_f1"] = _f1(labels, predictions, average="macro", labels=np.arange(num_labels))
     return scores
 
 
@@ -88,11 +88,8 @@ def regression(targets: Values, predictions: Values) -> Dict[str, float]:
 
 def confusion_matrix(labels: Values, predictions: Values, num_labels: int) -> np.ndarray:
     """Returns an int array [L, L]: entry [i, j] counts the rows of label i predicted as j."""
-    if not len(labels):
-        return np.zeros([num_labels, num_labels], int)
-    import sklearn.metrics
-
-    return sklearn.metrics.confusion_matrix(labels, predictions, labels=np.arange(num_labels))
+    cells = np.asarray(labels, int) * num_labels + np.asarray(predictions, int)
+    return np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels)
 
 
 def _f1(y_true: Values, y_pred: Values, **options: Any) -> float:

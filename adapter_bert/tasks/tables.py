@@ -85,6 +85,14 @@ class DataTable(NamedTuple):
             return json.dumps(field, ensure_ascii=False)
         raise self.value_error(row, column, "a string or a number")
 
+    def text_or_blank(self, row: TableRow, column: int) -> str:
+        """Returns a row's text in a column, "" if it has none; any other value is JSON text."""
+        if self.is_blank(row, column):
+            return ""
+        field = self._field(row, column)
+        is_text = isinstance(field, str)
+        return field if is_text else json.dumps(field, ensure_ascii=False, default=str)
+
     def value_error(self, row: TableRow, column: int, expected: str) -> UserError:
         """Returns the UserError for a value of another type than expected."""
         field, found = self._field(row, column), "missing"

@@ -13,6 +13,7 @@ import math
 import posixpath
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
+import numpy as np
 from absl import logging
 
 from adapter_bert import modeling, optimization
@@ -21,7 +22,7 @@ from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.model import configs, model_variables, task_kinds
 from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training import cluster, evaluations, pretrained, record
+from adapter_bert.training import cluster, evaluations, plots, pretrained, record
 from adapter_bert.training import estimator as estimators
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.estimator import Estimator
@@ -30,6 +31,8 @@ from adapter_bert.training.rows import as_rows
 from adapter_bert.training.run_folder import FULL_CHECKPOINT, RunFolder
 from adapter_bert.training.starting_point import StartingPoint
 from adapter_bert.training.task import Evaluated, Task
+
+_MIN_LOSSES = 3  # Of the first and of the last fifth of a training, to be compared.
 
 
 class LoadedModel:
@@ -194,6 +197,8 @@ class Run(LoadedModel):
         self.scores: Dict[str, Any] = {}
         self._descriptions: List[str] = []  # The beginning of the report.
         self._conclusions: List[str] = []  # Its end.
+        self._pictures: List[str] = []
+        self._loss_warnings: List[str] = []
         self._evaluated: Dict[int, Evaluated] = {}  # By id of the rows.
         self._scores: Dict[str, Any] = {}  # Of the last evaluation in training.
         self._score = "eval_" + task.score
@@ -226,8 +231,11 @@ class Run(LoadedModel):
             self.evaluate()
         if "predict" in self.stages:
             self.predict()
-        warnings = [*self.task.warnings, *self._warnings_of("dev"), *self._warnings_of("test")]
-        shown = [f"Warning: {warning}" for warning in dict.fromkeys(warnings)]
+        if self._pictures:
+            self.report.append(f"Pictures: {', '.join(self._pictures)}")
+        of_predictions = [*self._warnings_of("dev"), *self._warnings_of("test")]
+        warnings = dict.fromkeys([*self.task.warnings, *self._loss_warnings, *of_predictions])
+        shown = [f"Warning: {warning}" for warning in warnings]
         self.report = [*self._descriptions, *self.report, *shown, *self._conclusions]
         return self.report
 
@@ -416,6 +424,10 @@ class Run(LoadedModel):
         self._train_to_last_step(hooks)
         if not workers.is_chief:
             self.report = [f"Worker {workers.index} is done; the chief has the results."]
+            return
+        losses = [loss for _, loss in plots.losses(self.folder.path)]
+        if not self.start.adapter:  # The loss of a trained adapter may be low from the first step.
+            self._loss_warnings = loss_warnings(losses)
 
     def _train_to_last_step(self, hooks: List[Any]) -> None:
         step, interval = self.estimator.last_step(), self.devices.eval_every_steps
@@ -462,7 +474,9 @@ class Run(LoadedModel):
 
     def _save_with_scores(self, adapter: task_adapter.TaskAdapter, scores: Dict[str, Any]) -> None:
         description = dataclasses.replace(adapter.description, scores=_numbers(scores))
-        task_adapter.save(self.folder.adapter_folder, adapter._replace(description=description))
+        if description != adapter.description:
+            adapter = adapter._replace(description=description)
+            task_adapter.save(self.folder.adapter_folder, adapter)
 
     def _shared_settings(self, decided: Dict[str, Any]) -> Dict[str, Any]:
         """Returns the settings that all workers must share, after taking the chief's precision."""
@@ -498,6 +512,11 @@ class Run(LoadedModel):
         counts = task_adapter.parameter_counts(self.description)
         trained, total = counts["trained_parameters"], counts["total_parameters"]
         size = gfile.readable_size(folder.adapter_folder + "/")
+        if self.config.plots:
+            evaluated, step = folder.evaluations(self._score), adapter.description.global_step
+            self._pictures.append(
+                plots.draw_curves(folder.path, evaluated.by_step, self._score, step)
+            )
         self.report += [
             f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
             f"Adapter: {folder.adapter_folder} ({size})",
@@ -575,9 +594,10 @@ class Run(LoadedModel):
             descriptions.append(self.task.describe(split, evaluated))
             self.report += self.task.write(self.folder.path, split, evaluated)
             if self.config.plots:
-                self.report += self.task.plot(self.folder.path, split, evaluated)
+                self._pictures += self.task.plot(self.folder.path, split, evaluated)
         description = "\n\n".join(filter(None, descriptions))
-        self._descriptions += [description] if description else []
+        if description:
+            self._descriptions += [*description.splitlines(), ""]
         return description
 
     def _warnings_of(self, stage: str) -> List[str]:
@@ -628,6 +648,25 @@ def _numbers(scores: Dict[str, Any]) -> Dict[str, float]:
     # "loss" is BERT's name for eval_loss, in eval_results.txt.
     names = ("global_step", "loss")
     return {n: value for n, value in evaluations.scalars(scores).items() if n not in names}
+
+
+def loss_warnings(losses: Sequence[float]) -> List[str]:
+    """Returns a sentence if the training's loss has not fallen, by step; [] otherwise.
+
+    Welch's t-test compares the first and the last fifth.
+    """
+    import scipy.stats
+
+    size = len(losses) // 5
+    if size < _MIN_LOSSES:
+        return []
+    first, last = losses[:size], losses[-size:]
+    if scipy.stats.ttest_ind(first, last, equal_var=False, alternative="greater").pvalue < 0.05:
+        return []
+    return [
+        f"The training loss has not fallen: {np.mean(first):.3f} in the first fifth of the steps,"
+        f" {np.mean(last):.3f} in the last; try a higher --learning_rate or --num_train_epochs."
+    ]
 
 
 def warn_of_rate(config: FinetuningConfig) -> None:

@@ -23,7 +23,7 @@ from adapter_bert.files import atomic, gfile, json_objects, locks, paths
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training import cluster, evaluations
+from adapter_bert.training import cluster, evaluations, plots
 from adapter_bert.training.record import Record, identity, read, recorded
 
 FULL_CHECKPOINT = "full_model.ckpt"
@@ -39,7 +39,7 @@ def result_files() -> List[str]:
     """
     of_kinds = [pattern for kind in task_kinds.kinds() for pattern in kind.result_files]
     full = [FULL_CHECKPOINT + ".index", FULL_CHECKPOINT + ".data-00000-of-00001"]
-    return [*_RESULTS, CROSS_VALIDATION, *of_kinds, *full]
+    return [*_RESULTS, CROSS_VALIDATION, plots.CURVES, *of_kinds, *full]
 
 
 def run_files() -> List[str]:

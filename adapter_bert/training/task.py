@@ -78,7 +78,7 @@ class Task:
         raise NotImplementedError
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
-        """Returns the rows of each split that `load` read, and forgets its examples.
+        """Returns the rows of each split that `load` read, and forgets the training examples.
 
         Args:
           tokenizer: `tokenization.FullTokenizer`.

@@ -101,7 +101,8 @@ class ToyKindsTest(HeadCase):
         self.assertIn("steps", text_kind.by_label_type())
         predictions = {"prediction": np.array([0, 2, 2]), "loss": np.ones(3)}
         found = classifier_results.scores(processor.task, [0, 1, 2], predictions)
-        self.assertAllClose(found, {"mean_error": 1 / 3, "loss": 1.0})
+        references = {"majority_mean_error": 1.0, "predicted_labels": 2}
+        self.assertAllClose(found, {"mean_error": 1 / 3, "loss": 1.0, **references})
         paths = classifier_results.write_predictions(
             self.folder, processor.task, "test", predictions
         )

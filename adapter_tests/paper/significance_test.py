@@ -111,6 +111,12 @@ class CompareTest(tf.test.TestCase):
         text = text.replace("0.5\n", "0.5\t0.0\n")
         self.assert_refused("predictions of the same labels", first=self.write("more.tsv", text))
 
+    def test_columns_of_texts_are_no_labels(self):
+        lines = self.predictions("no yes yes no yes").splitlines()
+        rows = [f"{line}\t{index}\t0.5\n" for index, line in enumerate(lines[1:])]
+        path = self.write("texts.tsv", f"{lines[0]}\tid\ttext\n" + "".join(rows))
+        self.assertEqual(significance.compare(path, self.second, self.labels), (2, 2, 0, 1))
+
     def test_regression_predictions_are_refused(self):
         numbers = self.write("numbers.tsv", "index\tlabel\n0\t1.5\n")
         self.assert_refused(r"numbers.tsv, line 1: .* regression", first=numbers)

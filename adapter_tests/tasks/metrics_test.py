@@ -45,10 +45,12 @@ class ClassificationTest(tf.test.TestCase):
         for labels in itertools.product([0, 1], repeat=4):
             for predictions in itertools.product([0, 1], repeat=4):
                 found = metrics.classification(labels, predictions, 2)
-                self.assertEqual(set(found), {"accuracy", "f1", "matthews"})
+                self.assertEqual(set(found), {"accuracy", "f1", "macro_f1", "matthews"})
                 same = sum(a == b for a, b in zip(labels, predictions))
                 self.assertAlmostEqual(found["accuracy"], same / 4)
                 self.assertAlmostEqual(found["f1"], f1(labels, predictions))
+                swapped = f1(*(np.subtract(1, each) for each in (labels, predictions)))
+                self.assertAlmostEqual(found["macro_f1"], (found["f1"] + swapped) / 2)
                 self.assertAlmostEqual(found["matthews"], matthews(labels, predictions))
 
     def test_multiclass_scores_equal_formulas(self):
@@ -64,9 +66,9 @@ class ClassificationTest(tf.test.TestCase):
         self.assertAlmostEqual(found["matthews"], expected)
 
     def test_scores_of_no_rows_are_zero(self):
-        for num_labels, f1_name in ((2, "f1"), (3, "macro_f1")):
-            expected = {"accuracy": 0.0, f1_name: 0.0, "matthews": 0.0}
-            self.assertEqual(metrics.classification([], [], num_labels), expected)
+        expected = {"accuracy": 0.0, "macro_f1": 0.0, "matthews": 0.0}
+        self.assertEqual(metrics.classification([], [], 3), expected)
+        self.assertEqual(metrics.classification([], [], 2), {**expected, "f1": 0.0})
 
     def test_confusion_matrix_counts_label_prediction_pairs(self):
         found = metrics.confusion_matrix([0, 0, 1, 2, 2, 2], [0, 1, 1, 0, 2, 2], 4)

@@ -26,7 +26,7 @@ class Span(task_kinds.TaskKind):
     }
     num_required = 2
     script = "run_squad.py"
-    result_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+    result_files = ("predictions.json", "nbest_predictions.json", "null_odds.json", "questions.png")
     pipeline_tag = "question-answering"
     adapterhub_head = "question_answering"
     predicted = "answer"

@@ -112,6 +112,31 @@ def scores_v2(
     return scores
 
 
+def of_each(
+    truths: Dict[str, List[str]], predictions: Dict[str, str], version_2: bool
+) -> Dict[str, Tuple[float, float]]:
+    """Returns id → (exact match, F1) of each predicted question, from 0 to 1.
+
+    Args:
+      truths, predictions: as in `scores_v1`, or in `scores_v2` if `version_2`.
+      version_2: whether questions may have no answer.
+    """
+    measures = exact_match, f1_v2 if version_2 else f1_v1
+    found = {}
+    for key in (key for key in truths if key in predictions):
+        texts = truths[key]
+        if version_2:  # As in `scores_v2`.
+            texts = [text for text in texts if normalize_answer(text)] or [""]
+        exact, f1 = (max((m(predictions[key], t) for t in texts), default=0.0) for m in measures)
+        found[key] = exact, f1
+    return found
+
+
+def no_answer_score(truths: Dict[str, List[str]]) -> float:
+    """Returns the scores f1 and exact of SQuAD 2.0 of "no answer" to all questions."""
+    return _percent(sum(not texts for texts in truths.values()), len(truths))
+
+
 def best_threshold(
     truths: Dict[str, List[str]],
     predictions: Dict[str, str],

@@ -10,10 +10,17 @@ from absl import logging
 
 from adapter_bert import tokenization
 from adapter_bert.files import gfile
+from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
 from adapter_bert.tasks import token_spans
-from adapter_bert.tasks.squad import squad_answers, squad_data, squad_features, squad_scores
+from adapter_bert.tasks.squad import (
+    squad_answers,
+    squad_data,
+    squad_features,
+    squad_report,
+    squad_scores,
+)
 from adapter_bert.training import evaluations, feature_cache, starting_point
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
@@ -197,6 +204,7 @@ class SquadTask(Task):
         self._stages: Sequence[str] = ()
         self._predict_file = str(config.predict_file)
         self._truths: Any = None
+        self._questions: Dict[str, str] = {}  # By id; of --predict_file.
         self._digest = ""
         self._tokenizer: Any = None
         self._choice = squad_answers.AnswerSettings(
@@ -251,7 +259,10 @@ class SquadTask(Task):
             raise
         # Only now, as reading predictions may be what computes them.
         self._check_unchanged()
-        return Evaluated(answers, {} if self._truths is None else self._scores(answers))
+        if self._truths is None:
+            return Evaluated(answers, {})
+        scores = self._scores(answers)
+        return Evaluated(answers, scores, self._warnings(answers, scores))
 
     def _check_unchanged(self) -> None:
         if gfile.sha256(self._predict_file) != self._digest:
@@ -267,6 +278,7 @@ class SquadTask(Task):
         def examples() -> Iterator[Any]:
             examples = squad_data.read_squad_examples(self._predict_file, False, lazily=True)
             for example in examples:
+                self._questions[example.qas_id] = example.question_text
                 yield example
                 # By now, `read` has had all windows of this example.
                 answers[example.qas_id] = squad_answers.choose_answer(
@@ -298,9 +310,48 @@ class SquadTask(Task):
             odds = {key: answer.null_odds for key, answer in answers.items()}
             threshold = self.config.null_score_diff_threshold
             scores = squad_scores.scores_v2(self._truths, texts, odds, threshold)
+            constant = squad_scores.no_answer_score(self._truths)
+            scores[task_kinds.MAJORITY + self.score] = constant
         else:
             scores = squad_scores.scores_v1(self._truths, texts)
         return {"eval_" + name: value for name, value in scores.items()}
+
+    def _warnings(self, answers: Dict[str, Any], scores: Dict[str, float]) -> Tuple[str, ...]:
+        """Returns sentences on answers of SQuAD 2.0 no better than "no answer" to all questions."""
+        score, constant = (
+            scores.get(f"eval_{name}") for name in (self.score, task_kinds.MAJORITY + self.score)
+        )
+        if score is None or constant is None:
+            return ()
+        if not any(answer.text for answer in answers.values()):
+            return (
+                f"All {len(answers):,} dev questions are predicted to have no answer: the model has"
+                " learned nothing else.",
+            )
+        if score > constant:
+            return ()
+        return (
+            f"{self.score} {score:.1f} is no better than {constant:.1f} of always predicting that"
+            " there is no answer.",
+        )
+
+    def describe(self, split: str, evaluated: Evaluated) -> str:
+        """Returns the scores of each kind of question, and the worst answers; see `Task`."""
+        if self._truths is None:
+            return ""
+        version_2 = self.config.version_2_with_negative
+        return squad_report.describe(self._questions, self._truths, evaluated.answers, version_2)
+
+    def plot(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Draws the F1 of each kind of question; see `Task`."""
+        if self._truths is None:
+            return []
+        path, version_2 = (
+            posixpath.join(folder, "questions.png"),
+            self.config.version_2_with_negative,
+        )
+        arguments = self._questions, self._truths, evaluated.answers, version_2
+        return [squad_report.plot(path, self.config.task_name, *arguments)]
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes the files of BERT's script for the split "test"; see `Task`."""
@@ -331,5 +382,6 @@ class SquadTask(Task):
         """Returns the scores on one line, F1 first."""
         shown = evaluations.scalars(scores, stage + "_")
         names = sorted(shown, key=lambda name: (name != "f1", name))
+        names = [name for name in names if not task_kinds.is_reference(name)]
         parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
         return f"SQuAD: {', '.join(parts)}"

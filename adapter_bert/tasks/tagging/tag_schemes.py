@@ -107,6 +107,12 @@ def chunks(tags: Sequence[str]) -> List[Chunk]:
     return result
 
 
+def type_of(tag: str) -> str:
+    """Returns the type of a chunk tag, "" without one; of O and other tags, the tag."""
+    _, label = _split(tag)
+    return tag if label is None else label
+
+
 def _split(tag: str) -> Tuple[str, Optional[str]]:
     """Returns a tag's letter in IOBES and its type, "" without one; None for O."""
     match = _TAG.fullmatch(tag)

@@ -39,6 +39,7 @@ class Tagging(task_kinds.TaskKind):
     result_files = (
         *("predictions.json", "predictions.jsonl", "predictions.txt"),
         *("dev_predictions.json", "dev_predictions.jsonl", "dev_predictions.txt"),
+        *("confusion.png", "dev_confusion.png"),
     )
     pipeline_tag = "token-classification"
     adapterhub_head = "tagging"

@@ -16,13 +16,14 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
-from adapter_bert.tasks import data_warnings
+from adapter_bert.tasks import caveats, data_warnings
 from adapter_bert.tasks import splits as data_splits
 from adapter_bert.tasks.tagging import (
     tag_schemes,
     tagging,
     tagging_data,
     tagging_features,
+    tagging_report,
     tagging_scores,
 )
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
@@ -606,11 +607,16 @@ class TaggingTask(Task):
         if file.tags is None:
             return Evaluated(tags, {})
         stage = "eval" if split == "dev" else split
-        result = tagging_scores.scores(file.tags, tags, bool(file.notation))
-        result = classifier_results.add_prefix(stage, result)
+        arguments = file.tags, tags, bool(file.notation)
+        plain = tagging_scores.scores(*arguments)
+        plain.update(tagging_scores.references(*arguments, self.score))
+        words = f"{sum(map(len, tags)):,} {split} words"
+        warnings = tagging_scores.warnings(words, file.tags, tags, self.score, plain)
+        result = classifier_results.add_prefix(stage, plain)
         if split == "dev":
             result["eval_loss"] = loss / max(1, rows.num_learned)
-        return Evaluated(tags, result)
+            warnings = caveats.of_loss(words, result["eval_loss"]) or warnings
+        return Evaluated(tags, result, warnings)
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes a file with the predicted tags, and a JSON file with entities; see `Task`."""
@@ -635,6 +641,23 @@ class TaggingTask(Task):
             return report
         json_objects.write_object(path, {**self.metadata("test"), **evaluated.scores})
         return [*report, f"{self.summary('test', evaluated.scores)} ({path})"]
+
+    def describe(self, split: str, evaluated: Evaluated) -> str:
+        """Returns the scores of each type, confusions and the worst sentences; see `Task`."""
+        file, tags = self.splits[split], evaluated.answers
+        if file.tags is None:
+            return ""
+        title = f"{split}, {sum(map(len, tags)):,} words in {len(tags):,} sentences:"
+        return tagging_report.describe(title, file.words, file.tags, tags, bool(file.notation))
+
+    def plot(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Draws the confusion matrix of words' types; see `Task`."""
+        file = self.splits[split]
+        if file.tags is None:
+            return []
+        path = posixpath.join(folder, "dev_" * (split == "dev") + "confusion.png")
+        arguments = file.tags, evaluated.answers, bool(file.notation)
+        return [tagging_report.plot(path, f"{self.name} {split}", *arguments)]
 
     def _answers(self, file: Split, tags: Sequence[List[str]]) -> List[Dict[str, Any]]:
         answers = []

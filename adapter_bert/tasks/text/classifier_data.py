@@ -122,6 +122,12 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, splits.Fold
         " [0, 1), as in 0.1.",
         "Training",
     )
+    id_columns: Optional[str] = flag(
+        None,
+        "Tables with named columns: the columns to repeat in the files of predictions, as in"
+        " id,url.",
+        "Evaluation and prediction",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -248,7 +254,13 @@ def find_task(
             f"--adapter was trained on {trained.task}, a {trained.kind} task; expected {kind}"
             f" ({flag})."
         )
+    id_columns = getattr(config, "id_columns", None)
     if isinstance(task, glue.TaskProcessor):
+        if id_columns:
+            raise UserError(
+                f"--id_columns={id_columns}: {task.task.name} has no table with named columns;"
+                " expected --task_name=custom or a further task of the paper."
+            )
         return task, data_dir
     path = getattr(config, "label_descriptions", None)
     described = json_objects.read_object(path, f"--label_descriptions={path}") if path else {}
@@ -261,7 +273,14 @@ def find_task(
         tables,
         config,
     )
+    processor.id_columns = _column_names(id_columns)
     return processor, data_dir
+
+
+def _column_names(text: Optional[str]) -> List[str]:
+    """Returns the names in a list of columns, as in id,url."""
+    names = (name.strip() for name in (text or "").split(","))
+    return [tables.normalize(name) for name in names if name]
 
 
 def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:

@@ -29,12 +29,14 @@ class InputExample:
       text_a: str, not tokenized.
       text_b: str, or None for a single text.
       label: str, one of the task's labels; any of them if the label is unknown.
+      columns: further columns of its row, which the files of predictions repeat.
     """
 
     guid: str
     text_a: str
     text_b: Optional[str] = None
     label: Any = None
+    columns: Dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class PaddingInputExample:

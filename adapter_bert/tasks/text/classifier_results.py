@@ -5,13 +5,15 @@ predicts, "probabilities" [N, L] of L labels or "prediction" [N].
 """
 
 import posixpath
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.files import atomic, gfile, json_objects
-from adapter_bert.tasks import metrics
-from adapter_bert.tasks.text import text_kind, text_windows
+from adapter_bert.model import task_kinds
+from adapter_bert.tasks import caveats, metrics
+from adapter_bert.tasks.text import text_kind
+from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import TaskInfo
 from adapter_bert.training import evaluations
 
@@ -19,6 +21,7 @@ Predictions = Dict[str, np.ndarray]
 
 # A larger matrix adds half a megabyte of JSON to each evaluation, which nobody reads.
 _MAX_MATRIX_LABELS = 200
+NO_LABEL = "no label"  # The empty set of labels.
 
 
 def stack(predictions: Iterable[Predictions]) -> Predictions:
@@ -55,8 +58,10 @@ def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict
       predictions: see the module's docstring.
 
     Returns:
-      A dict of floats: the `metrics` of the task's kind, and "loss", the mean over rows. For up to
-      200 classes also "confusion_matrix", L lists of L counts.
+      A dict of numbers: the `metrics` of the task's kind, and "loss", the mean over rows. With
+      labels also majority_..., the task's main score of predicting the most frequent label, or set
+      of labels, for each row; and "predicted_labels", how many labels are predicted. For up to 200
+      classes also "confusion_matrix", L lists of L counts.
     """
     kind, num_labels = text_kind.get(task.kind), len(task.labels)
     answers = kind.answers(predictions)
@@ -64,35 +69,76 @@ def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict
         **kind.scores(labels, answers, num_labels),
         "loss": float(np.mean(predictions["loss"])),
     }
+    if num_labels:
+        _, constant = majority(task, labels)
+        result[task_kinds.MAJORITY + task.score] = constant[task.score]
+        is_set = np.ndim(answers) > 1
+        result[task_kinds.PREDICTED_LABELS] = (
+            int(np.sum(np.any(answers, axis=0))) if is_set else len(np.unique(answers))
+        )
     if kind.is_single_label and num_labels <= _MAX_MATRIX_LABELS:
         confusion = metrics.confusion_matrix(labels, answers, num_labels)
         result["confusion_matrix"] = confusion.tolist()
     return result
 
 
-def score_fn(
-    task: TaskInfo, split: str, rows: Any, batch_size: int
-) -> Callable[[Predictions], Dict[str, Any]]:
-    """Returns a function that scores the predictions of a dev set.
+def majority(task: TaskInfo, labels: np.ndarray) -> Tuple[str, Dict[str, float]]:
+    """Returns the most frequent label, or set of labels, and the scores of always predicting it."""
+    kind = text_kind.get(task.kind)
+    values, counts = np.unique(labels, axis=0, return_counts=True)
+    frequent = values[np.argmax(counts)]
+    constant = np.broadcast_to(frequent, np.shape(labels))
+    (name,) = kind.texts(frequent[np.newaxis], task.labels)
+    return name, kind.scores(labels, constant, len(task.labels))
+
+
+def warnings(
+    task: TaskInfo,
+    split: str,
+    labels: np.ndarray,
+    predictions: Predictions,
+    values: Dict[str, Any],
+) -> Tuple[str, ...]:
+    """Returns sentences on predictions that are worth less than their scores; see `caveats`.
+
+    Args:
+      task: `glue.TaskInfo`.
+      split: name of the dev or test set.
+      labels, predictions: as in `scores`.
+      values: the result of `scores`.
+    """
+    kind = text_kind.get(task.kind)
+    rows = f"{len(labels):,} {split.replace('_', ' ')} rows"
+    diverged = caveats.of_loss(rows, values["loss"])
+    if diverged or not task.labels:
+        return diverged
+    label, constant = majority(task, labels)
+    predicted, true = (
+        kind.texts(np.unique(each, axis=0), task.labels)
+        for each in (np.asarray(kind.answers(predictions), int), labels)
+    )
+    return caveats.of_predictions(rows, predicted, true, label, NO_LABEL) or caveats.of_score(
+        task.score, values, constant, label or NO_LABEL
+    )
+
+
+def dev_scores(
+    split: str, values: Dict[str, Any], losses: np.ndarray, batch_size: int
+) -> Dict[str, Any]:
+    """Returns the scores of a dev set, named eval_...
 
     Scores of a second dev set carry its name, as in eval_mismatched_accuracy.
 
     Args:
-      task: `glue.TaskInfo`.
       split: name of the dev set.
-      rows: `rows.PackedRows` with "label_ids".
+      values: the result of `scores`.
+      losses: [N], of its rows.
       batch_size: of the evaluation. "loss" is the mean over batches, as in BERT's script.
     """
     suffix = split[len("dev_") :]
-
-    def score(predictions: Predictions) -> Dict[str, Any]:
-        result = scores(task, text_windows.labels_of(rows), predictions)
-        if suffix:
-            return add_prefix("eval_" + suffix, result)
-        loss = mean_of_batches(predictions["loss"], batch_size)
-        return {**add_prefix("eval", result), "loss": loss}
-
-    return score
+    if suffix:
+        return add_prefix("eval_" + suffix, values)
+    return {**add_prefix("eval", values), "loss": mean_of_batches(losses, batch_size)}
 
 
 def metadata(task: TaskInfo, stage: str) -> Dict[str, Any]:
@@ -106,11 +152,12 @@ def add_prefix(prefix: str, scores: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def summary(task: TaskInfo, stage: str, result: Dict[str, Any]) -> str:
-    """Returns a stage's scores on one line, the task's main score first."""
+    """Returns a stage's scores on one line: the task's main score first, the loss last."""
     shown = evaluations.scalars(result, stage + "_")
+    names = [name for name in shown if not task_kinds.is_reference(name)]
     return ", ".join(
         f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
-        for name in sorted(shown, key=lambda name: (name != task.score, name))
+        for name in sorted(names, key=lambda name: (name != task.score, "loss" in name, name))
     )
 
 
@@ -121,19 +168,24 @@ def mean_of_batches(losses: np.ndarray, batch_size: int) -> float:
 
 
 def write_predictions(
-    folder: str, task: TaskInfo, split: str, predictions: Predictions
+    folder: str,
+    task: TaskInfo,
+    split: str,
+    predictions: Predictions,
+    examples: Sequence[InputExample] = (),
 ) -> List[str]:
     """Writes the files of a test split's predictions, and returns their paths.
 
-    test_results.tsv has BERT's format, probabilities only. predictions.tsv also names the labels.
-    submission/<NAME>.tsv has the format of GLUE's server. File names of a second test split carry
-    its name.
+    test_results.tsv has BERT's format, probabilities only. predictions.tsv also names the labels,
+    and ends with the columns of `columns_of`. submission/<NAME>.tsv has the format of GLUE's
+    server. File names of a second test split carry its name.
 
     Args:
       folder: path.
       task: `glue.TaskInfo`.
       split: name of one of the task's splits.
       predictions: see the module's docstring.
+      examples: of its rows; () leaves the texts out.
 
     Returns:
       The paths, test_results.tsv first.
@@ -142,8 +194,8 @@ def write_predictions(
     texts = kind.texts(kind.answers(predictions), task.labels)
     values = predictions[kind.prediction]
     tables = {
-        _file_name("test_results", split): [list(map(str, np.atleast_1d(row))) for row in values],
-        _file_name("predictions", split): _prediction_rows(task, texts, predictions),
+        file_name("test_results", split): [list(map(str, np.atleast_1d(row))) for row in values],
+        file_name("predictions", split): _prediction_rows(task, texts, predictions, examples),
     }
     if split in task.submission:
         submission = posixpath.join(folder, "submission")
@@ -169,6 +221,7 @@ def write_test(
     split: str,
     predictions: Predictions,
     known: Optional[Tuple[np.ndarray, Dict[str, float]]] = None,
+    examples: Sequence[InputExample] = (),
 ) -> List[str]:
     """Writes the predictions of a test split and, if it has labels, its scores.
 
@@ -176,17 +229,17 @@ def write_test(
     run are removed first.
 
     Args:
-      folder, task, split, predictions: as in `write_predictions`.
+      folder, task, split, predictions, examples: as in `write_predictions`.
       known: (labels as in `scores`, the result of `scores_of_test`); None without labels.
 
     Returns:
       The report's lines.
     """
-    path = posixpath.join(folder, _file_name("test_scores", split, ".json"))
+    path = posixpath.join(folder, file_name("test_scores", split, ".json"))
     # Scores and labels of an earlier run would not match these predictions.
-    for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
+    for old_path in (path, posixpath.join(folder, file_name("labels", split))):
         gfile.remove_if_exists(old_path)
-    written = write_predictions(folder, task, split, predictions)
+    written = write_predictions(folder, task, split, predictions, examples)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
     if known is None:
         return report
@@ -209,8 +262,8 @@ def remove_unread(folder: str, task: TaskInfo, splits: Iterable[str]) -> None:
     for split in set(task.splits) - read:
         stage, _, suffix = split.partition("_")
         if suffix and stage in read:
-            names = [_file_name(name, split) for name in ("predictions", "labels", "test_results")]
-            names += [_file_name("test_scores", split, ".json")]
+            names = [file_name(name, split) for name in ("predictions", "labels", "test_results")]
+            names += [file_name("test_scores", split, ".json")]
             names += [f"submission/{task.submission.get(split)}.tsv"]
             for name in names:
                 gfile.remove_if_exists(posixpath.join(folder, name))
@@ -222,6 +275,7 @@ def write_answers(
     split: str,
     labels: np.ndarray,
     predictions: Optional[Predictions] = None,
+    examples: Sequence[InputExample] = (),
 ) -> None:
     """Writes the labels of a split, and optionally its predictions, for a row-by-row comparison.
 
@@ -232,17 +286,18 @@ def write_answers(
       folder, task, split: as in `write_predictions`; a dev split, or a test split with labels.
       labels: as in `scores`.
       predictions: as in `write_predictions`; None if they are already written.
+      examples: as in `write_predictions`.
     """
     kind = text_kind.get(task.kind)
     rows = [[str(index), text] for index, text in enumerate(kind.texts(labels, task.labels))]
-    _write_rows(folder, _file_name("labels", split), [["index", "label"], *rows])
+    _write_rows(folder, file_name("labels", split), [["index", "label"], *rows])
     if predictions is not None:
         texts = kind.texts(kind.answers(predictions), task.labels)
-        rows = _prediction_rows(task, texts, predictions)
-        _write_rows(folder, _file_name("predictions", split), rows)
+        rows = _prediction_rows(task, texts, predictions, examples)
+        _write_rows(folder, file_name("predictions", split), rows)
 
 
-def _file_name(name: str, split: str, extension: str = ".tsv") -> str:
+def file_name(name: str, split: str, extension: str = ".tsv") -> str:
     """Returns predictions.tsv for "test", dev_predictions_mismatched.tsv for "dev_mismatched"."""
     stage, _, suffix = split.partition("_")
     return ("dev_" if stage == "dev" else "") + name + (f"_{suffix}" if suffix else "") + extension
@@ -256,11 +311,38 @@ def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
     return path
 
 
-def _prediction_rows(task: TaskInfo, texts: List[str], predictions: Predictions) -> List[List[str]]:
-    """Returns the rows of predictions.tsv: index, label and, unless regression, probabilities."""
+def _prediction_rows(
+    task: TaskInfo, texts: List[str], predictions: Predictions, examples: Sequence[InputExample]
+) -> List[List[str]]:
+    """Returns the rows of predictions.tsv.
+
+    Their columns are index, label, unless regression the probability of each label, and those of
+    `columns_of`.
+    """
+    header = ["index", "label"]
     rows = [[str(index), text] for index, text in enumerate(texts)]
     values = predictions[text_kind.get(task.kind).prediction]
-    if values.ndim == 1:
-        return [["index", "label"], *rows]
-    rows = [row + list(map(str, probabilities)) for row, probabilities in zip(rows, values)]
-    return [["index", "label", *task.labels], *rows]
+    if values.ndim > 1:
+        header += task.labels
+        rows = [row + list(map(str, probabilities)) for row, probabilities in zip(rows, values)]
+    if examples:
+        names, cells = columns_of(examples)
+        header += names
+        rows = [[*row, *further] for row, further in zip(rows, cells)]
+    return [header, *rows]
+
+
+def columns_of(examples: Sequence[InputExample]) -> Tuple[List[str], List[List[str]]]:
+    """Returns the columns that predictions repeat: those of --id_columns, text and text_b.
+
+    Args:
+      examples: at least one.
+
+    Returns:
+      (names, the cells of each example's row).
+    """
+    has_pairs = any(example.text_b is not None for example in examples)
+    names = [*examples[0].columns, "text", *["text_b"] * has_pairs]
+    return names, [
+        [*each.columns.values(), each.text_a, *[each.text_b or ""] * has_pairs] for each in examples
+    ]

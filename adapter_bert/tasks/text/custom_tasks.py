@@ -281,9 +281,14 @@ class TableProcessor(SplitProcessor):
       tables: the tables of splits in memory, instead of files in data_dir.
       config: `splits.SplitConfig`, for splits without a file.
 
+    Attributes:
+      id_columns: names of further columns, which the examples of dev and test carry.
+
     Raises:
       UserError: files or columns are missing, or a row is invalid; names the file and line.
     """
+
+    id_columns: Sequence[str] = ()
 
     def __init__(
         self,
@@ -341,12 +346,15 @@ class TableProcessor(SplitProcessor):
         text_b = None
         if layout.text_b:
             text_b = table.column(layout.text_b, layout.flag("--text_b_column"))
+        names = () if split == "train" else self.id_columns
+        ids = {name: table.column(name, "--id_columns") for name in names}
         examples = [
             InputExample(
                 f"{split}-{row.line}",
                 table.text(row, text_a),
                 None if text_b is None else table.text(row, text_b),
                 self._label(table, row, label),
+                {name: table.text_or_blank(row, column) for name, column in ids.items()},
             )
             for row in table.rows
         ]

@@ -11,6 +11,7 @@ from adapter_bert.tasks import data_warnings
 from adapter_bert.tasks.text import (
     calibration,
     classifier_data,
+    classifier_report,
     classifier_results,
     text_kind,
     text_windows,
@@ -127,7 +128,9 @@ class TextTask(Task):
             self.examples = _shown(examples.get("dev", ()))
         self._trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
         self._labeled = {split for split in examples if self._processor.has_labels(split)}
-        self._examples, self._processor = {}, None  # Frees the texts, which training does not need.
+        # Frees the texts of the training; those of the other splits are written with predictions.
+        self._examples = {split: examples[split] for split in examples if split != "train"}
+        self._processor = None
         return self._rows
 
     def check_trained(
@@ -158,13 +161,20 @@ class TextTask(Task):
         }
 
     def evaluate(self, split: str, predictions: Any) -> Evaluated:
-        """Returns the texts' predictions by name, see `classifier_results`, and dev scores."""
+        """Returns the texts' predictions by name, see `classifier_results`, and their scores."""
         rows, task = self._rows[split], self._task
         answers = classifier_results.of_texts(predictions, task, rows)
-        if not split.startswith("dev"):
-            return Evaluated(answers, self._test_scores(split, answers))
-        score = classifier_results.score_fn(task, split, rows, self.config.eval_batch_size)
-        return Evaluated(answers, score(answers))
+        if split not in self._labeled:
+            return Evaluated(answers, {})
+        labels = text_windows.labels_of(rows)
+        values = classifier_results.scores(task, labels, answers)
+        warnings = classifier_results.warnings(task, split, labels, answers, values)
+        if split.startswith("dev"):
+            batch_size = self.config.eval_batch_size
+            named = classifier_results.dev_scores(split, values, answers["loss"], batch_size)
+        else:
+            named = classifier_results.add_prefix("test", values)
+        return Evaluated(answers, named, warnings)
 
     def calibrate(self, split: str, predictions: Any) -> Calibration:
         """Returns the temperature that fits a split's labels best; see `calibration.fit`."""
@@ -176,23 +186,31 @@ class TextTask(Task):
             is_single_label,
         )
 
-    def _test_scores(self, split: str, answers: Dict[str, Any]) -> Dict[str, float]:
-        """Returns the scores of a test split, named test_...; {} if it has no labels."""
-        if split not in self._labeled:
-            return {}
-        labels = text_windows.labels_of(self._rows[split])
-        return classifier_results.scores_of_test(self._task, labels, answers)
-
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes a split's predictions and, if it has them, labels and scores; see `Task`."""
         task, answers = self._task, evaluated.answers
         classifier_results.remove_unread(folder, task, self._rows)
         labels = text_windows.labels_of(self._rows[split])
+        examples = self._examples[split]
         if split.startswith("dev"):
-            classifier_results.write_answers(folder, task, split, labels, answers)
+            classifier_results.write_answers(folder, task, split, labels, answers, examples)
             return []
         known = (labels, evaluated.scores) if split in self._labeled else None
-        return classifier_results.write_test(folder, task, split, answers, known)
+        return classifier_results.write_test(folder, task, split, answers, known, examples)
+
+    def describe(self, split: str, evaluated: Evaluated) -> str:
+        """Returns the scores of each label, confusions and the worst errors; see `Task`."""
+        if split not in self._labeled:
+            return ""
+        labels, examples = text_windows.labels_of(self._rows[split]), self._examples[split]
+        return classifier_report.describe(self._task, split, labels, evaluated.answers, examples)
+
+    def plot(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
+        """Draws the confusion matrix, or predicted over true numbers; see `Task`."""
+        if split not in self._labeled:
+            return []
+        labels = text_windows.labels_of(self._rows[split])
+        return classifier_report.plot(folder, self._task, split, labels, evaluated.answers)
 
     def summary(self, stage: str, scores: Dict[str, Any]) -> str:
         """Returns the scores of a stage on one line; see `Task`."""

@@ -47,6 +47,8 @@ class TextKind(task_kinds.TaskKind):
         *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
         *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
         *("submission/*.tsv", "ablation.json", "ablation.txt"),
+        *("confusion.png", "confusion_mismatched.png", "scatter.png"),
+        *("dev_confusion.png", "dev_confusion_mismatched.png", "dev_scatter.png"),
     )
     other_files = (
         *("labels.tsv", "labels_mismatched.tsv", "dev_labels.tsv", "dev_labels_mismatched.tsv"),

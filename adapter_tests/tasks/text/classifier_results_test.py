@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import classifier_results
+from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import TASKS, TaskInfo
 
 TAGS = TaskInfo("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
@@ -36,6 +37,9 @@ class ScoresTest(tf.test.TestCase):
             "accuracy": 3 / 5,
             "f1": 2 * 2 / (2 * 2 + 1 + 1),
             "matthews": (2 * 1 - 1 * 1) / np.sqrt(3 * 3 * 2 * 2),
+            "macro_f1": (4 / 6 + 2 / 4) / 2,
+            "majority_f1": 2 * 3 / (2 * 3 + 2),
+            "predicted_labels": 2,
             "confusion_matrix": [[1, 1], [1, 2]],
             "loss": 19 / 5,
         }
@@ -71,6 +75,29 @@ class ScoresTest(tf.test.TestCase):
         # Correct: x and y of the first row. Wrong: x of the second. Missed: y of the second.
         self.assertAllClose(found["micro_f1"], 2 * 2 / (2 * 2 + 1 + 1))
         self.assertAllClose(found["accuracy"], 2 / 3)
+        # Each set occurs once, so the first in order, the empty one, is the constant.
+        self.assertEqual((found["majority_micro_f1"], found["predicted_labels"]), (0.0, 2))
+
+    def test_majority_score_is_of_the_most_frequent_label_or_set(self):
+        labels = [2, 1, 2, 0]
+        task = TaskInfo("three", ("a", "b", "c"), {}, score="macro_f1")
+        found = classifier_results.scores(task, labels, probabilities([1, 1, 1, 1], 3))
+        self.assertAllClose(found["majority_macro_f1"], 2 * 2 / (2 * 2 + 2) / 3)
+        self.assertEqual(found["predicted_labels"], 1)
+        sets = np.array([[1, 0], [0, 1], [0, 1]])
+        found = classifier_results.scores(
+            TAGS, sets, {"probabilities": np.ones([3, 2]) * [0.1, 0.9], "loss": np.ones(3)}
+        )
+        self.assertAllClose(found["majority_micro_f1"], 2 / 3)
+        self.assertEqual(found["predicted_labels"], 1)
+
+    def test_summary_shows_the_main_score_first_and_no_reference(self):
+        found = classifier_results.scores(TASKS["mrpc"], [1, 0, 1], probabilities([1, 0, 0], 2))
+        named = classifier_results.add_prefix("test", {**found, "loss": 0.25})
+        self.assertEqual(
+            classifier_results.summary(TASKS["mrpc"], "test", named),
+            "f1 0.6667, accuracy 66.7%, macro_f1 0.6667, matthews 0.5000, loss 0.2500",
+        )
 
     def test_scores_include_the_main_score_of_every_task(self):
         for name, task in TASKS.items():
@@ -79,6 +106,66 @@ class ScoresTest(tf.test.TestCase):
                 numbers(0, 0) if is_regression else probabilities([0, 1], len(task.labels))
             )
             self.assertIn(task.score, classifier_results.scores(task, [0, 1], predictions), name)
+
+
+class WarningsTest(tf.test.TestCase):
+    def warnings(self, task, labels, predictions, split="dev"):
+        labels = np.array(labels)
+        values = classifier_results.scores(task, labels, predictions)
+        return classifier_results.warnings(task, split, labels, predictions, values)
+
+    def test_predictions_of_one_label_are_told_in_one_sentence(self):
+        mrpc = TASKS["mrpc"]
+        majority = "the model has learned nothing but the majority label."
+        for labels, answers, expected in (
+            ([1, 1, 0], [1, 1, 1], f"All 3 dev rows are predicted as 1: {majority}"),
+            ([1, 1, 0], [0, 0, 0], "All 3 dev rows are predicted as 0, though most have 1."),
+            (
+                [1, 1, 1],
+                [1, 1, 1],
+                "All 3 dev rows are predicted as 1, which is true, but the scores cannot tell"
+                " whether the model knows anything else.",
+            ),
+        ):
+            found = self.warnings(mrpc, labels, probabilities(answers, 2))
+            self.assertEqual(found, (expected,))
+        found = self.warnings(TASKS["mnli"], [2, 2, 1], probabilities([2] * 3, 3), "dev_mismatched")
+        expected = f"All 3 dev mismatched rows are predicted as neutral: {majority}"
+        self.assertEqual(found, (expected,))
+
+    def test_one_set_of_labels_is_told_and_may_be_empty(self):
+        labels = [[1, 0], [0, 0], [0, 0]]
+        for row, expected in (
+            ([0.1, 0.2], "to have no label: the model has learned nothing but the majority label."),
+            ([0.9, 0.8], "as x,y, though most have no label."),
+        ):
+            predictions = {"probabilities": np.array([row] * 3), "loss": np.ones(3)}
+            found = self.warnings(TAGS, labels, predictions, "test")
+            self.assertEqual(found, (f"All 3 test rows are predicted {expected}",))
+
+    def test_score_that_does_not_exceed_the_majoritys_is_told(self):
+        qnli, rte = TASKS["qnli"], TASKS["rte"]
+        labels, as_good = [0, 0, 0, 1], [0, 0, 1, 1]
+        expected = "accuracy 0.750 is no better than 0.750 of always predicting entailment."
+        self.assertEqual(self.warnings(qnli, labels, probabilities(as_good, 2)), (expected,))
+        self.assertEqual(self.warnings(rte, labels, probabilities([0, 0, 0, 1], 2)), ())
+        # The majority has a Matthews of 0 by definition, so the accuracies are compared.
+        expected = "accuracy 0.750 is no better than 0.750 of always predicting 0."
+        cola = TASKS["cola"]
+        self.assertEqual(self.warnings(cola, labels, probabilities(as_good, 2)), (expected,))
+        self.assertEqual(self.warnings(cola, [0, 0, 1, 1], probabilities(as_good, 2)), ())
+
+    def test_loss_that_is_no_number_is_told_alone(self):
+        for task, labels, predictions in (
+            (TASKS["mrpc"], [1, 1, 0], probabilities([1, 1, 1], 2)),
+            (TASKS["sts-b"], [1.0, 2.0, 3.0], numbers(1, 2, 3)),
+        ):
+            for value in (np.nan, np.inf):
+                predictions["loss"][1] = value
+                (found,) = self.warnings(task, labels, predictions)
+                self.assertStartsWith(found, f"The loss of the 3 dev rows is {value}: the training")
+            predictions["loss"][1] = 0
+        self.assertEqual(self.warnings(task, labels, predictions), ())
 
 
 class FilesTest(tf.test.TestCase):
@@ -158,6 +245,38 @@ class FilesTest(tf.test.TestCase):
             for name, answers in zip(("dev_labels.tsv", "dev_predictions.tsv"), expected):
                 found = [row.split("|")[1] for row in self.rows(name)]
                 self.assertEqual(found, ["label", *answers])
+
+    def test_predictions_end_with_columns_and_texts(self):
+        texts = [("a\tb\n", None, "x"), ("c", "d e", "")]
+        for pairs, header, expected in (
+            (texts[:1] * 2, "id|text", ["x|a b", "x|a b"]),
+            (texts, "id|text|text_b", ["x|a b|", "|c|d e"]),
+        ):
+            examples = [
+                InputExample(str(index), a, b, "0", {"id": name})
+                for index, (a, b, name) in enumerate(pairs)
+            ]
+            predictions = probabilities([1, 0], 2)
+            arguments = TASKS["rte"], "test", predictions
+            classifier_results.write_test(self.folder, *arguments, None, examples)
+            classifier_results.write_answers(
+                *(self.folder, TASKS["rte"], "dev", np.array([0, 1]), predictions, examples)
+            )
+            labels = "index|label|entailment|not_entailment"
+            starts = ["0|not_entailment|0.3|0.7", "1|entailment|0.7|0.3"]
+            rows = [f"{start}|{end}" for start, end in zip(starts, expected)]
+            for name in ("predictions.tsv", "dev_predictions.tsv"):
+                self.assertEqual(self.rows(name), [f"{labels}|{header}", *rows])
+            # Other programs read these.
+            self.assertEqual(self.rows("test_results.tsv"), ["0.3|0.7", "0.7|0.3"])
+            self.assertEqual(
+                self.rows("submission/RTE.tsv")[1:], ["0|not_entailment", "1|entailment"]
+            )
+        examples = [InputExample("0", "how old", None, "0")]
+        classifier_results.write_test(
+            self.folder, TASKS["sts-b"], "test", numbers(2.5), None, examples
+        )
+        self.assertEqual(self.rows("predictions.tsv"), ["index|label|text", "0|2.5|how old"])
 
     def test_labels_with_tabs_and_line_breaks_are_written_with_spaces(self):
         task = TaskInfo("cities", ("New\tYork", "b\n"), {})
