@@ -14,8 +14,6 @@ from adapter_bert.shell import printing
 from adapter_bert.shell.errors import UserError
 
 FILE = "README.md"
-# In names of scores: of the most frequent label alone; the number of labels that are predicted.
-_MAJORITY, _NUM_PREDICTED = "_majority_", "_predicted_labels"
 
 
 def text(description: Any, num_parameters: int, num_bytes: int) -> str:
@@ -92,7 +90,7 @@ def _scores(description: Any) -> str:
     where = "On the dev set" + (f", random seed {seed}" if seed is not None else "")
     scores = _shown_scores(description)
     rows = [(_score_name(name), printing.score(value)) for name, value in scores]
-    return f"## Scores\n\n{where}:\n\n" + _table(rows) + _predictions(description)
+    return f"## Scores\n\n{where}:\n\n" + _table(rows) + _references(description)
 
 
 def _shown_scores(description: Any) -> List[Tuple[str, float]]:
@@ -100,23 +98,23 @@ def _shown_scores(description: Any) -> List[Tuple[str, float]]:
     return [
         (name, value)
         for name, value in sorted(description.scores.items())
-        if not (_MAJORITY in name or name.endswith(_NUM_PREDICTED))
+        if not task_kinds.is_reference(name)
         and not (name == "loss" and "eval_loss" in description.scores)  # BERT's name.
     ]
 
 
-def _predictions(description: Any) -> str:
-    """Returns sentences on the scores that describe predictions; "" without them."""
-    text = ""
-    for name, value in sorted(description.scores.items()):
-        _, is_majority, score = name.partition(_MAJORITY)
-        if is_majority:
-            text += (
-                f"\nAlways predicting the most frequent label: {score} {printing.score(value)}.\n"
-            )
-        if name.endswith(_NUM_PREDICTED) and value == 1 and len(description.labels) > 1:
-            text += "\nThe adapter predicts only one label.\n"
-    return text
+def _references(description: Any) -> str:
+    """Returns sentences on the scores that are references for others; "" without them."""
+    scores, kind = description.scores, task_kinds.get(description.kind)
+    sentences = []
+    for name, value in sorted(scores.items()):
+        if task_kinds.MAJORITY in name:
+            score = _cell(_score_name(name).replace(task_kinds.MAJORITY, ""))
+            shown = printing.score(value)
+            sentences.append(f"Always predicting the most frequent answer: {score} {shown}.")
+    if task_kinds.predicts_one_label(scores, "eval", kind.reads_tokens):
+        sentences.append("The adapter predicts only one label.")
+    return "".join(f"\n{sentence}\n" for sentence in sentences)
 
 
 def _examples(description: Any) -> str:
