@@ -75,8 +75,10 @@ def per_label(labels: Any, predictions: Any, names: Sequence[str]) -> List[str]:
     )
     scored = np.flatnonzero(support)
     if len(scored) > 1:
-        worst = scored[np.argmin(f1[scored])]
-        lines += ["", f"Lowest F1: {f1[worst]:.3f}, {names[worst]}."]
+        lowest = np.min(f1[scored])
+        worst, *others = (names[index] for index in scored if f1[index] == lowest)
+        more = f" and {len(others)} more" if others else ""
+        lines += ["", f"Lowest F1: {lowest:.3f}, {worst}{more}."]
     return lines
 
 

@@ -33,6 +33,9 @@ class TextTablesTest(tf.test.TestCase):
         f1 = sklearn.metrics.f1_score(labels, predictions, average=None)
         self.assertEqual(worst, f"Lowest F1: {min(f1):.3f}, {names[np.argmin(f1)]}.")
 
+        *_, worst = text_tables.per_label([0, 1, 2, 2], [2, 2, 2, 2], names)
+        self.assertEqual(worst, "Lowest F1: 0.000, x and 1 more.")
+
     def test_sets_of_one_label_are_reported(self):
         labels, predictions = np.array([[1], [1], [0], [0]]), np.array([[1], [0], [1], [0]])
         lines = text_tables.per_label(labels, predictions, ["only"])
