@@ -35,6 +35,7 @@ import numpy as np
 from adapter_bert import run_classifier
 from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import task_adapter
+from adapter_bert.model import task_kinds
 from adapter_bert.shell import cli, printing
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
@@ -51,6 +52,7 @@ from adapter_bert.training import estimator as estimators
 from adapter_bert.training import input_pipeline, progress, starting_point
 from adapter_bert.training import run as training_run
 from adapter_bert.training.config import DeviceConfig, EvaluationConfig, TextConfig, default_folder
+from adapter_bert.training.record import ANSWERS
 from adapter_bert.training.rows import ProductRows, Rows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
@@ -75,9 +77,8 @@ class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, D
 
 def run(values: Any) -> List[str]:
     """Runs the script with the parsed flags; returns the report, a list of lines."""
-    start = starting_point.find(
-        values, settings_of=text_windows.recorded, script="run_classifier.py"
-    )
+    settings_of = functools.partial(classifier_data.trained_settings, values)
+    start = starting_point.find(values, settings_of=settings_of, script="run_classifier.py")
     config = AblationConfig.from_flags(values, start.supplied)
     classifier_data.check_window_pooling(config, values["window_pooling"].present)
     adapter = _check_adapter(start.adapter, config)
@@ -89,8 +90,12 @@ def run(values: Any) -> List[str]:
         adapter.description,
         classifier_data.fields_of({split: examples}),
         classifier_data.trained_on(processor, {split: examples}, data_dir),
+        processor.split_settings(),
     )
-    folder = config.output_dir or default_folder(str(config.task_name).lower(), "adapters")
+    is_custom = classifier_data.is_custom(config.task_name)
+    has_name = is_custom and task_kinds.is_custom(adapter.description.training)
+    name = adapter.description.task if has_name else str(config.task_name)
+    folder = config.output_dir or default_folder(name.lower(), "adapters")
     model = training_run.LoadedModel(config, start, folder)
     sources = {
         "adapter": task_adapter.tensors_digest(adapter),
@@ -106,7 +111,7 @@ def run(values: Any) -> List[str]:
     if record is None:
         model.folder.create()
         record = {**_evaluate(model, processor, examples), **sources}
-        record["task"] = grids.task_label(record["task"], data_dir)
+        record["task"] = grids.task_label(name, data_dir) if is_custom else record["task"]
         text = "\n".join(map(printing.one_line, report(record))) + "\n"
         atomic.write_atomically(posixpath.join(folder, _TEXT), text)
         json_objects.write_object(path, record)  # Last, because it marks a finished run.
@@ -133,7 +138,8 @@ def _check_adapter(
 
 def _setting_digest(description: "task_adapter.Description") -> str:
     """Returns a digest of how an adapter was trained, except the seed."""
-    training = {n: v for n, v in description.training.items() if n != "random_seed"}
+    free = ("random_seed", ANSWERS)
+    training = {n: v for n, v in description.training.items() if n not in free}
     setting = [description.adapter, description.tuning, sorted(training.items())]
     return task_adapter.digest(map(repr, setting))
 

@@ -49,6 +49,7 @@ _WIDTH = 512, 128  # Typical sizes of a convolution's products: embedding and fi
 # Flags that are recorded if they differ from the default.
 _RECORDED_IF_CHANGED = (
     *("text_column", "text_b_column", "label_column", "label_type"),
+    *("split", "dev_share", "test_share"),
     *("max_words", "early_stopping_patience", "precision"),
 )
 

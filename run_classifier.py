@@ -36,8 +36,7 @@ from adapter_bert.tasks.text.record_files import (  # noqa: F401  Likewise.
     file_based_convert_examples_to_features,
     file_based_input_fn_builder,
 )
-from adapter_bert.training import model_fn
-from adapter_bert.training import run as training_run
+from adapter_bert.training import cross_validation, model_fn
 from adapter_bert.training.input_pipeline import input_fn_builder  # noqa: F401  Likewise.
 
 
@@ -53,6 +52,7 @@ def create_model(
     *,
     kind="classification",
     class_weights=None,
+    label_smoothing=0.0,
     **options,
 ):
     """Builds BERT with adapters, the head and its loss; BERT's function of this name.
@@ -60,6 +60,8 @@ def create_model(
     Args:
       kind: name of a kind of task that labels a text.
       class_weights: list with a factor of the training loss per label, or None.
+      label_smoothing: share of the training targets that is spread evenly over all labels; see
+        `heads.smoothed_loss`.
       **options: keyword arguments of `modeling.BertModel`.
       The other arguments are BERT's.
 
@@ -91,8 +93,10 @@ def create_model(
         logits = tf.nn.bias_add(logits, output_bias)
         predictions = kind.predict(logits, labels)
         per_example_loss = loss = predictions["loss"]
+        if is_training and label_smoothing:
+            loss = heads.smoothed_loss(loss, logits, label_smoothing)
         if class_weights is not None:
-            loss = tf.gather(class_weights, labels) * per_example_loss
+            loss = tf.gather(class_weights, labels) * loss
         loss = tf.reduce_mean(loss)
     return loss, per_example_loss, logits, predictions[kind.prediction]
 
@@ -109,13 +113,14 @@ def model_fn_builder(
     *,
     kind="classification",
     class_weights=None,
+    label_smoothing=0.0,
     predicts_loss=False,
     **settings,
 ):
     """Returns the model_fn for TPUEstimator; BERT's function of this name.
 
     Args:
-      kind, class_weights: as in `create_model`.
+      kind, class_weights, label_smoothing: as in `create_model`.
       predicts_loss: bool; predict each row's loss, too. A SavedModel, whose rows have no labels,
         cannot.
       **settings: other fields of `model_fn.ModelSettings`.
@@ -137,6 +142,7 @@ def model_fn_builder(
             use_one_hot_embeddings,
             kind=kind,
             class_weights=class_weights,
+            label_smoothing=label_smoothing,
             **options,
         )
         predictions = {text_kind.get(kind).prediction: predicted}
@@ -178,7 +184,7 @@ def metric_fn(per_example_loss, label_ids, logits, is_real_example):
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     config, task, start = text_task.from_flags(values)
-    return training_run.Run(config, task, model_fn_builder, start).execute()
+    return cross_validation.run_of(config, task, model_fn_builder, start).execute()
 
 
 define_flags = ClassifierConfig.define_flags

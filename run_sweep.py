@@ -217,11 +217,16 @@ def _table(runner: sweep.Sweep, criterion: str) -> List[str]:
     for key, trial in runner.trials.items():
         groups.setdefault((trial.task, trial.method), []).append(key)
     rows = [("task", "method", "trials", "done", "failed", "running", "best on the dev set")]
+    notes = []
     for group, keys in groups.items():
         done = [by_key[key] for key in keys if key in by_key and by_key[key]["status"] == DONE]
         failed = sum(key in by_key for key in keys) - len(done)
         counts = len(keys), len(done), failed, sum(key in running for key in keys)
         rows.append((*group, *map(str, counts), _best(done, [runner.trials[key] for key in keys])))
+        one_label = sum(map(records.predicts_one_label, done))
+        if one_label:
+            count = f"{one_label} of {len(done)} finished trials"
+            notes.append(f"one label: {' '.join(group)}: {count} predict only one label")
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
     lines += [f"running: {runner.name(key)}: {line}" for key, line in running.items()]
@@ -230,6 +235,7 @@ def _table(runner: sweep.Sweep, criterion: str) -> List[str]:
         for key, record in by_key.items()
         if record["status"] != DONE
     ]
+    lines += notes
     lines += records.missing_digests_note(by_key.values())
     return [printing.one_line(line).rstrip() for line in lines]
 
@@ -243,7 +249,8 @@ def _best(done: List[selection.Record], trials: List[grids.Trial]) -> str:
         name for name in sorted(best["flags"]) if len({dict(t.flags).get(name) for t in trials}) > 1
     ]
     setting = " ".join(f"{name}={best['flags'][name]}" for name in varied)
-    return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}"
+    note = " (predicts only one label)" if records.predicts_one_label(best) else ""
+    return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}{note}"
 
 
 define_flags = SweepConfig.define_flags

@@ -16,8 +16,7 @@ from adapter_bert.shell import cli
 from adapter_bert.tasks import heads
 from adapter_bert.tasks.tagging import tagging, tagging_features, tagging_task
 from adapter_bert.tasks.tagging.tagging_task import TaggerConfig
-from adapter_bert.training import model_fn
-from adapter_bert.training import run as training_run
+from adapter_bert.training import cross_validation, model_fn
 
 
 def create_model(
@@ -117,7 +116,7 @@ def model_fn_builder(bert_config, num_labels, use_one_hot_embeddings, **settings
 def run(values):
     """Runs the script with the parsed flags; returns the report, a list of lines."""
     config, task, start = tagging_task.from_flags(values)
-    return training_run.Run(config, task, model_fn_builder, start).execute()
+    return cross_validation.run_of(config, task, model_fn_builder, start).execute()
 
 
 define_flags = TaggerConfig.define_flags

@@ -27,9 +27,10 @@ from adapter_bert.model import configs
 from adapter_bert.shell import cli, environment
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import arrow_files, table_readers, tables
+from adapter_bert.tasks import splits as data_splits
 from adapter_bert.tasks.squad import squad_task
 from adapter_bert.tasks.tagging import tagging_data, tagging_task
-from adapter_bert.tasks.text import classifier_data, custom_tasks
+from adapter_bert.tasks.text import classifier_data
 from adapter_bert.tasks.text import task as text_task
 from adapter_bert.training import pretrained
 from adapter_bert.training.task import Tables
@@ -88,8 +89,9 @@ def train(
 ) -> TrainedRun:
     """Trains a task adapter, evaluates it, and predicts the test set.
 
-    Without `dev` or `test`, a tenth of the rows is set apart for each, as the log says; of tags and
-    questions, only for `dev`. The same data and flags give the same weights as the script.
+    Without `dev` or `test`, a tenth of the rows is set apart for each, stratified, as the log says;
+    of tags and questions, only for `dev`. dev_share=0.2 and test_share=0.2 set other shares. The
+    same data and flags give the same weights as the script.
 
     Args:
       data: training rows: pandas.DataFrame, pyarrow.Table, datasets.Dataset, dict of columns, list
@@ -133,11 +135,13 @@ def train(
             stack.enter_context(cli.shown_log())
         if question is not None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            given = _question_files(splits, folder, question, context, answers)
+            keywords, split_config = _without_split(keywords)
+            columns = {"question": question, "context": context, "answers": answers}
+            given = _question_files(splits, folder, columns, split_config)
             parts: Any = squad_task.from_flags(_parse(squad_task.SquadConfig, given, keywords))
             script = "run_squad"
         elif tokens is not None or tags is not None:
-            given, given_tables = _sentences(splits, tokens, tags)
+            given, given_tables = _sentences(splits, tokens, tags, keywords)
             values = _parse(tagging_task.TaggerConfig, given, keywords)
             parts = tagging_task.from_flags(values, given_tables)
             script = "run_tagger"
@@ -155,10 +159,10 @@ def _execute(script: str, config: Any, task: Any, start: Any) -> TrainedRun:
     _check_bert(config)
     environment.import_for_training()
     with environment.silenced_tensorflow():
-        from adapter_bert.training.run import Run
+        from adapter_bert.training import cross_validation
 
         model_fn_builder = importlib.import_module(f"adapter_bert.{script}").model_fn_builder
-        run = Run(config, task, model_fn_builder, start)
+        run = cross_validation.run_of(config, task, model_fn_builder, start)
         report = run.execute()
     for line in report:
         logging.info("%s", line)
@@ -197,7 +201,8 @@ def _parse(
             guess = f"; did you mean {near[0]}?" if near else "."
             raise UserError(f"train() has no keyword {name}{guess}")
     values = {name: value for name, value in {**given, **keywords}.items() if value is not None}
-    if not any(values.get(name) for name in ("do_train", "do_eval", "do_predict")):
+    stages = ("do_train", "do_eval", "do_predict")
+    if "do_train" in parsed and not any(values.get(name) for name in stages):
         values.update(do_train=True, do_eval=True)
     cli.parse(parsed, ["train", *(f"--{n}={_as_flag(value)}" for n, value in values.items())])
     return parsed
@@ -262,7 +267,15 @@ def _texts(
             if (name, argument) != ("test", "label"):
                 found[name].column(tables.normalize(str(column)), argument)
     given = {f"{argument}_column": column for argument, column in columns.items()}
+    stages["do_eval"] = _has_rows("dev", splits, keywords)
+    stages["do_predict"] = _has_rows("test", splits, keywords)
     return {**stages, "task_name": task_name, **given}, found
+
+
+def _has_rows(split: str, splits: Dict[str, Any], keywords: Dict[str, Any]) -> bool:
+    """Returns whether a split is given, or training rows are set apart for it."""
+    share = keywords.get(f"{split}_share", 0 if keywords.get("folds") else None)
+    return split in splits or share not in (0, "0")
 
 
 def _width(rows: Any) -> int:
@@ -272,51 +285,70 @@ def _width(rows: Any) -> int:
 
 
 def _sentences(
-    splits: Dict[str, Any], tokens: Optional[str], tags: Optional[str]
+    splits: Dict[str, Any],
+    tokens: Optional[str],
+    tags: Optional[str],
+    keywords: Dict[str, Any],
 ) -> Tuple[Dict[str, Any], Optional[Tables]]:
     """Returns the flags and tables of tagged sentences."""
-    stages = {"do_train": True, "do_eval": True, "do_predict": "test" in splits}
+    has_share = keywords.get("test_share") is not None and _has_rows("test", splits, keywords)
+    stages = {
+        "do_train": True,
+        "do_eval": _has_rows("dev", splits, keywords),
+        "do_predict": "test" in splits or has_share,
+    }
     given: Dict[str, Any] = {**stages, "token_column": tokens, "tag_column": tags}
     if _is_folder(splits["train"]):
         named = {"data_dir": splits["train"], **dict.fromkeys(_FILES)}
         has_test = bool(tagging_data.find_files(named)["test"])
-        return {**given, "data_dir": splits["train"], "do_predict": has_test}, None
-    if all(isinstance(rows, str) for rows in splits.values()) and "dev" in splits:
+        return {
+            **given,
+            "data_dir": splits["train"],
+            "do_predict": has_test or has_share,
+        }, None
+    if all(isinstance(rows, str) for rows in splits.values()):
         return {**given, **{f"{name}_file": path for name, path in splits.items()}}, None
     columns = tokens or "tokens", tags or "tags"
     found = {}
     for name, rows in splits.items():
         if isinstance(rows, str) and not table_readers.has_objects(rows):
             raise UserError(
-                f"{name}: {rows} has a word per line; give such a file with dev=... as a file, too."
+                f"{name}: {rows} has a word per line; give the other splits as files, too."
             )
         found[name] = _table(rows, name, columns)
         for argument, column in zip(("tokens", "tags"), columns):
             if (name, argument) != ("test", "tags"):
                 found[name].column(tables.normalize(str(column)), argument)
-    return given, _with_dev(found)
+    return given, found
 
 
-def _with_dev(found: Tables) -> Tables:
-    """Returns the tables of splits; without one for dev, some training rows are set apart."""
-    if "dev" in found:
-        return found
-    table = found["train"]
-    parts = {name: custom_tasks.share_of(table, name, ["dev"]) for name in ("train", "dev")}
-    for name, part in parts.items():
-        custom_tasks.log_share(part, len(table.rows), name)
-    return {**found, **parts}
+def _without_split(
+    keywords: Dict[str, Any],
+) -> Tuple[Dict[str, Any], data_splits.SplitConfig]:
+    """Returns keywords without those about rows set apart, which run_squad.py lacks, and those."""
+    of_split = ("split", "dev_share", "test_share")
+    given = {name: value for name, value in keywords.items() if name in of_split}
+    others = {name: value for name, value in keywords.items() if name not in of_split}
+    for name in ("test_share", "folds"):
+        if others.pop(name, None) or given.pop(name, None):
+            raise UserError(
+                f"{name}: question answering evaluates and predicts the questions of dev."
+            )
+    config = data_splits.SplitConfig.from_flags(_parse(data_splits.SplitConfig, {}, given))
+    return others, config
 
 
 def _question_files(
-    splits: Dict[str, Any], folder: str, question: str, context: str, answers: str
+    splits: Dict[str, Any],
+    folder: str,
+    columns: Dict[str, str],
+    split_config: data_splits.SplitConfig,
 ) -> Dict[str, Any]:
     """Returns the flags of questions, after writing them as SQuAD's JSON into a folder."""
     given: Dict[str, Any] = {"do_train": True, "do_eval": True}
     if "test" in splits:
         raise UserError("test: question answering predicts the questions of dev; give only dev.")
     paths = {"train": "train_file", "dev": "predict_file"}
-    columns = {"question": question, "context": context, "answers": answers}
     found = {}
     for name, rows in splits.items():
         if isinstance(rows, str) and rows.endswith(".json"):
@@ -328,7 +360,12 @@ def _question_files(
     if "dev" not in splits:
         if not found:
             raise UserError("train: SQuAD's JSON is not split; give dev.")
-        found = _with_dev(found)
+        table = found["train"]
+        answered = table.columns.index(tables.normalize(columns["answers"]))
+        keys = ["answer" if row.fields.get(answered) else "none" for row in table.rows]
+        partition = data_splits.Partition(split_config, ["dev"], keys, "train")
+        for name in ("train", "dev"):
+            found[name] = table._replace(rows=partition.select(name, table.rows))
     for name, table in found.items():
         paragraphs = [_paragraph(table, row, tuple(columns.values())) for row in table.rows]
         if any(not qa["answers"] for each in paragraphs for qa in each["qas"]):

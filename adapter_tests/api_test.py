@@ -25,7 +25,7 @@ import run_tagger
 from adapter_bert.files import paths
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks.text import custom_tasks
+from adapter_bert.tasks import splits
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -77,7 +77,7 @@ _REFUSALS = [
     ("train(None)", "train: found a NoneType; expected a DataFrame"),
     ("train(frame.iloc[:5])", "train: 5 rows are too few to hold some out as dev; give dev."),
     ("train(frame[:5], dev=frame)", "No pretrained BERT: "),  # Four rows and one of test.
-    ("train(frame.assign(text=pd.Timestamp('2020')))", 'train, row 1: text is "Timestamp('),
+    ("train(frame.assign(text=pd.Timestamp('2020')))", 'train, row 0: text is "Timestamp('),
     ("train(frame.rename(columns={'label': 'text'}))", "train: the column text occurs twice."),
     ("train(frame, text_b='text')", "must name different columns; got text, text and label."),
     ("train(frame, text_column='text')", "train() has no keyword text_column; give text."),
@@ -117,7 +117,7 @@ _REFUSALS = [
     ("train(frame.assign(label=pd.Categorical(frame.label)))", "No pretrained BERT: "),
     ("train({'text': np.array(['a', 'b'] * 20), 'label': np.arange(40) % 2})", "No pretrained "),
     ("train(rows, tokens='text')", "tags=tags is not in the columns of train: text, label."),
-    ("train(rows, tokens='text', tags='label')", "train, row 1: 'text' is not a list; expected a"),
+    ("train(rows, tokens='text', tags='label')", "train, row 0: 'text' is not a list; expected a"),
     ("train([{'tokens': ['a'], 'tags': [None]}] * 20, tags='tags')", "found None in 'tags',"),
     ("train([{'tokens': ['a'], 'tags': ['O']}] * 20, tags='tags')", "all tags are 'O'; expected"),
     (
@@ -296,8 +296,8 @@ class TrainTest(RefusalTestCase, parameterized.TestCase):
         run = self.from_rows
         predict = run.predictor()
         self.assertEqual(predict.labels, ["cat", "none"])
-        shares = {"train": 8, "dev": 1, "test": 1}
-        texts = [row["message"] for row in custom_tasks.split_rows(self.rows, shares)["test"]]
+        shares, keys = {"dev": 0.1, "test": 0.1}, [row["kind"] for row in self.rows]
+        texts = [self.rows[i]["message"] for i in splits.set_apart(shares, keys, True)["test"]]
         with open(os.path.join(run.output_dir, "test_results.tsv")) as reader:
             expected = [list(map(float, line.split("\t"))) for line in reader]
         self.assertAllClose(predict.predict_proba(texts), expected, atol=1e-5)
@@ -324,6 +324,44 @@ class TrainTest(RefusalTestCase, parameterized.TestCase):
         self.assertIn("predictions.jsonl", os.listdir(folder.output_dir))
         self.assertIn("eval_f1", run.scores)
         self.assertNotIn("test_f1", run.scores)
+
+    def test_shares_are_keywords(self):
+        run = self.train(self.rows, "share", text="message", label="kind", test_share=0)
+        self.assertNotIn("test_accuracy", run.scores)
+        training = task_adapter.describe(run.adapter).training
+        shown = {name: training.get(name) for name in ("split", "dev_share", "test_share")}
+        self.assertEqual(shown, {"split": "stratified", "dev_share": 0.1, "test_share": 0.0})
+        with self.assertRaisesRegex(UserError, "^--dev_share=0.7 and --test_share=0.5 leave no"):
+            self.train(
+                self.rows, "all", text="message", label="kind", dev_share=0.7, test_share=0.5
+            )
+        tagged = [
+            {"tokens": words, "tags": ["B-X" if word == "cat" else "O" for word in words]}
+            for words in (row["message"].split() for row in self.rows)
+        ]
+        run = self.train(tagged, "shared_tags", tags="tags", dev_share=0.25, test_share=0.2)
+        self.assertContainsSubset(["eval_f1", "test_f1"], run.scores)
+        asked = [
+            {"question": "who", "context": f"the cat sees {i}", "answers": "cat" if i % 4 else ""}
+            for i in range(40)
+        ]
+        lengths = {"max_seq_length": 32, "max_query_length": 4, "doc_stride": 16}
+        with self.assertLogs("absl", "INFO") as logs:
+            self.train(asked, "shared", question="question", dev_share=0.2, **lengths)
+        self.assertIn("train: 8 of its 40 rows are set apart as dev, strat", "".join(logs.output))
+        with self.assertRaisesRegex(UserError, "^test_share: question answering predicts"):
+            self.train(asked, "shared", question="question", test_share=0.2)
+
+    def test_folds_are_a_keyword(self):
+        run = self.train(self.rows, "folds", text="message", label="kind", folds=2)
+        described = task_adapter.describe(run.adapter)
+        self.assertEqual(described.global_step, 80 // 8)
+        for name in ("cross_validation_accuracy", "cross_validation_accuracy_std"):
+            self.assertEqual(run.scores[name], described.scores[name])
+        self.assertIn("2 folds", "".join(run.report))
+        self.assertEqual(run.output_dir, os.path.join(self.root, "folds"))
+        with self.assertRaisesRegex(UserError, "^folds: question answering evaluates"):
+            self.train([], "none", question="question", folds=2)
 
     def test_questions_in_memory_give_the_script_s_weights(self):
         files = [os.path.join(self.root, name) for name in ("train.json", "dev.json")]

@@ -231,6 +231,14 @@ class AblationTest(ScriptTestCase):
         self.assertAllClose(pearson["spans"][3], [1, 1, expected["eval_pearson"]], rtol=1e-4)
         self.assertLen({found["all"], *(spearman for _, _, spearman in found["spans"])}, 7)
 
+    def test_adapter_of_a_custom_task_supplies_its_name_and_columns(self):
+        _, data_dir, *_ = self.own_task(lambda index: index % 5 - 1.5)
+        answers = {"text_column": "text", "label_column": "label", "label_type": "float"}
+        training = {"answers": answers}
+        adapter = self.make("named", training, task="MRPC", kind="regression", labels=())
+        found = self.record(data_dir, adapter=adapter)
+        self.assertEqual((found["task"], found["score"]), ("MRPC", "spearman"))
+
     def test_only_layers_with_adapters_affect_the_score(self):
         task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
         adapter = self.make(

@@ -73,6 +73,8 @@ class ClassWeightsTest(tf.test.TestCase):
             task = glue.TaskInfo("T", ("a", "b"), {}, kind=kind)
             with self.assertRaisesRegex(UserError, "--class_weights requires"):
                 classifier_data.class_weights("1,2", task, None)
+            with self.assertRaisesRegex(UserError, "--label_smoothing requires"):
+                classifier_data.check_single_label("label_smoothing", 0.1, task)
 
 
 class ScriptTest(ScriptTestCase):
@@ -154,8 +156,8 @@ class ScriptTest(ScriptTestCase):
     def test_custom_task_trains_evaluates_and_predicts(self):
         flags = [*self.custom_flags(), "--do_train", "--do_eval", "--do_predict"]
         report = self.succeed(*flags, "--label_column=folder")
-        self.assertRegex(report, r"custom dev: accuracy [\d.]+%, macro_f1 [\d.]+, matthews ")
-        self.assertRegex(report, r"custom test: accuracy [\d.]+%, ")
+        self.assertRegex(report, r"mails dev: accuracy [\d.]+%, macro_f1 [\d.]+, matthews ")
+        self.assertRegex(report, r"mails test: accuracy [\d.]+%, ")
         dev, test = (
             json.loads(read(self.path(name))) for name in ("eval_results.json", "test_scores.json")
         )
@@ -185,11 +187,91 @@ class ScriptTest(ScriptTestCase):
         numbers = os.path.join(self.folder, "numbers")
         more = ["--label_column=score", "--label_type=float"]
         report = self.succeed(*flags, *more, output_dir=numbers)
-        self.assertRegex(report, r"custom dev: pearson \S+, mse \S+, spearman \S+, loss ")
+        self.assertRegex(report, r"mails dev: pearson \S+, mse \S+, spearman \S+, loss ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
-    def test_label_descriptions_persist_in_repeated_and_further_runs(self):
+    def test_adapter_supplies_name_and_columns_of_a_custom_task(self):
+        columns = ["--label_column=score", "--label_type=float", "--tuning=head"]
+        # Its name is not that of a task of GLUE.
+        self.succeed(*self.custom_flags(), *columns, "--name=MRPC", "--do_train")
+        description = task_adapter.describe(self.path("adapter"))
+        self.assertEqual((description.task, description.kind), ("MRPC", "regression"))
+        expected = {"text_column": "body", "label_column": "score", "label_type": "float"}
+        self.assertEqual(description.training["answers"], expected)
+        new = os.path.join(self.folder, "new")
+        write(os.path.join(new, "test.csv"), "day,body\n1,the dog\n2,a cat\n")
+        given = [flag for flag in self.base_flags if not flag.startswith("--task_name")]
+        given += ["--adapter=" + self.path("adapter"), "--data_dir=" + new]
+        code, report = self.run_without_base_flags(*given, "--do_predict")
+        self.assertIsNone(code, report)
+        self.assertLen(read(os.path.join(self.folder, "again", "test_results.tsv")).splitlines(), 2)
+        shutil.copy(os.path.join(self.folder, "mails", "dev.csv"), new)
+        code, report = self.run_without_base_flags(*given, "--do_eval")
+        self.assertIsNone(code, report)
+        self.assertRegex(report, "MRPC dev: pearson ")
+        code, report = self.run_without_base_flags(*given, "--do_eval", "--task_name=MRPC")
+        self.assertIn("--adapter was trained on MRPC, a regression task; expected", report)
+
+    def test_adapter_of_a_custom_task_has_examples_and_a_license(self):
         flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head"]
+        data = flags[1].split("=")[1]
+        rows = [
+            ("a dog", "play"),
+            ("the woman likes it", "rest"),
+            ("a " * 70, "rest"),
+            ("b", "play"),
+        ]
+        rows += [("the man", "rest"), ("a cat", "play"), ("c " * 90, "play")]
+        write(os.path.join(data, "dev.csv"), "\n".join(["body,folder", *map(",".join, rows)]))
+        self.succeed(*flags, "--license=cc-by-4.0", "--do_train", "--do_eval")
+        described = task_adapter.describe(self.path("adapter"))
+        self.assertNotIn("loss", described.scores)
+        self.assertIn("eval_loss", described.scores)
+        shown = described.presentation
+        # Of the shorter half, the longest of each label first.
+        expected = [{"text": text} for text in ("the man", "a cat", "a dog")]
+        self.assertEqual((list(shown.examples), shown.license), (expected, "cc-by-4.0"))
+        self.succeed(*flags, "--do_train", "--do_eval", "--no_examples")
+        shown = task_adapter.describe(self.path("adapter")).presentation
+        self.assertEqual((shown.examples, shown.license), ((), "cc-by-4.0"))
+        glue_run, _ = self.train_once()
+        shown = task_adapter.describe(os.path.join(glue_run, "adapter")).presentation
+        self.assertEqual((shown.examples, shown.license), ((), ""))
+
+    def run_without_base_flags(self, *arguments):
+        """Returns (exit code, report or error) of a run in the folder "again"."""
+        with mock.patch.object(type(self), "base_flags", []):
+            output_dir = os.path.join(self.folder, "again")
+            code, report, stderr = self.call(output_dir, *arguments)
+        return code, report or stderr
+
+    def test_custom_tasks_of_earlier_versions_keep_their_name(self):
+        flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head", "--do_train"]
+        with mock.patch.object(classifier_data.ClassifierConfig, "answers", {}):
+            self.succeed(*flags)  # As an earlier version: without a name and columns.
+        adapter = task_adapter.load(self.path("adapter"))
+        self.assertEqual(adapter.description.task, "custom")
+        self.assertNotIn("answers", adapter.description.training)
+        self.assertIn("custom dev: accuracy", self.succeed(*flags, "--do_eval"))
+        again = task_adapter.load(self.path("adapter"))
+        self.assertEqual(task_adapter.tensors_digest(again), task_adapter.tensors_digest(adapter))
+        given = "--adapter=" + self.path("adapter")
+        report = self.succeed(*flags[:-1], given, "--do_eval", output_dir=self.folder + "/again")
+        self.assertIn("custom dev: accuracy", report)
+        self.refuse(["task (--task_name, --name)", '"custom"', '"x"'], *flags, "--name=x")
+        # The data's folder may be renamed.
+        named = os.path.join(self.folder, "named")
+        self.succeed(*flags, output_dir=named)
+        shutil.move(os.path.join(self.folder, "mails"), os.path.join(self.folder, "moved"))
+        flags[1] = "--data_dir=" + os.path.join(self.folder, "moved")
+        self.assertIn("mails dev: ", self.succeed(*flags, "--do_eval", output_dir=named))
+
+    def test_name_of_a_custom_task_is_checked(self):
+        self.refuse(["--name requires --task_name=custom; got mrpc"], "--name=x")
+        self.refuse(["--name=a/b"], *self.custom_flags(), "--label_column=folder", "--name=a/b")
+
+    def test_label_descriptions_persist_in_repeated_and_further_runs(self):
+        flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head", "--no_examples"]
         given = write(os.path.join(self.folder, "labels.json"), '{"play": "for fun"}')
         self.succeed(*flags, "--label_descriptions=" + given)
         described = task_adapter.describe(self.path("adapter"))
@@ -220,9 +302,10 @@ class ScriptTest(ScriptTestCase):
         pairs = [*flags, "--text_b_column=two"]
         self.succeed(*pairs, "--do_train")
         given, other = "--adapter=" + self.path("adapter"), os.path.join(self.folder, "other")
-        for adapter in ([given], []):
-            named = ["trained with text and text_b", "--text_b_column"]
-            self.refuse(named, *flags, "--do_eval", *adapter)
+        named = ["trained with text and text_b", "--text_b_column"]
+        self.refuse(named, *flags, "--do_eval")
+        self.succeed(*flags, "--do_eval", given, output_dir=other)  # It names its columns.
+        shutil.rmtree(other)
         # Of more rows, others would be set apart for dev and test.
         write(path, header + rows + "a new one,a cat,yes\n")
         for stage, arguments, folder in (
@@ -235,6 +318,38 @@ class ScriptTest(ScriptTestCase):
         self.assertIn("not new to the adapter", "".join(logs.output))
         write(os.path.join(data, "dev.csv"), header + "a new one,a cat,yes\n")
         self.succeed(*pairs, "--do_eval")
+
+    def test_split_is_recorded_and_read_from_the_adapter(self):
+        rows = "".join(f"the dog sees {i},{'yes' if i % 3 else 'no'}\n" for i in range(60))
+        data = os.path.join(self.folder, "own")
+        write(os.path.join(data, "train.csv"), "one,kind\n" + rows)
+        flags = ["--task_name=custom", "--data_dir=" + data, "--text_column=one"]
+        flags += ["--label_column=kind", "--tuning=head"]
+        self.succeed(*flags, "--do_train", "--do_eval", "--dev_share=0.2")
+        adapter, other = self.path("adapter"), os.path.join(self.folder, "other")
+        training = task_adapter.describe(adapter).training
+        recorded = [training[name] for name in ("split", "dev_share", "test_share")]
+        self.assertEqual(recorded, ["stratified", 0.2, 0.1])
+        scores = json.loads(read(self.path("eval_results.json")))
+        self.succeed(*flags, "--do_eval", "--adapter=" + adapter, output_dir=other)
+        again = json.loads(read(os.path.join(other, "eval_results.json")))
+        self.assertEqual(again["eval_loss"], scores["eval_loss"])
+        parts = ["--dev_share was 0.2 in the training and is now 0.1"]
+        self.refuse(parts, *flags, "--do_eval", "--adapter=" + adapter, "--dev_share=0.1")
+        self.refuse(parts, *flags, "--do_eval")
+        parts = ["settings.json", "--split"]
+        self.refuse(parts, *flags, "--do_train", "--dev_share=0.2", "--split=random")
+        self.refuse(["settings.json", "--dev_share was 0.2, is now 0.1"], *flags, "--do_train")
+        # An adapter of an earlier version has random tenths, and records neither.
+        self.succeed(*flags, "--do_train", "--do_eval", "--split=random", "--overwrite_output_dir")
+        self.assertNotIn("split", task_adapter.describe(adapter).training)
+        self.succeed(*flags, "--do_eval", "--adapter=" + adapter, output_dir=other)
+
+    def test_shares_without_effect_are_warned_of(self):
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.succeed("--do_eval", "--do_train", "--dev_share=0.3", "--split=random")
+        self.assertIn("--dev_share has no effect: the dev set has a file.", "".join(logs.output))
+        self.assertIn("--split has no effect", "".join(logs.output))
 
     def test_texts_are_freed_before_training(self):
         folder = os.path.join(self.folder, "own")
@@ -326,6 +441,22 @@ class ScriptTest(ScriptTestCase):
         parts = ["--class_weights", "[0.0, 1.0]", "[1.0, 1.0]", "--overwrite_output_dir"]
         self.refuse(parts, *train, "--class_weights=1,1")
         self.refuse(parts[:2], *train)
+
+    def test_label_smoothing_affects_training_and_is_recorded(self):
+        train = ["--do_train", "--tuning=head", "--learning_rate=0.01"]
+        plain, _ = self.train_once(*train)
+        self.succeed(*train, "--label_smoothing=0.5")
+        smoothed = task_adapter.load(self.path("adapter"))
+        self.assertEqual(smoothed.description.training["label_smoothing"], 0.5)
+        earlier = task_adapter.load(os.path.join(plain, "adapter"))
+        self.assertNotIn("label_smoothing", earlier.description.training)
+        weights = [adapter.tensors["output_weights"] for adapter in (earlier, smoothed)]
+        self.assertNotAllClose(*weights)
+        self.refuse(["--label_smoothing was 0.5, is now not set"], *train)
+        for value in ("1", "-0.1"):
+            self.refuse(["--label_smoothing=", "below 1"], *train, "--label_smoothing=" + value)
+        sts = ["--task_name=STS-B", "--data_dir=" + self.data, "--do_train"]
+        self.refuse(["--label_smoothing requires"], *sts, "--label_smoothing=0.1")
 
     def test_evaluation_and_prediction_need_a_trained_model(self):
         for stage in ("--do_eval", "--do_predict"):

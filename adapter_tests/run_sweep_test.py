@@ -4,15 +4,16 @@ import contextlib
 import io
 import json
 import os
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 import run_sweep
 from adapter_bert.shell.errors import UserError
-from adapter_bert.sweeps import records
+from adapter_bert.sweeps import records, sweep
 from adapter_tests.support import command_lines, tiny
-from adapter_tests.support.records import seeds
+from adapter_tests.support.records import seeds, with_majority
 
 
 class RunSweepTest(tf.test.TestCase):
@@ -74,6 +75,23 @@ class RunSweepTest(tf.test.TestCase):
         self.assertEqual(
             scores["total_parameters"], scores["backbone_parameters"] + adapters + 2 * width + 2
         )
+
+    def test_status_counts_trials_that_predict_one_label(self):
+        grid = self.grid()
+        with mock.patch.object(sweep.Sweep, "records", autospec=True) as read:
+            read.side_effect = lambda runner: {
+                key: {**entry, "key": key}
+                for key, entry in zip(
+                    runner.trials,
+                    with_majority(
+                        seeds("MRPC", [0.8, 0.7], score="f1", adapter_size=2), 0.8, [1, 3]
+                    ),
+                )
+            }
+            table = self.run_sweep(grid, "--status")
+        self.assertRegex(table[1], r"eval_f1 0\.8000 adapter_size=2 \(predicts only one label\)$")
+        expected = "one label: MRPC adapters: 1 of 2 finished trials predict only one label"
+        self.assertIn(expected, table)
 
     def test_shards_count_from_0_or_1(self):
         self.assertEqual([run_sweep._shard(text) for text in ("1/2", "2/2")], [(1, 2), (0, 2)])

@@ -168,6 +168,10 @@ class TrainingTest(TaggerTestCase):
         )
         self.assertEqual(adapter.tensors["cls/tagging/output_weights"].shape, (5, 32))
         self.assertEqual(adapter.description.scores["eval_f1"], self.results()["eval_f1"])
+        examples = [example["text"] for example in adapter.description.presentation.examples]
+        self.assertLen(examples, 3)
+        answers = json.loads(read(self.path("dev_predictions.json")))["sentences"]
+        self.assertLessEqual(set(examples), {answer["text"] for answer in answers})
         # A new run loads the adapter, with other batch sizes, notations of tags and a longer
         # maximum length, which does not change short sentences.
         other = os.path.join(self.folder, "other")
@@ -311,6 +315,43 @@ class ScriptTest(TaggerTestCase):
             path = os.path.join(self.folder, "changed")
             task_adapter.save(path, adapter._replace(description=description))
             self.refuse(parts, *given[:2], "--adapter=" + path, output_dir=other)
+
+    def test_dev_and_test_sentences_are_set_apart_from_the_training_file(self):
+        train, given = os.path.join(self.data, "eng.train"), "--data_dir="
+        whole = [" ".join(words) for words, _ in sentences(200, 0)]
+        flags = [given, "--train_file=" + train, "--test_share=0.2"]
+        with self.assertLogs("absl", "INFO") as logs:
+            self.succeed(*flags, "--do_train", "--do_eval", "--do_predict")
+        expected = f"{train}: 20 of its 200 sentences are set apart as dev and 40 as test, strat"
+        self.assertIn(expected, "".join(logs.output))
+        training = task_adapter.describe(self.path("adapter")).training
+        recorded = {name: training[name] for name in ("split", "dev_share", "test_share")}
+        self.assertEqual(recorded, {"split": "stratified", "dev_share": 0.1, "test_share": 0.2})
+        texts = [
+            [" ".join(each.words) for each in tagging_data.read(self.path(name)).sentences]
+            for name in ("dev_predictions.txt", "predictions.txt")
+        ]
+        self.assertEqual([len(part) for part in texts], [20, 40])
+        self.assertContainsSubset(sum(texts, []), whole)
+        # The adapter knows the split.
+        scores, other = self.results(), os.path.join(self.folder, "other")
+        adapter = "--adapter=" + self.path("adapter")
+        self.succeed(*flags[:2], adapter, "--do_eval", output_dir=other)
+        again = json.loads(read(os.path.join(other, "eval_results.json")))
+        self.assertEqual(again["eval_f1"], scores["eval_f1"])
+        parts = ["--dev_share was 0.1 in the training and is now 0.2"]
+        self.refuse(parts, *flags[:2], adapter, "--dev_share=0.2", "--do_eval", output_dir=other)
+        self.refuse(["--split was"], *flags[:2], adapter, "--split=random", "--do_eval")
+        parts = ["--dev_share=0 sets no sentences apart as dev; give --dev_file"]
+        self.refuse(parts, *flags[:2], "--dev_share=0", "--do_eval", output_dir=other)
+        parts = ["expected sentences for test", "--test_share"]
+        self.refuse(parts, *flags[:2], "--do_train", "--do_predict", output_dir=other)
+
+    def test_training_alone_reads_all_sentences(self):
+        flags = ["--data_dir=", "--train_file=" + os.path.join(self.data, "eng.train")]
+        self.succeed(*flags, "--do_train")
+        self.assertEqual(task_adapter.describe(self.path("adapter")).global_step, 25)
+        self.refuse(["may have been trained on"], *flags, "--do_eval")
 
     def test_invalid_inputs_are_refused(self):
         def file(content):

@@ -90,8 +90,9 @@ class Series(NamedTuple):
 class Panel(NamedTuple):
     """Series over a logarithmic x axis, or over a linear one of integers.
 
-    `has_zero_line` draws a line at y = 0, `right_label` names a second y axis on the right, and
-    `has_legend` puts a legend inside the panel.
+    `has_zero_line` draws a line at y = 0, `line` (label, y) one that the legend names,
+    `right_label` names a second y axis on the right, and `has_legend` puts a legend inside the
+    panel.
     """
 
     title: str
@@ -102,6 +103,7 @@ class Panel(NamedTuple):
     is_linear: bool = False
     right_label: Optional[str] = None
     has_legend: bool = False
+    line: Optional[Tuple[str, float]] = None
 
 
 class Heatmap(NamedTuple):
@@ -194,6 +196,11 @@ def _draw_panel(
         right.legend(own_legend.values(), map(_literal, own_legend), loc="lower left")
     if panel.has_zero_line:
         axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
+    if panel.line:
+        label, y = panel.line
+        entries[label] = axes.axhline(
+            y, color="0.4", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1
+        )
     if panel.is_linear or not limits:
         integer_ticks = {"steps": [1, 2, 5, 10], "integer": True, "min_n_ticks": 1}
         axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", **integer_ticks))

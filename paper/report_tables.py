@@ -1,7 +1,18 @@
 """Cells of selected scores, and tables of cells, for `reports`."""
 
 import collections
-from typing import AbstractSet, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 
@@ -11,6 +22,8 @@ from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import FULL, VALIDATION, Record
 
 GAP = "–"
+MAJORITY = "majority class"  # The label of cells of `selection.majority`.
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Cell(NamedTuple):
@@ -25,6 +38,13 @@ class Cell(NamedTuple):
     def text(self) -> str:
         """The score's text in tables."""
         return format_score(self.choice.value, self.choice.sem)
+
+    @property
+    def note(self) -> str:
+        """What the score's text does not say: some runs predict only one label; or ""."""
+        runs = pluralize(len(self.choice.values), "run")
+        count = self.choice.one_label
+        return f"predicts only one label in {count} of {runs}" if count else ""
 
     def to_row(self) -> Dict[str, Any]:
         """Returns all of the cell's values by name."""
@@ -44,11 +64,12 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A heading, the columns' titles (the first is usually empty) and rows of texts."""
+    """A heading, the columns' titles (the first is usually empty), rows of texts, and notes."""
 
     heading: str
     columns: List[str]
     rows: List[List[str]]
+    notes: Sequence[str] = ()
 
 
 def cells_of(
@@ -69,6 +90,13 @@ def cells_of(
     by_task = selection.group_by(records, lambda record: published.sort_key(record["task"]))
     choices = {task: choose(task_records, split) for (_, task), task_records in by_task.items()}
     return [Cell(label, level, task, choice) for task, choice in choices.items() if choice]
+
+
+def majority_cells(records: List[Record], cells: Iterable[Cell], split: str) -> List[Cell]:
+    """Returns a `Cell` of the most frequent label for each task of cells whose records have one."""
+    tasks = set(tasks_of(cells))
+    records = [record for record in records if record["task"] in tasks]
+    return cells_of(MAJORITY, records, split, selection.majority)
 
 
 def cells_along(
@@ -113,7 +141,10 @@ def methods_table(heading: str, cells: List[Cell], num_tasks: Optional[int] = No
     tasks, by_method = tasks_of(cells), collections.defaultdict(dict)
     for cell in cells:
         by_method[cell.method][cell.task] = cell
-    averaged = find_complete_tasks([by_task.keys() for by_task in by_method.values()])
+    averaged = find_complete_tasks(
+        [by_task.keys() for method, by_task in by_method.items() if method != MAJORITY]
+    )
+    marks = _marks(cells)
     suffix = "" if averaged == set(tasks) else f" of {titles(averaged)}"
     columns = ["", *map(published.title, tasks), "mean" + suffix]
     columns += ["total parameters", "trained per task"] if num_tasks else []
@@ -122,8 +153,8 @@ def methods_table(heading: str, cells: List[Cell], num_tasks: Optional[int] = No
         is_averaged = averaged <= by_task.keys()
         mean = _format_mean([by_task[task].choice.value for task in averaged if is_averaged])
         costs = _costs(by_task, num_tasks) if num_tasks else []
-        rows.append([method, *_texts(by_task, tasks), mean, *costs])
-    return Table(heading, columns, rows)
+        rows.append([method, *_texts(by_task, tasks, marks), mean, *costs])
+    return Table(heading, columns, rows, _notes(marks))
 
 
 def titles(tasks: Iterable[str]) -> str:
@@ -162,8 +193,21 @@ def _costs(cells: Dict[str, Cell], num_tasks: int) -> List[str]:
     return [f"{1 + num_tasks * share:.2f}×", f"{share:.2%}"]
 
 
-def _texts(by_task: Dict[str, Cell], tasks: List[str]) -> List[str]:
-    return [by_task[task].text if task in by_task else GAP for task in tasks]
+def _texts(by_task: Dict[str, Cell], tasks: List[str], marks: Dict[str, str]) -> List[str]:
+    """Returns the text and mark of each task's cell."""
+    cells = [by_task.get(task) for task in tasks]
+    return [GAP if cell is None else cell.text + marks[cell.note] for cell in cells]
+
+
+def _marks(cells: Iterable[Cell]) -> Dict[str, str]:
+    """Returns note → its mark, ¹ for the first; that of "" is empty."""
+    notes = [note for note in dict.fromkeys(cell.note for cell in cells) if note]
+    marks = {note: str(i).translate(_SUPERSCRIPTS) for i, note in enumerate(notes, start=1)}
+    return {"": "", **marks}
+
+
+def _notes(marks: Dict[str, str]) -> List[str]:
+    return [f"{mark} {note}" for note, mark in marks.items() if note]
 
 
 def by_level(cells: Iterable[Cell]) -> Dict[Tuple[str, Any], Dict[str, Cell]]:
@@ -176,12 +220,14 @@ def by_level(cells: Iterable[Cell]) -> Dict[Tuple[str, Any], Dict[str, Cell]]:
 
 def levels_table(heading: str, cells: List[Cell]) -> Table:
     """Returns a table: a row for each method and level, a column for each task and parameters."""
-    tasks = tasks_of(cells)
+    tasks, marks = tasks_of(cells), _marks(cells)
     rows = []
     for (method, level), by_task in by_level(cells).items():
         label = method if level is None else f"{method}, {level:g}"
-        rows.append([label, *_texts(by_task, tasks), _format_mean_trained(by_task.values())])
-    return Table(heading, ["", *map(published.title, tasks), "trained parameters"], rows)
+        trained = _format_mean_trained(by_task.values())
+        rows.append([label, *_texts(by_task, tasks, marks), trained])
+    columns = ["", *map(published.title, tasks), "trained parameters"]
+    return Table(heading, columns, rows, _notes(marks))
 
 
 def variants_table(cells: List[Cell], differences: List[Optional[float]]) -> Table:
@@ -190,23 +236,24 @@ def variants_table(cells: List[Cell], differences: List[Optional[float]]) -> Tab
     Args:
       differences: each cell's difference from the default, in points, or None.
     """
-    tasks = tasks_of(cells)
+    tasks, marks = tasks_of(cells), _marks(cells)
     by_key = {(c.method, c.level, c.task): d for c, d in zip(cells, differences)}
     rows = []
     for (method, level), by_task in by_level(cells).items():
         row = [method, str(level)]
-        for task, text in zip(tasks, _texts(by_task, tasks)):
+        for task, text in zip(tasks, _texts(by_task, tasks, marks)):
             difference = by_key.get((method, level, task))
             row += [text, GAP if difference is None else f"{difference:+.1f}"]
         rows.append([*row, _format_mean_trained(by_task.values())])
     task_columns = [text for task in tasks for text in (published.title(task), "difference")]
-    return Table("", ["adapter", "size", *task_columns, "trained parameters"], rows)
+    columns = ["adapter", "size", *task_columns, "trained parameters"]
+    return Table("", columns, rows, _notes(marks))
 
 
 def transpose(table: Table) -> Table:
     """Returns a table with rows and columns swapped."""
     first, *rows = zip(table.columns, *table.rows)
-    return Table(table.heading, list(first), [list(row) for row in rows])
+    return table._replace(columns=list(first), rows=[list(row) for row in rows])
 
 
 def paper_table_1(tasks: List[str]) -> List[Table]:
@@ -259,6 +306,7 @@ def to_markdown(table: Table) -> str:
     header, *rows = [list(map(printing.markdown, row)) for row in [table.columns, *table.rows]]
     rows = [header, ["---"] * len(table.columns), *rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    lines += "".join(f"\n\n{printing.markdown(note)}" for note in table.notes)
     return f"## {printing.markdown(table.heading)}\n\n{lines}" if table.heading else lines
 
 

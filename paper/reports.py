@@ -18,6 +18,7 @@ from adapter_bert.paper.report_tables import (
     cells_along,
     cells_of,
     count_seeds,
+    majority_cells,
     tasks_of,
 )
 from adapter_bert.shell import printing
@@ -155,14 +156,17 @@ def table1(results: Results) -> Report:
         f" the dev set, over all settings and {count_seeds(cells)}."
         f" {_total_note(cells)}{_design_note(designed)}"
     )
-    tables = [_with_untrained(report_tables.methods_table("", cells, len(tasks)), labels)]
+    majority = majority_cells(records, cells, VALIDATION)
+    labels += [report_tables.MAJORITY] * bool(majority)
+    table = report_tables.methods_table("", cells + majority, len(tasks))
+    tables = [_with_untrained(table, labels)]
     if len(sizes) > 1 and accuracies:
         heading = "Dev accuracy by adapter size"
         tables.append(report_tables.methods_table(heading, accuracies))
     tables += report_tables.paper_table_1(tasks)
     # Without duplicates: for tasks whose score is accuracy, both lists have the same cells.
     distinct = [cell for cell in accuracies if cell not in cells]
-    return Report("GLUE", caption, tables, _rows(cells + distinct))
+    return Report("GLUE", caption, tables, _rows(cells + distinct + majority))
 
 
 def _with_untrained(table: Table, labels: List[str]) -> Table:
@@ -192,6 +196,7 @@ def table2(results: Results) -> Report:
         " the number of top layers, is each task's best on the dev set."
         f" {_total_note(cells)}{_design_note(records)}"
     )
+    cells += majority_cells(records, cells, TEST)
     tables = [report_tables.transpose(report_tables.methods_table("", cells, len(tasks)))]
     tables += report_tables.paper_table_2(tasks)
     return Report("Further tasks", caption, tables, _rows(cells))
@@ -260,15 +265,17 @@ def figure7(results: Results) -> Report:
             for cell in cells_along(method.label, records, _LEARNING_RATE)
         ]
     )
-    panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
+    majority = majority_cells(records, cells, VALIDATION)
+    panels = _panels(cells, (ADAPTERS, FULL), "Learning rate", majority)
     caption = (
         f"Dev score at each learning rate, {_describe_seeds(cells)}. At each, the other"
         " settings are the best on the dev set, among those trained at most of the"
         f" rates.{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
         f"{_design_note(by_method[ADAPTERS])}"
     )
-    tables = [report_tables.levels_table("", cells)]
-    return Report("Robustness to the learning rate", caption, tables, _rows(cells), panels)
+    tables = [report_tables.levels_table("", cells + majority)]
+    rows = _rows(cells + majority)
+    return Report("Robustness to the learning rate", caption, tables, rows, panels)
 
 
 def variants(results: Results) -> Report:
@@ -388,7 +395,8 @@ def _split_glue(records: List[Record]) -> List[Record]:
         task = record["task"]
         if task == "MNLI":
             result.append({**record, "task": "MNLI-m"})
-            mismatched = {"eval_accuracy": record["scores"].get("eval_mismatched_accuracy")}
+            names = ("accuracy", "majority_accuracy", "predicted_labels")
+            mismatched = {f"eval_{n}": record["scores"].get(f"eval_mismatched_{n}") for n in names}
             scores = {**record["scores"], **mismatched}
             result.append({**record, "task": "MNLI-mm", "scores": scores})
         elif task in published.GLUE or (published.is_glue(task) and task in compared):
@@ -599,7 +607,8 @@ def _parameters_report(records: List[Record], title: str) -> Report:
         for cell in cells_along(method.label, by_method[method], method.level)
         if cell.choice.trained
     ]
-    panels = [_panel(cells, task, methods, _PARAMETERS) for task in tasks_of(cells)]
+    majority = majority_cells(records, cells, VALIDATION)
+    panels = _panels(cells, methods, _PARAMETERS, majority)
     caption = (
         "Dev score against the parameters trained per task (logarithmic axis),"
         f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"
@@ -608,8 +617,19 @@ def _parameters_report(records: List[Record], title: str) -> Report:
         f"{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
         f"{_design_note(by_method[ADAPTERS])}"
     )
-    tables = [report_tables.levels_table("", cells)]
-    return Report(title, caption, tables, _rows(cells), panels)
+    tables = [report_tables.levels_table("", cells + majority)]
+    return Report(title, caption, tables, _rows(cells + majority), panels)
+
+
+def _panels(
+    cells: List[Cell], methods: Iterable[Method], x_label: str, majority: List[Cell]
+) -> List[figures.Panel]:
+    """Returns the panel of each task, with a line at its cell of `majority`, if there is one."""
+    lines = {cell.task: (report_tables.MAJORITY, cell.choice.value) for cell in majority}
+    return [
+        _panel(cells, task, methods, x_label)._replace(line=lines.get(task))
+        for task in tasks_of(cells)
+    ]
 
 
 def _panel(cells: List[Cell], task: str, methods: Iterable[Method], x_label: str) -> figures.Panel:

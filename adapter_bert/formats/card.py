@@ -14,7 +14,8 @@ from adapter_bert.shell import printing
 from adapter_bert.shell.errors import UserError
 
 FILE = "README.md"
-_LICENSE = "apache-2.0"
+# In names of scores: of the most frequent label alone; the number of labels that are predicted.
+_MAJORITY, _NUM_PREDICTED = "_majority_", "_predicted_labels"
 
 
 def text(description: Any, num_parameters: int, num_bytes: int) -> str:
@@ -34,11 +35,12 @@ def text(description: Any, num_parameters: int, num_bytes: int) -> str:
         " this fingerprint.\n",
         _table(_facts(description, num_parameters, num_bytes)),
         _scores(description),
+        _examples(description),
         "## Training\n\n" + _table(_training(description)),
         _use(description, kind),
-        "## License\n\nApache 2.0. BERT and the data have licenses of their own.\n",
+        _license(description),
     ]
-    return "\n".join(sections)
+    return "\n".join(filter(None, sections))
 
 
 def _front_matter(description: Any, kind: task_kinds.TaskKind) -> str:
@@ -46,12 +48,12 @@ def _front_matter(description: Any, kind: task_kinds.TaskKind) -> str:
     tags = ["adapter-bert", "adapter", "bert", description.kind]
     metrics = [
         {"type": _score_name(name), "value": round(value, 6)}
-        for name, value in sorted(description.scores.items())
+        for name, value in _shown_scores(description)
         if math.isfinite(value)  # JSON has no NaN.
     ]
     fields: Dict[str, Any] = {
         "library_name": "adapter-bert",
-        "license": _LICENSE,
+        "license": description.presentation.license,
         "pipeline_tag": kind.pipeline_tag,
         "tags": tags,
     }
@@ -62,7 +64,9 @@ def _front_matter(description: Any, kind: task_kinds.TaskKind) -> str:
             "metrics": metrics,
         }
         fields["model-index"] = [{"name": description.task, "results": [result]}]
-    lines = [f"{name}: {json.dumps(value, ensure_ascii=True)}" for name, value in fields.items()]
+    lines = [
+        f"{name}: {json.dumps(value, ensure_ascii=True)}" for name, value in fields.items() if value
+    ]
     return "\n".join(["---", *lines, "---", ""])
 
 
@@ -86,9 +90,48 @@ def _scores(description: Any) -> str:
         return "It has not been evaluated.\n"
     seed = description.training.get("random_seed")
     where = "On the dev set" + (f", random seed {seed}" if seed is not None else "")
-    scores = sorted(description.scores.items())
+    scores = _shown_scores(description)
     rows = [(_score_name(name), printing.score(value)) for name, value in scores]
-    return f"## Scores\n\n{where}:\n\n" + _table(rows)
+    return f"## Scores\n\n{where}:\n\n" + _table(rows) + _predictions(description)
+
+
+def _shown_scores(description: Any) -> List[Tuple[str, float]]:
+    """Returns (name, score) of the adapter's own scores, the loss once."""
+    return [
+        (name, value)
+        for name, value in sorted(description.scores.items())
+        if not (_MAJORITY in name or name.endswith(_NUM_PREDICTED))
+        and not (name == "loss" and "eval_loss" in description.scores)  # BERT's name.
+    ]
+
+
+def _predictions(description: Any) -> str:
+    """Returns sentences on the scores that describe predictions; "" without them."""
+    text = ""
+    for name, value in sorted(description.scores.items()):
+        _, is_majority, score = name.partition(_MAJORITY)
+        if is_majority:
+            text += (
+                f"\nAlways predicting the most frequent label: {score} {printing.score(value)}.\n"
+            )
+        if name.endswith(_NUM_PREDICTED) and value == 1 and len(description.labels) > 1:
+            text += "\nThe adapter predicts only one label.\n"
+    return text
+
+
+def _examples(description: Any) -> str:
+    """Returns the section of the task's own examples; "" if it has none."""
+    examples = description.presentation.examples
+    lines = [f"- {_cell(' / '.join(example.values()))}\n" for example in examples]
+    return "## Examples\n\n" + "".join(lines) if lines else ""
+
+
+def _license(description: Any) -> str:
+    """Returns the section of the license that the user gave; "" without one."""
+    name = description.presentation.license
+    if not name:
+        return ""
+    return f"## License\n\n{_cell(name)}. BERT and the data have licenses of their own.\n"
 
 
 def _training(description: Any) -> List[Tuple[str, Any]]:

@@ -33,6 +33,8 @@ from adapter_bert.shell.errors import UserError
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
 
+TEMPERATURE = "temperature"  # In `Description.training`.
+
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
 
@@ -66,11 +68,15 @@ class Presentation:
       label_descriptions: dict from labels to their meanings.
       fields: names of an example's texts; empty if unknown.
       example: dict from fields to example texts.
+      examples: several of them, instead of `example`.
+      license: SPDX id or name of the adapter's license; "" if unknown.
     """
 
     label_descriptions: Dict[str, str] = dataclasses.field(default_factory=dict)
     fields: Tuple[str, ...] = ()
     example: Dict[str, str] = dataclasses.field(default_factory=dict)
+    examples: Tuple[Dict[str, str], ...] = ()
+    license: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +126,7 @@ class Description:
 _OPTIONAL_FIELDS: Dict[type, Iterable[str]] = {
     configs.AdapterConfig: configs.VARIANTS,
     Description: ("presentation",),
-    Presentation: ("label_descriptions", "fields", "example"),
+    Presentation: ("label_descriptions", "fields", "example", "examples", "license"),
 }
 
 
@@ -152,7 +158,8 @@ def save(folder: str, adapter: TaskAdapter) -> None:
     presentation = record.pop("presentation")
     content = safetensors.numpy.save(tensors, metadata={"adapter_config": _to_json(record)})
     if adapter.description.presentation != Presentation():
-        record["presentation"] = presentation
+        # Versions that know fewer fields can read it if only those are set.
+        record["presentation"] = {name: v for name, v in presentation.items() if v}
     record["sha256"] = hashlib.sha256(content).hexdigest()
     with atomic.atomic_folder(folder) as partial:
         with gfile.open_file(f"{partial}/{TENSORS_FILE}", "wb") as writer:
@@ -330,6 +337,21 @@ def check_tensors(tensors: Dict[str, np.ndarray], description: Description, wher
             raise UserError(
                 f"{where}: its {name} has the shape {list(actual[name])}, expected {list(shape)}."
             )
+
+
+def with_temperature(adapter: TaskAdapter, temperature: float) -> TaskAdapter:
+    """Returns an adapter whose logits are divided by a temperature (Guo et al. 2017, section 4.2).
+
+    Its head's weights are divided, so that all that reads the adapter applies it.
+    """
+    description = adapter.description
+    head = task_kinds.get(description.kind).head_shapes(len(description.labels), 0)
+    tensors = {
+        name: np.asarray(value / temperature, np.float32) if name in head else value
+        for name, value in adapter.tensors.items()
+    }
+    training = {**description.training, TEMPERATURE: temperature}
+    return TaskAdapter(dataclasses.replace(description, training=training), tensors)
 
 
 def check_finite(tensors: Dict[str, np.ndarray], where: str) -> None:

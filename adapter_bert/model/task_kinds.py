@@ -52,6 +52,7 @@ class TaskKind:
       adapterhub_head: the type of AdapterHub's head that is the same layer, or None.
       pipeline_tag: the Hub's name for this kind of task.
       script: the script that trains tasks of this kind.
+      sets_rows_apart: whether a split without a file may be a share of the training rows.
       result_files: patterns of the files in output_dir that the script writes from a run's weights.
       other_files: patterns of the files and folders that it writes besides, in this order.
     """
@@ -72,6 +73,7 @@ class TaskKind:
     adapterhub_head: Optional[str] = None
     pipeline_tag = "text-classification"
     script = "run_classifier.py"
+    sets_rows_apart = False
     result_files: Tuple[str, ...] = ()
     other_files: Tuple[str, ...] = ()
 
@@ -210,6 +212,15 @@ def recorded_answer(training: Dict[str, Any], name: str, default: Any, lower: An
     if type(value) is not type(default) or (lower is not None and value < lower):
         raise UserError(f"training.answers.{name} is {value!r}, which --{name} does not accept.")
     return value
+
+
+def is_custom(training: Dict[str, Any]) -> bool:
+    """Returns whether an adapter's `training` names the columns of a custom task.
+
+    Such a task is not GLUE's, whatever its name. Earlier versions named all of them "custom".
+    """
+    answers = training.get("answers")
+    return isinstance(answers, dict) and "text_column" in answers
 
 
 def strip_padding(features: Any) -> Ids:

@@ -11,6 +11,7 @@ from adapter_bert.files import gfile, paths
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import grids
+from adapter_bert.tasks.splits import STRATIFIED, SplitConfig
 from adapter_bert.tasks.text import custom_tasks, glue, text_kind
 
 _CUSTOM = custom_tasks.Layout("custom", text_a="", label="")  # Files do not depend on columns.
@@ -31,6 +32,16 @@ class DataSource(NamedTuple):
     predict_file: Optional[str]
     dev_file: Optional[str]
     test_file: Optional[str]
+    split: Optional[str]
+    dev_share: Optional[str]
+    test_share: Optional[str]
+
+    def split_config(self) -> SplitConfig:
+        """Returns the settings of the rows that are set apart."""
+        dev, test = (
+            None if share is None else float(share) for share in (self.dev_share, self.test_share)
+        )
+        return SplitConfig(self.split, dev, test)
 
 
 def data_source_of(trial: grids.Trial) -> DataSource:
@@ -43,7 +54,7 @@ def data_source_of(trial: grids.Trial) -> DataSource:
     splits = ("train", "dev", "test") if flags.get("do_predict") else ("train", "dev")
     values = (
         grids.expand_variables(name, flags[name]) if name in flags else None
-        for name in ("task_name", *grids.DATA_FLAGS)
+        for name in ("task_name", *grids.DATA_FLAGS, *grids.SPLIT_FLAGS)
     )
     return DataSource(trial.script, splits, *values)
 
@@ -79,29 +90,47 @@ class DataDigests:
         return self._files[path][1]
 
     def _paths_by_split(self, source: DataSource) -> Dict[str, Tuple[List[str], List[str]]]:
-        """Returns for each split its paths, and the splits with which it shares training rows."""
+        """Returns for each split its paths, and how it shares training rows with which splits."""
         kind = grids.scripts()[source.script]
         if not isinstance(kind, text_kind.TextKind):
-            split_paths = kind.data_paths(source._asdict())
-            return {
-                split: (split_paths[split], []) for split in source.splits if split in split_paths
-            }
+            files = kind.data_paths(source._asdict())
+            apart = ["dev"] if source.test_share is None else ["dev", "test"]
+            missing = [split for split in apart if kind.sets_rows_apart and not files[split]]
+            return _share_rows(source, files, missing)
         task, folder = custom_tasks.look_up(source.task_name, _CUSTOM)
         data_dir = self._find_data_dir(source.data_dir, folder)
         if isinstance(task, glue.TaskProcessor):
             return {split: (task.files_of(split, data_dir), []) for split in source.splits}
-        split_files = {
+        files = {
             split: custom_tasks.files_of(task, split, data_dir)
             for split in ("train", "dev", "test")
         }
-        shared_splits = [split for split, split_paths in split_files.items() if not split_paths]
-        return {
-            split: (
-                split_files[split] or split_files["train"],
-                shared_splits if split in ("train", *shared_splits) else [],
-            )
-            for split in source.splits
-        }
+        missing = [split for split in files if not files[split]]
+        return _share_rows(source, files, missing, task.default_split)
+
+
+def _share_rows(
+    source: DataSource, files: Dict[str, List[str]], missing: List[str], default: str = STRATIFIED
+) -> Dict[str, Tuple[List[str], List[str]]]:
+    """Returns the result of `DataDigests._paths_by_split`.
+
+    Args:
+      source: `DataSource`.
+      files: the paths of each split's files.
+      missing: the splits that are set apart from the training rows.
+      default: of --split.
+    """
+    held_out = [split for split in missing if split != "train"]
+    settings = source.split_config().split_settings(held_out, default)
+    shared = [*missing, *(f"{name}={value}" for name, value in settings.items())]
+    return {
+        split: (
+            files["train"] if split in held_out else files[split],
+            shared if split in ("train", *missing) else [],
+        )
+        for split in source.splits
+        if split in files
+    }
 
 
 def _iter_files(path: str) -> Iterator[Tuple[str, str]]:

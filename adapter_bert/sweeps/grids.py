@@ -31,6 +31,7 @@ from adapter_bert.sweeps import records
 
 # The flags that locate data.
 DATA_FLAGS = ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
+SPLIT_FLAGS = ("split", "dev_share", "test_share")  # How rows are set apart from training rows.
 _VARIABLE = re.compile(r"\$(\w+)")
 
 
@@ -53,10 +54,10 @@ class Trial(NamedTuple):
 
     @property
     def task(self) -> str:
-        """The task's name; for a custom task, the name of its data's folder."""
+        """The task's name; for a custom task --name, or the name of its data's folder."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
-        return task_label(name, flags.get("data_dir"))
+        return task_label(name, flags.get("name", flags.get("data_dir")))
 
     def with_flags(self, flags: Dict[str, Any]) -> "Trial":
         """Returns the trial with further flags, a dict."""
@@ -350,6 +351,8 @@ def read_value(name: str, value: Any, where: str) -> Any:
         value = int(value)
     if name in ("output_dir", "overwrite_output_dir"):
         raise UserError(f"{where}: the sweep sets each trial's output_dir.")
+    if name == "folds" and value:
+        raise UserError(f"{where}: trials are compared on one dev set, without cross-validation.")
     if name in ("do_train", "do_eval") and value is not True:
         raise UserError(f"{where}: every trial trains and evaluates; found {value}.")
     return value

@@ -39,6 +39,14 @@ NUMBERS = (
 _COLUMNS = ("label_column", "tag_column")  # They select a task's labels from its data.
 
 
+def predicts_one_label(record: Dict[str, Any], split: str = "eval") -> bool:
+    """Returns whether a finished run predicts the same label for all rows of a split.
+
+    Records of earlier versions do not say so.
+    """
+    return record["scores"].get(f"{split}_predicted_labels") == 1
+
+
 def now() -> str:
     """Returns the current time in UTC, in the format of records."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())

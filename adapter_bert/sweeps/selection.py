@@ -15,6 +15,7 @@ import numpy as np
 
 from adapter_bert.model import configs
 from adapter_bert.sweeps import grids
+from adapter_bert.sweeps.records import predicts_one_label
 from adapter_bert.training import config
 
 Record = Dict[str, Any]  # See `records`.
@@ -81,6 +82,7 @@ class Selected(NamedTuple):
       share: trained parameters as a share of BERT's; None without BERT.
       setting: flag → value.
       values: the score of each seed, in points.
+      one_label: the number of these runs that predict only one label.
     """
 
     score: str
@@ -91,6 +93,7 @@ class Selected(NamedTuple):
     share: Optional[float]
     setting: Dict[str, Any]
     values: Tuple[float, ...] = ()
+    one_label: int = 0
 
 
 def score_name(record: Record, split: str) -> str:
@@ -461,7 +464,26 @@ def _selected(records: List[Record], split: str) -> Any:
         share=trained / backbone if trained and backbone else None,
         setting=setting(records[0]),
         values=tuple(values),
+        one_label=sum(predicts_one_label(record, split) for record in records),
     )
+
+
+def majority(records: List[Record], split: str) -> Any:
+    """Returns the `Selected` of always predicting the most frequent label of a task's split.
+
+    Args:
+      records: one task's records.
+      split: the split to score.
+
+    Returns:
+      `Selected`, with one value; None if no record has the score.
+    """
+    for record in records:
+        name = score_name(record, split)
+        value = _to_points(record, f"{split}_majority_{name[len(split) + 1 :]}")
+        if value is not None:
+            return Selected(name, value, None, 1, None, None, {}, (value,))
+    return None
 
 
 def is_bimodal(values: Any) -> bool:

@@ -385,7 +385,8 @@ class Sweep:
 def _describe_record(record: Dict[str, Any]) -> str:
     if record["status"] != DONE:
         return f"failed: {record['reason']}"
-    return f"has {record['score']} {record['scores'][record['score']]:.4f}"
+    note = ", but predicts only one label" if records.predicts_one_label(record) else ""
+    return f"has {record['score']} {record['scores'][record['score']]:.4f}{note}"
 
 
 def _assigned_cores(slot: int, jobs: int) -> Optional[List[int]]:
@@ -583,9 +584,10 @@ class TrialFolder:
             scores.update(evaluations.scalars(json_objects.read_object(test)))
         description = task_adapter.describe(os.path.join(self._path, task_adapter.FOLDER))
         progress.write_settings(self._path, dict(trial.flags))
+        is_custom = str(dict(trial.flags).get("task_name")).lower() == "custom"
         result = {
             "status": DONE,
-            "task": grids.task_label(results["task"], dict(trial.flags).get("data_dir")),
+            "task": trial.task if is_custom else results["task"],
             "score": results["score"],
             "scores": scores,
             "backbone": {

@@ -1,4 +1,4 @@
-"""The variables of heads, and the loss of question answering. B rows, S tokens, D hidden size."""
+"""The variables of heads, and losses. B rows, S tokens, L labels, D hidden size."""
 
 from typing import Any, Sequence, Tuple
 
@@ -29,6 +29,20 @@ def linear_variables(scope: str, num_outputs: int, width: int) -> Tuple[Any, Any
         collections=collections,
     )
     return weights, bias
+
+
+def smoothed_loss(losses: Any, logits: Any, smoothing: float) -> Any:
+    """Returns cross entropies [B] with smoothed targets (Szegedy et al. 2016, section 7).
+
+    A row's target is 1 - smoothing for its label, plus smoothing / L for every label.
+
+    Args:
+      losses: float Tensor [B], the cross entropies of the rows' labels.
+      logits: float Tensor [B, L].
+      smoothing: float from 0 to 1.
+    """
+    uniform = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+    return (1.0 - smoothing) * losses + smoothing * uniform
 
 
 # Added to the logits of padding, which must never be predicted as an answer.

@@ -7,7 +7,8 @@ pretrained BERT, devices or files are raised where these are accessed.
 import dataclasses
 import math
 import os
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Type, TypeVar
+import re
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Type, TypeVar
 
 from absl import flags, logging
 
@@ -159,8 +160,9 @@ C = TypeVar("C", bound="FinetuningConfig")
 
 
 _TRAINING_FLAGS = {
-    *("keep_best", "early_stopping_patience", "eval_every_steps", "class_weights"),
-    *("save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
+    *("keep_best", "early_stopping_patience", "eval_every_steps", "class_weights", "calibrate"),
+    *("label_smoothing", "save_full_checkpoint", "label_descriptions", "overwrite_output_dir"),
+    *("license", "no_examples"),
 }
 
 
@@ -251,16 +253,22 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     keep_best: bool = flag(
         False,
-        "Keep the task adapter with the best dev score instead of the last one.",
+        "Keep the task adapter with the best dev score, see --metric, instead of the last one.",
         "Evaluation and prediction",
     )
     early_stopping_patience: int = flag(
         0,
-        "Number of evaluations without a better score after which training stops; 0 disables early"
-        " stopping.",
+        "Number of evaluations without a better score, see --metric, after which training stops and"
+        " keeps the best adapter; 0 disables early stopping.",
         "Evaluation and prediction",
         lower=0,
     )
+    metric: Optional[str] = flag(
+        None,
+        "Score that compares evaluations, such as macro_f1. Default: the task's main score.",
+        "Evaluation and prediction",
+    )
+    plots: bool = flag(False, "Draw the results and the training's curves as pictures.", "Output")
     output_dir: Optional[str] = flag(
         None,
         "Folder for checkpoints and results. Default: output/<task> with adapters, otherwise"
@@ -283,6 +291,17 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         " server's page.",
         "Output",
         is_input=True,
+    )
+    license: Optional[str] = flag(
+        None,
+        "License of the adapter, an SPDX id such as cc-by-4.0 or a name, for its card.",
+        "Output",
+    )
+    no_examples: bool = flag(
+        False,
+        "Custom tasks and tagging: store no texts of the dev set in the adapter. By default, it has"
+        " three short ones, which its card and the server's page show.",
+        "Output",
     )
     layer_norms: Optional[str] = flag(
         None,
@@ -430,6 +449,17 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         return selected or ["train", "eval"]
 
     @property
+    def keeps_best(self) -> bool:
+        """Whether the best evaluated adapter is kept instead of the last one."""
+        return self.keep_best or self.early_stopping_patience > 0
+
+    def choose_score(self, names: Sequence[str], default: str) -> str:
+        """Returns --metric, or else the default; raises UserError unless it is of the names."""
+        if self.metric is not None and self.metric not in names:
+            raise UserError(f"--metric={self.metric}: expected one of {', '.join(names)}.")
+        return self.metric or default
+
+    @property
     def eval_batch_size(self) -> int:
         """Examples per evaluation batch, for scripts without --eval_batch_size."""
         return self.predict_batch_size
@@ -479,7 +509,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
 
     def evaluation_interval(self, num_examples: int) -> int:
         """Returns the number of training steps between evaluations; 0 for none."""
-        if self.eval_every_steps or not (self.keep_best or self.early_stopping_patience):
+        if self.eval_every_steps or not self.keeps_best:
             return self.eval_every_steps
         return max(1, num_examples // self.train_batch_size)
 
@@ -488,6 +518,12 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         rate, epochs = default_schedule(self.tuning.method)
         rate = rate if self.learning_rate is None else self.learning_rate
         return rate, epochs if self.num_train_epochs is None else self.num_train_epochs
+
+
+def check_task_name(flag: str, name: str) -> None:
+    """Raises UserError unless a flag's value may be the name of a task, and of its folder."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(f"--{flag}={name}: expected letters, digits, '_', '.' and '-'.")
 
 
 def default_folder(task: str, method: str) -> str:

@@ -42,6 +42,7 @@ from adapter_bert.training import (
     evaluations,
     hooks,
     input_pipeline,
+    prediction,
     progress,
 )
 from adapter_bert.training.config import DeviceConfig, FinetuningConfig
@@ -244,6 +245,7 @@ class Estimator:
     def __init__(self, model: ModelSettings, run: RunSettings, model_fn_builder: Callable) -> None:
         self.model, self.run, self._model_fn_builder = model, run, model_fn_builder
         self._estimator = build_estimator(model, run, model_fn_builder)
+        self._session: Optional[Tuple[Any, prediction.PredictionSession]] = None
 
     def with_model(self, **changes: Any) -> "Estimator":
         """Returns a copy of this Estimator in which some fields of `ModelSettings` differ."""
@@ -253,33 +255,59 @@ class Estimator:
     def train(
         self,
         rows: Features,
-        stop: Optional[int] = None,
+        evaluate: Optional[Callable[[], bool]] = None,
         train_hooks: Sequence[tf.train.SessionRunHook] = (),
     ) -> None:
-        """Trains from the last checkpoint, if there is one, to a step.
+        """Trains from the last checkpoint, if there is one, to the last step.
 
         Args:
           rows: see the module's docstring.
-          stop: the step, by default the last one.
+          evaluate: function that is called when a step of `RunSettings.eval_every_steps`, or the
+            last one, is saved; if it returns True, the training ends.
           train_hooks: further hooks, such as those of `cluster.agree`.
         """
         with self._explain_errors():  # Fails for a checkpoint of another run.
             checkpoints.latest(self.run.output_dir, self.model.run_identity)
-        first_step, last_step = self.last_step(), stop or self.model.num_train_steps
+        first_step, last_step = self.last_step(), self.model.num_train_steps
         if first_step >= last_step:
             logging.info("Already trained: the last checkpoint is of step %d.", first_step)
             return
         if first_step:
             logging.info("Resuming from the checkpoint of step %d.", first_step)
+        interval = self.run.eval_every_steps if evaluate else 0
+        stops, in_session = [last_step], None
+        if interval and (self.model.use_tpu or self.run.distribution.kind != "none"):
+            # The session of a TPU excludes another one, and a strategy's scope another graph.
+            stops = [
+                *range(first_step // interval * interval + interval, last_step, interval),
+                last_step,
+            ]
+        else:
+            in_session = evaluate
+        for stop in stops:
+            save_hook = hooks.SaveHook(
+                self.run.output_dir, self.run.save_checkpoints_steps, interval, in_session
+            )
+            self._train_to(stop, rows, save_hook, train_hooks)
+            if evaluate and evaluate():
+                return
+
+    def _train_to(
+        self,
+        stop: int,
+        rows: Features,
+        save_hook: hooks.SaveHook,
+        train_hooks: Sequence[tf.train.SessionRunHook],
+    ) -> None:
+        """Trains in one session, to a step or to the end of `save_hook`."""
         if self.model.use_tpu:
-            input_fn = input_pipeline.input_fn_for_tpu(rows, last_step=last_step)
+            input_fn = input_pipeline.input_fn_for_tpu(rows, last_step=stop)
         else:
             input_fn = input_pipeline.input_fn_builder(rows, None, True, True)
         try:
-            save_hook = hooks.SaveHook(self.run.output_dir, self.run.save_checkpoints_steps)
             save_hooks = [save_hook] if self.run.distribution.workers.is_chief else []
             with self._explain_errors(), hooks.StopOnInterrupt() as interrupt_hook:
-                self._train(input_fn, [interrupt_hook, *save_hooks, *train_hooks], last_step)
+                self._train(input_fn, [interrupt_hook, *save_hooks, *train_hooks], stop)
         except KeyboardInterrupt:
             logging.warning(
                 "Stopped; the same command, without --overwrite_output_dir, resumes from step %d.",
@@ -287,10 +315,10 @@ class Estimator:
             )
             raise
         # TPUEstimator ends as usual if its TPU is lost.
-        if save_hooks and self.last_step() < last_step:
+        if save_hooks and not save_hook.is_ended and self.last_step() < stop:
             raise UserError(
-                f"A device was lost: the training ended at step {self.last_step()} of {last_step};"
-                " the same command resumes it."
+                f"A device was lost: the training ended at step {self.last_step()} of"
+                f" {self.model.num_train_steps}; the same command resumes it."
             )
 
     def _train(
@@ -419,37 +447,48 @@ class Estimator:
             return checkpoints.last_step(self.run.output_dir)
 
     def _predict_in_batch_order(
-        self, rows: Features, batch_size: int, checkpoint: Optional[str]
+        self, features: Features, batch_size: int, checkpoint: Optional[str]
     ) -> Iterator[Tuple[int, Prediction]]:
-        input_fn, order = self._plan_prediction(as_rows(rows), batch_size)
+        rows = as_rows(features)
         with self._explain_errors():
-            predictions = self._predictor(batch_size).predict(
-                input_fn, hooks=[hooks.OneSession()], checkpoint_path=checkpoint
-            )
-            yield from zip(order, predictions)
-            for _ in predictions:  # Padding. TPUEstimator releases the TPU after the last one.
-                pass
+            if self.model.use_tpu:
+                yield from self._predict_on_tpu(rows, batch_size, checkpoint)
+                return
+            # The longest rows come first, and batches are only as long as they need to be.
+            order = input_pipeline.longest_first(rows.lengths)
+            checkpoint = checkpoint or tf.train.latest_checkpoint(self.run.output_dir)
+            session = self._session_for(rows, batch_size)
+            yield from zip(order, session.predict(rows, order, checkpoint))
 
-    def _plan_prediction(self, rows: Rows, batch_size: int) -> Tuple[Callable, np.ndarray]:
-        """Returns (input_fn, order); order[i] is the index of the row that comes i-th.
+    def _session_for(self, rows: Rows, batch_size: int) -> prediction.PredictionSession:
+        """Returns the session of the last prediction if it can read the rows, or else a new one."""
+        key = batch_size, prediction.columns_of(rows)
+        if self._session is None or self._session[0] != key:
+            self._session = None  # Frees its memory first.
+            model_fn = self._model_fn_builder(**vars(self.model))
+            seed = self.model.random_seed
+            session = prediction.PredictionSession(model_fn, rows, batch_size, seed)
+            self._session = key, session
+        return self._session[1]
 
-        On TPUs, rows keep their order and the last batch is padded. Elsewhere the longest rows come
-        first, and batches are only as long as they need to be.
-        """
-        if self.model.use_tpu:
-            order = np.arange(len(rows))
-            padded = input_pipeline.pad_to_multiple(order, batch_size)
-            return input_pipeline.input_fn_for_tpu(rows, order=padded), order
-        order = input_pipeline.longest_first(rows.lengths)
-        input_fn = input_pipeline.input_fn_builder(rows, None, False, False, order=order)
-        return lambda params: input_fn({**params, "batch_size": batch_size}), order
-
-    def _predictor(self, batch_size: int) -> Any:
-        """Returns the TPUEstimator for a batch size, which is fixed in a TPU's Estimator."""
-        if not self.model.use_tpu or batch_size == self.run.predict_batch_size:
-            return self._estimator
-        run = dataclasses.replace(self.run, predict_batch_size=batch_size)
-        return build_estimator(self.model, run, self._model_fn_builder)
+    def _predict_on_tpu(
+        self, rows: Rows, batch_size: int, checkpoint: Optional[str]
+    ) -> Iterator[Tuple[int, Prediction]]:
+        """Yields the predictions of rows in their order; the last batch is padded."""
+        order = np.arange(len(rows))
+        padded = input_pipeline.pad_to_multiple(order, batch_size)
+        estimator = self._estimator
+        if batch_size != self.run.predict_batch_size:  # It is fixed in a TPU's Estimator.
+            run = dataclasses.replace(self.run, predict_batch_size=batch_size)
+            estimator = build_estimator(self.model, run, self._model_fn_builder)
+        predictions = estimator.predict(
+            input_pipeline.input_fn_for_tpu(rows, order=padded),
+            hooks=[hooks.OneSession()],
+            checkpoint_path=checkpoint,
+        )
+        yield from zip(order, predictions)
+        for _ in predictions:  # Padding. TPUEstimator releases the TPU after the last one.
+            pass
 
     @contextlib.contextmanager
     def _explain_errors(self) -> Iterator[None]:

@@ -19,6 +19,9 @@ class Evaluations:
       folder: output_dir.
       score: name of the score, the higher the better, that defines the best step.
 
+    Attributes:
+      by_step: step → scores.
+
     Raises:
       UserError: the folder's file of scores is damaged.
     """
@@ -26,9 +29,9 @@ class Evaluations:
     def __init__(self, folder: str, score: str):
         self._path = posixpath.join(folder, FILE)
         self._score = score
-        self._by_step: Dict[int, Dict[str, Any]] = {}
+        self.by_step: Dict[int, Dict[str, Any]] = {}
         if gfile.exists(self._path):
-            self._by_step = self._read()
+            self.by_step = self._read()
 
     def _read(self) -> Dict[int, Dict[str, Any]]:
         scores_by_step = json_objects.read_object(self._path)
@@ -43,30 +46,21 @@ class Evaluations:
 
     def at(self, step: int) -> Optional[Dict[str, Any]]:
         """Returns a step's scores, None if it was not evaluated."""
-        return self._by_step.get(step)
+        return self.by_step.get(step)
 
     def add(self, step: int, scores: Dict[str, Any]) -> None:
-        """Records a step's scores (JSON values); the file is written atomically.
-
-        Only the best step keeps all of them. The others keep the numbers, as many confusion
-        matrices would exceed the size that `json_objects.read_object` accepts.
-        """
-        self._by_step[step] = scores
-        best = self.best()
-        best_step = min(s for s, values in self._by_step.items() if values[self._score] == best)
-        self._by_step = {
-            s: values if s == best_step else scalars(values) for s, values in self._by_step.items()
-        }
-        json_objects.write_object(self._path, {str(s): v for s, v in self._by_step.items()})
+        """Records the numbers among a step's scores; the file is written atomically."""
+        self.by_step[step] = scalars(scores)
+        json_objects.write_object(self._path, {str(s): v for s, v in self.by_step.items()})
 
     def best(self) -> float:
         """Returns the best score, -inf before the first."""
-        return max((scores[self._score] for scores in self._by_step.values()), default=-math.inf)
+        return max((scores[self._score] for scores in self.by_step.values()), default=-math.inf)
 
     def since_best(self) -> int:
         """Returns the number of evaluations since the first with the best score."""
         best = self.best()
-        scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]
+        scores = [self.by_step[step][self._score] for step in sorted(self.by_step)]
         return len(scores) - 1 - scores.index(best) if scores else 0
 
 

@@ -4,7 +4,7 @@ import contextlib
 import posixpath
 import signal
 from types import FrameType, TracebackType
-from typing import Any, Optional, Type
+from typing import Any, Callable, Optional, Type
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -75,7 +75,7 @@ class OneSession(tf.train.SessionRunHook):
 
 
 class SaveHook(tf.train.SessionRunHook):
-    """Saves the variables at multiples of a number of steps, and at the end.
+    """Saves the variables at multiples of a number of steps, and at the end; and evaluates.
 
     Estimator's own hook also writes the graph, three times in two formats, and the untrained model,
     which takes seconds at each start. It also saves before Estimator checks the loss, so a diverged
@@ -84,20 +84,33 @@ class SaveHook(tf.train.SessionRunHook):
     Args:
       output_dir: path.
       every_steps: int.
+      evaluate_every: number of steps after which it saves and evaluates; 0 for never.
+      evaluate: function that returns whether the training has to end; None to save only.
+
+    Attributes:
+      is_ended: whether `evaluate` ended the training.
 
     Raises:
       tf.train.NanLossDuringTrainingError: a step's loss is NaN or Inf.
     """
 
-    def __init__(self, output_dir: str, every_steps: int) -> None:
+    def __init__(
+        self,
+        output_dir: str,
+        every_steps: int,
+        evaluate_every: int = 0,
+        evaluate: Optional[Callable[[], bool]] = None,
+    ) -> None:
         self._prefix = posixpath.join(output_dir, checkpoints.MODEL_CHECKPOINT)
         self._every_steps = every_steps
+        self._evaluate_every, self._evaluate = evaluate_every, evaluate
+        self.is_ended = False
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         """Records the step at which the training starts."""
         self._global_step = tf.train.get_global_step()
         self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]  # Each replica adds one.
-        self._saved_step = session.run(self._global_step)
+        self._saved_step = self._last_step = session.run(self._global_step)
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         """Requests the loss, which Estimator adds last to its collection."""
@@ -107,9 +120,14 @@ class SaveHook(tf.train.SessionRunHook):
         """Saves if the step passed a multiple; on a TPU many steps pass at a time."""
         if not np.isfinite(run_values.results):
             raise tf.train.NanLossDuringTrainingError
-        step = run_context.session.run(self._global_step)
-        if step // self._every_steps > self._saved_step // self._every_steps:
+        before, step = self._last_step, run_context.session.run(self._global_step)
+        self._last_step = step
+        is_evaluated = self._evaluate is not None and _passes(self._evaluate_every, before, step)
+        if is_evaluated or _passes(self._every_steps, before, step):
             self._save(run_context.session, step)
+        if self._evaluate is not None and is_evaluated and self._evaluate():
+            self.is_ended = True
+            run_context.request_stop()
 
     def end(self, session: tf.Session) -> None:
         """Saves the last step, if it is not saved yet."""
@@ -120,3 +138,8 @@ class SaveHook(tf.train.SessionRunHook):
     def _save(self, session: tf.Session, step: int) -> None:
         self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
         self._saved_step = step
+
+
+def _passes(every: int, before: int, step: int) -> bool:
+    """Returns whether a multiple of a number lies in (before, step]; there is none of 0."""
+    return every > 0 and step // every > before // every

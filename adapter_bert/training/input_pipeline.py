@@ -162,8 +162,6 @@ def input_fn_builder(
     seq_length: Optional[int],
     is_training: bool,
     drop_remainder: bool,
-    *,
-    order: Optional[np.ndarray] = None,
 ) -> Callable:
     """Returns an Estimator's input_fn over rows; BERT's function of this name.
 
@@ -176,8 +174,6 @@ def input_fn_builder(
       is_training: bool; if true, rows are shuffled and repeat endlessly; otherwise they come once
         and in order.
       drop_remainder: bool; whether to drop a smaller last batch, for fixed shapes.
-      order: int [rows], not for training: indices of the rows to read, by default all in order; -1
-        is a padding row.
 
     Returns:
       input_fn(params, config=None, input_context=None) → Dataset of dicts. The order depends on
@@ -201,8 +197,7 @@ def input_fn_builder(
 
         def plan() -> Iterator[np.ndarray]:
             if not is_training:
-                in_order = np.arange(len(rows)) if order is None else order
-                return evaluation_batches(in_order, batch_size)
+                return evaluation_batches(np.arange(len(rows)), batch_size)
             return _training_plan(rows, fixed_length, batch_size, config, num_replicas, replicas)
 
         def gather() -> Iterator[Arrays]:

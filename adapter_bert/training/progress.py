@@ -19,7 +19,8 @@ with warnings.catch_warnings():  # A notebook without ipywidgets gets the termin
     from tqdm.auto import tqdm
 
 _LINE_EVERY_SECONDS = 5.0
-_SUMMARY_EVERY_STEPS = 10
+# A summary is due every 10 steps; more often in a training with less than 50 of them.
+_MAX_SUMMARY_STEPS, _MIN_SUMMARIES = 10, 50
 _STORED_SCALARS = "progress"  # Graph collection of `store_scalars`'s variables.
 _BAR_FORMAT = "{{l_bar}}{{bar}}| {} {{n_fmt}}/{{total_fmt}} [{{elapsed}}<{{remaining}}{{postfix}}]"
 
@@ -141,6 +142,7 @@ class ProgressHook(tf.train.SessionRunHook):
         """Starts the display and the file of summaries."""
         session.run(self._initialize)
         step = int(session.run(self._global_step))
+        self._summary_every = max(1, min(_MAX_SUMMARY_STEPS, self._num_steps // _MIN_SUMMARIES))
         self._summarized = (step, time.monotonic())  # (step, time).
         # Files are named by the second: without the suffix, a quick resume would overwrite one.
         self._writer: Any = self._summary_dir and tf.summary.FileWriter(
@@ -167,7 +169,7 @@ class ProgressHook(tf.train.SessionRunHook):
             self._error = error
             run_context.request_stop()
         # On a TPU many steps pass at a time: a summary is due when they pass a multiple.
-        is_summary_due = step // _SUMMARY_EVERY_STEPS > self._summarized[0] // _SUMMARY_EVERY_STEPS
+        is_summary_due = step // self._summary_every > self._summarized[0] // self._summary_every
         if self._writer and (is_summary_due or step >= self._num_steps):
             self._summarize(step, now, scalars)
 

@@ -122,6 +122,7 @@ class _Saver(checkpoints.Saver):
     def __init__(self, frozen: List[tf.Variable], config: Any, run_identity: Optional[str]) -> None:
         self._is_partial = bool(frozen)
         self._initialize_frozen = tf.variables_initializer(frozen)
+        self._restored: Optional[tf.Session] = None
         names = {variable_name(variable) for variable in frozen}
         saved = [v for v in tf.global_variables() if variable_name(v) not in names]
         config = config or tf_estimator.RunConfig()
@@ -149,7 +150,7 @@ class _Saver(checkpoints.Saver):
         return super().save(sess, save_path, *arguments, **options)
 
     def restore(self, session: tf.Session, save_path: str) -> None:
-        """Restores or initializes all variables.
+        """Restores or initializes all variables; in the same session again, only the trained.
 
         A graph that is not finalized is being exported. From then on this saves all variables, as
         a SavedModel must contain the whole model.
@@ -175,7 +176,9 @@ class _Saver(checkpoints.Saver):
                 " what was trained, so the model must be built with the training's"
                 " init_checkpoint."
             ) from error
-        session.run(self._initialize_frozen)
+        if session is not self._restored:  # Frozen variables have their values for good.
+            session.run(self._initialize_frozen)
+            self._restored = session
         if not session.graph.finalized:
             self._is_partial = False
             super().__init__()

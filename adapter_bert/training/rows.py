@@ -231,6 +231,27 @@ class ProductRows(Rows):
         return {**self._rows._take(indices // count, length, ops), self._name: values}
 
 
+class OrderedRows(Rows):
+    """Some rows in an order, with indices from 0; `select` exchanges them for others.
+
+    Args:
+      rows: of another class of this module.
+      order: int [N], indices of rows.
+    """
+
+    def __init__(self, rows: Rows, order: np.ndarray):
+        self.select(rows, order)
+
+    def select(self, rows: Rows, order: np.ndarray) -> None:
+        """Replaces the rows; the arguments are those of the class."""
+        self._rows, self._order = rows, order
+        self.lengths, self.max_seq_length = rows.lengths[order], rows.max_seq_length
+
+    def take(self, indices: Any, length: Optional[int] = None) -> Arrays:
+        """Returns the arrays of the selected rows; see `Rows`."""
+        return self._rows.take(self._order[indices], length)
+
+
 Features = Union[Rows, Arrays, Sequence[Any]]  # What `as_rows` accepts.
 
 

@@ -13,6 +13,7 @@ import math
 import posixpath
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
+import numpy as np
 from absl import logging
 
 from adapter_bert import modeling, optimization
@@ -21,7 +22,7 @@ from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.model import configs, model_variables, task_kinds
 from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training import cluster, evaluations, pretrained, record
+from adapter_bert.training import cluster, evaluations, plots, pretrained, record
 from adapter_bert.training import estimator as estimators
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.estimator import Estimator
@@ -192,8 +193,12 @@ class Run(LoadedModel):
         self.is_training = "train" in self.stages
         self.report: List[str] = []
         self.scores: Dict[str, Any] = {}
+        self._descriptions: List[str] = []  # The beginning of the report.
+        self._conclusions: List[str] = []  # Its end.
+        self._pictures: List[str] = []
+        self._loss_warnings: List[str] = []
         self._evaluated: Dict[int, Evaluated] = {}  # By id of the rows.
-        self._scores: Optional[Dict[str, Any]] = None  # Of the last evaluation in training.
+        self._scores: Dict[str, Any] = {}  # Of the last evaluation in training.
         self._score = "eval_" + task.score
         self._check_settings()
         self.description = self._describe()
@@ -224,6 +229,12 @@ class Run(LoadedModel):
             self.evaluate()
         if "predict" in self.stages:
             self.predict()
+        if self._pictures:
+            self.report.append(f"Pictures: {', '.join(self._pictures)}")
+        of_predictions = [*self._warnings_of("dev"), *self._warnings_of("test")]
+        warnings = dict.fromkeys([*self.task.warnings, *self._loss_warnings, *of_predictions])
+        shown = [f"Warning: {warning}" for warning in warnings]
+        self.report = [*self._descriptions, *self.report, *shown, *self._conclusions]
         return self.report
 
     # Before the first step.
@@ -319,7 +330,8 @@ class Run(LoadedModel):
             scores={},
             versions=task_adapter.versions(),
             presentation=task_adapter.Presentation(
-                label_descriptions(config.label_descriptions, task.name, task.labels)
+                label_descriptions(config.label_descriptions, task.name, task.labels),
+                license=config.license or "",
             ),
         )
 
@@ -347,11 +359,12 @@ class Run(LoadedModel):
         interval = config.evaluation_interval(task.num_examples)
         self.devices = dataclasses.replace(self.devices, eval_every_steps=interval)
         selection: Dict[str, Any] = {}
-        if config.keep_best or config.early_stopping_patience:
+        if config.keeps_best:
             selection = {
                 "keep_best": config.keep_best,
                 "early_stopping_patience": config.early_stopping_patience,
                 "evaluated_every": interval,
+                **({"metric": task.score} if config.metric else {}),
                 **task.dev_settings,
             }
         self._add_training({**task.settings, **selection, **schedule})
@@ -375,7 +388,7 @@ class Run(LoadedModel):
         self.folder.claim(
             self.record, self.is_training, config.overwrite_output_dir, config.inputs()
         )
-        if self.is_training and config.keep_best:
+        if self.is_training and config.keeps_best:
             self.folder.check_best(self._score)
 
     def _presentation(self) -> task_adapter.Presentation:
@@ -385,9 +398,13 @@ class Run(LoadedModel):
             earlier = self.folder.describe_adapter().presentation
         elif self.start.adapter:
             earlier = self.start.adapter.description.presentation
-        descriptions = {**earlier.label_descriptions, **new.label_descriptions}
+            earlier = dataclasses.replace(earlier, examples=())  # They are of other data.
         return dataclasses.replace(
-            earlier, label_descriptions=descriptions, fields=self.task.fields
+            earlier,
+            label_descriptions={**earlier.label_descriptions, **new.label_descriptions},
+            fields=self.task.fields,
+            examples=() if self.config.no_examples else earlier.examples or self.task.examples,
+            license=new.license or earlier.license,
         )
 
     # Training.
@@ -405,32 +422,44 @@ class Run(LoadedModel):
         self._train_to_last_step(hooks)
         if not workers.is_chief:
             self.report = [f"Worker {workers.index} is done; the chief has the results."]
+            return
+        losses = [loss for _, loss in plots.losses(self.folder.path)]
+        if not self.start.adapter:  # The loss of a trained adapter may be low from the first step.
+            self._loss_warnings = loss_warnings(losses)
 
     def _train_to_last_step(self, hooks: List[Any]) -> None:
-        last_step, interval = self.estimator.model.num_train_steps, self.devices.eval_every_steps
-        evaluated = self.folder.evaluations(self._score)
-        patience = self.config.early_stopping_patience
-        for stop in [*range(interval, last_step, interval), last_step] if interval else [last_step]:
-            step = self.estimator.last_step()
-            if stop < step:
-                continue
-            if step < stop and self.devices.distribution.workers.is_chief:
-                self.folder.remove_results()
-            self.estimator.train(self.rows["train"], stop, hooks)
-            if interval and evaluated.at(stop) is None:
-                self._evaluate_during_training(evaluated)
-            if 0 < patience <= evaluated.since_best():
-                logging.info("Stopped early: the best score is %.4f.", evaluated.best())
-                break
+        step, interval = self.estimator.last_step(), self.devices.eval_every_steps
+        last_step = self.estimator.model.num_train_steps
+        evaluate = self._evaluate_during_training if interval else None
+        is_evaluated_step = step > 0 and (step == last_step or interval and step % interval == 0)
+        if evaluate and is_evaluated_step and evaluate():
+            return
+        if step < last_step and self.devices.distribution.workers.is_chief:
+            self.folder.remove_results()
+        self.estimator.train(self.rows["train"], evaluate, hooks)
 
-    def _evaluate_during_training(self, evaluated: evaluations.Evaluations) -> None:
-        """Evaluates the last checkpoint; with --keep_best, saves its adapter if it is the best."""
-        self._scores = scores = self._score_dev_sets(None)
-        step, score = scores["global_step"], scores[self._score]
-        logging.info("Step %d: %s %.4f on the dev set.", step, self._score, score)
-        if self.config.keep_best and score > max(evaluated.best(), self._saved_score()):
-            self._save_with_scores(self._trained_adapter(), scores)
-        evaluated.add(step, scores)  # Last, so that after a kill the evaluation is repeated.
+    def _evaluate_during_training(self) -> bool:
+        """Evaluates the last checkpoint, unless it is done; returns whether to stop early.
+
+        Saves its adapter if it is the best so far, and the best is kept.
+        """
+        evaluated = self.folder.evaluations(self._score)
+        if evaluated.at(self.estimator.last_step()) is None:
+            self._scores = scores = self._score_dev_sets(None)
+            step, score = scores["global_step"], scores[self._score]
+            is_best = score > max(evaluated.best(), self._saved_score())
+            loss = f", loss {scores['eval_loss']:.4f}" if "eval_loss" in scores else ""
+            best = ", the best so far" * is_best
+            logging.info("Step %d: %s %.4f%s%s.", step, self._score, score, loss, best)
+            for warning in self._warnings_of("dev"):
+                logging.warning("%s", warning)
+            if is_best and self.config.keeps_best:
+                self._save_with_scores(self._trained_adapter(), scores)
+            evaluated.add(step, scores)  # Last, so that after a kill the evaluation is repeated.
+        if not 0 < self.config.early_stopping_patience <= evaluated.since_best():
+            return False
+        logging.info("Stopped early: the best %s is %.4f.", self._score, evaluated.best())
+        return True
 
     def _saved_score(self) -> float:
         """Returns the saved adapter's score, as the file of evaluations may be lost."""
@@ -443,7 +472,9 @@ class Run(LoadedModel):
 
     def _save_with_scores(self, adapter: task_adapter.TaskAdapter, scores: Dict[str, Any]) -> None:
         description = dataclasses.replace(adapter.description, scores=_numbers(scores))
-        task_adapter.save(self.folder.adapter_folder, adapter._replace(description=description))
+        if description != adapter.description:
+            adapter = adapter._replace(description=description)
+            task_adapter.save(self.folder.adapter_folder, adapter)
 
     def _shared_settings(self, decided: Dict[str, Any]) -> Dict[str, Any]:
         """Returns the settings that all workers must share, after taking the chief's precision."""
@@ -469,14 +500,21 @@ class Run(LoadedModel):
         """Saves the task adapter, and with --save_full_checkpoint BERT and adapters together."""
         if not self.devices.distribution.workers.is_chief:
             return
-        keep_best, folder = self.config.keep_best, self.folder
-        adapter = folder.load_adapter() if keep_best else self._trained_adapter()
+        folder = self.folder
+        adapter = folder.load_adapter() if self.config.keeps_best else self._trained_adapter()
+        if self.task.calibrates and task_adapter.TEMPERATURE not in adapter.description.training:
+            adapter = self._calibrate(adapter)
         presentation = self.description.presentation
         description = dataclasses.replace(adapter.description, presentation=presentation)
         folder.save_adapter(adapter._replace(description=description))
         counts = task_adapter.parameter_counts(self.description)
         trained, total = counts["trained_parameters"], counts["total_parameters"]
         size = gfile.readable_size(folder.adapter_folder + "/")
+        if self.config.plots:
+            evaluated, step = folder.evaluations(self._score), adapter.description.global_step
+            self._pictures.append(
+                plots.draw_curves(folder.path, evaluated.by_step, self._score, step)
+            )
         self.report += [
             f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
             f"Adapter: {folder.adapter_folder} ({size})",
@@ -490,33 +528,35 @@ class Run(LoadedModel):
                 adapter_checkpoints.full_checkpoint_use(adapter.description),
             ]
 
+    def _calibrate(self, adapter: task_adapter.TaskAdapter) -> task_adapter.TaskAdapter:
+        """Returns the adapter with its head divided by the temperature that fits the dev set."""
+        split = self._splits("dev")[0]
+        predictions = self._predictions(self.rows[split], self.folder.as_checkpoint(adapter))
+        fitted = self.task.calibrate(split, predictions)
+        self.report.append(
+            f"Calibrated: temperature {fitted.temperature:.3f}; expected calibration error on the"
+            f" dev set {fitted.error_before:.4f}, now {fitted.error_after:.4f}"
+        )
+        return task_adapter.with_temperature(adapter, fitted.temperature)
+
     # Evaluation and prediction.
 
     def evaluate(self) -> None:
         """Scores the dev sets, writes scores and predictions; scores go to a trained adapter."""
-        scores = self._result_scores()
-        if self.is_training and not self.config.keep_best:
-            # The saved adapter's versions are those of the training.
+        scores, is_new = self._scores, not self.is_training or self.task.calibrates
+        if is_new or scores.get("global_step") != self.folder.describe_adapter().global_step:
+            scores = self._score_dev_sets(self._result_checkpoint())
+        if self.is_training:  # The saved adapter's versions are those of the training.
             self._save_with_scores(self.folder.load_adapter(), scores)
         counts = task_adapter.parameter_counts(self.description)
         result = {**scores, "precision": self.precision, **counts}
         self.scores.update(scores)
-        path = self.folder.write_results(result, self.task.metadata("eval"))
-        summary = f"{self.task.summary('eval', result)} at step {result['global_step']}"
-        self.report = [summary, *self.report, f"Scores: {path}"]
-        self._write("dev")
-
-    def _result_scores(self) -> Dict[str, Any]:
-        """Returns the dev scores of the trained or given model."""
-        if not self.is_training:
-            return self._score_dev_sets(self._result_checkpoint())
-        keep_best, scores, step = self.config.keep_best, self._scores, self.estimator.last_step()
-        if keep_best:
-            step = self.folder.describe_adapter().global_step
-        if scores is None or scores["global_step"] != step:
-            self._evaluated.clear()  # Predictions from the training belong to another step.
-            scores = self.folder.evaluations(self._score).at(step) if keep_best else None
-        return scores or self._score_dev_sets(self._result_checkpoint())
+        description = self._write("dev")
+        path = self.folder.write_results(result, self.task.metadata("eval"), description)
+        self.report.append(f"Scores: {path}")
+        of_saved = ", of the saved adapter" if self.is_training else ""
+        summary = self.task.summary("eval", result)
+        self._conclusions.append(f"{summary} at step {result['global_step']}{of_saved}")
 
     def _score_dev_sets(self, checkpoint: Optional[str]) -> Dict[str, Any]:
         scores: Dict[str, Any] = {}
@@ -539,18 +579,33 @@ class Run(LoadedModel):
         """Predicts the test sets, and writes the predictions and, with labels, their scores."""
         self._write("test")
 
-    def _write(self, stage: str) -> None:
+    def _write(self, stage: str) -> str:
+        """Writes the predictions and pictures of a stage's splits; returns their description."""
+        descriptions = []
         for split in self._splits(stage):
             rows = self.rows[split]
-            if id(rows) not in self._evaluated:  # Of the best step, only the scores were kept.
-                self._evaluate_split(split, self._predictions(rows))
+            if id(rows) not in self._evaluated:
+                checkpoint = self._result_checkpoint()
+                self._evaluate_split(split, self._predictions(rows, checkpoint))
             evaluated = self._evaluated[id(rows)]
             self.scores.update(evaluated.scores)
+            descriptions.append(self.task.describe(split, evaluated))
             self.report += self.task.write(self.folder.path, split, evaluated)
+            if self.config.plots:
+                self._pictures += self.task.plot(self.folder.path, split, evaluated)
+        description = "\n\n".join(filter(None, descriptions))
+        if description:
+            self._descriptions += [*description.splitlines(), ""]
+        return description
 
-    def _predictions(self, rows: Any) -> Iterator[Dict[str, Any]]:
+    def _warnings_of(self, stage: str) -> List[str]:
+        """Returns the warnings about the predictions of a stage's splits."""
+        evaluated = [self._evaluated.get(id(self.rows[split])) for split in self._splits(stage)]
+        return [warning for each in evaluated if each for warning in each.warnings]
+
+    def _predictions(self, rows: Any, checkpoint: Optional[str]) -> Iterator[Dict[str, Any]]:
         logging.info("Predicting %d examples.", len(as_rows(rows)))
-        return self.estimator.predict(rows, self._result_checkpoint())
+        return self.estimator.predict(rows, checkpoint)
 
     def _result_checkpoint(self) -> Optional[str]:
         """Returns the prefix of the model to evaluate: of the given adapter, or of the saved one.
@@ -561,7 +616,7 @@ class Run(LoadedModel):
         Raises:
           UserError: the saved adapter does not fit the model, or the model is not trained.
         """
-        if self.is_training and not self.config.keep_best:
+        if self.is_training and not (self.config.keeps_best or self.task.calibrates):
             return None
         if self.estimator.model.task_checkpoint and not self.is_training:
             return self.estimator.model.task_checkpoint
@@ -588,7 +643,28 @@ class Run(LoadedModel):
 
 
 def _numbers(scores: Dict[str, Any]) -> Dict[str, float]:
-    return {n: value for n, value in evaluations.scalars(scores).items() if n != "global_step"}
+    # "loss" is BERT's name for eval_loss, in eval_results.txt.
+    names = ("global_step", "loss")
+    return {n: value for n, value in evaluations.scalars(scores).items() if n not in names}
+
+
+def loss_warnings(losses: Sequence[float]) -> List[str]:
+    """Returns a sentence if the training's loss has not fallen, by step; [] otherwise.
+
+    The means of the first and the last fifth are compared; their difference must exceed two
+    standard errors.
+    """
+    size = len(losses) // 5
+    if size < 2:
+        return []
+    first, last = np.array(losses[:size]), np.array(losses[-size:])
+    error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / size)
+    if first.mean() - last.mean() > 2 * error:
+        return []
+    return [
+        f"The training loss has not fallen: {first.mean():.3f} in the first fifth of the steps,"
+        f" {last.mean():.3f} in the last; try a higher --learning_rate or --num_train_epochs."
+    ]
 
 
 def warn_of_rate(config: FinetuningConfig) -> None:

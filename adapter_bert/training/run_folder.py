@@ -28,6 +28,7 @@ from adapter_bert.training.record import Record, identity, read, recorded
 
 FULL_CHECKPOINT = "full_model.ckpt"
 _RESULTS = ("eval_results.txt", "eval_results.json")
+CROSS_VALIDATION = "cross_validation.json"
 Inputs = Iterable[Tuple[str, str]]  # (flag, path); a checkpoint is given by its prefix.
 
 
@@ -38,7 +39,7 @@ def result_files() -> List[str]:
     """
     of_kinds = [pattern for kind in task_kinds.kinds() for pattern in kind.result_files]
     full = [FULL_CHECKPOINT + ".index", FULL_CHECKPOINT + ".data-00000-of-00001"]
-    return [*_RESULTS, plots.CURVES, *of_kinds, *full]
+    return [*_RESULTS, CROSS_VALIDATION, plots.CURVES, *of_kinds, *full]
 
 
 def run_files() -> List[str]:

@@ -4,6 +4,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 Tables = Dict[str, Any]  # Split, of train, dev and test → its `tables.DataTable`.
 
+_NUM_EXAMPLES, _MAX_CHARACTERS = 3, 120
+
 
 class Evaluated(NamedTuple):
     """The decoded predictions of a split, and their scores.
@@ -19,6 +21,14 @@ class Evaluated(NamedTuple):
     warnings: Tuple[str, ...] = ()
 
 
+class Calibration(NamedTuple):
+    """A temperature, and the expected calibration error of probabilities without and with it."""
+
+    temperature: float
+    error_before: float
+    error_after: float
+
+
 class Task:
     """A task: reads and encodes its data, builds its head, scores and writes its predictions.
 
@@ -32,6 +42,8 @@ class Task:
       dev_settings: those that affect the dev scores; they matter if scores choose the weights.
       answer_settings: how answers are chosen from outputs; recorded, and free to change.
       warnings: sentences about the data that the user must know: a label has few rows.
+      calibrates: whether `calibrate` fits a temperature to the dev set.
+      examples: texts by field of a few dev rows, for `task_adapter.Presentation`.
 
     `fields` and all below it are known after `encode`.
     """
@@ -47,7 +59,13 @@ class Task:
     dev_settings: Dict[str, Any] = {}
     answer_settings: Dict[str, Any] = {}
     warnings: Sequence[str] = ()
+    calibrates = False
+    examples: Tuple[Dict[str, str], ...] = ()
     _loaded: Sequence[str] = ()
+
+    def with_config(self, config: Any) -> "Task":
+        """Returns the task with other settings, as for a fold of a cross-validation."""
+        raise NotImplementedError
 
     def load_once(self, stages: Sequence[str]) -> None:
         """Calls `load` unless it was called for these stages."""
@@ -89,6 +107,10 @@ class Task:
         """Returns the decoded predictions of a split's rows, and their scores."""
         raise NotImplementedError
 
+    def calibrate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Calibration:
+        """Returns the temperature that fits a split's rows best."""
+        raise NotImplementedError
+
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes the files of a split's predictions; returns lines for the report."""
         raise NotImplementedError
@@ -111,3 +133,27 @@ class Task:
     def summary(self, stage: str, scores: Dict[str, Any]) -> str:
         """Returns the scores of a stage, "eval" or "test", on one line, the main score first."""
         raise NotImplementedError
+
+
+def short_examples(
+    texts: Sequence[Dict[str, str]], labels: Sequence[Any]
+) -> Tuple[Dict[str, str], ...]:
+    """Returns the texts of up to three rows, short ones of different labels if there are any.
+
+    They are the longest in the shorter half of the rows, as the shortest texts say little.
+
+    Args:
+      texts: of each row, by field.
+      labels: of each row.
+    """
+
+    def length(row: int) -> int:
+        return sum(map(len, texts[row].values()))
+
+    rows = sorted(range(len(texts)), key=length)[: (len(texts) + 1) // 2]
+    by_texts = {tuple(texts[row].values()): row for row in rows if length(row) <= _MAX_CHARACTERS}
+    distinct = [row for row in reversed(list(by_texts.values())) if all(texts[row].values())]
+    first_of = {labels[row]: row for row in reversed(distinct)}
+    chosen = [row for row in distinct if first_of[labels[row]] == row]
+    chosen += [row for row in distinct if row not in chosen]
+    return tuple(texts[row] for row in chosen[:_NUM_EXAMPLES])

@@ -45,7 +45,8 @@ class CardTest(tf.test.TestCase):
         training = {"learning_rate": 3e-4, "random_seed": 7}
         card = self.save(training=training, scores={"eval_accuracy": 0.75, "eval_f1": 0.5})
         fields = self.front_matter(card)
-        self.assertEqual(fields["license"], "apache-2.0")
+        self.assertNotIn("license", fields)
+        self.assertNotRegex(card, "Apache|License")
         self.assertEqual(fields["pipeline_tag"], "text-classification")
         (model,) = fields["model-index"]
         (result,) = model["results"]
@@ -88,6 +89,30 @@ class CardTest(tf.test.TestCase):
         self.assertNotIn("serve.py", card)
         self.assertNotIn("to_adapterhub", card)
 
+    def test_card_names_license_and_examples_that_the_adapter_has(self):
+        examples = {"text": "*a*\nb", "text_b": "c"}, {"text": "d", "text_b": "e"}
+        card = self.save(
+            presentation=task_adapter.Presentation(examples=examples, license="cc-by-4.0")
+        )
+        self.assertEqual(self.front_matter(card)["license"], "cc-by-4.0")
+        self.assertIn("## License\n\ncc-by-4.0. BERT and the data have", card)
+        self.assertIn("## Examples\n\n- \\*a\\* b / c\n- d / e\n\n", card)
+        self.assertNotIn("## Examples", self.save())
+
+    def test_scores_that_describe_predictions_are_sentences(self):
+        scores = {"eval_accuracy": 0.75, "eval_loss": 0.5, "loss": 0.51}
+        described = {"eval_majority_accuracy": 0.8, "eval_predicted_labels": 1.0}
+        card = self.save(scores={**scores, **described})
+        (model,) = self.front_matter(card)["model-index"]
+        metrics = [metric["type"] for metric in model["results"][0]["metrics"]]
+        self.assertEqual(metrics, ["accuracy", "loss"])
+        rows = "| accuracy | 0.7500 |\n| loss | 0.5000 |\n\nAlways predicting the most frequent"
+        self.assertIn(rows + " label: accuracy 0.8000.\n", card)
+        self.assertIn("The adapter predicts only one label.", card)
+        described["eval_predicted_labels"] = 2.0
+        self.assertNotIn("only one label", self.save(scores={**scores, **described}))
+        self.assertIn("| loss | 0.5100 |", self.save(scores={"loss": 0.51}))
+
     def test_card_follows_what_adapterhub_supports(self):
         parallel = modeling.AdapterConfig(4, placement="parallel")
         self.assertIn("to_adapterhub", self.save(adapter=parallel))
@@ -123,7 +148,7 @@ class CardTest(tf.test.TestCase):
     def test_names_are_escaped(self):
         task = "a | b\x1b[2J\n\n<script>---\nlicense: mit\n# [x](y) `z` é"
         card = self.save(task=task, labels=('"', "|"), training={"a|b": "c\nd"})
-        self.assertEqual(self.front_matter(card)["license"], "apache-2.0")
+        self.assertNotIn("license", self.front_matter(card))
         (model,) = self.front_matter(card)["model-index"]
         self.assertEqual(model["name"], task)
         body = card.split("\n---\n", 1)[1]

@@ -455,6 +455,16 @@ class PresentationTest(TaskAdaptersTestCase):
         with self.assertRaisesRegex(UserError, "presentation.label_descriptions.1: expected str"):
             task_adapter.load(self.folder)
 
+    def test_presentation_has_examples_and_license_if_they_are_set(self):
+        self.save(presentation=task_adapter.Presentation({"0": "no"}, ("text",)))
+        with open(os.path.join(self.folder, "adapter_config.json")) as reader:
+            stored = json.load(reader)["presentation"]
+        # As of versions without them, which refuse unknown fields.
+        self.assertEqual(stored, {"label_descriptions": {"0": "no"}, "fields": ["text"]})
+        presentation = task_adapter.Presentation(examples=({"text": "a"},), license="mit")
+        self.save(presentation=presentation)
+        self.assertEqual(task_adapter.load(self.folder).description.presentation, presentation)
+
     def test_presentation_is_not_in_the_tensors_file(self):
         self.save()
         with open(self.config_file) as reader:

@@ -22,7 +22,7 @@ def panels():
     values = np.where(np.triu(np.ones([3, 3])) > 0, -np.arange(9.0).reshape([3, 3]), np.nan)
     return [
         Panel("one", "parameters", "accuracy (%)", [curve, point]),
-        Panel("other", "parameters", "accuracy (%)", [point]),
+        Panel("other", "parameters", "accuracy (%)", [point], line=("majority", 4.0)),
         Panel("bands", "rate", "difference", [band], has_zero_line=True),
         Heatmap("map", "last", "first", values, "points"),
     ]
@@ -53,6 +53,13 @@ class DrawTest(tf.test.TestCase):
             self.assertTrue(all(np.all(edge == 1) for edge in edges))
             self.assertLess(image.min(), 0.2)
 
+    def test_line_is_in_the_legend_and_within_the_axis(self):
+        figure, _ = drawn(panels())
+        (legend,) = figure.legends
+        self.assertIn("majority", [text.get_text() for text in legend.get_texts()])
+        lower, upper = figure.axes[1].get_ylim()
+        self.assertTrue(lower < 4.0 < upper)
+
     def test_legend_does_not_overlap_any_panel(self):
         for some in (panels(), panels()[:1]):
             figure, renderer = drawn(some)
@@ -61,7 +68,7 @@ class DrawTest(tf.test.TestCase):
             for axes in figure.axes:
                 self.assertFalse(box.overlaps(axes.get_tightbbox(renderer)), axes.get_title())
             found = [text.get_text() for text in legend.get_texts()]
-            entries = ["curve", "point", "band", "20th to 80th"]
+            entries = ["curve", "point", "majority", "band", "20th to 80th"]
             self.assertEqual(found, entries if len(some) > 1 else entries[:2])
 
     def test_dollars_in_names_of_tasks_are_drawn_literally(self):

@@ -12,7 +12,7 @@ from adapter_bert.paper import report_tables, reports
 from adapter_bert.paper.baseline import search_space
 from adapter_bert.paper.reports import REPORTS, Results
 from adapter_tests.support import command_lines, mutations
-from adapter_tests.support.records import ABLATION, record, seeds
+from adapter_tests.support.records import ABLATION, record, seeds, with_majority
 
 
 def rows_by_label(table):
@@ -23,6 +23,46 @@ def rows_by_label(table):
 def curves(panel):
     """Returns label → [(x, y), ...] of a panel, with rounded y."""
     return {s.label: [(x, round(y, 6)) for x, y, _, _ in s.points] for s in panel.series}
+
+
+class MajorityTest(tf.test.TestCase):
+    def records(self):
+        return [
+            *with_majority(seeds("MRPC", [0.81, 0.81], adapter_size=8), 0.68, [1, 1]),
+            *with_majority(seeds("MRPC", [0.82, 0.84], adapter_size=64), 0.68, [1, 2]),
+            *seeds("MRPC", [0.85, 0.86], adapter_size=256, trained=400),
+            *seeds("CoLA", [0.7, 0.7], adapter_size=8),
+        ]
+
+    def test_figure_and_its_table_have_the_majority_class(self):
+        report = reports.figure4(Results(self.records()))
+        (table,) = report.tables
+        rows = rows_by_label(table)
+        self.assertEqual(rows["adapters, 8"][1], "81.0 ± 0.0¹")
+        self.assertEqual(rows["adapters, 64"][1], "83.0 ± 1.0²")
+        self.assertEqual(rows["adapters, 256"][1], "85.5 ± 0.5")
+        self.assertEqual(rows["majority class"], ["–", "68.0", "–"])
+        notes = [f"{mark} predicts only one label in {n} of 2 runs" for mark, n in ("¹2", "²1")]
+        self.assertEqual(table.notes, notes)
+        lines = {panel.title: panel.line for panel in report.panels}
+        self.assertEqual(lines, {"CoLA": None, "MRPC": ("majority class", 68.0)})
+        self.assertIn(
+            ("majority class", 68.0), [(r["method"], r["points"]) for r in report.numbers]
+        )
+
+    def test_table2_has_the_majority_class_of_the_test_set(self):
+        entries = seeds("airline", [0.8, 0.8], [0.62, 0.62])
+        with_majority(entries, 0.6, [2, 2])
+        with_majority(entries, 0.61, [1, 1], "test")
+        (table, _) = reports.table2(Results(entries)).tables
+        self.assertEqual(table.columns, ["", "adapters", "majority class"])
+        self.assertEqual(table.rows[0], ["airline", "62.0 ± 0.0¹", "61.0"])
+        self.assertEqual(table.notes, ["¹ predicts only one label in 2 of 2 runs"])
+
+    def test_older_records_have_neither(self):
+        report = reports.figure4(Results(seeds("MRPC", [0.81, 0.81], adapter_size=8)))
+        self.assertEqual(report.tables[0].notes, [])
+        self.assertNotIn("majority class", rows_by_label(report.tables[0]))
 
 
 class GlueTest(tf.test.TestCase):
@@ -68,6 +108,29 @@ class GlueTest(tf.test.TestCase):
         self.assertEqual(rows_by_label(paper)["adapters 64"][:2], ["56.9", "94.2"])
         self.assertIn("2 seeds", report.caption)
         self.assertIn("Total parameters are those of 2 tasks, as a multiple", report.caption)
+
+    def test_table1_marks_runs_that_predict_only_one_label(self):
+        records = self.records()
+        with_majority(records[:2], 0.0, [2, 1])
+        with_majority(records[2:4], 0.5, [2, 2])
+        with_majority(records[8:10], 0.5, [1, 1])
+        report = reports.table1(Results(records))
+        rows = rows_by_label(report.tables[0])
+        # The best run of CoLA is the one that predicts only one label.
+        self.assertEqual(rows["full fine-tuning"][:3], ["54.0¹", "92.0", "73.0"])
+        self.assertEqual(rows["adapters 8"][:3], ["42.0", "89.0¹", "65.5"])
+        self.assertEqual(rows["majority class"], ["0.0", "50.0", "25.0", "–", "–"])
+        self.assertEqual(report.tables[0].notes, ["¹ predicts only one label in 1 of 1 run"])
+        self.assertIn("2 seeds", report.caption)
+        content = reports.render("table1", report)["table1.md"]
+        self.assertIn("|\n\n¹ predicts only one label in 1 of 1 run", content)
+
+    def test_mean_is_not_over_the_tasks_of_the_majority_class(self):
+        records = self.records()
+        with_majority(records[:1], 0.0, [2])
+        rows = rows_by_label(reports.table1(Results(records)).tables[0])
+        self.assertEqual(rows["full fine-tuning"][:3], ["54.0", "92.0", "73.0"])
+        self.assertEqual(rows["majority class"][:3], ["0.0", "–", "–"])
 
     def test_table1_lists_trained_poolers_separately(self):
         pooler = {"adapter_size": 64, "train_pooler": True, "trained": 400}

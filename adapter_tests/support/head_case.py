@@ -31,22 +31,25 @@ class HeadCase(tf.test.TestCase):
     POOLED = np.random.RandomState(3).normal(size=[4, 5]).astype(np.float32)
     WEIGHTS = np.random.RandomState(4).normal(size=[3, 5]).astype(np.float32)
 
-    def run_head(self, kind, num_labels, labels, class_weights=None):
+    def run_head(self, kind, num_labels, labels, is_training=False, **options):
         """Returns (loss, predictions) of run_classifier.py's model on a fixed pooled output.
 
-        The head has rows of WEIGHTS as weights and no bias.
+        The head has rows of WEIGHTS as weights and no bias; nothing is dropped out.
         """
         config = tiny.config(hidden_size=5, num_attention_heads=1)
-        with tf.Graph().as_default(), tf.Session() as session, fixed_encoder(self.POOLED):
+        no_dropout = mock.patch.object(modeling, "dropout", lambda tensor, *_, **__: tensor)
+        with tf.Graph().as_default(), tf.Session() as session, fixed_encoder(
+            self.POOLED
+        ), no_dropout:
             loss, losses, _, predictions = run_classifier.create_model(
                 config,
-                False,
+                is_training,
                 *[None] * 3,
                 tf.constant(labels),
                 num_labels,
                 False,
                 kind=kind,
-                class_weights=class_weights,
+                **options,
             )
             session.run(tf.global_variables_initializer())
             weights, bias = tf.trainable_variables()

@@ -53,6 +53,14 @@ def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, scr
     }
 
 
+def with_majority(entries, majority, labels, split="eval"):
+    """Returns records that also have the majority class's score and the predicted labels."""
+    for entry, count in zip(entries, labels):
+        name = entry["score"].replace("eval", f"{split}_majority", 1)
+        entry["scores"].update({name: majority, f"{split}_predicted_labels": float(count)})
+    return entries
+
+
 def seeds(task, values, tests=(None, None, None), **options):
     """Returns the records of one setting with the seeds 1, 2, ..."""
     return [

@@ -15,7 +15,8 @@ ROOT = paths.PROJECT  # Tests replace `paths.PROJECT`.
 CHECKPOINTS = {"checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index"}
 
 # Stands in for run_classifier.py: records each start, waits for the file "go", and then writes the
-# files of a training. The score follows from size, rate and epochs: rate 2 is the best, then 1.
+# files of a training; that of size 77 predicts only one label. The score follows from size, rate
+# and epochs: rate 2 is the best, then 1.
 SCRIPT = """
 import json, os, shutil, signal, sys, time
 here = os.path.dirname(os.path.abspath(__file__))
@@ -51,6 +52,8 @@ score = size / 100 - abs(2 - rate) / 100 - rate / 1000 + 2 / 1000 + epochs / 1e5
 score = float("nan") if size == 66 else round(score, 6)
 task = "custom" if flags.get("task_name") == "custom" else "MRPC"
 record = {"task": task, "score": "eval_f1", "eval_f1": score, "labels": ["0", "1"]}
+if size == 77:
+    record["eval_predicted_labels"] = 1
 with open(os.path.join(output_dir, "eval_results.json"), "w") as writer:
     json.dump(record, writer)
 if "do_predict" in flags:

@@ -7,6 +7,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.files import gfile
+from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import data_digests, grids
 from adapter_bert.tasks.text import custom_tasks, glue
@@ -95,6 +96,32 @@ class SweepDataTest(tf.test.TestCase):
         self.assert_changes({"train"}, "train.csv", "custom", do_predict=True)
         self.assert_changes({"dev"}, "dev.tsv", "custom", do_predict=True)
         self.assert_changes(set(), "test.csv", "custom")
+
+    def test_digests_of_shared_rows_depend_on_the_split(self):
+        path = self.write("train.csv", "text,label\n")
+        random = self.digests("custom", split="random")
+        # As of earlier versions, whose rows were set apart at random.
+        files = [("train.csv", gfile.sha256(path))]
+        expected = task_adapter.digest([*files, "dev", "test"])
+        self.assertEqual(random, {"train": expected, "dev": expected})
+        found = [
+            self.digests("custom", **flags)["train"]
+            for flags in ({}, {"dev_share": 0.2}, {"test_share": 0.2}, {"split": "random"})
+        ]
+        self.assertLen(set(found), 4)
+        self.assertEqual(self.digests("custom", split="stratified")["train"], found[0])
+        for name in ("dev", "test"):
+            self.write(name + ".csv", "text,label\n")
+        self.assertEqual(self.digests("custom")["train"], task_adapter.digest(files))
+        tagger = {"script": "run_tagger.py", "train_file": self.write("a.txt", "a O")}
+        found = [self.digests(**tagger, **flags) for flags in ({}, {"dev_share": 0.3})]
+        self.assertNotEqual(*found)
+
+    def test_paper_s_tasks_have_the_digests_of_earlier_versions(self):
+        path = self.write("Tweets.csv", "x")
+        expected = task_adapter.digest([("Tweets.csv", gfile.sha256(path)), "dev", "test"])
+        self.assertEqual(self.digests("airline"), {"train": expected, "dev": expected})
+        self.assertNotEqual(self.digests("airline", split="stratified")["dev"], expected)
 
     def test_digest_changes_with_arrow_and_compressed_files(self):
         for name in ("train.parquet", "dev.jsonl.gz", "test/state.json", "test/data.arrow"):

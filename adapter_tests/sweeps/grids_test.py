@@ -134,6 +134,7 @@ class TrialsTest(tf.test.TestCase):
             ({"task_name": "custom", "data_dir": "/data/reviews/"}, "reviews"),
             ({"task_name": "Custom", "data_dir": 2019}, "2019"),
             ({"task_name": "custom"}, "custom"),
+            ({"task_name": "custom", "name": "spam", "data_dir": "/data/x"}, "spam"),
             ({"task_name": "CoLA", "data_dir": "/data/reviews"}, "CoLA"),
         ):
             self.assertEqual(grids.expand_grids([axes])[0].task, task)

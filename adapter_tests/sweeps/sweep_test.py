@@ -112,6 +112,17 @@ class TrialsTest(SweepTestCase):
         runner = self.sweep([8], {"task_name": "custom", "data_dir": "/data/reviews"})
         runner.run()
         self.assertEqual([record["task"] for record in runner.records().values()], ["reviews"])
+        runner = self.sweep([16], {"task_name": "custom", "data_dir": "/data/2", "name": "mails"})
+        runner.run()
+        self.assertEqual([record["task"] for record in runner.records().values()], ["mails"])
+
+    def test_trial_that_predicts_one_label_says_so(self):
+        self.go()
+        with self.assertLogs("absl", "INFO") as logs:
+            self.sweep([77, 8]).run()
+        ends = [line for line in logs.output if " has eval_f1 " in line]
+        self.assertIn("has eval_f1 0.7700, but predicts only one label (", ends[0])
+        self.assertIn("has eval_f1 0.0800 (", ends[1])
 
     def test_failed_trial_is_recorded_and_the_sweep_continues(self):
         self.go()

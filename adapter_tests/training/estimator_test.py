@@ -423,21 +423,6 @@ class ModelFnTest(parameterized.TestCase, TrainingTestCase):
         with lost, self.assertRaisesRegex(UserError, "ended at step 0 of 4"):
             runner.train(tiny.arrays())
 
-    def test_prediction_with_a_lost_session_is_an_error(self):
-        runner, calls, run = self.runner(self.new_dir()), [], tf.Session.run
-
-        def lost(self, fetches, *args, **kwargs):
-            result = run(self, fetches, *args, **kwargs)
-            if isinstance(fetches, dict):  # A batch.
-                calls.append(fetches)
-                if len(calls) == 2:
-                    raise tf.errors.UnavailableError(None, None, "Socket closed")
-            return result
-
-        losing = mock.patch.object(tf.Session, "run", lost)
-        with losing, self.assertRaisesRegex(UserError, "lost during the prediction"):
-            list(runner.predict(tiny.arrays(rows=20)))
-
 
 @pytest.mark.without_xla
 class BatchNormTest(TrainingTestCase):

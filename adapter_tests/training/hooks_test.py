@@ -23,6 +23,16 @@ class Kill(tf.train.SessionRunHook):
             os.kill(os.getpid(), number)
 
 
+class OneSessionTest(tf.test.TestCase):
+    def test_only_a_second_session_of_a_prediction_is_refused(self):
+        hook = hooks.OneSession()
+        for _ in range(2):
+            hook.begin()
+            hook.after_create_session(None, None)
+        with self.assertRaisesRegex(UserError, "lost during the prediction"):
+            hook.after_create_session(None, None)
+
+
 class HooksTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()

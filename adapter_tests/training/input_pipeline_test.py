@@ -311,7 +311,8 @@ class InputFnTest(tf.test.TestCase):
     def test_evaluation_follows_given_row_order(self):
         order = np.array([4, 6, 0, 1])
         self.save_step(5)  # Does not affect an evaluation.
-        input_fn = self.input_fn(False, False, False, order=order)
+        ordered = rows.OrderedRows(rows.PaddedRows(self.arrays), order)
+        input_fn = input_pipeline.input_fn_builder(ordered, None, False, False)
         self.check(
             run(input_fn({"batch_size": 3}, Config(self.model_dir, 11))),
             [[4, 6, 0], [1]],

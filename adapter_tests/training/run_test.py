@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import random
@@ -534,7 +535,7 @@ class BestTest(ScriptTestCase):
         with predictions_counted() as counted:
             self.succeed(*keeping)
         before = files_in(self.path("adapter"))
-        # Each step is evaluated once. The first is evaluated again if it is the best.
+        # Each step is evaluated once. The first is predicted again if it is the best.
         best = task_adapter.describe(self.path("adapter")).global_step
         self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
         self.refuse(["--keep_best", "true"], *flags)
@@ -553,8 +554,8 @@ class BestTest(ScriptTestCase):
         # At this rate the weights do not change, so no evaluation is better than the first.
         flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
         flags += ["--do_train", "--do_eval"]
-        # The second run trains nothing, reuses the first evaluation and keeps the predictions.
-        for stages, num_predictions in ((["--do_predict"], 3), ([], 1)):
+        # The second run trains nothing, and evaluates the adapter of the first step.
+        for stages, num_predictions in ((["--do_predict"], 4), ([], 1)):
             with predictions_counted() as counted:
                 self.succeed(*flags, *stages)
             self.assertEqual(checkpoints.last_step(self.output_dir), 6)
@@ -563,7 +564,7 @@ class BestTest(ScriptTestCase):
             self.assertTrue(os.path.exists(self.path(name)), name)
         evaluated = json.loads(read(self.path("evaluations.json")))
         self.assertEqual(sorted(map(int, evaluated)), [3, 6])
-        self.assertEqual(task_adapter.describe(self.path("adapter")).global_step, 6)
+        self.assertEqual(task_adapter.describe(self.path("adapter")).global_step, 3)
 
     def test_best_adapter_survives_the_loss_of_its_evaluations(self):
         # At this rate the weights do not change, so the first evaluation is the best.
@@ -585,6 +586,78 @@ class BestTest(ScriptTestCase):
             after.description, presentation=before.description.presentation
         )
         self.assertEqual(earlier, before.description)
+
+
+class SavedScoreTest(ScriptTestCase):
+    def test_the_report_ends_with_the_scores_of_the_saved_adapter(self):
+        stages = ["--do_train", "--do_eval", "--num_train_epochs=1", "--learning_rate=0.05"]
+        selections = [], ["--keep_best"], ["--early_stopping_patience=1"]
+        evaluations = [], ["--eval_every_steps=1"]
+        calibrations = [], ["--calibrate"]
+        for flags in itertools.product(selections, evaluations, calibrations):
+            given = [*stages, *itertools.chain(*flags), "--metric=accuracy"]
+            output_dir = os.path.join(self.folder, "_".join(given[3:]).replace("/", ""))
+            with self.subTest(given[4:]):
+                report = self.succeed(*given, output_dir=output_dir).splitlines()
+                adapter = os.path.join(output_dir, "adapter")
+                again = self.succeed(*given, output_dir=output_dir).splitlines()
+                self.assertEqual(again[-1], report[-1])
+                probe = output_dir + "_probe"
+                self.succeed("--do_eval", "--adapter=" + adapter, output_dir=probe)
+                found = json.loads(read(os.path.join(probe, "eval_results.json")))
+                kept = json.loads(read(os.path.join(output_dir, "eval_results.json")))
+                names = {"eval_accuracy", "eval_f1", "eval_loss", "global_step"}
+                for name in names:
+                    self.assertAllClose(kept[name], found[name], rtol=1e-6, msg=name)
+                described = task_adapter.describe(adapter)
+                self.assertEqual(described.scores["eval_loss"], kept["eval_loss"])
+                self.assertIn(f"accuracy {kept['eval_accuracy']:.1%}", report[-1])
+                self.assertEndsWith(
+                    report[-1], f"at step {described.global_step}, of the saved adapter"
+                )
+
+    def test_calibration_divides_the_head(self):
+        flags = ["--do_train", "--do_eval", "--num_train_epochs=1", "--learning_rate=0.05"]
+        self.succeed(*flags)
+        before = task_adapter.load(self.path("adapter"))
+        probabilities = self.probabilities()
+        labels = [
+            int(line.split("\t")[1]) for line in read(self.path("dev_labels.tsv")).split("\n")[1:-1]
+        ]
+        self.assertIn("Calibrated: temperature", self.succeed(*flags, "--calibrate"))
+        after = task_adapter.load(self.path("adapter"))
+        temperature = after.description.training["temperature"]
+        for name, value in before.tensors.items():
+            factor = temperature if name.startswith("output_") else 1.0
+            self.assertAllClose(after.tensors[name] * factor, value, rtol=1e-5)
+        powers = probabilities ** (1 / temperature)
+        expected = powers / powers.sum(-1, keepdims=True)
+        self.assertAllClose(self.probabilities(), expected, atol=1e-4)
+        loss = -np.mean(np.log(expected[np.arange(len(labels)), labels]))
+        self.assertAllClose(after.description.scores["eval_loss"], loss, atol=1e-4)
+        self.assertLess(loss, before.description.scores["eval_loss"])
+        self.refuse(["--calibrate", "--do_eval"], "--do_train", "--calibrate")
+
+    def probabilities(self):
+        lines = read(self.path("dev_predictions.tsv")).splitlines()[1:]
+        return np.array([line.split("\t")[2:4] for line in lines], float)
+
+    def test_the_metric_decides_what_is_best(self):
+        flags = ["--do_train", "--do_eval", "--keep_best", "--eval_every_steps=2"]
+        flags += ["--num_train_epochs=3", "--learning_rate=0.1"]
+        for metric in ("accuracy", "matthews"):
+            output_dir = os.path.join(self.folder, metric)
+            self.succeed(*flags, "--metric=" + metric, output_dir=output_dir)
+            evaluated = json.loads(read(os.path.join(output_dir, "evaluations.json")))
+            best = max(scores["eval_" + metric] for scores in evaluated.values())
+            description = task_adapter.describe(os.path.join(output_dir, "adapter"))
+            self.assertEqual(description.scores["eval_" + metric], best)
+            results = json.loads(read(os.path.join(output_dir, "eval_results.json")))
+            self.assertEqual(results["score"], "eval_" + metric)
+        self.refuse(
+            ["--metric", "matthews", "accuracy"], *flags, "--metric=accuracy", output_dir=output_dir
+        )
+        self.refuse(["--metric=pearson", "expected one of accuracy"], "--metric=pearson")
 
 
 class ChecksTest(parameterized.TestCase, tf.test.TestCase):

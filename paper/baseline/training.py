@@ -226,7 +226,8 @@ class Baseline:
         """
         split_rows = self._rows[split]
         order = input_pipeline.longest_first(split_rows.lengths)
-        input_fn = input_pipeline.input_fn_builder(split_rows, None, False, False, order=order)
+        ordered = rows.OrderedRows(split_rows, order)
+        input_fn = input_pipeline.input_fn_builder(ordered, None, False, False)
         indexed_predictions = zip(order, self._estimator(folder).predict(input_fn, hooks=hooks))
         return classifier_results.stack(input_pipeline.sort_by_index(indexed_predictions))
 

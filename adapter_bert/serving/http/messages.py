@@ -77,6 +77,7 @@ def summary(task: registry.ServedTask) -> Dict[str, Any]:
         "fields": list(presentation.fields),
         "num_required_fields": num_required,
         "example": presentation.example,
+        "examples": list(presentation.examples),
         "max_seq_length": description.max_seq_length,
         "do_lower_case": description.do_lower_case,
         "scores": task_adapter.finite_scores(description),

@@ -157,6 +157,7 @@ _SUMMARY = _object(
         "fields": _STRINGS,
         "num_required_fields": {"type": "integer"},
         "example": _TEXTS,
+        "examples": {"type": "array", "items": _TEXTS},
         "max_seq_length": {"type": "integer"},
         "do_lower_case": {"type": "boolean"},
         "scores": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},

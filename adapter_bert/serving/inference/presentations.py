@@ -72,23 +72,25 @@ def of(description: Description) -> Tuple[Presentation, int]:
       description: the task's.
 
     Returns:
-      A `Presentation`, whose fields are some of those of the task's kind, with an example for each;
-      and the number of leading fields that are required.
+      A `Presentation`, whose fields are some of those of the task's kind, with an example for each,
+      `example` being the first of `examples`; and the number of leading fields that are required.
     """
     kind = task_kinds.get(description.kind)
     stored = description.presentation
     known = _KNOWN.get(description.task.lower(), Presentation())
-    if not set(known.label_descriptions) <= set(description.labels):
+    is_other = not set(known.label_descriptions) <= set(description.labels)
+    if is_other or task_kinds.is_custom(description.training):
         known = Presentation()  # Another task of that name.
+    # An example that the user wrote precedes those of the training.
+    own = (stored.example,) if stored.example else stored.examples
     named = stored.fields or tuple(stored.example) or known.fields
     required = kind.fields[: kind.num_required]
     fields = tuple(name for name in kind.fields if name in named or name in required)
     if not named:
         fields = kind.fields
-    examples = {**kind.example, **known.example, **stored.example}
+    texts = [{**kind.example, **known.example, **example} for example in own or ({},)]
+    examples = tuple({name: text.get(name, "") for name in fields} for text in texts)
     presentation = Presentation(
-        stored.label_descriptions or known.label_descriptions,
-        fields,
-        {name: examples.get(name, "") for name in fields},
+        stored.label_descriptions or known.label_descriptions, fields, examples[0], examples
     )
     return presentation, len(fields) if named else kind.num_required

@@ -194,10 +194,12 @@ class SquadTask(Task):
       config: `SquadConfig`.
     """
 
-    name, kind, score = "SQuAD", "span", "f1"
+    name, kind = "SQuAD", "span"
 
     def __init__(self, config: SquadConfig):
         self.config, self.folder = config, config.folder_of("squad")
+        exact = "exact" if config.version_2_with_negative else "exact_match"
+        self.score = config.choose_score(("f1", exact), "f1")
         self.answer_settings = config.answers
         self._stages: Sequence[str] = ()
         self._predict_file = str(config.predict_file)

@@ -35,6 +35,7 @@ class Tagging(task_kinds.TaskKind):
     answer_types = {"tokens": "DT_STRING", "tags": "DT_STRING", "entities": "DT_VARIANT"}
     predicted = "tags"
     script = "run_tagger.py"
+    sets_rows_apart = True
     result_files = (
         *("predictions.json", "predictions.jsonl", "predictions.txt"),
         *("dev_predictions.json", "dev_predictions.jsonl", "dev_predictions.txt"),

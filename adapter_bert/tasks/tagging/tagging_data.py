@@ -78,6 +78,10 @@ class TaggedFile:
     def check_tags(self, tags: Iterable[str]) -> None:
         """Raises UserError if the file's format cannot hold one of the tags."""
 
+    def part(self, indices: Sequence[int]) -> "TaggedFile":
+        """Returns the file with some of its sentences."""
+        raise NotImplementedError
+
     def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
         """Returns the file's content with other tags, one list per sentence."""
         raise NotImplementedError
@@ -206,6 +210,16 @@ class _ColumnFile(TaggedFile):
                     f"{self.path}: predictions in its format cannot hold the tag {shown(tag)},"
                     " which has white space; expected a file of JSON lines."
                 )
+
+    def part(self, indices: Sequence[int]) -> TaggedFile:
+        """Returns the file with some of its sentences, whose lines keep their numbers."""
+        sentences = [self.sentences[index] for index in indices]
+        lines = [""] * len(self._lines)
+        for sentence in sentences:
+            for number in sentence.lines:
+                lines[number - 1] = self._lines[number - 1]
+            lines[sentence.lines[-1] - 1] = lines[sentence.lines[-1] - 1].rstrip("\r\n") + "\n\n"
+        return _ColumnFile(self.path, sentences, lines, self._columns)
 
     def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
         """Returns the file's content with other tags; appends a column if it had none."""
@@ -365,6 +379,12 @@ class _JsonFile(TaggedFile):
     ):
         super().__init__(path, sentences)
         self._records, self._tags_key = records, tags_key
+
+    def part(self, indices: Sequence[int]) -> TaggedFile:
+        """Returns the file with some of its sentences."""
+        sentences = [self.sentences[index] for index in indices]
+        records = [self._records[index] for index in indices]
+        return _JsonFile(self.path, sentences, records, self._tags_key)
 
     def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
         """Returns the file's objects with other tags and all their other keys."""

@@ -1,9 +1,9 @@
 """A tagging task: settings, encoded sentences, and tags from predictions."""
 
+import collections
 import dataclasses
 import itertools
 import posixpath
-import re
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -16,7 +16,8 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
-from adapter_bert.tasks import caveats
+from adapter_bert.tasks import caveats, data_warnings
+from adapter_bert.tasks import splits as data_splits
 from adapter_bert.tasks.tagging import (
     tag_schemes,
     tagging,
@@ -27,8 +28,8 @@ from adapter_bert.tasks.tagging import (
 )
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
 from adapter_bert.training import evaluations, feature_cache, starting_point
-from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
-from adapter_bert.training.task import Evaluated, Tables, Task
+from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
+from adapter_bert.training.task import Evaluated, Tables, Task, short_examples
 
 NAME = "tagging"  # The default of --task_name.
 _EXTENSIONS = ("txt", "jsonl")
@@ -39,7 +40,7 @@ _NO_SPANS = "none"  # Of --tag_scheme.
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggerConfig(EvaluationConfig, FinetuningConfig):
+class TaggerConfig(EvaluationConfig, data_splits.FoldsConfig):
     """The settings of run_tagger.py."""
 
     task_name: Optional[str] = flag(
@@ -106,10 +107,8 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
         super().__post_init__()
         if self.tuning.train_pooler:
             raise UserError("--train_pooler: tagging does not use the pooler.")
-        if self.task_name and not re.fullmatch(r"\w[\w.-]*", self.task_name):
-            raise UserError(
-                f"--task_name={self.task_name}: expected letters, digits, '_', '.' and '-'."
-            )
+        if self.task_name:
+            check_task_name("task_name", self.task_name)
 
     @property
     def name(self) -> str:
@@ -125,15 +124,16 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
         return {name: value for name, value in values.items() if value}
 
 
-def trained_settings(training: Dict[str, Any]) -> Dict[str, str]:
+def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
     """Returns the flags that a task adapter supplies, from its `training`.
 
     Raises:
-      UserError: a value is not a str.
+      UserError: a value is invalid.
     """
     names = (*_COLUMN_FLAGS, "tag_scheme")
     values = {name: task_kinds.recorded_answer(training, name, "") for name in names}
-    return {name: value for name, value in values.items() if name in training.get("answers", {})}
+    answers = {name: values[name] for name in names if name in training.get("answers", {})}
+    return {**answers, **data_splits.recorded(training)}
 
 
 Sources = Dict[str, List[Any]]  # Split → paths of its files, or the one `DataTable`.
@@ -163,14 +163,21 @@ class Split(NamedTuple):
         tags = self.tags or [[]] * len(self.words)
         return task_adapter.digest(zip(map(tuple, self.words), map(tuple, tags)))
 
+    def part(self, indices: Sequence[int]) -> "Split":
+        """Returns some of the sentences."""
+        tags = None if self.tags is None else [self.tags[index] for index in indices]
+        return self._replace(file=self.file.part(indices), tags=tags)
+
 
 def _read_splits(
     config: TaggerConfig,
     given: "Optional[task_adapter.TaskAdapter]",
     output_dir: Optional[str] = None,
     tables: Optional[Tables] = None,
-) -> Tuple[Tuple[str, ...], bool, Dict[str, Split]]:
-    """Returns the labels, whether tags mark spans, and the splits that a run needs.
+) -> Tuple[Tuple[str, ...], bool, Dict[str, Split], List[str]]:
+    """Returns the labels, whether tags mark spans, the splits, and the names of those set apart.
+
+    The splits are those that a run needs, and train if others are set apart from it.
 
     Args:
       config: `TaggerConfig`.
@@ -188,7 +195,12 @@ def _read_splits(
     needed = [SPLITS[stage] for stage in config.stages]
     labels = tuple(given.description.labels) if given else ()
     earlier = labels or classifier_data.earlier_labels(config, output_dir)
-    tagged_files = {split: _read(config, sources, split, earlier) for split in needed}
+    apart = _find_missing(config, sources, needed)
+    tagged_files = {
+        split: _read(config, sources, split, earlier)
+        for split in dict.fromkeys([*["train"] * bool(apart), *needed])
+        if split not in apart
+    }
     if given:
         where, is_chunks = "--adapter", tag_schemes.mark_chunks(labels)
         if config.tag_scheme in tag_schemes.SCHEMES and not is_chunks:
@@ -215,6 +227,12 @@ def _read_splits(
         name: trained if trained and file is train else _as_split(name, file, *arguments, like)
         for name, file in tagged_files.items()
     }
+    if apart:
+        assert trained
+        partition = _partition(config, trained, apart, is_chunks)
+        advice, indices = "{}" if tables else "--{}_file", range(len(trained.words))
+        for name in {"train", *needed} - (set(splits) - {"train"}):
+            splits[name] = trained.part(partition.select(name, indices, advice))
     for name, split in splits.items():
         _check_tags(name, split, labels)
         if name != "train":  # Predictions have the format of their file.
@@ -222,7 +240,40 @@ def _read_splits(
     _log_tags(where, splits, labels, is_chunks)
     if is_chunks and any(splits[name].tags for name in splits if name != "train"):
         tagging_scores.seqeval()  # Fails before the training if it is missing.
-    return labels, is_chunks, splits
+    return labels, is_chunks, splits, apart
+
+
+def _find_missing(config: TaggerConfig, sources: Sources, needed: Sequence[str]) -> List[str]:
+    """Returns the splits to set apart from the training sentences, of dev and test.
+
+    The dev set is if the run evaluates, or --dev_share is given; the test set if --test_share is.
+    """
+    wanted = {
+        "dev": "dev" in needed or config.dev_share is not None or config.has_folds,
+        "test": config.test_share is not None,
+    }
+    missing = [name for name in wanted if wanted[name] and not sources.get(name)]
+    is_needed = "train" in needed or set(missing) & set(needed)
+    return missing if sources.get("train") and is_needed else []
+
+
+def _partition(
+    config: TaggerConfig, train: Split, missing: Sequence[str], is_chunks: bool
+) -> data_splits.Partition:
+    """Returns the partition of sentences, by their rarest tag or type of chunk."""
+    labels = train.tags or []
+    if is_chunks:
+        labels = [[chunk.label for chunk in tag_schemes.chunks(tags)] for tags in labels]
+    keys = data_splits.rarest(labels)
+    return data_splits.Partition(config, missing, keys, train.file.path, unit="sentences")
+
+
+def _count(split: Split, is_chunks: bool) -> Dict[str, int]:
+    """Returns how many chunks of each type, or words with each tag, a split has."""
+    names: Iterable[Any] = split.tags or ()
+    if is_chunks:
+        names = ([chunk.label for chunk in tag_schemes.chunks(tags)] for tags in names)
+    return collections.Counter(itertools.chain.from_iterable(names))
 
 
 def _log_tags(where: str, splits: Dict[str, Split], labels: Sequence[str], is_chunks: bool) -> None:
@@ -263,7 +314,9 @@ def _read(
     known: Sequence[str],
     why: str = "",
 ) -> "tagging_data.TaggedFile":
-    if not sources[split]:
+    if not sources.get(split):
+        if split == "test":
+            why = ", or a --test_share"
         folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
         raise UserError(
             f"{folder or f'Neither --data_dir nor --{split}_file is given'}; expected sentences"
@@ -404,6 +457,12 @@ def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
                 return
 
 
+def _shown_sentences(split: Split) -> Tuple[Dict[str, str], ...]:
+    """Returns a few sentences by field, of different tags; see `short_examples`."""
+    texts = [{"text": " ".join(words)} for words in split.words]
+    return short_examples(texts, [tuple(sorted(set(tags))) for tags in split.tags or ()])
+
+
 def encode(
     split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer: Any
 ) -> "tagging_features.TaggedRows":
@@ -464,9 +523,21 @@ class TaggingTask(Task):
         self.config, self.name = config, config.name
         self.folder = config.folder_of(config.name.lower())
         self.answer_settings = config.answers
-        self.labels, is_chunks, self.splits = _read_splits(config, adapter, self.folder, tables)
-        self.score = "f1" if is_chunks else "accuracy"
+        self.labels, self._is_chunks, self.splits, apart = _read_splits(
+            config, adapter, self.folder, tables
+        )
+        self._trained_on = self.splits["train"].digest() if apart else None
+        self._split_settings = config.split_settings(apart)
+        config.warn_of_unused(apart)
+        config.check_dev_set(apart, self.name)
+        self._arguments = adapter, tables
+        scores = ("f1", "precision", "recall", "accuracy") if self._is_chunks else ("accuracy",)
+        self.score = config.choose_score(scores, scores[0])
         self._rows: Dict[str, tagging_features.TaggedRows] = {}
+
+    def with_config(self, config: Any) -> "TaggingTask":
+        """Returns the task with other settings; see `Task`."""
+        return TaggingTask(config, *self._arguments)
 
     def load(self, stages: Sequence[str]) -> None:
         """Selects the sentences of the stages.
@@ -483,6 +554,21 @@ class TaggingTask(Task):
                         f"{split.file.path}: predictions would replace it; give another"
                         " --output_dir."
                     )
+        self.warnings = self._data_warnings()
+        data_warnings.log(self.warnings)
+
+    def _data_warnings(self) -> List[str]:
+        """Returns what the user must know about the data; see `data_warnings`."""
+        is_chunks, labels = self._is_chunks, list(self.labels)
+        if is_chunks:
+            types = (chunk.label for tag in labels for chunk in tag_schemes.chunks([tag]))
+            labels = [each for each in dict.fromkeys(types) if each]
+        train, dev = (
+            _count(self.splits[name], is_chunks) if name in self.splits else None
+            for name in ("train", "dev")
+        )
+        names = ("types of spans", "spans") if is_chunks else ("tags", "words")
+        return data_warnings.of_labels(labels, train, dev, *names)
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `tagging_features.TaggedRows` of each split; see `Task`."""
@@ -492,10 +578,17 @@ class TaggingTask(Task):
         }
         if "train" in self.splits:
             self.num_examples = len(self._rows["train"])
-            self.settings = {"data": self.splits["train"].digest()}
+            self.settings = {"data": self.splits["train"].digest(), **self._split_settings}
         if "dev" in self.splits:
             self.dev_settings = {"dev_data": self.splits["dev"].digest()}
+            self.examples = _shown_sentences(self.splits["dev"])
         return self._rows
+
+    def check_trained(
+        self, description: Optional[task_adapter.Description], training: Dict[str, Any]
+    ) -> None:
+        """Raises UserError if sentences to evaluate may have been trained on."""
+        data_splits.check_trained(training, self._trained_on, self._split_settings)
 
     def head(self) -> Dict[str, Any]:
         """Returns the arguments of run_tagger.py's `model_fn_builder`."""

@@ -45,6 +45,10 @@ class Classification(text_kind.TextKind):
         """Returns `metrics.classification`."""
         return metrics.classification(labels, answers, num_labels)
 
+    def score_names(self, num_labels: int) -> Tuple[str, ...]:
+        """Returns the names of `metrics.classification`."""
+        return ("accuracy", "matthews", *(["f1"] * (num_labels == 2)), "macro_f1")
+
     def texts(self, answers: Any, labels: Sequence[str]) -> List[str]:
         """Returns the labels' names."""
         return [labels[index] for index in answers]

@@ -13,22 +13,25 @@ from absl import logging
 from adapter_bert import tokenization
 from adapter_bert.files import json_objects, paths
 from adapter_bert.formats import task_adapter
+from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
-from adapter_bert.tasks import tables
+from adapter_bert.tasks import data_warnings, splits, tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, record, rows
-from adapter_bert.training.config import SPLITS, EvaluationConfig, FinetuningConfig
+from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
 from adapter_bert.training.rows import PackedRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
+_COLUMN_FLAGS = ("text_column", "text_b_column", "label_column")
+_LABEL_TYPE = "class"  # The default of --label_type.
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
 Splits = Dict[str, List["classifier_features.InputExample"]]  # By name of the split.
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskConfig(Settings):
+class TaskConfig(splits.SplitConfig):
     """The settings that select the task and its data."""
 
     task_name: Optional[str] = flag(
@@ -50,7 +53,7 @@ class TaskConfig(Settings):
     text_b_column: Optional[str] = flag(None, _COLUMN + "second text of a pair.", "Task and data")
     label_column: Optional[str] = flag(None, _COLUMN + "label.", "Task and data")
     label_type: str = flag(
-        "class",
+        _LABEL_TYPE,
         "--task_name=custom: the format of a label. " + text_kind.label_formats(),
         "Task and data",
         choices=sorted(text_kind.by_label_type()),
@@ -93,12 +96,30 @@ def check_window_pooling(config: LongTextConfig, is_given: bool) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningConfig):
+class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, splits.FoldsConfig):
     """The settings of run_classifier.py."""
 
+    name: Optional[str] = flag(
+        None,
+        "--task_name=custom: name of the task in reports. Default: that of the folder --data_dir.",
+        "Task and data",
+        records={"task": "task"},
+    )
     class_weights: Optional[str] = flag(
         None,
         "Class weights of the training loss: balanced, or one per label in order, as in 1,5.",
+        "Training",
+    )
+    calibrate: bool = flag(
+        False,
+        "After training, divide the head by the temperature that fits the dev set, so that"
+        " probabilities are closer to the shares of correct answers.",
+        "Training",
+    )
+    label_smoothing: float = flag(
+        0.0,
+        "Classification: share of each training target that is spread evenly over all labels, in"
+        " [0, 1), as in 0.1.",
         "Training",
     )
     id_columns: Optional[str] = flag(
@@ -110,7 +131,88 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.calibrate and "train" in self.stages and "eval" not in self.stages:
+            raise UserError("--calibrate requires --do_eval, which reads the dev set.")
+        if not 0 <= self.label_smoothing < 1:
+            value = self.label_smoothing
+            raise UserError(f"--label_smoothing={value:g}: expected at least 0 and below 1.")
         check_window_pooling(self, "window_pooling" in self.given_flags)
+        if "name" in self.given_flags and not is_custom(self.task_name):
+            raise UserError(f"--name requires --task_name=custom; got {self.task_name}.")
+        if self.name:
+            check_task_name("name", self.name)
+
+    @property
+    def answers(self) -> Dict[str, str]:
+        """The flags of a custom task that its adapter records; see `trained_settings`."""
+        if not is_custom(self.task_name):
+            return {}
+        values = {name: getattr(self, name) for name in _COLUMN_FLAGS}
+        if self.label_type != _LABEL_TYPE:
+            values["label_type"] = self.label_type
+        return {name: value for name, value in values.items() if value}
+
+
+def is_custom(task_name: Optional[str]) -> bool:
+    """Returns whether --task_name is the user's own task."""
+    return (task_name or "").lower() == "custom"
+
+
+def trained_settings(values: Any, training: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns the flags that a task adapter supplies.
+
+    Args:
+      values: parsed flags; a --task_name that is not custom has no columns.
+      training: as in `task_adapter.Description`.
+
+    Raises:
+      UserError: a recorded value is invalid.
+    """
+    return {
+        **text_windows.recorded(training),
+        **splits.recorded(training),
+        **_trained_columns(values, training),
+    }
+
+
+def _trained_columns(values: Any, training: Dict[str, Any]) -> Dict[str, str]:
+    """Returns the flags of the adapter's custom task, if it has one; see `trained_settings`."""
+    if not task_kinds.is_custom(training) or not is_custom(values.task_name or "custom"):
+        return {}
+    recorded = {
+        name: task_kinds.recorded_answer(training, name, "")
+        for name in (*_COLUMN_FLAGS, "label_type")
+    }
+    columns = {name: value for name, value in recorded.items() if value}
+    return {"task_name": "custom", **columns}
+
+
+def name_of(config: Any, trained: "Optional[task_adapter.Description]" = None) -> str:
+    """Returns the name of a task.
+
+    That of a custom task is --name, or that of --adapter's custom task, or that of the data's
+    folder.
+
+    Args:
+      config: `ClassifierConfig`, or parsed flags.
+      trained: of the adapter of --adapter, or None.
+    """
+    if not is_custom(config.task_name):
+        return config.task_name or ""
+    if config.name:
+        return config.name
+    if trained and (task_kinds.is_custom(trained.training) or is_custom(trained.task)):
+        return trained.task
+    return custom_tasks.name_of_folder(config.data_dir)
+
+
+def earlier_name(config: Any, run_folder: str) -> Optional[str]:
+    """Returns the name of the custom task of an earlier run in the folder, or None.
+
+    Runs of earlier versions have the name "custom"; and the data's folder may have moved.
+    """
+    name = _recorded_model(config, run_folder).get("task")
+    return name if isinstance(name, str) and not custom_tasks.is_known(name) else None
 
 
 class WindowRows(PackedRows):
@@ -169,6 +271,7 @@ def find_task(
         earlier_labels(config, run_folder),
         described,
         tables,
+        config,
     )
     processor.id_columns = _column_names(id_columns)
     return processor, data_dir
@@ -182,12 +285,16 @@ def _column_names(text: Optional[str]) -> List[str]:
 
 def earlier_labels(config: Any, run_folder: Optional[str]) -> List[str]:
     """Returns the labels of an earlier run in the folder, in the order of their ids; [] if none."""
-    if not run_folder or config.overwrite_output_dir:
-        return []
-    path = posixpath.join(run_folder, paths.SETTINGS_FILE)
-    labels: Any = record.recorded(path, "model").get("labels")
+    labels: Any = _recorded_model(config, run_folder).get("labels")
     is_list = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     return labels if is_list else []
+
+
+def _recorded_model(config: Any, run_folder: Optional[str]) -> Dict[str, Any]:
+    """Returns the recorded settings of the model of an earlier run in the folder; {} if none."""
+    if not run_folder or config.overwrite_output_dir:
+        return {}
+    return record.recorded(posixpath.join(run_folder, paths.SETTINGS_FILE), "model")
 
 
 def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
@@ -199,7 +306,7 @@ def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
     """
     if not config.task_name:
         return None
-    if config.task_name.lower() == "custom":
+    if is_custom(config.task_name):
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
@@ -212,8 +319,7 @@ def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
                 f" {config.text_column}, {config.text_b_column} and {config.label_column}."
             )
         return custom_tasks.Layout("custom", text, label, text_b, kind)
-    names = ("text_column", "text_b_column", "label_column", "label_type")
-    for name in config.changed_flags(names):
+    for name in config.changed_flags((*_COLUMN_FLAGS, "label_type")):
         raise UserError(f"--{name} requires --task_name=custom; got {config.task_name}.")
     return None
 
@@ -263,7 +369,7 @@ def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_
         "dev": processor.get_dev_examples,
         "test": processor.get_test_examples,
     }
-    examples = {}
+    examples: Splits = {}
     for stage in stages:
         for split in processor.splits_of(SPLITS[stage], data_dir):
             if split in readers:
@@ -272,14 +378,30 @@ def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_
                 examples[split] = processor.get_examples(split, data_dir)
     labels = processor.get_labels()
     if labels and "train" in examples:
-        names = itertools.chain.from_iterable(
-            custom_tasks.names_in(example.label) for example in examples["train"]
-        )
-        counts = collections.Counter(names)
+        counts = _count_labels(examples["train"])
         shown = ", ".join(f"{label} ({counts[label]:,})" for label in labels[:50])
         more = ", ..." if len(labels) > 50 else ""
         logging.info("%d labels in order (training rows): %s%s.", len(labels), shown, more)
     return examples
+
+
+def _count_labels(examples: "List[classifier_features.InputExample]") -> Dict[str, int]:
+    """Returns how many examples have each label."""
+    names = (custom_tasks.names_in(example.label) for example in examples)
+    return collections.Counter(itertools.chain.from_iterable(names))
+
+
+def warnings_of(task: "glue.TaskInfo", examples: Splits) -> List[str]:
+    """Returns what the user must know about the result of `read_examples`; see `data_warnings`."""
+    if not task.labels:
+        return []
+    train, dev = (
+        _count_labels(examples[split]) if split in examples else None for split in ("train", "dev")
+    )
+    warnings = data_warnings.of_labels(task.labels, train, dev)
+    is_class = train is not None and text_kind.get(task.kind).is_single_label
+    are_numbers = is_class and custom_tasks.are_numbers(task.labels)
+    return [*warnings, *data_warnings.of_numbers(task.labels, are_numbers)]
 
 
 def fields_of(examples: Splits) -> Tuple[str, ...]:
@@ -306,6 +428,7 @@ def check_data(
     description: "Optional[task_adapter.Description]",
     fields: Tuple[str, ...],
     trained_on: Optional[str],
+    split_settings: Dict[str, Any],
 ) -> None:
     """Raises UserError if rows to evaluate were trained on, or have other texts than the adapter's.
 
@@ -313,8 +436,7 @@ def check_data(
       training: the recorded settings of the training, if any.
       description: of the adapter that is evaluated, or None.
       fields: names of the texts that a row has.
-      trained_on: digest of the training rows, if the rows to evaluate were set apart from the same
-        file; None in training or if they have their own file.
+      trained_on, split_settings: see `splits.check_trained`.
     """
     known = description.presentation.fields if description else ()
     if known and fields and set(known) != set(fields):
@@ -322,18 +444,19 @@ def check_data(
             f"The task adapter was trained with {' and '.join(known)}, but the data has"
             f" {' and '.join(fields)}; check --text_b_column."
         )
-    if trained_on and training.get("data", trained_on) != trained_on:
-        raise UserError(
-            "--data_dir: dev or test rows are set apart from the training file, whose other rows"
-            " are not those of the training: some may have been trained on; give files dev and"
-            " test, or the earlier training file."
-        )
+    splits.check_trained(training, trained_on, split_settings)
 
 
 def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
     """Returns a short hash of the content of lists of examples."""
     examples = itertools.chain.from_iterable(splits)
     return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
+
+
+def check_single_label(flag: str, value: Any, task: "glue.TaskInfo") -> None:
+    """Raises UserError if a flag is set that requires single-label classification."""
+    if value and not text_kind.get(task.kind).is_single_label:
+        raise UserError(f"--{flag} requires labels that are classes (--label_type=class).")
 
 
 def class_weights(
@@ -353,8 +476,7 @@ def class_weights(
     Raises:
       UserError: the text is no such list, or the task is not single-label classification.
     """
-    if text and not text_kind.get(task.kind).is_single_label:
-        raise UserError("--class_weights requires labels that are classes (--label_type=class).")
+    check_single_label("class_weights", text, task)
     labels = task.labels
     if text in (None, "balanced"):
         if text is None or label_ids is None:

@@ -38,10 +38,15 @@ def of_texts(predictions: Iterable[Predictions], task: TaskInfo, rows: Any) -> P
       task: `glue.TaskInfo`.
       rows: `rows.PackedRows`.
     """
+    return join(stack(predictions), task, rows)
+
+
+def join(predictions: Predictions, task: TaskInfo, rows: Any) -> Predictions:
+    """Returns the predictions of texts, as in `of_texts`, from those of all rows."""
     windows = getattr(rows, "windows", None)
     if windows is None:
-        return stack(predictions)
-    return windows.join(stack(predictions), text_kind.get(task.kind).is_single_label)
+        return predictions
+    return windows.join(predictions, text_kind.get(task.kind).is_single_label)
 
 
 def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict[str, Any]:

@@ -4,25 +4,22 @@
 are published.
 """
 
-import collections
 import itertools
 import os
 import re
 from decimal import Decimal
 from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-import numpy as np
 from absl import logging
 
 from adapter_bert.files import gfile
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import arrow_files, table_readers, tables
+from adapter_bert.tasks import arrow_files, splits, table_readers, tables
 from adapter_bert.tasks.text import text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import SplitProcessor, TaskInfo, TaskProcessor, get_processor
 
 _FILE_NAMES = {"train": ("train",), "dev": table_readers.DEV_NAMES, "test": ("test",)}
-_SPLIT_SEED = 0
 # Marks of rows without a label, in lower case; rows with SNLI's are skipped.
 _NO_MAJORITY = "-"
 _MARKS = {
@@ -63,6 +60,11 @@ class Layout(NamedTuple):
     excluded_labels: Tuple[str, ...] = (_NO_MAJORITY,)
     skip_empty: bool = False
     is_label_prefix: bool = False
+
+    @property
+    def default_split(self) -> str:
+        """The default of --split: the paper's results are of random splits."""
+        return splits.STRATIFIED if self.name == "custom" else splits.RANDOM
 
     def label_column(self, table: tables.DataTable) -> Optional[int]:
         """Returns the index of the label's column in a `tables.DataTable`, or None."""
@@ -217,6 +219,21 @@ def look_up(
     return processor, processor.task.folder or processor.task.name
 
 
+def is_known(name: str) -> bool:
+    """Returns whether a name is that of a GLUE task or of one of `LAYOUTS`."""
+    try:
+        look_up(name)
+    except UserError:
+        return False
+    return True
+
+
+def name_of_folder(data_dir: Optional[str]) -> str:
+    """Returns the default name of a custom task: that of its data's folder, without spaces."""
+    folder = os.path.basename(os.path.abspath(data_dir)) if data_dir else ""
+    return re.sub(r"[^\w.-]+", "_", folder).lstrip(".-") or "custom"
+
+
 def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
     """Returns the paths of the files or folders of a split.
 
@@ -262,6 +279,7 @@ class TableProcessor(SplitProcessor):
       earlier: labels of an earlier run, whose order is kept if the training file has the same.
       described: labels that are classes even if they look like marks of rows without a label.
       tables: the tables of splits in memory, instead of files in data_dir.
+      config: `splits.SplitConfig`, for splits without a file.
 
     Attributes:
       id_columns: names of further columns, which the examples of dev and test carry.
@@ -280,8 +298,11 @@ class TableProcessor(SplitProcessor):
         earlier: Sequence[str] = (),
         described: Collection[str] = (),
         tables: Optional[Dict[str, tables.DataTable]] = None,
+        config: Optional[splits.SplitConfig] = None,
     ):
         self._layout, self._in_memory = layout, tables or {}
+        self._split_config = config or splits.SplitConfig()
+        self._partition: Optional[splits.Partition] = None
         self._kind = text_kind.get(layout.kind)
         self._data_dir = data_dir
         self._tables = {}
@@ -307,13 +328,17 @@ class TableProcessor(SplitProcessor):
         """Returns whether the split is a share of the training file's rows."""
         return split != "train" and not self._path(split)
 
+    def split_settings(self) -> Dict[str, Any]:
+        """Returns the settings to record about the rows that are set apart."""
+        return self._split_config.split_settings(self._missing(), self._layout.default_split)
+
+    def _missing(self) -> List[str]:
+        return [split for split in ("dev", "test") if self.is_held_out(split)]
+
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
         """Returns the examples of a split, in the order of its file."""
         del data_dir
         table = self._split(split)
-        num_rows = len(self._table(table.path).rows)
-        if len(table.rows) < num_rows:
-            log_share(table, num_rows, split)
         layout, label = self._layout, self._label_column(table, split)
         if label is None and layout.label_column(table) is not None:
             logging.info("%s: no row has a label: predictions are not scored.", table.path)
@@ -368,12 +393,29 @@ class TableProcessor(SplitProcessor):
         path = self._path(split)
         if path and split != "train":
             return self._table(path)
-        table = self._training_table()
-        missing = [name for name in ("dev", "test") if not self._path(name)]
-        if split == "train" and not missing:
+        table, missing = self._training_table(), self._missing()
+        if not missing:
             return table
+        if self._partition is None:
+            keys, default = self._keys(table), self._layout.default_split
+            self._partition = splits.Partition(
+                self._split_config, missing, keys, table.path, default
+            )
         advice = "{}" if self._in_memory else "a file {}.tsv, .csv, .jsonl or .parquet"
-        return share_of(table, split, missing, advice)
+        return table._replace(rows=self._partition.select(split, table.rows, advice))
+
+    def _keys(self, table: tables.DataTable) -> List[Any]:
+        """Returns what each row is stratified by; see `splits.set_apart`."""
+        column = self._layout.label_column(table)
+        is_stratified = self._split_config.is_stratified(self._layout.default_split)
+        if column is None or not is_stratified:  # A task adapter knows the labels.
+            return [""] * len(table.rows)
+        labels = [names_in(self._parse_label(table, row, column)) for row in table.rows]
+        keys = splits.rarest(labels)
+        are_numbers = not self._kind.min_labels and all(
+            self._kind.is_label(key, ()) for key in keys
+        )
+        return list(map(float, keys)) if are_numbers else keys
 
     def _training_table(self) -> tables.DataTable:
         """Returns the `DataTable` of the training file, before rows are held out."""
@@ -529,8 +571,12 @@ def _marks_among(labels: Collection[str]) -> Set[str]:
 
 def in_order(labels: Collection[str]) -> List[str]:
     """Returns labels in the order of their ids: numeric if all are numbers."""
-    are_numbers = all(isinstance(_number(label), Decimal) for label in labels)
-    return sorted(labels, key=_number if are_numbers else None)
+    return sorted(labels, key=_number if are_numbers(labels) else None)
+
+
+def are_numbers(labels: Collection[str]) -> bool:
+    """Returns whether all labels are numbers."""
+    return all(isinstance(_number(label), Decimal) for label in labels)
 
 
 def _number(label: str) -> Union[str, Decimal]:
@@ -541,57 +587,3 @@ def _number(label: str) -> Union[str, Decimal]:
 def names_in(label: Any) -> Tuple[str, ...]:
     """Returns the labels in a set of labels, or the one label of a row."""
     return label if isinstance(label, tuple) else (label,)
-
-
-def share_of(
-    table: tables.DataTable, split: str, missing: Sequence[str], advice: str = "{}"
-) -> tables.DataTable:
-    """Returns the rows of a training table that are used as a split; see `split_rows`.
-
-    Args:
-      table: the training table.
-      split: "train", or one of `missing`.
-      missing: the splits that have no table of their own, of dev and test.
-      advice: what to give instead of a share; {} stands for the name of its split.
-
-    Raises:
-      UserError: there are too few rows.
-    """
-    shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
-    rows = split_rows(table.rows, shares)[split]
-    if not rows:
-        held_out = missing[0] if split == "train" else split
-        raise UserError(
-            f"{table.path}: {len(table.rows)} rows are too few to hold some out as {held_out}; give"
-            f" {advice.format(held_out)}."
-        )
-    return table._replace(rows=rows)
-
-
-def log_share(table: tables.DataTable, num_rows: int, split: str) -> None:
-    """Logs how many of the training table's rows are in a result of `share_of`."""
-    logging.info(
-        "%s: %d of its %d rows are used as %s.", table.path, len(table.rows), num_rows, split
-    )
-
-
-def split_rows(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
-    """Returns rows split at random, with a fixed seed.
-
-    As in the paper's table 3, 80% are train and 10% each dev (rounded down) and test. If one of the
-    two has a file, the other is 10%.
-
-    Args:
-      rows: list.
-      shares: dict from "train" and one or both of "dev" and "test" to their weights.
-
-    Returns:
-      A dict from the same names to lists of rows, in the order of `rows`.
-    """
-    order = np.random.RandomState(_SPLIT_SEED).permutation(len(rows))
-    remaining, weight, parts = order, sum(shares.values()), collections.OrderedDict()
-    for name, share in shares.items():
-        count = len(remaining) * share // weight
-        parts[name], remaining = remaining[:count], remaining[count:]
-        weight -= share
-    return {name: [rows[i] for i in sorted(indices)] for name, indices in parts.items()}

@@ -226,6 +226,10 @@ class SplitProcessor(DataProcessor):
         del split
         return False
 
+    def split_settings(self) -> Dict[str, Any]:
+        """Returns the settings to record about the rows that are set apart; {} for none."""
+        return {}
+
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
         """Returns the examples of a split, by name."""
         raise NotImplementedError()

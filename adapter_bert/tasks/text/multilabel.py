@@ -76,6 +76,10 @@ class Multilabel(text_kind.TextKind):
         """Returns `metrics.multilabel`."""
         return metrics.multilabel(labels, answers)
 
+    def score_names(self, num_labels: int) -> Tuple[str, ...]:
+        """Returns the names of `metrics.multilabel`."""
+        return ("accuracy", "micro_f1", "macro_f1")
+
     def texts(self, answers: Any, labels: Sequence[str]) -> List[str]:
         """Returns the labels' names, joined by commas."""
         return [",".join(itertools.compress(labels, row)) for row in answers]

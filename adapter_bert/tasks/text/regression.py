@@ -58,6 +58,10 @@ class Regression(text_kind.TextKind):
         """Returns `metrics.regression`."""
         return metrics.regression(labels, answers)
 
+    def score_names(self, num_labels: int) -> Tuple[str, ...]:
+        """Returns the names of the correlations, as a lower error is better."""
+        return ("pearson", "spearman")
+
     def texts(self, answers: Any, labels: Sequence[str]) -> List[str]:
         """Returns the numbers as text."""
         return [str(value) for value in answers]

@@ -1,18 +1,23 @@
 """The task of run_classifier.py: labels a text or a pair."""
 
+import functools
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import logging
 
 from adapter_bert.formats import task_adapter
+from adapter_bert.shell.errors import UserError
+from adapter_bert.tasks import data_warnings
 from adapter_bert.tasks.text import (
+    calibration,
     classifier_data,
     classifier_report,
     classifier_results,
+    text_kind,
     text_windows,
 )
 from adapter_bert.training import starting_point
-from adapter_bert.training.task import Evaluated, Tables, Task
+from adapter_bert.training.task import Calibration, Evaluated, Tables, Task, short_examples
 
 
 def from_flags(
@@ -27,10 +32,19 @@ def from_flags(
     Raises:
       UserError: see `TextTask`, `FinetuningConfig` and `starting_point.find`.
     """
-    name = (values.task_name or "").lower()
-    start = starting_point.find(values, name, text_windows.recorded, "run_classifier.py")
+    name = classifier_data.name_of(values).lower()
+    settings_of = functools.partial(classifier_data.trained_settings, values)
+    start = starting_point.find(values, name, settings_of, "run_classifier.py")
     config = classifier_data.ClassifierConfig.from_flags(values, start.supplied)
     return config, TextTask(config, start.adapter, tables), start
+
+
+def _shown(examples: Any) -> Tuple[Dict[str, str], ...]:
+    """Returns the texts of a few `InputExample`s by field; see `short_examples`."""
+    texts = [
+        {"text": e.text_a, **({} if e.text_b is None else {"text_b": e.text_b})} for e in examples
+    ]
+    return short_examples(texts, [e.label for e in examples])
 
 
 class TextTask(Task):
@@ -42,7 +56,8 @@ class TextTask(Task):
       tables: of splits in memory, instead of files; for --task_name=custom.
 
     Raises:
-      UserError: the task is unknown, its data is missing, or --class_weights does not fit it.
+      UserError: the task is unknown, its data is missing, or --class_weights or --label_smoothing
+        does not fit it.
     """
 
     def __init__(
@@ -51,23 +66,42 @@ class TextTask(Task):
         adapter: Optional[task_adapter.TaskAdapter] = None,
         tables: Optional[Tables] = None,
     ):
-        self.config = config
-        self.folder = config.folder_of(str(config.task_name).lower())
+        self.config, self._arguments = config, (adapter, tables)
+        name = classifier_data.name_of(config, adapter and adapter.description)
+        self.folder = config.folder_of(name.lower())
         self._processor: Any
         self._processor, self._data_dir = classifier_data.find_task(
             config, adapter, self.folder, tables
         )
-        self._task = self._processor.task
+        task, self.answer_settings = self._processor.task, config.answers
+        names = text_kind.get(task.kind).score_names(len(task.labels))
+        self._task = task._replace(score=config.choose_score(names, task.score))
+        self.calibrates = config.calibrate and "train" in config.stages
+        if config.calibrate and text_kind.get(task.kind).prediction != "probabilities":
+            raise UserError(f"--calibrate: a {task.kind} task has no probabilities.")
+        if config.answers:
+            earlier = None if config.name else classifier_data.earlier_name(config, self.folder)
+            self._task = self._task._replace(name=earlier or name)
         self.name, self.kind, self.score = self._task.name, self._task.kind, self._task.score
         self.labels = tuple(self._processor.get_labels())
         # Fails before the encoding.
         self._weights = classifier_data.class_weights(config.class_weights, self._task, None)
+        classifier_data.check_single_label("label_smoothing", config.label_smoothing, self._task)
+        missing = list(filter(self._processor.is_held_out, ("dev", "test")))
+        config.warn_of_unused(missing)
+        config.check_dev_set(missing, self.name)
         self._examples: classifier_data.Splits = {}
         self._rows: Dict[str, Any] = {}
+
+    def with_config(self, config: Any) -> "TextTask":
+        """Returns the task with other settings; see `Task`."""
+        return TextTask(config, *self._arguments)
 
     def load(self, stages: Sequence[str]) -> None:
         """Reads the examples of the stages; see `Task`."""
         self._examples = classifier_data.read_examples(self._processor, stages, self._data_dir)
+        self.warnings = classifier_data.warnings_of(self._task, self._examples)
+        data_warnings.log(self.warnings)
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `rows.PackedRows` of each split; see `Task`."""
@@ -83,10 +117,15 @@ class TextTask(Task):
         self.settings = {"data": classifier_data.digest(examples.get("train", ()))}
         if self._weights:
             self.settings["class_weights"] = self._weights
-        self.settings.update(config.window_settings())
+        if config.label_smoothing and train is not None:
+            self.settings["label_smoothing"] = config.label_smoothing
+        self._split_settings = self._processor.split_settings()
+        self.settings.update({**config.window_settings(), **self._split_settings})
         dev_sets = [examples[split] for split in examples if split.startswith("dev")]
         self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
         self.fields = classifier_data.fields_of(examples)
+        if config.answers:  # GLUE's tasks have examples that were written for them.
+            self.examples = _shown(examples.get("dev", ()))
         self._trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
         self._labeled = {split for split in examples if self._processor.has_labels(split)}
         # Frees the texts of the training; those of the other splits are written with predictions.
@@ -98,7 +137,9 @@ class TextTask(Task):
         self, description: Optional[task_adapter.Description], training: Dict[str, Any]
     ) -> None:
         """Raises UserError if the rows were trained on, or have other texts than the adapter's."""
-        classifier_data.check_data(training, description, self.fields, self._trained_on)
+        classifier_data.check_data(
+            training, description, self.fields, self._trained_on, self._split_settings
+        )
 
     def check_further_training(self, adapter: Optional[task_adapter.TaskAdapter]) -> None:
         """Warns if the adapter may have been trained on rows that are now dev or test rows."""
@@ -115,6 +156,7 @@ class TextTask(Task):
             "num_labels": len(self.labels),
             "kind": self.kind,
             "class_weights": self._weights,
+            "label_smoothing": self.config.label_smoothing,
             "predicts_loss": True,
         }
 
@@ -133,6 +175,16 @@ class TextTask(Task):
         else:
             named = classifier_results.add_prefix("test", values)
         return Evaluated(answers, named, warnings)
+
+    def calibrate(self, split: str, predictions: Any) -> Calibration:
+        """Returns the temperature that fits a split's labels best; see `calibration.fit`."""
+        rows, is_single_label = self._rows[split], text_kind.get(self.kind).is_single_label
+        return calibration.fit(
+            classifier_results.stack(predictions),
+            text_windows.labels_of(rows),
+            functools.partial(classifier_results.join, task=self._task, rows=rows),
+            is_single_label,
+        )
 
     def write(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Writes a split's predictions and, if it has them, labels and scores; see `Task`."""

@@ -34,6 +34,7 @@ class TextKind(task_kinds.TaskKind):
     accepts_lists = False
     min_labels = 1
     is_single_label = False
+    sets_rows_apart = True
     ablation_score = "accuracy"
     fields = ("text", "text_b")
     example = {
@@ -111,6 +112,10 @@ class TextKind(task_kinds.TaskKind):
           labels, answers: arrays [N, ...].
           num_labels: of the task.
         """
+        raise NotImplementedError
+
+    def score_names(self, num_labels: int) -> Tuple[str, ...]:
+        """Returns the names of the scores by which adapters may be compared; higher is better."""
         raise NotImplementedError
 
     def texts(self, answers: Any, labels: Sequence[str]) -> List[str]:

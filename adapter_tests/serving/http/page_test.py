@@ -26,6 +26,9 @@ PRESENTATIONS = {
     "squad": task_adapter.Presentation(
         example={"question": "who", "context": "\U0001f600 man " + TEXT + "."}
     ),
+    "topics": task_adapter.Presentation(
+        {}, ("text", "text_b"), examples=({"text": TEXT, "text_b": "a"}, {"text": "b"})
+    ),
     "names": task_adapter.Presentation({"PER": "a person"}, (), {"text": TEXT}),
 }
 
@@ -93,6 +96,14 @@ class ServingPageTest(served.ServedTestCase):
             page.keyboard.press("Control+Enter")
             page.wait_for_selector("#result .note")
             self.assertIn("2.500", page.inner_text("#result"))
+
+    def test_button_shows_the_next_example(self):
+        with self.page("light", 900) as page:
+            page.select_option("#task", "topics")
+            for expected in ([TEXT, "a"], ["b", ""], [TEXT, "a"]):
+                fields = page.locator("textarea")
+                self.assertEqual([fields.nth(i).input_value() for i in range(2)], expected)
+                page.click("#example")
 
     def test_page_without_tasks_shows_no_fields(self):
         with self.page("light", 900) as page:

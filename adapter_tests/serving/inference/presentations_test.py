@@ -12,9 +12,12 @@ from adapter_tests.support import served
 
 
 class PresentationsTest(tf.test.TestCase):
-    def described(self, task, labels=("0", "1"), kind="classification", **presentation):
+    def described(
+        self, task, labels=("0", "1"), kind="classification", training=(), **presentation
+    ):
         description = dataclasses.replace(
             served.prepare()[1]["sms"].description,
+            training=dict(training),
             task=task,
             labels=tuple(labels),
             kind=kind,
@@ -41,6 +44,21 @@ class PresentationsTest(tf.test.TestCase):
         shown, _ = self.described("MRPC", label_descriptions={"1": "yes"}, example={"text": "a"})
         self.assertEqual(shown.label_descriptions, {"1": "yes"})
         self.assertEqual((shown.fields, shown.example), (("text",), {"text": "a"}))
+
+    def test_custom_task_of_a_known_name_is_another_task(self):
+        training = {"answers": {"text_column": "body", "label_column": "kind"}}
+        shown, _ = self.described("MRPC", training=training, fields=("text",))
+        self.assertEqual(shown.label_descriptions, {})
+        self.assertNotIn("profit", shown.example["text"])
+
+    def test_examples_precede_those_of_the_kind(self):
+        shown, _ = self.described("x", fields=("text",))
+        self.assertEqual(shown.examples, (shown.example,))
+        examples = {"text": "a"}, {"text": "b"}
+        shown, _ = self.described("x", fields=("text",), examples=examples)
+        self.assertEqual((shown.example, shown.examples), (examples[0], examples))
+        shown, _ = self.described("x", examples=examples, example={"text": "mine"})
+        self.assertEqual((shown.example, shown.examples), ({"text": "mine"}, ({"text": "mine"},)))
 
     def test_other_labels_disable_the_known_presentation(self):
         shown, num_required = self.described("MRPC", labels=("a", "b"))

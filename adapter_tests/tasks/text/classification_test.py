@@ -12,11 +12,31 @@ class ClassificationTest(HeadCase):
 
     def test_class_weights_scale_the_loss(self):
         labels, factors = [0, 2, 2, 1], [1.0, 0.0, 5.0]
-        loss, predictions = self.run_head("classification", 3, labels, factors)
+        loss, predictions = self.run_head("classification", 3, labels, class_weights=factors)
         odds = np.exp(self.POOLED @ self.WEIGHTS.T)
         losses = -np.log(odds[np.arange(4), labels] / odds.sum(axis=1))
         self.assertAllClose(loss, np.mean(np.array(factors)[labels] * losses), atol=1e-5)
         self.assertAllClose(predictions["loss"], losses, atol=1e-5)
+
+    def test_label_smoothing_mixes_targets_in_training_only(self):
+        labels, factors, smoothing = [0, 2, 2, 1], np.array([1.0, 0.5, 5.0]), 0.3
+        odds = np.exp(self.POOLED @ self.WEIGHTS.T)
+        logs = np.log(odds / odds.sum(axis=1, keepdims=True))
+        targets = np.eye(3)[labels] * (1 - smoothing) + smoothing / 3
+        smoothed, plain = -(targets * logs).sum(axis=1), -logs[np.arange(4), labels]
+        for is_training, losses in ((True, smoothed), (False, plain)):
+            for weights in (None, factors):
+                loss, predictions = self.run_head(
+                    "classification",
+                    3,
+                    labels,
+                    is_training,
+                    label_smoothing=smoothing,
+                    class_weights=None if weights is None else weights.tolist(),
+                )
+                weighted = losses if weights is None else weights[labels] * losses
+                self.assertAllClose(loss, np.mean(weighted), atol=1e-5)
+                self.assertAllClose(predictions["loss"], plain, atol=1e-5)
 
     def test_loss_and_probabilities_match_numpy(self):
         logits = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, 0.0]], np.float32)

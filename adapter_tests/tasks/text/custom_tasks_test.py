@@ -5,9 +5,11 @@ import gzip
 import json
 import os
 
+import numpy as np
 from absl import logging
 from absl.testing import parameterized
 
+from adapter_bert.tasks import splits
 from adapter_bert.tasks.text import custom_tasks
 from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import (
@@ -24,6 +26,24 @@ PAIRS = custom_tasks.Layout("custom", "one", "kind", text_b="two")
 SINGLE = PAIRS._replace(text_b=None)
 NUMBERS = SINGLE._replace(kind="regression")
 TAGS = SINGLE._replace(kind="multilabel")
+
+
+class NamesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("data/spam", "spam"),
+        ("/data/my mails/", "my_mails"),
+        ("gs://bucket/Mails-2", "Mails-2"),
+        (".", os.path.basename(os.getcwd())),
+        ("/data/.hidden", "hidden"),
+        ("/", "custom"),
+        (None, "custom"),
+    )
+    def test_default_name_is_that_of_the_folder(self, data_dir, name):
+        self.assertEqual(custom_tasks.name_of_folder(data_dir), name)
+
+    @parameterized.parameters(("sst2", True), ("Airline", True), ("custom", False), ("x", False))
+    def test_names_of_built_in_tasks_are_known(self, name, is_known):
+        self.assertEqual(custom_tasks.is_known(name), is_known)
 
 
 class TableTestCase(FileTestCase, parameterized.TestCase):
@@ -90,9 +110,47 @@ class SplitsTest(TableTestCase):
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [94, 11])
         with self.assertLogs("absl", "INFO") as log:
             self.examples("dev")
-        self.assertIn(f"{path}: 11 of its 105 rows are used as dev", log.output[-1])
+        self.assertIn(
+            f"{path}: 11 of its 105 rows are set apart as dev, stratified.", log.output[-1]
+        )
         self.write_labels("no", name="dev")
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [105, 1])
+
+    def test_rows_of_each_kind_are_stratified(self):
+        self.write_labels(*"abcd" * 15)
+        self.assertEqual(set(self.labels_of("dev")), set("abcd"))
+        # Of sets, by the rarest label: c, of six rows in 60.
+        self.write_labels(*['"a,b"', "a", "a", "b", '"a,b"', "a", "b", "a", "b", '"a,c"'] * 6)
+        self.assertLen([row for row in self.labels_of("dev", TAGS) if "c" in row], 1)
+        self.write_labels(*[f"{i}.5" for i in range(100)])
+        tens = [int(float(label)) // 10 for label in self.labels_of("dev", NUMBERS)]
+        self.assertCountEqual(tens, range(10))
+
+    def test_paper_s_tasks_are_split_at_random(self):
+        layout = custom_tasks.LAYOUTS["sms_spam"]
+        self.write(
+            "SMSSpamCollection", "".join(f"{'ham' if i else 'spam'}\t{i}\n" for i in range(60))
+        )
+        order = np.random.RandomState(0).permutation(60)
+        texts = [row[1] for row in self.examples("dev", layout)]
+        self.assertEqual(texts, [str(i) for i in sorted(order[48:54])])
+        config = splits.SplitConfig("stratified")
+        stratified = [row[1] for row in self.examples("dev", layout, config=config)]
+        self.assertNotEqual(stratified, texts)
+
+    def test_shares_are_those_of_the_settings(self):
+        self.write_labels(*["yes", "no", "no"] * 40)
+        config = splits.SplitConfig(None, 0.25, 0.0)
+        processor = self.processor(config=config)
+        sizes = [len(processor.get_examples(split, "")) for split in ("train", "dev")]
+        self.assertEqual(sizes, [90, 30])
+        parts = ["--test_share=0 sets no rows apart as test", "test.tsv"]
+        self.assert_refused(parts, processor.get_examples, "test", "")
+        expected = {"split": "stratified", "dev_share": 0.25, "test_share": 0.0}
+        self.assertEqual(processor.split_settings(), expected)
+        self.write_labels("yes", name="test")
+        del expected["test_share"]
+        self.assertEqual(processor.split_settings(), expected)
 
     def test_too_few_rows_to_hold_out_are_refused(self):
         path = self.write_labels("yes", "no")
