@@ -76,7 +76,7 @@ def per_label(labels: Any, predictions: Any, names: Sequence[str]) -> List[str]:
     scored = np.flatnonzero(support)
     if len(scored) > 1:
         lowest = np.min(f1[scored])
-        worst, *others = (names[index] for index in scored if f1[index] == lowest)
+        worst, *others = (names[int(index)] for index in scored if f1[index] == lowest)
         more = f" and {len(others)} more" if others else ""
         lines += ["", f"Lowest F1: {lowest:.3f}, {worst}{more}."]
     return lines
