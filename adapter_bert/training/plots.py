@@ -48,7 +48,7 @@ def draw_curves(
     score: str,
     saved_step: Optional[int] = None,
 ) -> str:
-    """Draws the loss and the dev score by step, and returns the picture's path.
+    """Draws the loss and, if there were evaluations, the dev score by step; returns the path.
 
     Args:
       folder: output_dir, with the training's event files.
@@ -56,19 +56,20 @@ def draw_curves(
       score: name of the score to draw, as in eval_f1. The dev loss is eval_loss, if it is there.
       saved_step: the step of the saved adapter.
     """
-    figure = _figure(7.5, 3.2)
-    left, right = figure.subplots(1, 2, sharex=True)
+    panels = 2 if evaluated else 1
+    figure = _figure(3.75 * panels, 3.2)
+    left, *others = figure.subplots(1, panels, sharex=True, squeeze=False)[0]
     trained = losses(folder)
     if trained:
         steps, values = np.array(trained).T
         left.plot(steps, values, color=_DARK, alpha=0.3, linewidth=0.8)
         left.plot(steps, _smooth(values), color=_DARK, label="training")
     steps = sorted(evaluated)
-    for axes, name, label in ((left, "eval_loss", "dev"), (right, score, "dev")):
+    for axes, name in zip((left, *others), ("eval_loss", score)):
         points = [(step, evaluated[step][name]) for step in steps if name in evaluated[step]]
         if points:
-            axes.plot(*zip(*points), color=_LIGHT, marker="o", markersize=4, label=label)
-    for axes, label in ((left, "loss"), (right, score[len("eval_") :].replace("_", " "))):
+            axes.plot(*zip(*points), color=_LIGHT, marker="o", markersize=4, label="dev")
+    for axes, label in zip((left, *others), ("loss", score[len("eval_") :].replace("_", " "))):
         if saved_step is not None:
             axes.axvline(saved_step, color="0.3", linestyle="--", linewidth=1, label="saved")
         axes.set_xlabel("step")

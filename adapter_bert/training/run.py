@@ -32,6 +32,8 @@ from adapter_bert.training.run_folder import FULL_CHECKPOINT, RunFolder
 from adapter_bert.training.starting_point import StartingPoint
 from adapter_bert.training.task import Evaluated, Task
 
+_MIN_LOSSES = 3  # Of the first and of the last fifth of a training, to be compared.
+
 
 class LoadedModel:
     """A pretrained BERT with its tokenizer, the task adapter to start from, and the devices.
@@ -651,19 +653,19 @@ def _numbers(scores: Dict[str, Any]) -> Dict[str, float]:
 def loss_warnings(losses: Sequence[float]) -> List[str]:
     """Returns a sentence if the training's loss has not fallen, by step; [] otherwise.
 
-    The means of the first and the last fifth are compared; their difference must exceed two
-    standard errors.
+    Welch's t-test compares the first and the last fifth.
     """
+    import scipy.stats
+
     size = len(losses) // 5
-    if size < 2:
+    if size < _MIN_LOSSES:
         return []
-    first, last = np.array(losses[:size]), np.array(losses[-size:])
-    error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / size)
-    if first.mean() - last.mean() > 2 * error:
+    first, last = losses[:size], losses[-size:]
+    if scipy.stats.ttest_ind(first, last, equal_var=False, alternative="greater").pvalue < 0.05:
         return []
     return [
-        f"The training loss has not fallen: {first.mean():.3f} in the first fifth of the steps,"
-        f" {last.mean():.3f} in the last; try a higher --learning_rate or --num_train_epochs."
+        f"The training loss has not fallen: {np.mean(first):.3f} in the first fifth of the steps,"
+        f" {np.mean(last):.3f} in the last; try a higher --learning_rate or --num_train_epochs."
     ]
 
 

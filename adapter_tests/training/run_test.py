@@ -659,6 +659,22 @@ class SavedScoreTest(ScriptTestCase):
         )
         self.refuse(["--metric=pearson", "expected one of accuracy"], "--metric=pearson")
 
+    def test_a_run_reports_warns_and_draws(self):
+        flags = ["--do_train", "--do_eval", "--do_predict", "--plots", "--learning_rate=1e-30"]
+        lines = self.succeed(*flags).splitlines()
+        self.assertEqual(lines[0], "dev, 24 rows:")
+        written = read(self.path("eval_results.txt"))
+        self.assertIn("Confusion matrix (rows: true label", written)
+        self.assertIn("\n\ndev, 24 rows:", written)
+        warnings = [line for line in lines if line.startswith("Warning: ")]
+        self.assertLen([each for each in warnings if "fewer than 20 training rows" in each], 1)
+        self.assertLen([each for each in warnings if "24 dev rows" in each], 1)
+        (pictures,) = [line for line in lines if line.startswith("Pictures: ")]
+        for path in pictures[len("Pictures: ") :].split(", "):
+            self.assertEqual(read(path, "rb")[:4], b"\x89PNG")
+        self.assertIn("curves.png", pictures)
+        self.assertStartsWith(lines[-1], "MRPC dev: f1 ")
+
 
 class ChecksTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(
@@ -698,6 +714,17 @@ class ChecksTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(warning.call_count, int(is_warned_of))
         if is_warned_of:
             self.assertIn("--tuning=full", warning.call_args[0])
+
+    def test_a_loss_that_does_not_fall_is_warned_of(self):
+        random = np.random.RandomState(1)
+        noise = random.normal(0, 0.05, 60)
+        falling = np.linspace(0.7, 0.4, 60)
+        self.assertEqual(training_run.loss_warnings(falling + noise), [])
+        (warning,) = training_run.loss_warnings(0.69 + noise)
+        self.assertRegex(warning, r"has not fallen: 0\.\d+ in the first fifth .* --learning_rate")
+        self.assertLen(training_run.loss_warnings(falling[::-1]), 1)
+        for too_few in ([], [0.7] * 9):
+            self.assertEqual(training_run.loss_warnings(too_few), [])
 
     def test_evaluated_rows_must_not_be_those_of_the_training(self):
         texts = mock.Mock(**{"presentation.fields": ("text", "text_b")})
