@@ -14,8 +14,6 @@ from adapter_bert.shell import printing
 from adapter_bert.shell.errors import UserError
 
 FILE = "README.md"
-# In names of scores: of the most frequent label alone; the number of labels that are predicted.
-_MAJORITY, _NUM_PREDICTED = "_majority_", "_predicted_labels"
 
 
 def text(description: Any, num_parameters: int, num_bytes: int) -> str:
@@ -100,7 +98,7 @@ def _shown_scores(description: Any) -> List[Tuple[str, float]]:
     return [
         (name, value)
         for name, value in sorted(description.scores.items())
-        if not (_MAJORITY in name or name.endswith(_NUM_PREDICTED))
+        if not task_kinds.is_reference(name)
         and not (name == "loss" and "eval_loss" in description.scores)  # BERT's name.
     ]
 
@@ -109,12 +107,16 @@ def _predictions(description: Any) -> str:
     """Returns sentences on the scores that describe predictions; "" without them."""
     text = ""
     for name, value in sorted(description.scores.items()):
-        _, is_majority, score = name.partition(_MAJORITY)
+        _, is_majority, score = name.partition(task_kinds.MAJORITY)
         if is_majority:
             text += (
                 f"\nAlways predicting the most frequent label: {score} {printing.score(value)}.\n"
             )
-        if name.endswith(_NUM_PREDICTED) and value == 1 and len(description.labels) > 1:
+        if (
+            name.endswith(task_kinds.PREDICTED_LABELS)
+            and value == 1
+            and len(description.labels) > 1
+        ):
             text += "\nThe adapter predicts only one label.\n"
     return text
 

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set,
 from absl import logging
 
 from adapter_bert.files import gfile, json_objects
+from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 
 DONE, FAILED = "done", "failed"
@@ -44,7 +45,7 @@ def predicts_one_label(record: Dict[str, Any], split: str = "eval") -> bool:
 
     Records of earlier versions do not say so.
     """
-    return record["scores"].get(f"{split}_predicted_labels") == 1
+    return record["scores"].get(f"{split}_{task_kinds.PREDICTED_LABELS}") == 1
 
 
 def now() -> str:

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from adapter_bert.model import configs
+from adapter_bert.model import configs, task_kinds
 from adapter_bert.sweeps import grids
 from adapter_bert.sweeps.records import predicts_one_label
 from adapter_bert.training import config
@@ -480,7 +480,7 @@ def majority(records: List[Record], split: str) -> Any:
     """
     for record in records:
         name = score_name(record, split)
-        value = _to_points(record, f"{split}_majority_{name[len(split) + 1 :]}")
+        value = _to_points(record, f"{split}_{task_kinds.MAJORITY}{name[len(split) + 1 :]}")
         if value is not None:
             return Selected(name, value, None, 1, None, None, {}, (value,))
     return None

@@ -16,6 +16,7 @@ from absl import logging
 
 from adapter_bert.files import json_objects
 from adapter_bert.formats import task_adapter
+from adapter_bert.model import task_kinds
 from adapter_bert.training import evaluations
 from adapter_bert.training.run import Run
 from adapter_bert.training.run_folder import CROSS_VALIDATION, RunFolder
@@ -82,7 +83,8 @@ class CrossValidation:
         config = self._config.of_fold(number, posixpath.join(self.folder.path, f"fold_{number}"))
         run = Run(config, self._task.with_config(config), self._model_fn_builder, self._start)
         run.execute()
-        return evaluations.scalars(run.scores, "eval_")
+        scores = evaluations.scalars(run.scores, "eval_")
+        return {name: scores[name] for name in scores if not task_kinds.is_reference(name)}
 
     def _lines(self, folds: List[Dict[str, float]], summary: Dict[str, float]) -> List[str]:
         """Returns the main score of each fold, and the summary of all scores, main one first."""
