@@ -79,7 +79,8 @@ class Version1Test(SquadTestCase):
         cls.trained, cls.report = cls.train_once("--do_train", "--do_eval", "--do_predict")
 
     def test_script_trains_evaluates_and_predicts(self):
-        self.assertRegex(self.report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5\n")
+        self.assertRegex(self.report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5, of the")
+        self.assertEqual(self.report.count("dev, 21 questions:"), 1)
         for part in ("Trained: ", "Adapter: ", "eval_results.txt", "(21 questions)"):
             self.assertIn(part, self.report)
         self.assertFalse(os.path.exists(os.path.join(self.trained, "null_odds.json")))

@@ -75,8 +75,10 @@ def per_label(labels: Any, predictions: Any, names: Sequence[str]) -> List[str]:
     )
     scored = np.flatnonzero(support)
     if len(scored) > 1:
-        worst = scored[np.argmin(f1[scored])]
-        lines += ["", f"The worst label is {names[worst]}, with F1 {f1[worst]:.3f}."]
+        lowest = np.min(f1[scored])
+        worst, *others = (names[int(index)] for index in scored if f1[index] == lowest)
+        subject = f"labels are {worst} and {len(others)} more" if others else f"label is {worst}"
+        lines += ["", f"The worst {subject}, with F1 {lowest:.3f}."]
     return lines
 
 

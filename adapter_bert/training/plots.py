@@ -58,7 +58,7 @@ def draw_curves(
     """
     panels = 2 if evaluated else 1
     figure = _figure(3.75 * panels, 3.2)
-    left, *others = figure.subplots(1, panels, squeeze=False)[0]
+    left, *others = figure.subplots(1, panels, sharex=True, squeeze=False)[0]
     trained = losses(folder)
     if trained:
         steps, values = np.array(trained).T
@@ -104,7 +104,7 @@ def draw_matrix(path: str, title: str, names: Sequence[str], matrix: np.ndarray,
     axes = figure.subplots()
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(image, ax=axes, label=f"share of the true {unit}", shrink=0.8)
+    figure.colorbar(image, ax=axes, label=f"share of the true {unit}", shrink=0.8, aspect=30)
     # A row's height in points limits the size of its name.
     font_size = min(9, 0.8 * 72 * 0.7 * side / size)
     every = math.ceil(size / _MAX_NAMES)
@@ -118,7 +118,7 @@ def draw_matrix(path: str, title: str, names: Sequence[str], matrix: np.ndarray,
     axes.set_ylabel(f"true {unit}")
     axes.set_title(_literal(title))
     for (row, column), count in np.ndenumerate(matrix) if size <= _MAX_COUNTS else ():
-        color = "white" if shares[row, column] > 0.5 else "black"
+        color = "white" if shares[row, column] > 0.5 else "black" if count else "0.75"
         axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=8)
     return _save(figure, path)
 

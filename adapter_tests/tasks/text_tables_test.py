@@ -35,6 +35,9 @@ class TextTablesTest(tf.test.TestCase):
             worst, f"The worst label is {names[np.argmin(f1)]}, with F1 {min(f1):.3f}."
         )
 
+        *_, worst = text_tables.per_label([0, 1, 2, 2], [2, 2, 2, 2], names)
+        self.assertEqual(worst, "The worst labels are x and 1 more, with F1 0.000.")
+
     def test_sets_of_one_label_are_reported(self):
         labels, predictions = np.array([[1], [1], [0], [0]]), np.array([[1], [0], [1], [0]])
         lines = text_tables.per_label(labels, predictions, ["only"])

@@ -337,14 +337,14 @@ class SquadTask(Task):
 
     def describe(self, split: str, evaluated: Evaluated) -> str:
         """Returns the scores of each kind of question, and the worst answers; see `Task`."""
-        if self._truths is None:
+        if split != "dev" or self._truths is None:  # The split "test" has the same answers.
             return ""
         version_2 = self.config.version_2_with_negative
         return squad_report.describe(self._questions, self._truths, evaluated.answers, version_2)
 
     def plot(self, folder: str, split: str, evaluated: Evaluated) -> List[str]:
         """Draws the F1 of each kind of question; see `Task`."""
-        if self._truths is None:
+        if split != "dev" or self._truths is None:
             return []
         path, version_2 = (
             posixpath.join(folder, "questions.png"),
