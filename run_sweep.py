@@ -223,7 +223,7 @@ def _table(runner: sweep.Sweep, criterion: str) -> List[str]:
         failed = sum(key in by_key for key in keys) - len(done)
         counts = len(keys), len(done), failed, sum(key in running for key in keys)
         rows.append((*group, *map(str, counts), _best(done, [runner.trials[key] for key in keys])))
-        one_label = sum(map(records.predicts_one_label, done))
+        one_label = sum(map(selection.predicts_one_label, done))
         if one_label:
             count = f"{one_label} of {len(done)} finished trials"
             notes.append(f"one label: {' '.join(group)}: {count} predict only one label")
@@ -249,7 +249,7 @@ def _best(done: List[selection.Record], trials: List[grids.Trial]) -> str:
         name for name in sorted(best["flags"]) if len({dict(t.flags).get(name) for t in trials}) > 1
     ]
     setting = " ".join(f"{name}={best['flags'][name]}" for name in varied)
-    note = " (predicts only one label)" if records.predicts_one_label(best) else ""
+    note = " (predicts only one label)" if selection.predicts_one_label(best) else ""
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}{note}"
 
 

@@ -349,7 +349,7 @@ class TrainTest(RefusalTestCase, parameterized.TestCase):
         with self.assertLogs("absl", "INFO") as logs:
             self.train(asked, "shared", question="question", dev_share=0.2, **lengths)
         self.assertIn("train: 8 of its 40 rows are set apart as dev, strat", "".join(logs.output))
-        with self.assertRaisesRegex(UserError, "^test_share: question answering predicts"):
+        with self.assertRaisesRegex(UserError, "^test_share: question answering evaluates"):
             self.train(asked, "shared", question="question", test_share=0.2)
 
     def test_folds_are_a_keyword(self):

@@ -90,7 +90,7 @@ def _scores(description: Any) -> str:
     where = "On the dev set" + (f", random seed {seed}" if seed is not None else "")
     scores = _shown_scores(description)
     rows = [(_score_name(name), printing.score(value)) for name, value in scores]
-    return f"## Scores\n\n{where}:\n\n" + _table(rows) + _predictions(description)
+    return f"## Scores\n\n{where}:\n\n" + _table(rows) + _references(description)
 
 
 def _shown_scores(description: Any) -> List[Tuple[str, float]]:
@@ -103,22 +103,18 @@ def _shown_scores(description: Any) -> List[Tuple[str, float]]:
     ]
 
 
-def _predictions(description: Any) -> str:
-    """Returns sentences on the scores that describe predictions; "" without them."""
-    text = ""
-    for name, value in sorted(description.scores.items()):
-        _, is_majority, score = name.partition(task_kinds.MAJORITY)
-        if is_majority:
-            text += (
-                f"\nAlways predicting the most frequent label: {score} {printing.score(value)}.\n"
-            )
-        if (
-            name.endswith(task_kinds.PREDICTED_LABELS)
-            and value == 1
-            and len(description.labels) > 1
-        ):
-            text += "\nThe adapter predicts only one label.\n"
-    return text
+def _references(description: Any) -> str:
+    """Returns sentences on the scores that are references for others; "" without them."""
+    scores, kind = description.scores, task_kinds.get(description.kind)
+    sentences = []
+    for name, value in sorted(scores.items()):
+        if task_kinds.MAJORITY in name:
+            score = _cell(_score_name(name).replace(task_kinds.MAJORITY, ""))
+            shown = printing.score(value)
+            sentences.append(f"Always predicting the most frequent answer: {score} {shown}.")
+    if task_kinds.predicts_one_label(scores, "eval", kind.reads_tokens):
+        sentences.append("The adapter predicts only one label.")
+    return "".join(f"\n{sentence}\n" for sentence in sentences)
 
 
 def _examples(description: Any) -> str:

@@ -190,6 +190,19 @@ def is_reference(score: str) -> bool:
     return MAJORITY in score or score.endswith(PREDICTED_LABELS)
 
 
+def predicts_one_label(scores: Dict[str, float], stage: str, reads_tokens: bool) -> bool:
+    """Returns whether all of a stage's predictions are one label; False if the scores do not say.
+
+    Args:
+      scores: by name, as in a task adapter's description.
+      stage: "eval" or "test".
+      reads_tokens: of the task's kind. Tags of spans, scored by F1, are counted without "O".
+    """
+    count = scores.get(f"{stage}_{PREDICTED_LABELS}")
+    is_spans = reads_tokens and f"{stage}_f1" in scores
+    return count is not None and count <= (0 if is_spans else 1)
+
+
 def round_float(value: float) -> float:
     """Returns a float32 as the shortest float that identifies it, for JSON."""
     return float(f"{value:.7g}")

@@ -22,7 +22,6 @@ from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set,
 from absl import logging
 
 from adapter_bert.files import gfile, json_objects
-from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 
 DONE, FAILED = "done", "failed"
@@ -38,14 +37,6 @@ NUMBERS = (
     "trials",
 )
 _COLUMNS = ("label_column", "tag_column")  # They select a task's labels from its data.
-
-
-def predicts_one_label(record: Dict[str, Any], split: str = "eval") -> bool:
-    """Returns whether a finished run predicts the same label for all rows of a split.
-
-    Records of earlier versions do not say so.
-    """
-    return record["scores"].get(f"{split}_{task_kinds.PREDICTED_LABELS}") == 1
 
 
 def now() -> str:

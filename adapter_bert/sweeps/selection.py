@@ -15,7 +15,6 @@ import numpy as np
 
 from adapter_bert.model import configs, task_kinds
 from adapter_bert.sweeps import grids
-from adapter_bert.sweeps.records import predicts_one_label
 from adapter_bert.training import config
 
 Record = Dict[str, Any]  # See `records`.
@@ -99,6 +98,13 @@ class Selected(NamedTuple):
 def score_name(record: Record, split: str) -> str:
     """Returns the name of the task's score on a split, such as "test_accuracy"."""
     return split + record["score"][len(VALIDATION) :]
+
+
+def predicts_one_label(record: Record, split: str = VALIDATION) -> bool:
+    """Returns whether a run predicts only one label for a split; older records do not say so."""
+    kind = grids.scripts().get(record["script"])
+    reads_tokens = kind is not None and kind.reads_tokens
+    return task_kinds.predicts_one_label(record["scores"], split, reads_tokens)
 
 
 def points(record: Record, split: str) -> Any:
@@ -214,7 +220,8 @@ def curve_point(record: Record) -> Any:
     It consists of task, method, level (size of adapters, number of top layers) and design.
     """
     levels = [flag_of(record, method.level) for method in (ADAPTERS, TOP_LAYERS)]
-    data = [record["flags"].get(name) for name in ("task_name", *grids.DATA_FLAGS)]
+    names = ("task_name", *grids.DATA_FLAGS, *grids.SPLIT_FLAGS)
+    data = [record["flags"].get(name) for name in names]
     method = (record["script"], _method_name(record), *levels)
     return (*map(str, (*method, *data)), key_of(design(record)))
 

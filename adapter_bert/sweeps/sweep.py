@@ -43,7 +43,7 @@ from adapter_bert.model import configs
 from adapter_bert.ops import devices
 from adapter_bert.shell import interrupts
 from adapter_bert.shell.errors import UserError
-from adapter_bert.sweeps import data_digests, grids, records
+from adapter_bert.sweeps import data_digests, grids, records, selection
 from adapter_bert.sweeps.records import DONE, FAILED
 from adapter_bert.training import evaluations, pretrained, progress, run_folder
 
@@ -385,7 +385,7 @@ class Sweep:
 def _describe_record(record: Dict[str, Any]) -> str:
     if record["status"] != DONE:
         return f"failed: {record['reason']}"
-    note = ", but predicts only one label" if records.predicts_one_label(record) else ""
+    note = ", but predicts only one label" if selection.predicts_one_label(record) else ""
     return f"has {record['score']} {record['scores'][record['score']]:.4f}{note}"
 
 

@@ -19,7 +19,7 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.training import evaluations
 from adapter_bert.training.run import Run
-from adapter_bert.training.run_folder import CROSS_VALIDATION, RunFolder
+from adapter_bert.training.run_folder import CROSS_VALIDATION
 from adapter_bert.training.starting_point import StartingPoint
 from adapter_bert.training.task import Task
 
@@ -58,21 +58,20 @@ class CrossValidation:
         start: Optional[StartingPoint] = None,
     ):
         self._config, self._task = config, task
-        self._model_fn_builder, self._start = model_fn_builder, start
-        self.folder, self.scores = RunFolder(task.folder), {}
+        self._arguments = model_fn_builder, start
+        self._last = Run(config, task, *self._arguments)  # First, as it checks all it can.
+        self.folder, self.scores = self._last.folder, {}
 
     def execute(self) -> List[str]:
         """Executes all runs; returns the report."""
         folds = [self._scores_of_fold(number + 1) for number in range(self._config.folds)]
         logging.info("Training on all rows.")
-        run = Run(self._config, self._task, self._model_fn_builder, self._start)
-        report = run.execute()
-        summary = summarize(folds)
-        adapter = run.folder.load_adapter()
+        report, summary = self._last.execute(), summarize(folds)
+        adapter = self.folder.load_adapter()
         scores = {**adapter.description.scores, **summary}
         description = dataclasses.replace(adapter.description, scores=scores)
-        task_adapter.save(run.folder.adapter_folder, adapter._replace(description=description))
-        self.scores = {**run.scores, **summary}
+        task_adapter.save(self.folder.adapter_folder, adapter._replace(description=description))
+        self.scores = {**self._last.scores, **summary}
         path = posixpath.join(self.folder.path, CROSS_VALIDATION)
         json_objects.write_object(path, {**self._task.metadata("eval"), "folds": folds, **summary})
         return [*report, f"Cross-validation: {path}", *self._lines(folds, summary)]
@@ -81,7 +80,7 @@ class CrossValidation:
         """Returns the dev scores of the run of a fold, without eval_."""
         logging.info("Fold %d of %d.", number, self._config.folds)
         config = self._config.of_fold(number, posixpath.join(self.folder.path, f"fold_{number}"))
-        run = Run(config, self._task.with_config(config), self._model_fn_builder, self._start)
+        run = Run(config, self._task.with_config(config), *self._arguments)
         run.execute()
         scores = evaluations.scalars(run.scores, "eval_")
         return {name: scores[name] for name in scores if not task_kinds.is_reference(name)}

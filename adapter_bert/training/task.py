@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
+from absl import logging
+
 Tables = Dict[str, Any]  # Split, of train, dev and test → its `tables.DataTable`.
 
 _NUM_EXAMPLES, _MAX_CHARACTERS = 3, 120
@@ -41,7 +43,7 @@ class Task:
       settings: JSON values by name that affect the weights, such as the data's digest.
       dev_settings: those that affect the dev scores; they matter if scores choose the weights.
       answer_settings: how answers are chosen from outputs; recorded, and free to change.
-      warnings: sentences about the data that the user must know: a label has few rows.
+      warnings: sentences about the data that the user must know, from `load`: a label has few rows.
       calibrates: whether `calibrate` fits a temperature to the dev set.
       examples: texts by field of a few dev rows, for `task_adapter.Presentation`.
 
@@ -68,10 +70,12 @@ class Task:
         raise NotImplementedError
 
     def load_once(self, stages: Sequence[str]) -> None:
-        """Calls `load` unless it was called for these stages."""
+        """Calls `load` unless it was called for these stages, and logs what it warns of."""
         if list(self._loaded) != list(stages):
             self.load(stages)
             self._loaded = stages
+            for warning in self.warnings:
+                logging.warning("%s", warning)
 
     def load(self, stages: Sequence[str]) -> None:
         """Reads the examples of stages, of train, eval and predict; raises UserError."""

@@ -107,7 +107,7 @@ class CardTest(tf.test.TestCase):
         metrics = [metric["type"] for metric in model["results"][0]["metrics"]]
         self.assertEqual(metrics, ["accuracy", "loss"])
         rows = "| accuracy | 0.7500 |\n| loss | 0.5000 |\n\nAlways predicting the most frequent"
-        self.assertIn(rows + " label: accuracy 0.8000.\n", card)
+        self.assertIn(rows + " answer: accuracy 0.8000.\n", card)
         self.assertIn("The adapter predicts only one label.", card)
         described["eval_predicted_labels"] = 2.0
         self.assertNotIn("only one label", self.save(scores={**scores, **described}))

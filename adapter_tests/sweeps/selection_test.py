@@ -24,6 +24,25 @@ class PointsTest(tf.test.TestCase):
         self.assertIsNone(selection.points({**record("CoLA", 0.1), "scores": {}}, VALIDATION))
 
 
+class OneLabelTest(tf.test.TestCase):
+    def test_runs_that_predict_one_label_are_known_by_their_scores(self):
+        tagger, spans = {"script": "run_tagger.py"}, {"eval_f1": 0.5}
+        for options, scores, expected in (
+            ({}, {}, False),
+            ({}, {"eval_predicted_labels": 1.0}, True),
+            ({}, {"eval_predicted_labels": 2.0}, False),
+            ({"script": "run_baseline.py"}, {"eval_predicted_labels": 1.0}, True),
+            (tagger, {"eval_predicted_labels": 1.0}, True),
+            # A type of spans is predicted besides O.
+            (tagger, {"eval_predicted_labels": 1.0, **spans}, False),
+            (tagger, {"eval_predicted_labels": 0.0, **spans}, True),
+        ):
+            entry = record("task", 0.5, **options)
+            entry["scores"].update(scores)
+            self.assertEqual(selection.predicts_one_label(entry), expected, (options, scores))
+            self.assertFalse(selection.predicts_one_label(entry, TEST))
+
+
 class StandardErrorTest(tf.test.TestCase):
     def test_standard_error_equals_hand_computed_values(self):
         # Deviations -1, 0, 1: the sample variance is 2 / 2.

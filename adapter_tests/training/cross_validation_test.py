@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -9,7 +11,7 @@ import tensorflow.compat.v1 as tf
 import run_classifier
 import run_tagger
 from adapter_bert.formats import task_adapter
-from adapter_bert.training import cross_validation
+from adapter_bert.training import cross_validation, run
 from adapter_tests.support import tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase, bert_flags, read, write
 
@@ -82,13 +84,35 @@ class TextsTest(FoldsTestCase):
         # It has seen all rows.
         self.refuse(["may have been trained on"], *self.flags("--do_eval"))
         # The same command trains nothing again.
-        before = read(self.path("fold_2/checkpoint")), os.stat(self.path("fold_2/checkpoint"))
+        before = os.stat(self.path("fold_2/checkpoint")).st_mtime_ns
         again = self.succeed(*flags)
-        self.assertEqual(os.stat(self.path("fold_2/checkpoint")).st_mtime_ns, before[1].st_mtime_ns)
+        self.assertEqual(os.stat(self.path("fold_2/checkpoint")).st_mtime_ns, before)
         self.assertEqual(self.json("cross_validation.json"), found)
         self.assertEqual(task_adapter.describe(self.path("adapter")), described)
         self.assertIn("3 folds", again)
         self.refuse(["fold_1", "--folds was 3, is now 4"], *self.flags("--folds=4"))
+        # What the last run refuses, it refuses before the first fold.
+        shutil.rmtree(self.path("fold_1"))
+        self.refuse(["settings.json", "adapter_size"], *self.flags("--folds=3", "--adapter_size=3"))
+        self.assertFalse(os.path.exists(self.path("fold_1")))
+
+    def test_killed_cross_validation_resumes(self):
+        save = run.Run.save
+
+        def save_or_stop(self):
+            if self.folder.path.endswith("fold_2"):
+                raise KeyboardInterrupt
+            save(self)
+
+        with mock.patch.object(run.Run, "save", save_or_stop):
+            code, _, _ = self.call(self.output_dir, *self.flags("--folds=2"))
+        self.assertEqual(code, 130)
+        self.assertFalse(os.path.exists(self.path("adapter")))
+        self.assertTrue(os.path.exists(self.path("fold_1/checkpoint")))
+        before = os.stat(self.path("fold_1/checkpoint")).st_mtime_ns
+        self.succeed(*self.flags("--folds=2"))
+        self.assertEqual(os.stat(self.path("fold_1/checkpoint")).st_mtime_ns, before)
+        self.assertIn("cross_validation_loss", self.json("cross_validation.json"))
 
     def test_test_rows_are_set_apart_if_there_is_a_share(self):
         self.succeed(*self.flags("--folds=2", "--test_share=0.2", "--do_train", "--do_predict"))

@@ -16,7 +16,7 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
-from adapter_bert.tasks import caveats, data_warnings
+from adapter_bert.tasks import caveats
 from adapter_bert.tasks import splits as data_splits
 from adapter_bert.tasks.tagging import (
     tag_schemes,
@@ -554,11 +554,10 @@ class TaggingTask(Task):
                         f"{split.file.path}: predictions would replace it; give another"
                         " --output_dir."
                     )
-        self.warnings = self._data_warnings()
-        data_warnings.log(self.warnings)
+        self.warnings = self._warnings()
 
-    def _data_warnings(self) -> List[str]:
-        """Returns what the user must know about the data; see `data_warnings`."""
+    def _warnings(self) -> List[str]:
+        """Returns what the user must know about the data; see `caveats`."""
         is_chunks, labels = self._is_chunks, list(self.labels)
         if is_chunks:
             types = (chunk.label for tag in labels for chunk in tag_schemes.chunks([tag]))
@@ -568,7 +567,7 @@ class TaggingTask(Task):
             for name in ("train", "dev")
         )
         names = ("types of spans", "spans") if is_chunks else ("tags", "words")
-        return data_warnings.of_labels(labels, train, dev, *names)
+        return caveats.of_labels(labels, train, dev, *names)
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `tagging_features.TaggedRows` of each split; see `Task`."""

@@ -16,7 +16,7 @@ from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
-from adapter_bert.tasks import data_warnings, splits, tables
+from adapter_bert.tasks import caveats, splits, tables
 from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, record, rows
 from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
@@ -392,16 +392,16 @@ def _count_labels(examples: "List[classifier_features.InputExample]") -> Dict[st
 
 
 def warnings_of(task: "glue.TaskInfo", examples: Splits) -> List[str]:
-    """Returns what the user must know about the result of `read_examples`; see `data_warnings`."""
+    """Returns what the user must know about the result of `read_examples`; see `caveats`."""
     if not task.labels:
         return []
     train, dev = (
         _count_labels(examples[split]) if split in examples else None for split in ("train", "dev")
     )
-    warnings = data_warnings.of_labels(task.labels, train, dev)
+    warnings = caveats.of_labels(task.labels, train, dev)
     is_class = train is not None and text_kind.get(task.kind).is_single_label
     are_numbers = is_class and custom_tasks.are_numbers(task.labels)
-    return [*warnings, *data_warnings.of_numbers(task.labels, are_numbers)]
+    return [*warnings, *caveats.of_numbers(task.labels, are_numbers)]
 
 
 def fields_of(examples: Splits) -> Tuple[str, ...]:

@@ -7,7 +7,6 @@ from absl import logging
 
 from adapter_bert.formats import task_adapter
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import data_warnings
 from adapter_bert.tasks.text import (
     calibration,
     classifier_data,
@@ -101,7 +100,6 @@ class TextTask(Task):
         """Reads the examples of the stages; see `Task`."""
         self._examples = classifier_data.read_examples(self._processor, stages, self._data_dir)
         self.warnings = classifier_data.warnings_of(self._task, self._examples)
-        data_warnings.log(self.warnings)
 
     def encode(self, tokenizer: Any) -> Dict[str, Any]:
         """Returns the `rows.PackedRows` of each split; see `Task`."""

@@ -1,8 +1,8 @@
-"""Tests of data_warnings.py: which labels are warned of, and in which words."""
+"""Tests of caveats.py: which labels are warned of, and in which words."""
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.tasks import data_warnings
+from adapter_bert.tasks import caveats
 from adapter_bert.tasks.tagging import tagging_task
 from adapter_bert.tasks.text import classifier_data
 from adapter_bert.tasks.text.glue import TASKS
@@ -14,7 +14,7 @@ class WordsTest(tf.test.TestCase):
     def test_labels_with_few_rows_are_warned_of_rarest_first(self):
         labels, dev = ("ham", "spam", "news", "none"), {"ham": 1, "spam": 1, "news": 1}
         train = {"ham": 20, "spam": 7, "news": 19}
-        few, lacking = data_warnings.of_labels(labels, train, {"ham": 3, "news": 1})
+        few, lacking = caveats.of_labels(labels, train, {"ham": 3, "news": 1})
         self.assertEqual(
             few,
             "3 of 4 labels have fewer than 20 training rows, which seldom suffices to learn: none"
@@ -25,24 +25,24 @@ class WordsTest(tf.test.TestCase):
             lacking,
             "1 of 4 labels has no rows in the dev set, which therefore cannot score it: spam.",
         )
-        self.assertLen(data_warnings.of_labels(labels[:3], train, dev), 1)
-        self.assertEqual(data_warnings.of_labels(labels[:1], train, dev), [])
-        (lacking,) = data_warnings.of_labels(labels, None, dev)
+        self.assertLen(caveats.of_labels(labels[:3], train, dev), 1)
+        self.assertEqual(caveats.of_labels(labels[:1], train, dev), [])
+        (lacking,) = caveats.of_labels(labels, None, dev)
         self.assertIn("none", lacking)
 
     def test_at_most_five_labels_are_shown(self):
         labels = [f"l{i}" for i in range(12)]
-        few, lacking = data_warnings.of_labels(labels, dict.fromkeys(labels, 2), {})
+        few, lacking = caveats.of_labels(labels, dict.fromkeys(labels, 2), {})
         self.assertIn("12 of 12 labels have", few)
         self.assertEndsWith(few, "l0 (2), l1 (2), l2 (2), l3 (2), l4 (2) and 7 more.")
         self.assertEndsWith(lacking, "cannot score them: l0, l1, l2, l3, l4 and 7 more.")
 
     def test_many_numbers_as_classes_are_warned_of(self):
         labels = list(map(str, range(21)))
-        (warning,) = data_warnings.of_numbers(labels, True)
+        (warning,) = caveats.of_numbers(labels, True)
         self.assertIn("--label_type=float", warning)
-        self.assertEqual(data_warnings.of_numbers(labels[:20], True), [])
-        self.assertEqual(data_warnings.of_numbers(labels, False), [])
+        self.assertEqual(caveats.of_numbers(labels[:20], True), [])
+        self.assertEqual(caveats.of_numbers(labels, False), [])
 
 
 class TasksTest(FileTestCase):
@@ -94,7 +94,7 @@ class TasksTest(FileTestCase):
             )
             task = tagging_task.TaggingTask(config)
             with self.assertLogs("absl", "WARNING") as logs:
-                task.load(["train", "eval"])
+                task.load_once(["train", "eval"])
             self.assertEqual([record.getMessage() for record in logs.records], task.warnings)
             return task.warnings
 
