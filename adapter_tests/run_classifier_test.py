@@ -84,7 +84,7 @@ class ScriptTest(ScriptTestCase):
             self.assertIn(part, report)
         self.assertFalse(os.path.exists(self.path("test_results.tsv")))
         self.assertEqual(
-            [line.split(" = ")[0] for line in read(self.path("eval_results.txt")).splitlines()],
+            list(self.results()),
             [
                 "backbone_parameters",
                 "eval_accuracy",

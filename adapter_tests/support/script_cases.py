@@ -153,5 +153,6 @@ class ScriptTestCase(AnyScriptTestCase):
         ]
 
     def results(self):
-        """Returns eval_results.txt as a dict of str."""
-        return dict(line.split(" = ") for line in read(self.path("eval_results.txt")).splitlines())
+        """Returns the scores of eval_results.txt, which a report follows, as a dict of str."""
+        scores, _, _ = read(self.path("eval_results.txt")).partition("\n\n")
+        return dict(line.split(" = ") for line in scores.splitlines())
