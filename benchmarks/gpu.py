@@ -18,8 +18,8 @@ _MODES = {"torch.compile": "default", "torch.compile, CUDA graphs": "reduce-over
 _BUILDERS = 4  # Peers that build and compile at the same time.
 _SCALE = 1000 / workload.GPU_STEPS  # From seconds of a call to milliseconds of a step.
 _HOW = (
-    f"Milliseconds per step or pass: each run is {workload.GPU_STEPS}, enqueued without waiting,"
-    " after as many untimed ones. Before, each program was compiled and ran."
+    f"Times are of one step or pass. A run is {workload.GPU_STEPS}, enqueued without waiting, after"
+    " as many untimed ones."
 )
 
 
@@ -64,7 +64,7 @@ def measure(values):
         def start(contestant):
             process = stack.enter_context(contextlib.closing(harness.Worker(contestant)))
             first = process.ask("first")["seconds"]
-            harness.log(f"{contestant.name}: {first:.1f} s (first)")
+            harness.log(f"{' '.join(contestant.command[2:])}: {first:.1f} s (first)")
             return process, first
 
         # Ours one by one, as XLA chooses kernels by their time.
@@ -108,7 +108,7 @@ def describe(model, work, timings):
         ]
         for timing in timings
     ]
-    lines = [f"### One {kind}: {what}", "", *harness.table(header, rows), ""]
+    lines = ["", f"### One {kind}: {what}", "", *harness.table(header, rows), ""]
     for timing in timings:
         pairs = list(zip(timing.facts.get("losses", []), timing.facts.get("expected", [])))
         if pairs:
@@ -129,7 +129,7 @@ def main():
     versions = harness.versions_of(timings)
     versions += [timing.facts["device"] for timing in timings if "device" in timing.facts]
     how = f"{values.repeats} runs of each contestant, in turns; medians. {_HOW}"
-    harness.publish(values, f"gpu {values.model}", "On a GPU", lines, versions, how)
+    harness.publish(values, f"gpu {values.model}", "On a GPU", lines[1:], versions, how)
 
 
 if __name__ == "__main__":
