@@ -157,7 +157,7 @@ def _environment(**more):
     return dict(os.environ, PYTHONPATH=ROOT, **quiet, **more)
 
 
-class _Worker:
+class Worker:
     """A contestant's process, which waits for requests on its stdin."""
 
     def __init__(self, contestant):
@@ -217,7 +217,7 @@ def take_turns(contestants, repeats):
         workers = []
         for contestant in contestants:
             log(f"{contestant.name}: building")
-            workers.append(stack.enter_context(contextlib.closing(_Worker(contestant))))
+            workers.append(stack.enter_context(contextlib.closing(Worker(contestant))))
         seconds = [[] for _ in workers]
         for question in ["first"] + ["run"] * repeats:
             for process, times in zip(workers, seconds):

@@ -41,11 +41,9 @@ def adapted(model):
     )
     model.add_adapter("task", config=houlsby)
     model.train_adapter("task")
-    for name, parameter in model.bert.named_parameters():
-        if "LayerNorm" in name:
+    for name, parameter in model.named_parameters():
+        if "LayerNorm" in name or not name.startswith("bert."):
             parameter.requires_grad = True
-    for parameter in model.classifier.parameters():
-        parameter.requires_grad = True
     return model.train()
 
 
@@ -55,9 +53,9 @@ def optimizer_of(model):
     return torch.optim.AdamW(trained, lr=workload.LEARNING_RATE, fused=True), trained
 
 
-def autocast(precision):
+def autocast(precision, device="cpu"):
     """Returns the context for a forward pass in a precision."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
+    return torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def train_step(model, optimizer, trained, batch, precision):

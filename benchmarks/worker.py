@@ -13,7 +13,7 @@ REPLIES = "BENCHMARK_REPLIES"  # Number of the file descriptor for answers.
 MARKS = "BENCHMARK_MARKS"  # File for the marks of a complete process.
 
 
-def serve(run, *, facts=None, prepare=None):
+def serve(run, *, facts=None, prepare=None, memory=None):
     """Answers "first", "run" and "memory" on stdin until it closes.
 
     "first" returns the seconds of the first call, "run" those of a call after an untimed one.
@@ -23,6 +23,8 @@ def serve(run, *, facts=None, prepare=None):
       run: function without arguments, the work to time.
       facts: dict for the first answer, which reports that the contestant is ready.
       prepare: function without arguments, called untimed before each `run`.
+      memory: function without arguments that returns the bytes for "memory"; by default
+        `peak_memory`.
     """
 
     def timed():
@@ -41,7 +43,7 @@ def serve(run, *, facts=None, prepare=None):
         reply(**(facts or {}))
         for line in sys.stdin:
             if line == "memory\n":
-                reply(bytes=peak_memory())
+                reply(bytes=(memory or peak_memory)())
                 continue
             if line == "run\n":
                 timed()

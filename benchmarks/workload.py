@@ -4,6 +4,7 @@ Runs in every contestant's environment, so it needs only NumPy. Axes as in model
 """
 
 import argparse
+import zlib
 from typing import NamedTuple, Tuple
 
 import numpy as np
@@ -53,6 +54,62 @@ def features(vocab_size, batch_size=BATCH_SIZE, length=LENGTH):
         "is_real_example": np.ones(batch_size),
     }
     return {name: values.astype(np.int32) for name, values in arrays.items()}
+
+
+class GpuWork(NamedTuple):
+    """What gpu.py measures: a step or forward pass in fixed shapes."""
+
+    kind: str  # "step" or "forward".
+    task: str  # "text" or "squad".
+    method: str  # "adapters" or "full".
+    precision: str
+    batch_size: int
+    length: int
+
+    @property
+    def name(self):
+        kind = [self.kind, self.task, self.method, self.precision]
+        return "-".join([*kind, f"{self.batch_size}x{self.length}"])
+
+
+GPU_WORKS = [
+    *(
+        GpuWork("step", task, "adapters", precision, BATCH_SIZE, length)
+        for task, length in (("text", LENGTH), ("squad", 384))
+        for precision in ("bfloat16", "float32")
+    ),
+    GpuWork("step", "text", "full", "bfloat16", BATCH_SIZE, LENGTH),
+    *(
+        GpuWork("forward", "text", "adapters", "bfloat16", *shape)
+        for shape in ((1, 32), (8, 64), (BATCH_SIZE, LENGTH))
+    ),
+]
+GPU_STEPS = 20  # Steps of a timed call, so that waiting for the GPU does not count.
+
+
+def work_of(name):
+    """Returns the `GpuWork` of a name."""
+    kind, task, method, precision, shape = name.split("-")
+    return GpuWork(kind, task, method, precision, *map(int, shape.split("x")))
+
+
+def gpu_features(work, vocab_size):
+    """Returns the `features` of a `GpuWork`, with its task's labels."""
+    arrays = features(vocab_size, work.batch_size, work.length)
+    if work.task == "squad":
+        random = np.random.RandomState(1)
+        del arrays["label_ids"]
+        for name in ("start_positions", "end_positions"):
+            arrays[name] = random.randint(0, work.length, work.batch_size).astype(np.int32)
+    return arrays
+
+
+def initial(name, shape, dtype):
+    """Returns a variable's initial value, the same in every environment, by its name."""
+    if dtype.startswith("int") or name.endswith(("adam_m", "adam_v")):
+        return np.zeros(shape, dtype)
+    random = np.random.RandomState(zlib.crc32(name.encode()))
+    return random.normal(name.endswith("gamma"), 0.02, shape).astype(dtype)
 
 
 class Product(NamedTuple):
