@@ -231,6 +231,9 @@ class Run(LoadedModel):
             self.evaluate()
         if "predict" in self.stages:
             self.predict()
+        is_chief = self.devices.distribution.workers.is_chief
+        if self.config.plots and self.is_training and is_chief:
+            self._draw_curves()
         if self._pictures:
             self.report.append(f"Pictures: {', '.join(self._pictures)}")
         of_predictions = [*self._warnings_of("dev"), *self._warnings_of("test")]
@@ -512,11 +515,6 @@ class Run(LoadedModel):
         counts = task_adapter.parameter_counts(self.description)
         trained, total = counts["trained_parameters"], counts["total_parameters"]
         size = gfile.readable_size(folder.adapter_folder + "/")
-        if self.config.plots:
-            evaluated, step = folder.evaluations(self._score), adapter.description.global_step
-            self._pictures.append(
-                plots.draw_curves(folder.path, evaluated.by_step, self._score, step)
-            )
         self.report += [
             f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
             f"Adapter: {folder.adapter_folder} ({size})",
@@ -529,6 +527,15 @@ class Run(LoadedModel):
                 f"Full checkpoint: {prefix} ({gfile.readable_size(prefix + '.')})",
                 adapter_checkpoints.full_checkpoint_use(adapter.description),
             ]
+
+    def _draw_curves(self) -> None:
+        """Draws the training's losses and the dev scores, also the saved adapter's."""
+        evaluated = dict(self.folder.evaluations(self._score).by_step)
+        step = self.folder.describe_adapter().global_step
+        if self._score in self.scores:
+            evaluated[step] = self.scores
+        path = plots.draw_curves(self.folder.path, evaluated, self._score, step)
+        self._pictures.append(path)
 
     def _calibrate(self, adapter: task_adapter.TaskAdapter) -> task_adapter.TaskAdapter:
         """Returns the adapter with its head divided by the temperature that fits the dev set."""
@@ -665,7 +672,8 @@ def loss_warnings(losses: Sequence[float]) -> List[str]:
         return []
     return [
         f"The training loss has not fallen: {np.mean(first):.3f} in the first fifth of the steps,"
-        f" {np.mean(last):.3f} in the last; try a higher --learning_rate or --num_train_epochs."
+        f" {np.mean(last):.3f} in the last; try another --learning_rate or more"
+        " --num_train_epochs."
     ]
 
 
