@@ -1,4 +1,4 @@
-"""Pictures of a training and of predictions, PNG files, and the losses of a training.
+"""Pictures of a training and of predictions, PNG files.
 
 Matplotlib is imported for the first picture; its global state stays as it is. L labels.
 """
@@ -7,39 +7,19 @@ import io
 import math
 import posixpath
 import warnings
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 
-from adapter_bert.files import atomic, gfile
+from adapter_bert.files import atomic
 from adapter_bert.shell import printing
+from adapter_bert.training import losses
 
 CURVES = "curves.png"  # In output_dir.
-_LOSS = "loss"  # Of the training, in the event files.
 _MAX_COUNTS = 20  # Labels of a matrix whose cells show their counts.
 _MAX_NAMES = 150  # Of a matrix's labels.
 _DARK, _LIGHT = "#08519c", "#e6842a"  # They differ in grey, too.
 _SMOOTHED = 10  # Losses of the training are averaged over this many.
-
-
-def losses(folder: str) -> List[Tuple[int, float]]:
-    """Returns the training's (step, loss) that TensorBoard shows, by step, also of a resumed run.
-
-    Args:
-      folder: output_dir. A file that a kill has truncated is read up to there.
-    """
-    import tensorflow.compat.v1 as tf
-
-    by_step: Dict[int, float] = {}
-    for path in sorted(gfile.glob("events.out.tfevents.*", folder)):  # By time.
-        try:
-            for event in tf.train.summary_iterator(path):
-                for value in event.summary.value:
-                    if value.tag == _LOSS and value.HasField("simple_value"):
-                        by_step[event.step] = value.simple_value
-        except tf.errors.DataLossError:
-            continue
-    return sorted(by_step.items())
 
 
 def draw_curves(
@@ -59,7 +39,7 @@ def draw_curves(
     panels = 2 if evaluated else 1
     figure = _figure(3.75 * panels, 3.2)
     left, *others = figure.subplots(1, panels, sharex=True, squeeze=False)[0]
-    trained = losses(folder)
+    trained = losses.read(folder)
     if trained:
         steps, values = np.array(trained).T
         left.plot(steps, values, color=_DARK, alpha=0.3, linewidth=0.8)

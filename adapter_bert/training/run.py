@@ -13,7 +13,6 @@ import math
 import posixpath
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-import numpy as np
 from absl import logging
 
 from adapter_bert import modeling, optimization
@@ -22,7 +21,7 @@ from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.model import configs, model_variables, task_kinds
 from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
-from adapter_bert.training import cluster, evaluations, plots, pretrained, record
+from adapter_bert.training import cluster, evaluations, losses, plots, pretrained, record
 from adapter_bert.training import estimator as estimators
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.estimator import Estimator
@@ -31,8 +30,6 @@ from adapter_bert.training.rows import as_rows
 from adapter_bert.training.run_folder import FULL_CHECKPOINT, RunFolder
 from adapter_bert.training.starting_point import StartingPoint
 from adapter_bert.training.task import Evaluated, Task
-
-_MIN_LOSSES = 3  # Of the first and of the last fifth of a training, to be compared.
 
 
 class LoadedModel:
@@ -428,9 +425,9 @@ class Run(LoadedModel):
         if not workers.is_chief:
             self.report = [f"Worker {workers.index} is done; the chief has the results."]
             return
-        losses = [loss for _, loss in plots.losses(self.folder.path)]
         if not self.start.adapter:  # The loss of a trained adapter may be low from the first step.
-            self._loss_warnings = loss_warnings(losses)
+            trained = losses.read(self.folder.path)
+            self._loss_warnings = losses.warnings([loss for _, loss in trained])
 
     def _train_to_last_step(self, hooks: List[Any]) -> None:
         step, interval = self.estimator.last_step(), self.devices.eval_every_steps
@@ -655,26 +652,6 @@ def _numbers(scores: Dict[str, Any]) -> Dict[str, float]:
     # "loss" is BERT's name for eval_loss, in eval_results.txt.
     names = ("global_step", "loss")
     return {n: value for n, value in evaluations.scalars(scores).items() if n not in names}
-
-
-def loss_warnings(losses: Sequence[float]) -> List[str]:
-    """Returns a sentence if the training's loss has not fallen, by step; [] otherwise.
-
-    Welch's t-test compares the first and the last fifth.
-    """
-    import scipy.stats
-
-    size = len(losses) // 5
-    if size < _MIN_LOSSES:
-        return []
-    first, last = losses[:size], losses[-size:]
-    if scipy.stats.ttest_ind(first, last, equal_var=False, alternative="greater").pvalue < 0.05:
-        return []
-    return [
-        f"The training loss has not fallen: {np.mean(first):.3f} in the first fifth of the steps,"
-        f" {np.mean(last):.3f} in the last; try another --learning_rate or more"
-        " --num_train_epochs."
-    ]
 
 
 def warn_of_rate(config: FinetuningConfig) -> None:

@@ -1,4 +1,4 @@
-"""Tests of plots.py: the losses of resumed trainings, and pictures of odd names and sizes."""
+"""Tests of plots.py: pictures of odd names and sizes."""
 
 import os
 import tempfile
@@ -20,23 +20,6 @@ class PlotsTest(tf.test.TestCase):
     def pixels(self, path):
         """Returns the picture as a float array [height, width, 4]."""
         return matplotlib.image.imread(path)
-
-    def test_losses_of_a_resumed_training_are_joined(self):
-        self.assertEqual(plots.losses(self.folder), [])
-        for step, loss in ((10, 3.0), (20, 2.0), (30, 8.0)):
-            progress.write_scalars(self.folder, step, {"loss": loss, "learning_rate": 0.1})
-        # A run that resumed at step 20 wrote a later file; one of them was cut by a kill.
-        paths = sorted(os.listdir(self.folder))
-        for step, loss in ((30, 1.5), (40, 1.0)):
-            name = f"events.out.tfevents.9999999999.host.{step}"
-            with tempfile.TemporaryDirectory() as other:
-                progress.write_scalars(other, step, {"loss": loss})
-                (written,) = os.listdir(other)
-                os.rename(os.path.join(other, written), os.path.join(self.folder, name))
-        progress.write_scalars(os.path.join(self.folder, "eval"), 40, {"loss": 99.0})
-        with open(os.path.join(self.folder, paths[0]), "ab") as writer:
-            writer.write(b"cut")
-        self.assertAllClose(plots.losses(self.folder), [(10, 3.0), (20, 2.0), (30, 1.5), (40, 1.0)])
 
     def test_curves_are_drawn_with_or_without_evaluations(self):
         evaluated = {20: {"eval_f1": 0.5, "eval_loss": 2.0}, 40: {"eval_f1": 0.75}}

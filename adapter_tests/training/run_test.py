@@ -715,17 +715,6 @@ class ChecksTest(parameterized.TestCase, tf.test.TestCase):
         if is_warned_of:
             self.assertIn("--tuning=full", warning.call_args[0])
 
-    def test_a_loss_that_does_not_fall_is_warned_of(self):
-        random = np.random.RandomState(1)
-        noise = random.normal(0, 0.05, 60)
-        falling = np.linspace(0.7, 0.4, 60)
-        self.assertEqual(training_run.loss_warnings(falling + noise), [])
-        (warning,) = training_run.loss_warnings(0.69 + noise)
-        self.assertRegex(warning, r"has not fallen: 0\.\d+ in the first fifth .* --learning_rate")
-        self.assertLen(training_run.loss_warnings(falling[::-1]), 1)
-        for too_few in ([], [0.7] * 9):
-            self.assertEqual(training_run.loss_warnings(too_few), [])
-
     def test_evaluated_rows_must_not_be_those_of_the_training(self):
         texts = mock.Mock(**{"presentation.fields": ("text", "text_b")})
         for given in (
