@@ -289,7 +289,7 @@ class Estimator:
                 self.run.output_dir, self.run.save_checkpoints_steps, interval, in_session
             )
             self._train_to(stop, rows, save_hook, train_hooks)
-            if evaluate and evaluate():
+            if save_hook.is_ended or evaluate and evaluate():
                 return
 
     def _train_to(
