@@ -77,8 +77,8 @@ def per_label(labels: Any, predictions: Any, names: Sequence[str]) -> List[str]:
     if len(scored) > 1:
         lowest = np.min(f1[scored])
         worst, *others = (names[int(index)] for index in scored if f1[index] == lowest)
-        subject = f"labels are {worst} and {len(others)} more" if others else f"label is {worst}"
-        lines += ["", f"The worst {subject}, with F1 {lowest:.3f}."]
+        more = f" and {len(others)} more" if others else ""
+        lines += ["", f'The lowest F1, {lowest:.3f}, is that of "{worst}"{more}.']
     return lines
 
 

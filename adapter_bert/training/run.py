@@ -20,6 +20,7 @@ from adapter_bert.files import gfile, json_objects, paths
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.model import configs, model_variables, task_kinds
 from adapter_bert.ops import devices
+from adapter_bert.shell import printing
 from adapter_bert.shell.errors import UserError
 from adapter_bert.training import cluster, evaluations, losses, plots, pretrained, record
 from adapter_bert.training import estimator as estimators
@@ -460,7 +461,7 @@ class Run(LoadedModel):
             evaluated.add(step, scores)  # Last, so that after a kill the evaluation is repeated.
         if not 0 < self.config.early_stopping_patience <= evaluated.since_best():
             return False
-        logging.info("Stopped early: the best %s is %.4f.", self._score, evaluated.best())
+        logging.info("Stopped early: %s stays at %.4f.", self._score, evaluated.best())
         return True
 
     def _saved_score(self) -> float:
@@ -560,15 +561,21 @@ class Run(LoadedModel):
         description = self._write("dev")
         path = self.folder.write_results(result, self.task.metadata("eval"), description)
         self.report.append(f"Scores: {path}")
-        of_saved = ", of the saved adapter" if self.is_training else ""
-        summary = self.task.summary("eval", result)
-        self._conclusions.append(f"{summary} at step {result['global_step']}{of_saved}")
+        summary = f"{self.task.summary('eval', result)} at step {result['global_step']}"
+        if self.is_training:
+            count = len(self.folder.evaluations(self._score).by_step)
+            which = f"the best of {count} evaluations" if self.config.keeps_best else "the last"
+            summary += f", of the saved adapter, {which}"
+        reference = scores.get(f"eval_{task_kinds.MAJORITY}{self.task.score}")
+        if reference is not None:
+            summary += f"; majority class: {self.task.score} {printing.score(reference)}"
+        self._conclusions.append(summary)
 
     def _score_dev_sets(self, checkpoint: Optional[str]) -> Dict[str, Any]:
         scores: Dict[str, Any] = {}
         for split in self._splits("dev"):
             rows = self.rows[split]
-            logging.info("Evaluating on %d examples.", len(as_rows(rows)))
+            logging.info("Evaluating on %d examples of %s.", len(as_rows(rows)), split)
             score_fn = functools.partial(self._evaluate_split, split)
             scores.update(self.estimator.evaluate(rows, score_fn, checkpoint))
         return scores

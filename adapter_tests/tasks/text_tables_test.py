@@ -32,11 +32,11 @@ class TextTablesTest(tf.test.TestCase):
         self.assertEqual(report, [line.rstrip() for line in expected.rstrip().split("\n")])
         f1 = sklearn.metrics.f1_score(labels, predictions, average=None)
         self.assertEqual(
-            worst, f"The worst label is {names[np.argmin(f1)]}, with F1 {min(f1):.3f}."
+            worst, f'The lowest F1, {min(f1):.3f}, is that of "{names[np.argmin(f1)]}".'
         )
 
         *_, worst = text_tables.per_label([0, 1, 2, 2], [2, 2, 2, 2], names)
-        self.assertEqual(worst, "The worst labels are x and 1 more, with F1 0.000.")
+        self.assertEqual(worst, 'The lowest F1, 0.000, is that of "x" and 1 more.')
 
     def test_sets_of_one_label_are_reported(self):
         labels, predictions = np.array([[1], [1], [0], [0]]), np.array([[1], [0], [1], [0]])

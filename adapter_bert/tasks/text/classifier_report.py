@@ -35,7 +35,8 @@ def describe(
         lines += text_tables.per_label(labels, np.asarray(answers, int), names)
         label, constant = classifier_results.majority(task, labels)
         label = text_tables.shorten_name(label or classifier_results.NO_LABEL)
-        lines.append(f"Always predicting {label}: {task.score} {constant[task.score]:.3f}.")
+        shown = [f"{name} {constant[name]:.3f}" for name in dict.fromkeys((task.score, "accuracy"))]
+        lines.append(f"Always predicting {label}: {', '.join(shown)}.")
         if np.ndim(labels) == 1:
             matrix = metrics.confusion_matrix(labels, answers, len(names))
             lines += ["", *text_tables.confusions(matrix, names)]
@@ -140,4 +141,4 @@ def _table(
     for row, index, cells in zip(rows, indices, columns):
         lines.append([*row, str(index), *(text_tables.shorten(each, num_texts) for each in cells)])
     left = set(range(1, len(lines[0]))) - {len(header)}
-    return [f"{title} (index: the row, from 0):", "", *text_tables.table(lines, left)]
+    return [f"{title} (index: the row of the set, from 0):", "", *text_tables.table(lines, left)]
