@@ -115,7 +115,7 @@ class SearchTest(ScriptTestCase):
         run_report.run(command_lines.parsed(run_report.define_flags, *arguments))
         with open(os.path.join(reports, "table2.md")) as reader:
             test = 100 * read_json(self.out, "test_scores.json")["test_accuracy"]
-            self.assertRegex(reader.read(), rf"no-BERT baseline \|\n.*\n\| data \| {test:.1f} \|")
+            self.assertRegex(reader.read(), rf"no-BERT baseline \|.*\n.*\n\| data \| {test:.1f} \|")
         # Another run trains nothing and repeats the report.
         with mock.patch.object(Baseline, "train", side_effect=AssertionError):
             self.assertEqual(self.search(), report)

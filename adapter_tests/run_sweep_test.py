@@ -53,7 +53,7 @@ class RunSweepTest(tf.test.TestCase):
             self.run_sweep(grid, "--set=random_seed=7")
         _, header, rows = stdout.getvalue().rpartition("task ")
         table = (header + rows).splitlines()
-        self.assertRegex(table[1], r"^MRPC  adapters +2 +2 +0 +0 +eval_f1 \d\.\d+ adapter_size=\d$")
+        self.assertRegex(table[1], r"^MRPC  adapters +2 +2 +0 +0 +eval_f1 \d\.\d+ adapter_size=\d")
         self.assertRegex(table[2], r"^MRPC  top_layers  2 +1 +1 +0 +eval_f1 ")
         self.assertRegex(table[3], r"^failed: MRPC-top_layers-\w+: .*the encoder has 1 layers")
         self.assertEqual(self.run_sweep(grid, "--set=random_seed=7", "--status"), table)

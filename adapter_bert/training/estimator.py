@@ -466,8 +466,8 @@ class Estimator:
         if self._session is None or self._session[0] != key:
             self._session = None  # Frees its memory first.
             model_fn = self._model_fn_builder(**vars(self.model))
-            seed = self.model.random_seed
-            session = prediction.PredictionSession(model_fn, rows, batch_size, seed)
+            config = self._estimator.config
+            session = prediction.PredictionSession(model_fn, config, rows, batch_size)
             self._session = key, session
         return self._session[1]
 

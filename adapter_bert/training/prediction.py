@@ -20,23 +20,23 @@ class PredictionSession:
     """Predicts rows on CPU or GPU. Its graph and session live as long as this object.
 
     Args:
-      model_fn: function (features, labels, mode, params) → TPUEstimatorSpec.
+      model_fn: function (features, labels, mode, params, config) → TPUEstimatorSpec.
+      config: RunConfig.
       rows: rows with the columns of those to predict; see `columns_of`.
       batch_size: int.
-      random_seed: of the weights that no checkpoint holds; int or None.
     """
 
-    def __init__(self, model_fn: Callable, rows: Rows, batch_size: int, random_seed: Optional[int]):
+    def __init__(self, model_fn: Callable, config: Any, rows: Rows, batch_size: int):
         self._rows = OrderedRows(rows, np.arange(len(rows)))
         params = {"batch_size": batch_size}
         graph = tf.Graph()
         with graph.as_default():
-            tf.set_random_seed(random_seed)
+            tf.set_random_seed(config.tf_random_seed)
             tf.train.create_global_step()
             input_fn = input_pipeline.input_fn_builder(self._rows, None, False, False)
             batches = tf.data.make_initializable_iterator(input_fn(params))
             mode = tf_estimator.ModeKeys.PREDICT
-            spec = model_fn(batches.get_next(), None, mode, params).as_estimator_spec()
+            spec = model_fn(batches.get_next(), None, mode, params, config).as_estimator_spec()
             self._scaffold = spec.scaffold.finalize()
         graph.finalize()
         self._read, self._predictions = batches.initializer, spec.predictions

@@ -56,11 +56,11 @@ class SearchResultsTest(tf.test.TestCase):
 
     def test_tables_show_summary_and_selected_settings(self):
         search = self.read()
-        _, columns, rows = search_results.summary([search], ["Airline"])
+        _, columns, rows, _ = search_results.summary([search], ["Airline"])
         self.assertEqual(rows, [["Airline", "5", "2", "1", "75.0", "0.12"]])
         self.assertLen(columns, 6)
         others = self.read(TRIALS[4:])
-        _, columns, rows = search_results.selected_settings([search, others], ["A", "B"])
+        _, columns, rows, _ = search_results.selected_settings([search, others], ["A", "B"])
         self.assertEqual(columns, ["", "A", "B"])
         rows = {name: values for name, *values in rows}
         self.assertEqual(list(rows), [name.replace("_", " ") for name in SPACE])

@@ -158,7 +158,7 @@ class RecordTest(tf.test.TestCase):
             (SECTIONS, changed("model", adapter={"size": 8}), "adapter.size was 64, is now 8"),
             (SECTIONS, changed("model", adapter=None), "adapter.size was 64, is now not set"),
             (changed("model", adapter=None), SECTIONS, "adapter.size was not set, is now 64"),
-            ({}, SECTIONS, 'task (--task_name) was not set, is now "MRPC"'),
+            ({}, SECTIONS, 'task (--task_name, --name) was not set, is now "MRPC"'),
             (changed("model", task={"name": "A"}), SECTIONS, 'task.name was "A", is now not set'),
             (changed("model", adapter=64), SECTIONS, "adapter was 64, is now not set"),
         ):

@@ -211,7 +211,7 @@ class ClaimTest(RunDirectoryTestCase):
         for trains in (True, False):
             message = self.assert_refused(
                 self.settings_file,
-                'task (--task_name) was "MRPC", is now "CoLA"',
+                'task (--task_name, --name) was "MRPC", is now "CoLA"',
                 "--overwrite_output_dir",
                 settings=changed("model", task="CoLA"),
                 is_training=trains,

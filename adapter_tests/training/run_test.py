@@ -723,11 +723,11 @@ class ChecksTest(parameterized.TestCase, tf.test.TestCase):
             ({"data": "a"}, texts, ("text_b", "text"), "a"),
             ({"data": "a"}, texts, (), None),
         ):
-            classifier_data.check_data(*given)
+            classifier_data.check_data(*given, {})
         with self.assertRaisesRegex(UserError, "trained with text and text_b, but.* has text;"):
-            classifier_data.check_data({}, texts, ("text",), None)
+            classifier_data.check_data({}, texts, ("text",), None, {})
         with self.assertRaisesRegex(UserError, "not those of the training"):
-            classifier_data.check_data({"data": "a"}, None, (), "b")
+            classifier_data.check_data({"data": "a"}, None, (), "b", {})
 
 
 @pytest.mark.slow
