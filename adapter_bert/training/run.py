@@ -196,7 +196,7 @@ class Run(LoadedModel):
         self._descriptions: List[str] = []  # The beginning of the report.
         self._conclusions: List[str] = []  # Its end.
         self._pictures: List[str] = []
-        self._loss_warnings: List[str] = []
+        self._training_warnings: List[str] = []
         self._evaluated: Dict[int, Evaluated] = {}  # By id of the rows.
         self._scores: Dict[str, Any] = {}  # Of the last evaluation in training.
         self._score = "eval_" + task.score
@@ -235,7 +235,7 @@ class Run(LoadedModel):
         if self._pictures:
             self.report.append(f"Pictures: {', '.join(self._pictures)}")
         of_predictions = [*self._warnings_of("dev"), *self._warnings_of("test")]
-        warnings = dict.fromkeys([*self.task.warnings, *self._loss_warnings, *of_predictions])
+        warnings = dict.fromkeys([*self.task.warnings, *self._training_warnings, *of_predictions])
         shown = [f"Warning: {warning}" for warning in warnings]
         self.report = [*self._descriptions, *self.report, *shown, *self._conclusions]
         return self.report
@@ -428,7 +428,7 @@ class Run(LoadedModel):
             return
         if not self.start.adapter:  # The loss of a trained adapter may be low from the first step.
             trained = losses.read(self.folder.path)
-            self._loss_warnings = losses.warnings([loss for _, loss in trained])
+            self._training_warnings += losses.warnings([loss for _, loss in trained])
 
     def _train_to_last_step(self, hooks: List[Any]) -> None:
         step, interval = self.estimator.last_step(), self.devices.eval_every_steps
@@ -540,6 +540,11 @@ class Run(LoadedModel):
         split = self._splits("dev")[0]
         predictions = self._predictions(self.rows[split], self.folder.as_checkpoint(adapter))
         fitted = self.task.calibrate(split, predictions)
+        if fitted.temperature == 1.0:
+            self._training_warnings.append(
+                "--calibrate has no effect: the dev set has too few errors to fit a temperature."
+            )
+            return adapter
         self.report.append(
             f"Calibrated: temperature {fitted.temperature:.3f}; expected calibration error on the"
             f" dev set {fitted.error_before:.4f}, now {fitted.error_after:.4f}"

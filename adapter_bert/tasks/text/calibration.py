@@ -22,7 +22,7 @@ def fit(
     join: Callable[[Predictions], Predictions],
     is_single_label: bool,
 ) -> Calibration:
-    """Returns the temperature with the lowest cross entropy.
+    """Returns the temperature with the lowest cross entropy; 1 if there are no errors to fit.
 
     Args:
       predictions: of rows: "probabilities" [W, L], and others that `join` needs.
@@ -46,6 +46,8 @@ def fit(
 
     found = scipy.optimize.minimize_scalar(loss, bounds=np.log(_RANGE), method="bounded")
     temperature = float(np.exp(found.x))
+    if temperature < 1.01 * _RANGE[0]:  # Without errors, the lower the better.
+        temperature = 1.0
     before, after = (
         expected_calibration_error(scaled(each), labels, is_single_label)
         for each in (1.0, temperature)

@@ -54,6 +54,12 @@ class CalibrationTest(tf.test.TestCase):
         alone = calibration.fit({"probabilities": softmax(2 * logits)}, labels, dict, True)
         self.assertAllClose(found, alone, rtol=1e-4)
 
+    def test_rows_without_errors_fit_no_temperature(self):
+        probabilities = np.array([[0.6, 0.4], [0.3, 0.7]])
+        found = calibration.fit({"probabilities": probabilities}, np.array([0, 1]), dict, True)
+        self.assertEqual(found.temperature, 1.0)
+        self.assertEqual(found.error_after, found.error_before)
+
     def test_expected_calibration_error_by_hand(self):
         # Bins [0.8, 0.867) with 0.82 and 0.84, of which one is right, and [0.933, 1] with 0.95.
         probabilities = np.array([[0.82, 0.18], [0.16, 0.84], [0.95, 0.05]])
