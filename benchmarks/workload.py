@@ -57,7 +57,7 @@ def features(vocab_size, batch_size=BATCH_SIZE, length=LENGTH):
 
 
 class GpuWork(NamedTuple):
-    """What gpu.py measures: a step or forward pass in fixed shapes."""
+    """A step or forward pass in fixed shapes, for gpu.py to measure."""
 
     kind: str  # "step" or "forward".
     task: str  # "text" or "squad".

@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What the score's text does not say: some runs predict only one label; or ""."""
+        """Returns the note on runs that predict only one label; "" without them."""
         runs = pluralize(len(self.choice.values), "run")
         count = self.choice.one_label
         return f"predicts only one label in {count} of {runs}" if count else ""

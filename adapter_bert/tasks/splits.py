@@ -70,7 +70,7 @@ class SplitConfig(Settings):
 
     @property
     def has_folds(self) -> bool:
-        """Whether a cross-validation has this run; its dev set is a fold, or missing."""
+        """Returns whether a cross-validation has this run; its dev set is a fold, or missing."""
         return False
 
     def is_stratified(self, default: str = STRATIFIED) -> bool:
@@ -146,7 +146,7 @@ class FoldsConfig(SplitConfig, FinetuningConfig):
 
     @property
     def has_folds(self) -> bool:
-        """Whether a cross-validation has this run; its dev set is a fold, or missing."""
+        """Returns whether a cross-validation has this run; its dev set is a fold, or missing."""
         return self.folds > 0
 
     @property

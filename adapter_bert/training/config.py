@@ -450,7 +450,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the best evaluated adapter is kept instead of the last one."""
+        """Returns whether the best evaluated adapter is kept instead of the last one."""
         return self.keep_best or self.early_stopping_patience > 0
 
     def choose_score(self, names: Sequence[str], default: str) -> str:

@@ -49,13 +49,11 @@ def scores_v1(truths: Dict[str, List[str]], predictions: Dict[str, str]) -> Dict
     Returns:
       A dict of floats: exact_match and f1.
     """
-    measures = {"exact_match": exact_match, "f1": f1_v1}
-    sums = dict.fromkeys(measures, 0.0)
-    for key, texts in truths.items():
-        for name, measure in measures.items():
-            if key in predictions:
-                sums[name] += max((measure(predictions[key], t) for t in texts), default=0.0)
-    return {name: _percent(value, len(truths)) for name, value in sums.items()}
+    values = of_each(truths, predictions, version_2=False).values()
+    return {
+        name: _percent(sum(value[index] for value in values), len(truths))
+        for index, name in enumerate(("exact_match", "f1"))
+    }
 
 
 def scores_v2(
@@ -78,18 +76,12 @@ def scores_v2(
       and of those without (NoAns_...); best_exact and best_f1, the scores at the best thresholds of
       null_odds, which are best_exact_thresh and best_f1_thresh.
     """
-    answered = [key for key in truths if key in predictions]
-    # As in the official script: the score ignores answers without words, has_answer does not.
-    worded_truths = {
-        key: [text for text in truths[key] if normalize_answer(text)] for key in answered
-    }
+    values_of = of_each(truths, predictions, version_2=True)
+    answered = list(values_of)
     highest = max(threshold, _NO_ANSWER_ODDS)
     raw, thresholded = {}, {}
-    for name, measure in (("exact", exact_match), ("f1", f1_v2)):
-        raw[name] = {
-            key: max(measure(predictions[key], text) for text in worded_truths[key] or [""])
-            for key in answered
-        }
+    for index, name in enumerate(("exact", "f1")):
+        raw[name] = {key: values_of[key][index] for key in answered}
         thresholded[name] = {
             key: value if null_odds[key] <= highest else float(not truths[key])
             for key, value in raw[name].items()
@@ -125,7 +117,7 @@ def of_each(
     found = {}
     for key in (key for key in truths if key in predictions):
         texts = truths[key]
-        if version_2:  # As in `scores_v2`.
+        if version_2:  # As in the official script, which counts these as answers nevertheless.
             texts = [text for text in texts if normalize_answer(text)] or [""]
         exact, f1 = (max((m(predictions[key], t) for t in texts), default=0.0) for m in measures)
         found[key] = exact, f1

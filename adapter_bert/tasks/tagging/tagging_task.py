@@ -201,25 +201,14 @@ def _read_splits(
         for split in dict.fromkeys([*["train"] * bool(apart), *needed])
         if split not in apart
     }
+    train = tagged_files.get("train")
     if given:
-        where, is_chunks = "--adapter", tag_schemes.mark_chunks(labels)
-        if config.tag_scheme in tag_schemes.SCHEMES and not is_chunks:
-            raise UserError(
-                f"--tag_scheme={config.tag_scheme}: the adapter's labels do not mark spans:"
-                f" {_shown(labels)}."
-            )
-        is_chunks = is_chunks and config.tag_scheme != _NO_SPANS
-        train = tagged_files.get("train")
+        where, is_chunks = "--adapter", _are_chunks(config, labels)
     else:
         why = ", or --adapter, for the task's labels"
-        train = tagged_files.get("train") or _read(config, sources, "train", earlier, why)
-        notation = tag_schemes.notation_of(_tags_of(train), config.tag_scheme)
-        if config.tag_scheme == "auto" and _are_plain(earlier, train):
-            notation = None  # As in that run, perhaps of an older version.
-        where, is_chunks = train.path, notation is not None
-        labels = _labels_of(train, notation, config.tag_scheme)
-        if set(labels) == set(earlier):
-            labels = tuple(earlier)
+        train = train or _read(config, sources, "train", earlier, why)
+        where = train.path
+        labels, is_chunks = _learned_labels(config, train, earlier)
     arguments = labels, is_chunks, config.tag_scheme
     trained = _as_split("train", train, *arguments) if train else None
     like = trained.notation if trained else None
@@ -291,6 +280,34 @@ def _log_tags(where: str, splits: Dict[str, Split], labels: Sequence[str], is_ch
             " spans, set --tag_scheme.",
             *(where, len(labels), _shown(labels)),
         )
+
+
+def _are_chunks(config: TaggerConfig, labels: Sequence[str]) -> bool:
+    """Returns whether the labels of an adapter mark spans; raises UserError if they should."""
+    is_chunks = tag_schemes.mark_chunks(labels)
+    if config.tag_scheme in tag_schemes.SCHEMES and not is_chunks:
+        raise UserError(
+            f"--tag_scheme={config.tag_scheme}: the adapter's labels do not mark spans:"
+            f" {_shown(labels)}."
+        )
+    return is_chunks and config.tag_scheme != _NO_SPANS
+
+
+def _learned_labels(
+    config: TaggerConfig, train: "tagging_data.TaggedFile", earlier: Sequence[str]
+) -> Tuple[Tuple[str, ...], bool]:
+    """Returns the labels of a training file, and whether its tags mark spans.
+
+    Args:
+      config: `TaggerConfig`.
+      train: the file.
+      earlier: the labels of an earlier run, whose order stays if they are the same.
+    """
+    notation = tag_schemes.notation_of(_tags_of(train), config.tag_scheme)
+    if config.tag_scheme == "auto" and _are_plain(earlier, train):
+        notation = None  # As in that run, perhaps of an older version.
+    labels = _labels_of(train, notation, config.tag_scheme)
+    return tuple(earlier) if set(labels) == set(earlier) else labels, notation is not None
 
 
 def _are_plain(labels: Sequence[str], train: "tagging_data.TaggedFile") -> bool:

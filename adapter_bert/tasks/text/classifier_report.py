@@ -75,16 +75,13 @@ def _errors(
     kind = text_kind.get(task.kind)
     answers = kind.answers(predictions)
     is_wrong = np.not_equal(answers, labels)
-    confidences = np.zeros(np.shape(labels))
-    if kind.prediction == "probabilities":
-        probabilities = predictions["probabilities"]
-        is_set = np.ndim(labels) > 1
-        confidences = (
-            np.maximum(probabilities, 1 - probabilities) if is_set else probabilities.max(1)
-        )
+    probabilities = predictions["probabilities"]
     if np.ndim(labels) > 1:  # The confidence of a set is that of its most confident wrong label.
-        confidences = np.where(is_wrong, confidences, 0).max(axis=1)
+        decided = np.maximum(probabilities, 1 - probabilities)
+        confidences = np.where(is_wrong, decided, 0).max(axis=1)
         is_wrong = is_wrong.any(axis=1)
+    else:
+        confidences = probabilities.max(axis=1)
     wrong = np.flatnonzero(is_wrong)
     if not len(wrong):
         return ["No errors."]
