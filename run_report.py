@@ -20,7 +20,7 @@ import posixpath
 from typing import Any, Dict, List, Optional, Tuple
 
 from adapter_bert.files import atomic, gfile, paths
-from adapter_bert.paper import ablation_results, reports, search_results, significance
+from adapter_bert.paper import ablation_results, cells, reports, search_results, significance
 from adapter_bert.shell import cli
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
@@ -48,6 +48,12 @@ class ReportConfig(Settings):
         " it), or the task's score.",
         "Tables and figures",
         choices=selection.CRITERIA,
+    )
+    equal_epochs: bool = flag(
+        False,
+        "Use only the numbers of epochs that all methods of a task share. Default: each method's"
+        " own, as in the paper.",
+        "Tables and figures",
     )
     ablations: Tuple[str, ...] = flag(
         (),
@@ -77,7 +83,7 @@ def run(values: Any) -> List[str]:
     if config.compare or config.labels:
         if len(config.compare) != 2 or not config.labels:
             raise UserError("--compare requires two files of predictions, and --labels.")
-        others = "records", "ablations", "searches", "tasks", "select_by", "name"
+        others = "records", "ablations", "searches", "tasks", "select_by", "equal_epochs", "name"
         if config.changed_flags(others) or not _is_all(config):
             raise UserError("--compare needs no flag of tables and figures; remove them.")
         first, second = config.compare
@@ -151,7 +157,9 @@ def _read_results(config: ReportConfig) -> reports.Results:
         raise UserError("--ablations: another BERT than that of the other files or of --records.")
     records.check_same_data(trainings, "--records")
     trainings = selection.by_criterion(trainings, config.select_by)
-    return reports.Results(trainings, ablations, searches)
+    if config.equal_epochs:
+        trainings = cells.at_equal_epochs(trainings)
+    return reports.Results(trainings, ablations, searches, config.equal_epochs)
 
 
 define_flags = ReportConfig.define_flags

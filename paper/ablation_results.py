@@ -6,6 +6,7 @@ import numpy as np
 
 from adapter_bert.files import json_objects
 from adapter_bert.paper import figures, published, report_tables
+from adapter_bert.paper.cells import MAJORITY, Cell
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import selection
 
@@ -114,18 +115,18 @@ def _source(record: Dict[str, Any], ablation: Ablation) -> Tuple[Any, ...]:
     return same, ablation.score, ablation.num_layers, ablation.majority
 
 
-def cells(ablation: Ablation) -> List[report_tables.Cell]:
+def cells(ablation: Ablation) -> List[Cell]:
     """Returns a cell for each score."""
     scores: List[Any] = [
         ("all adapters", None, ablation.full),
         ("no adapters", None, ablation.none),
     ]
     if ablation.majority is not None:
-        scores.append(("majority class", None, [ablation.majority]))
+        scores.append((MAJORITY, None, [ablation.majority]))
     scores += [("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation.spans.items())]
     score = f"{selection.VALIDATION}_{ablation.score}"
     return [
-        report_tables.Cell(
+        Cell(
             *(method, level, ablation.task),
             selection.Selected(
                 *(score, float(np.mean(values)), selection.standard_error(values), len(values)),

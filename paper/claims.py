@@ -1,55 +1,96 @@
 """Compares the paper's claims with the records of a sweep.
 
-A difference between two methods is a mean over tasks, at each method's selected settings, among the
-numbers of epochs that both were trained with. Its standard error combines those over seeds. A
-verdict needs two learning rates and two numbers of epochs at equal other settings, and two seeds,
-for each method and size, and three tasks for a mean over tasks. Two seeds with equal scores have no
-usable error and are not enough. Only the tasks, scales and designs that have these count; without
-enough of them, the claim is open. An ablation compares a model with itself and needs two seeds
-only. A claim is unclear if its verdict differs within the 95% confidence interval; see `estimates`.
+`CLAIMS` is a table: each row has the paper's value, a function that measures it in the records, and
+the condition of the verdict "agrees". Scores are means over seeds at each method's best setting on
+the dev set. A difference between two methods is compared with the paper's difference on the same
+tasks.
+
+A verdict needs two learning rates for each method, size and task, and two seeds of the chosen
+setting; a mean over GLUE or the further tasks needs three such tasks. Only tasks that have these
+count; without enough of them, the claim is open. Two seeds with equal scores have no usable error.
+An ablation compares a model with itself and needs two seeds only.
 """
 
-import collections
-import itertools
-import operator
-from typing import Callable, Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+import dataclasses
+from types import MappingProxyType
+from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from adapter_bert.paper import estimates, published, report_tables
+from adapter_bert.paper import cells as paper_cells
+from adapter_bert.paper import estimates, published
 from adapter_bert.paper.ablation_results import Ablation
-from adapter_bert.paper.estimates import Estimate
+from adapter_bert.paper.cells import VARIABLE, Cell
+from adapter_bert.paper.estimates import Condition, Estimate
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import (
     ADAPTERS,
     FULL,
+    INIT_SCALE,
     LAYER_NORM,
     NO_BERT,
     TEST,
     TOP_LAYERS,
     VALIDATION,
+    Method,
     Record,
 )
 
-_RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", selection.INIT_SCALE
-_MIN_TASKS = 3  # A verdict on a mean over tasks needs these.
-_MAX_SHARE = 0.036  # Table 1: the share of parameters that adapters train, size chosen per task.
-_SIZES = (8, 64, 256)  # Section 3.2.
+_MIN_TASKS = 3  # A mean over tasks needs these.
+SIZES = (8, 64, 256)  # Section 3.2.
+_SHARES = (0.005, 0.05)  # Section 3.4, its last paragraph.
+_USUAL_SCALE = 1e-2  # Section 3.6.
+_MAX_TEXTS = 4  # More values or tasks would fill a table's cell.
+
+
+class Measured(NamedTuple):
+    """What records say of a claim.
+
+    Attributes:
+      values: the estimates that must meet the condition, by task, size or design.
+      paper: the paper's values of the same; empty if it has none.
+      tried: numbers of settings tried, for each method and task.
+      seeds: numbers of seeds of the chosen settings.
+      gaps: what the records lack for a verdict.
+      share: the mean share of BERT's parameters that the first method trains, if known.
+    """
+
+    values: Dict[str, Estimate]
+    paper: Dict[str, Estimate] = {}
+    tried: Sequence[int] = ()
+    seeds: Sequence[int] = ()
+    gaps: Sequence[str] = ()
+    share: Optional[float] = None
+
+
+class Claim(NamedTuple):
+    """A claim: what is measured, the paper's own number, the measurement, and how it is judged.
+
+    A claim without a condition is a comparison of ours, not the paper's, and has no verdict.
+    """
+
+    title: str
+    headline: str
+    measure: Callable[[List[Record], List[Ablation]], Optional[Measured]]
+    condition: Optional[Condition] = None
+    max_share: Optional[float] = None
 
 
 class ClaimRow(NamedTuple):
-    """A claim, the paper's value and the records' value, as texts.
+    """A claim, the paper's values and the records' values, as texts.
 
     Attributes:
       claim: what is measured.
-      paper: the paper's value.
+      paper: the paper's own number.
+      paper_same_tasks: the paper's value on the tasks that were run; "" if it has none.
       ours: the records' value.
-      agrees_if: the condition of the verdict "agrees".
+      agrees_if: the condition of the verdict "agrees"; "" for a comparison of ours.
       settings: numbers of settings tried.
       seeds: numbers of seeds of the chosen settings.
-      verdict: "agrees", "differs", "unclear" or "open: " and what is missing.
+      verdict: "agrees", "differs", "unclear" or "open: " and what is missing; "" like `agrees_if`.
     """
 
     claim: str
     paper: str
+    paper_same_tasks: str
     ours: str
     agrees_if: str
     settings: str
@@ -57,590 +98,160 @@ class ClaimRow(NamedTuple):
     verdict: str
 
 
-class Side(NamedTuple):
-    """Holds one side of a comparison: a method's records and selected settings, by task.
-
-    Attributes:
-      label: its name.
-      records: by task.
-      chosen: the selected setting of each task.
-    """
-
-    label: str
-    records: Dict[str, List[Record]]
-    chosen: Dict[str, selection.Selected]
-
-    def estimate(self, task: str) -> Estimate:
-        """Returns a task's score."""
-        return estimates.over_seeds(self.chosen[task].values)
-
-    def at_tasks(self, is_kept: Callable[[str], bool]) -> "Side":
-        """Returns a side with the tasks for which `is_kept` is true."""
-        return Side(
-            self.label,
-            {task: records for task, records in self.records.items() if is_kept(task)},
-            {task: choice for task, choice in self.chosen.items() if is_kept(task)},
-        )
-
-    def complete(self) -> "Side":
-        """Returns a side with the tasks whose runs have no `gaps`."""
-        return self.at_tasks(lambda task: not gaps([self], [task]))
-
-
-_value = operator.attrgetter("value")
-
-
-def side(label: str, records: List[Record], split: str = VALIDATION) -> Side:
-    """Returns the side of a method's records."""
-    by_task = selection.group_by(records, lambda record: record["task"])
-    chosen = {task: selection.choose_mean(group, split) for task, group in by_task.items()}
-    chosen = {task: choice for task, choice in chosen.items() if choice}
-    return Side(label, {task: by_task[task] for task in chosen}, chosen)
-
-
-def sides_of(by_label: Dict[str, List[Record]]) -> List[Side]:
-    """Returns the sides of methods, from label to records, at equal numbers of epochs."""
-    return [side(*item) for item in selection.at_equal_epochs(by_label).items()]
-
-
-def difference(
-    first: Side, second: Side, min_tasks: int = 1
-) -> Tuple[Dict[str, Estimate], Optional[float]]:
-    """Returns the difference of two sides' scores over `carried` tasks.
-
-    Returns:
-      by_task: in points; {} without a common task.
-      share: mean share of BERT's parameters that the first side trains; None if unknown.
-    """
-    tasks = carried([first, second], first.chosen.keys() & second.chosen.keys(), min_tasks)
-    by_task = {
-        task: estimates.NOTHING  # The same runs.
-        if first.chosen[task] == second.chosen[task]
-        else first.estimate(task).minus(second.estimate(task))
-        for task in tasks
-    }
-    return by_task, report_tables.mean_share([first.chosen[task] for task in tasks])
-
-
-def gaps(sides: List[Side], tasks: Collection[str], min_tasks: int = 1) -> List[str]:
-    """Returns what a sweep lacks for a verdict.
-
-    Args:
-      sides: these may lack tasks; the baseline without BERT has its own search and
-        is not checked.
-      tasks: the tasks that count.
-      min_tasks: minimum number of tasks.
-    """
-    tuned = [one for one in sides if one.label != NO_BERT.label]
-    groups = [
-        group for one in tuned for task in tasks for group in _by_level(one.records.get(task, []))
-    ]
-    missing = [
-        text
-        for flag, text in ((_RATE, "one learning rate"), (_EPOCHS, "one number of epochs"))
-        if not all(_is_swept(group, flag) for group in groups)
-    ]
-    missing += _error_gaps(one.estimate(t) for one in sides for t in tasks if t in one.chosen)
-    if len(tasks) < min_tasks:
-        missing.append("one task" if len(tasks) == 1 else f"{len(tasks)} tasks")
-    return missing
-
-
-def _error_gaps(scores: Iterable[Estimate]) -> List[str]:
-    return sorted({score.gap for score in scores} - {""})
-
-
-def _by_level(records: List[Record]) -> Iterable[List[Record]]:
-    """Returns the records grouped by size of adapters and number of top layers."""
-    levels = selection.group_by(
-        records, lambda r: (str(ADAPTERS.level_of(r)), str(TOP_LAYERS.level_of(r)))
-    )
-    return levels.values()
-
-
-def _is_swept(records: List[Record], flag: str) -> bool:
-    """Returns whether `flag` has two values among records whose other settings are equal."""
-    groups = selection.group_by(records, lambda r: selection.settings_without(r, {flag}))
-    return any(
-        len({selection.schedule_of(r)[flag] for r in group}) > 1 for group in groups.values()
-    )
-
-
-def carried(sides: List[Side], tasks: Collection[str], min_tasks: int = 1) -> List[str]:
-    """Returns the tasks with complete sweeps if they are enough, or else all, in order."""
-    complete = [task for task in tasks if not gaps(sides, [task])]
-    return sorted(complete if len(complete) >= min_tasks else tasks, key=published.sort_key)
-
-
 def rows(records: List[Record], ablations: List[Ablation]) -> List[ClaimRow]:
     """Returns the rows of all claims with records."""
-    glue = list(filter(_is_glue, records))
-    candidates = [
-        *_glue_rows(glue),
-        *_parameter_rows(glue),
-        *_squad_rows(records),
-        *_further_rows(records),
-        *_ablation_rows(ablations),
-        *_init_scale_rows(records),
-        _learning_rate_row(records),
-        *_variant_rows(glue),
-    ]
-    return [row for row in candidates if row]
+    measured = ((claim, claim.measure(records, ablations)) for claim in CLAIMS)
+    return [_row(claim, found) for claim, found in measured if found and found.values]
 
 
-def _is_glue(record: Record) -> bool:
-    return record["script"] == "run_classifier.py" and published.is_glue(record["task"])
-
-
-def _by_accuracy(records: List[Record]) -> List[Record]:
-    """Returns the records that have an accuracy, with accuracy as their score."""
-    return [
-        {**record, "score": "eval_accuracy"}
-        for record in records
-        if "eval_accuracy" in record["scores"]
-    ]
-
-
-def _glue_rows(glue: List[Record]) -> Iterator[Optional[ClaimRow]]:
-    full = selection.filter_by_method(glue, FULL)
-    for pooler, note in ((False, ""), (True, ", pooler trained")):
-        for sizes, claim, expected, max_share in (
-            (_SIZES, f"GLUE: adapters, best size per task{note}", -0.4, _MAX_SHARE),
-            ([64], f"GLUE: adapters of size 64{note}", -0.8, None),
-        ):
-            records = selection.select_adapters(glue, pooler, sizes)
-            adapters, reference = sides_of({ADAPTERS.label: records, FULL.label: full})
-            yield _difference_row(
-                f"{claim}, minus full fine-tuning",
-                f"{estimates.signed(expected)}"
-                + (f", {max_share:.1%} trained" if max_share else ""),
-                adapters,
-                reference,
-                at_least=expected,
-                max_share=max_share,
-                note=_lone_sizes_note(adapters.at_tasks(reference.chosen.__contains__))
-                if len(sizes) > 1
-                else "",
-                min_tasks=_MIN_TASKS,
-            )
-    yield _sizes_row(glue)
-
-
-def _lone_sizes_note(adapters: Side) -> str:
-    """Returns a text on the tasks with a single size, "" without such tasks."""
-    tasks = collections.defaultdict(list)
-    for task, records in adapters.records.items():
-        tasks[tuple({ADAPTERS.level_of(record) for record in records})].append(task)
-    notes = [
-        f"; only size {sizes[0]} on {_titles(tasks[sizes])}" for sizes in tasks if len(sizes) == 1
-    ]
-    return "".join(sorted(notes))
-
-
-def _sizes_row(glue: List[Record]) -> Optional[ClaimRow]:
-    """Returns the row of mean accuracies of sizes 8, 64 and 256, over tasks that have all three."""
-    sides = sides_of(
-        {str(size): _by_accuracy(selection.select_adapters(glue, sizes=[size])) for size in _SIZES}
-    )
-    shared = set.intersection(*(set(one.chosen) for one in sides))
-    tasks = carried(sides, shared, _MIN_TASKS)
-    if not tasks:
-        return None
-    means = [estimates.mean([one.estimate(task) for task in tasks]) for one in sides]
-    spreads = [one.minus(other) for one, other in itertools.permutations(means, 2)]
-    texts = [
-        f"{size}: {report_tables.format_score(one.value, one.sem)}"
-        for size, one in zip(_SIZES, means)
-    ]
-    return _row(
-        "GLUE: mean accuracy of adapters by size",
-        "size 8: 86.2, 64: 85.8, 256: 85.7",
-        f"size {', '.join(texts)} ({_titles(tasks)})",
-        sides,
-        tasks,
-        "all sizes within 0.5",
-        estimates.at_most(spreads, 0.5),
-        _MIN_TASKS,
-    )
-
-
-def _parameter_rows(glue: List[Record]) -> Iterator[Optional[ClaimRow]]:
-    top = [r for r in selection.filter_by_method(glue, TOP_LAYERS) if TOP_LAYERS.level_of(r) == 1]
-    adapters = selection.select_adapters(glue, sizes=[64])
-    yield _difference_row(
-        "Top layer alone, minus adapters of size 64, accuracy",
-        "−5.9 (MNLI)",
-        *sides_of({"top layer": _by_accuracy(top), ADAPTERS.label: _by_accuracy(adapters)}),
-        by_task=True,
-        min_tasks=2,
-    )
-    norms = selection.filter_by_method(glue, LAYER_NORM)
-    full = selection.filter_by_method(glue, FULL)
-    yield _difference_row(
-        "LayerNorms alone, minus full fine-tuning, accuracy",
-        "−3.5 (CoLA), −4 (MNLI)",
-        *sides_of({LAYER_NORM.label: _by_accuracy(norms), FULL.label: _by_accuracy(full)}),
-        by_task=True,
-        min_tasks=2,
-    )
-
-
-def _squad_rows(records: List[Record]) -> Iterator[Optional[ClaimRow]]:
-    squad = [r for r in records if r["script"] == "run_squad.py" and r["task"] == "SQuAD"]
-    full = selection.filter_by_method(squad, FULL)
-    for size, expected in ((64, -0.3), (2, -0.8)):
-        adapters = selection.select_adapters(squad, sizes=[size])
-        yield _difference_row(
-            f"SQuAD: F1 of adapters of size {size}, minus full fine-tuning",
-            estimates.signed(expected),
-            *sides_of({ADAPTERS.label: adapters, FULL.label: full}),
-            at_least=expected,
-        )
-
-
-def _further_rows(records: List[Record]) -> Iterator[Optional[ClaimRow]]:
-    further = [
-        record
-        for record in records
-        if record["task"] in published.TABLE_2 and selection.points(record, TEST) is not None
-    ]
-    by_method = {
-        method: selection.filter_by_method(further, method)
-        for method in (FULL, TOP_LAYERS, NO_BERT)
-    }
-    by_method[ADAPTERS] = selection.select_adapters(further)
-    for method, note, expected, lowest in (
-        (ADAPTERS, "", -0.4, -0.4),
-        (TOP_LAYERS, ", best number per task", 0.3, 0.3),
-        (NO_BERT, "", -1.0, None),
-    ):
-        first, second = selection.at_equal_epochs(
-            {one: by_method[one] for one in (method, FULL)}
-        ).values()
-        if method is TOP_LAYERS:  # All layers are full fine-tuning.
-            varied = {record["task"] for record in first}
-            first = first + [record for record in second if record["task"] in varied]
-        yield _difference_row(
-            f"Further tasks: {method.label}{note}, minus full fine-tuning, test accuracy",
-            f"{estimates.signed(expected)} (17 tasks)",
-            side(method.label, first, TEST),
-            side(FULL.label, second, TEST),
-            at_least=lowest,
-            min_tasks=_MIN_TASKS,
-        )
-
-
-def _ablation_rows(ablations: List[Ablation]) -> Iterator[ClaimRow]:
-    """Yields the rows of ablations, which compare a model with itself, so they need no sweep."""
-    ablations = [one for one in ablations if one.score == "accuracy" and one.majority is not None]
-    ablations = [one for one in ablations if len(one.full) > 1] or ablations
-    if not ablations:
-        return
-    layers = {
-        one.task: [
-            estimates.over_seeds(one.changes(layer, layer)) for layer in range(one.num_layers)
-        ]
-        for one in ablations
-    }
-    changes_of_layers = sum(layers.values(), [])
-    yield _ablation_row(
-        "Removing one layer's adapters: change in accuracy, worst layer",
-        "−2 (MNLI, CoLA)",
-        {task: min(changes, key=_value) for task, changes in layers.items()},
-        ablations,
-        "every layer at least −2",
-        changes_of_layers,
-        estimates.at_least(changes_of_layers, -2),
-    )
-    left = [
-        estimates.over_seeds([s - one.majority for s in one.none])  # type: ignore[operator]
-        for one in ablations
-    ]
-    yield _ablation_row(
-        "All adapters removed: accuracy, minus majority-class accuracy",
-        "0 (MNLI, CoLA)",
-        dict(zip(layers, left)),
-        ablations,
-        "every task within ±1",
-        left,
-        estimates.joint(estimates.at_most(left, 1), estimates.at_least(left, -1)),
-    )
-
-
-def _ablation_row(
-    claim: str,
-    expected: str,
-    by_task: Dict[str, Estimate],
-    ablations: List[Ablation],
-    agrees_if: str,
-    judged: List[Estimate],
-    verdict: str,
-) -> ClaimRow:
-    counts = [len(ablation.full) for ablation in ablations]
-    missing = _error_gaps(judged)
+def _row(claim: Claim, found: Measured) -> ClaimRow:
+    agrees_if = verdict = ""
+    ours = _texts(found.values)
+    if claim.condition:
+        agrees_if, values = claim.condition.text, found.values
+        if claim.condition is _SAME:
+            values = {label: one.minus(found.paper[label]) for label, one in values.items()}
+        verdict = claim.condition.verdict(values.values())
+    if claim.max_share and found.share is not None:
+        agrees_if += f"; at most {claim.max_share:.1%} trained"
+        ours += f", {found.share:.2%} trained"
+        verdict = "differs" if found.share > claim.max_share else verdict
+    if claim.condition and found.gaps:
+        verdict = f"open: {', '.join(found.gaps)}"
+    paper = _texts(found.paper)
+    settings = f"{_range(found.tried)} per method and task"
     return ClaimRow(
-        *(claim, expected, _by_task(by_task), agrees_if, "1 per task", _range(counts)),
-        f"open: {', '.join(missing)}" if missing else verdict,
+        *(claim.title, claim.headline, paper, ours, agrees_if),
+        *(settings, _range(found.seeds), verdict),
     )
 
 
-def _init_scale_sides(records: List[Record]) -> Tuple[List[str], List[Side], List[Side]]:
-    """Returns (tasks, sides of scales up to 1e-2, sides above) for `_init_scale_rows`.
+class _Side(NamedTuple):
+    """One side of a comparison: a method's cells, one for each task of a suite."""
 
-    The tasks are those with scores at two scales or more up to 1e-2, and at one or more above.
+    suite: Callable[[List[Record]], List[Record]]
+    method: Method
+    sizes: Tuple[int, ...] = ()
+    layers: Optional[int] = None
+    pooler: bool = False
+
+    def cells(self, records: List[Record]) -> Dict[str, Cell]:
+        """Returns task → its cell."""
+        chosen = paper_cells.of_method(self.suite(records), self.method, self.sizes, self.pooler)
+        if self.layers:
+            chosen = [r for r in chosen if TOP_LAYERS.level_of(r) == self.layers]
+        split = TEST if self.suite is _further else VALIDATION
+        return {cell.task: cell for cell in paper_cells.cells_of(self.method.label, chosen, split)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Difference:
+    """Measures the difference of two sides, as a mean over tasks or for each task.
+
+    Attributes:
+      paper: the paper's difference, by task; empty if it has none. Other tasks do not count.
+      is_mean: whether the value is the mean over tasks.
     """
-    adapters = selection.select_by_scale(records)
-    by_scale = selection.group_by(adapters, lambda r: selection.flag_of(r, _INIT_SCALE))
-    parts = [
-        [
-            side(f"{scale:g}", group)
-            for scale, group in by_scale.items()
-            if (scale > 1e-2) == is_high
-        ]
-        for is_high in (False, True)
-    ]
-    # Without the incomplete scales, if the others are enough.
-    complete = [[one.complete() for one in part] for part in parts]
-    for low, high in (complete, parts):
-        tasks = [
-            task
-            for task in {record["task"] for record in adapters}
-            if len(_scores(low, task)) > 1 and _scores(high, task)
-        ]
-        if tasks:
-            break
-    return tasks, low, high
 
+    first: _Side
+    second: _Side
+    paper: Mapping[str, Estimate] = MappingProxyType({})
+    is_mean: bool = False
 
-def _scores(sides: List[Side], task: str) -> List[Estimate]:
-    return [one.estimate(task) for one in sides if task in one.chosen]
-
-
-def _init_scale_rows(records: List[Record]) -> Iterator[ClaimRow]:
-    """Yields the rows of small and of large initial weights, which share a verdict."""
-    tasks, low, high = _init_scale_sides(records)
-    if not tasks:
-        return
-    sides = [one.at_tasks(tasks.__contains__) for one in (*low, *high)]
-    best, worst, worst_high = (
-        {task: choose(_scores(part, task), key=_value) for task in tasks}
-        for choose, part in ((max, low), (min, low), (min, high))
-    )
-    # The drop between any two low ones is less than half of the drop to the high ones.
-    margins = [
-        estimates.combine((1, one), (-0.5, worst_high[task]), (-0.5, other))
-        for task in tasks
-        for one, other in itertools.permutations(_scores(low, task), 2)
-    ]
-    verdict = estimates.verdict(lambda end: min(estimates.all_moved(margins, end, 1)) > 0)
-    for claim, expected, part in (
-        ("up to 1e-2: worst minus best score", "about 0", worst),
-        ("above 1e-2: worst score, minus the best up to 1e-2", "below 0", worst_high),
-    ):
-        yield _row(
-            f"Initial standard deviations {claim}",
-            f"{expected} (MNLI, CoLA)",
-            _by_task({task: part[task].minus(best[task]) for task in tasks}),
-            sides,
-            tasks,
-            "all differences up to 1e-2 less than half of the drop above",
-            verdict,
-        )
-
-
-def _learning_rate_row(records: List[Record]) -> Optional[ClaimRow]:
-    """Returns the row of how many learning rates are within 2 points of a method's best."""
-    records = [record for record in records if 2e-5 <= record["flags"].get(_RATE, 0) <= 1e-3]
-    by_method = selection.at_equal_epochs(
-        {
-            ADAPTERS: selection.select_adapters(records),
-            FULL: selection.filter_by_method(records, FULL),
+    def __call__(self, records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+        first, second = self.first.cells(records), self.second.cells(records)
+        pairs = {
+            task: (cell, second[task])
+            for task, cell in first.items()
+            if task in second and task in (self.paper or first)
         }
-    )
-    by_method = {method: _sides_by_rate(group) for method, group in by_method.items()}
-    # Only rates that both methods were trained with.
-    rates = {
-        task: set.intersection(
-            *({one.label for one in sides if task in one.chosen} for sides in by_method.values())
-        )
-        for task in {record["task"] for record in records}
-    }
-    tasks = [task for task in rates if len(rates[task]) >= 3]
-    if not tasks:
-        return None
-    by_method = {
-        method: [one.at_tasks(lambda task, rate=one.label: rate in rates[task]) for one in sides]
-        for method, sides in by_method.items()
-    }
-    sides = [_merge(method.label, by_rate, tasks) for method, by_rate in by_method.items()]
-    tasks = carried(sides, tasks)
-    margins = {
-        (method, task): _behind_the_best(_scores(by_rate, task))
-        for method, by_rate in by_method.items()
-        for task in tasks
-    }
-
-    def count(method: selection.Method, task: str, end: int = 0) -> int:
-        return sum(margin.moved(end) >= -2 for margin in margins[method, task])
-
-    ours = "; ".join(
-        f"{published.title(task)}: "
-        + ", ".join(
-            f"{method.label} {count(method, task)} of {len(margins[method, task])}"
-            for method in by_method
-        )
-        for task in tasks
-    )
-    return _row(
-        "Number of learning rates (2e-5 to 1e-3) within 2 points of the best",
-        "more for adapters",
-        ours,
-        sides,
-        tasks,
-        "more for adapters on each task",
-        estimates.verdict(
-            lambda end: all(count(ADAPTERS, task, end) > count(FULL, task, -end) for task in tasks)
-        ),
-    )
+        return _differences(pairs, self.paper, _MIN_TASKS if self.is_mean else 0)
 
 
-def _sides_by_rate(records: List[Record]) -> List[Side]:
-    """Returns the side of each learning rate, of comparable records."""
-    with_rate = [record for record in records if _RATE in record["flags"]]
-    comparable = selection.select_comparable(with_rate, _RATE)
-    by_rate = selection.group_by(comparable, lambda record: record["flags"][_RATE])
-    return [side(f"{rate:g}", group) for rate, group in by_rate.items()]
+def _differences(
+    pairs: Dict[str, Tuple[Cell, Cell]],
+    paper: Mapping[str, Estimate] = MappingProxyType({}),
+    mean_over: int = 0,
+) -> Optional[Measured]:
+    """Returns the differences of pairs of cells by task or another label, or their mean.
 
-
-def _behind_the_best(scores: List[Estimate]) -> List[Estimate]:
-    """Returns how far each score is from the best, at most 0."""
-    best = max(scores, key=_value)
-    return [estimates.NOTHING if one is best else one.minus(best) for one in scores]
-
-
-def _merge(label: str, sides: List[Side], tasks: List[str]) -> Side:
-    """Returns one side of all records; its choice for a task has the fewest seeds and scores."""
-    return Side(
-        label,
-        {task: [r for one in sides for r in one.records.get(task, ())] for task in tasks},
-        {
-            task: min(
-                (one.chosen[task] for one in sides if task in one.chosen),
-                key=lambda choice: (choice.seeds, len(set(choice.values))),
-            )
-            for task in tasks
-        },
-    )
-
-
-def _variant_rows(glue: List[Record]) -> Iterator[ClaimRow]:
-    """Yields the row of section 3.6: the worst and the best design, minus the default one."""
-    default, pairs = selection.select_adapters(glue), []
-    usual = selection.design(selection.without(default[0], _INIT_SCALE)) if default else {}
-    groups = selection.group_by(
-        selection.filter_by_method(glue, ADAPTERS),
-        lambda r: selection.key_of(
-            selection.design_difference(selection.without(r, _INIT_SCALE), usual)
-        ),
-    )
-    for key, group in groups.items():
-        if key == "{}" or "train_pooler" in key:
-            continue
-        pair = [
-            side(key, selection.match_settings(group, default)),
-            side("default", selection.match_settings(default, group)),
-        ]
-        tasks = carried(pair, pair[0].chosen.keys() & pair[1].chosen.keys())
-        if tasks:
-            pairs.append([one.at_tasks(tasks.__contains__) for one in pair])
-    if not pairs:
-        return
-    # Without the incomplete designs, if there are others.
-    pairs = [pair for pair in pairs if not gaps(pair, pair[0].chosen)] or pairs
-    ranked = sorted(
-        (
-            estimates.mean([one.estimate(task).minus(other.estimate(task)) for task in one.chosen])
-            for one, other in pairs
-        ),
-        key=_value,
-    )
-    sides = [one for pair in pairs for one in pair]
-    tasks = sorted({task for one in sides for task in one.chosen})
-    yield _row(
-        f"{len(pairs)} variants of the adapter minus the default: worst to best",
-        "no boost",
-        f"{ranked[0]} to {ranked[-1]} ({_titles(tasks)})",
-        sides,
-        tasks,
-        "every design at most +1",
-        estimates.at_most(ranked, 1),
-    )
-
-
-def _difference_row(
-    claim: str,
-    expected: str,
-    first: Side,
-    second: Side,
-    *,
-    at_least: Optional[float] = None,
-    max_share: Optional[float] = None,
-    by_task: bool = False,
-    note: str = "",
-    min_tasks: int = 1,
-) -> Optional[ClaimRow]:
-    """Returns the row of two sides' difference, or None without a common task.
-
-    The mean over tasks, or each task's difference if `by_task`, must be `at_least` so large, or
-    below 0 if that is None.
+    Only pairs without gaps count, if they are enough: one, or `mean_over` for a mean.
     """
-    values, share = difference(first, second, min_tasks)
-    if not values:
+    pairs, gaps = _without_gaps(pairs, mean_over or 1)
+    if not pairs:
         return None
-    tasks = list(values)
-    differences = list(values.values()) if by_task else [estimates.mean(values.values())]
-    ours = _by_task(values) if by_task else f"{differences[0]} ({_titles(tasks)})"
-    if max_share is not None and share is not None:
-        ours += f", {share:.2%} trained"
-    if at_least is None:
-        verdict = estimates.below_zero(differences)
-        agrees_if = "below 0"
-    else:
-        verdict = estimates.at_least(differences, at_least)
-        agrees_if = f"at least {estimates.signed(at_least)}"
-    if by_task:
-        agrees_if += " on each task"
-    if max_share is not None:
-        agrees_if += f", at most {max_share:.1%} trained"
-        if (share or 0) > max_share:
-            verdict = "differs"
-    return _row(claim, expected, ours + note, [first, second], tasks, agrees_if, verdict, min_tasks)
-
-
-def _row(
-    claim: str,
-    expected: str,
-    ours: str,
-    sides: List[Side],
-    tasks: List[str],
-    agrees_if: str,
-    verdict: str,
-    min_tasks: int = 1,
-) -> ClaimRow:
-    by_task = {task: gaps(sides, [task]) for task in tasks}
-    missing = [
-        _where(text, [task for task in tasks if text in by_task[task]], tasks)
-        for text in gaps(sides, tasks, min_tasks)
-    ]
-    counts = [
-        _settings_tried(one.records[task]) for one in sides for task in tasks if task in one.records
-    ]
-    seeds = [one.chosen[task].seeds for one in sides for task in tasks if task in one.chosen]
-    return ClaimRow(
-        *(claim, expected, ours, agrees_if),
-        *(f"{_range(counts)} per method and task", _range(seeds)),
-        f"open: {', '.join(missing)}" if missing else verdict,
+    values = {
+        label: Estimate(0.0)  # The same runs.
+        if one.choice == other.choice
+        else _score(one).minus(_score(other))
+        for label, (one, other) in pairs.items()
+    }
+    same = {label: paper[label] for label in values if label in paper}
+    if mean_over:
+        values, same = (
+            {_titles(values): estimates.mean(v.values())} if v else {} for v in (values, same)
+        )
+    cells = [cell for pair in pairs.values() for cell in pair]
+    shares = [one.choice.share for one, _ in pairs.values()]
+    return Measured(
+        values,
+        same,
+        [_settings_tried(cell.records) for cell in cells],
+        [cell.choice.seeds for cell in cells],
+        gaps,
+        None if None in shares else sum(shares) / len(shares),  # type: ignore[arg-type]
     )
+
+
+def _join(parts: Dict[str, Optional[Measured]]) -> Optional[Measured]:
+    """Returns measurements of one value each as one, of those without gaps if there are any."""
+    found = {name: one for name, one in parts.items() if one}
+    found = {name: one for name, one in found.items() if not one.gaps} or found
+    return Measured(
+        {f"{name}: {label}": v for name, one in found.items() for label, v in one.values.items()},
+        tried=[count for one in found.values() for count in one.tried],
+        seeds=[count for one in found.values() for count in one.seeds],
+        gaps=list(dict.fromkeys(gap for one in found.values() for gap in one.gaps)),
+    )
+
+
+def _score(cell: Cell) -> Estimate:
+    return estimates.over_seeds(cell.choice.values)
+
+
+_Pairs = Dict[str, Tuple[Cell, Cell]]
+
+
+def _without_gaps(pairs: _Pairs, minimum: int) -> Tuple[_Pairs, List[str]]:
+    """Returns the pairs of cells that have no gaps, and []; if too few, all and their gaps."""
+    gaps = {label: _gaps(pair) for label, pair in pairs.items()}
+    complete = {label: pair for label, pair in pairs.items() if not gaps[label]}
+    if len(complete) >= minimum:
+        return complete, []
+    texts = []
+    for text in sorted({text for missing in gaps.values() for text in missing}):
+        labels = [label for label in pairs if text in gaps[label]]
+        texts.append(text if len(labels) == len(pairs) else f"{text} ({_titles(labels)})")
+    if len(pairs) < minimum:
+        texts.append(paper_cells.pluralize(len(pairs), "task"))
+    return pairs, texts
+
+
+def _gaps(cells: Iterable[Cell]) -> List[str]:
+    """Returns what cells lack for a verdict.
+
+    The baseline without BERT has its own search. Each size and number of layers needs two rates.
+    """
+    found = set()
+    for cell in cells:
+        found.add(_score(cell).gap)
+        levels = {ADAPTERS.label: ADAPTERS.level_of, TOP_LAYERS.label: TOP_LAYERS.level_of}
+        level_of = levels.get(cell.method, lambda record: None)
+        for records in selection.group_by(cell.records, level_of).values():
+            rates = {selection.schedule_of(record).get("learning_rate") for record in records}
+            if len(rates) < 2 and cell.method != NO_BERT.label:
+                found.add("one learning rate")
+    return sorted(found - {""})
 
 
 def _settings_tried(records: List[Record]) -> int:
@@ -649,22 +260,330 @@ def _settings_tried(records: List[Record]) -> int:
     return sum(max(r["flags"].get("trials", 1) for r in group) for group in by_setting.values())
 
 
-def _where(text: str, tasks: List[str], all_tasks: List[str]) -> str:
-    """Returns the text with the tasks to which it applies, unless these are all or none."""
-    return f"{text} ({_titles(tasks)})" if 0 < len(tasks) < len(all_tasks) else text
+def _glue(records: List[Record]) -> List[Record]:
+    return [r for r in paper_cells.glue(records) if r["task"] in published.GLUE]
 
 
-def _range(counts: List[int]) -> str:
+def _glue_accuracy(records: List[Record]) -> List[Record]:
+    """Returns the records of GLUE's classification tasks, with accuracy as their score."""
+    accurate = paper_cells.by_accuracy(_glue(records))
+    return [record for record in accurate if record["score"] == "eval_accuracy"]
+
+
+def _mnli_and_cola(records: List[Record]) -> List[Record]:
+    """Returns the records of figure 6's tasks, by accuracy; a sample of MNLI counts as MNLI."""
+    return paper_cells.by_accuracy([r for r in records if _is_of_figure_6(r["task"])])
+
+
+def _is_of_figure_6(task: str) -> bool:
+    return published.split_sample(task)[0] in ("MNLI", "CoLA")
+
+
+def _squad(records: List[Record]) -> List[Record]:
+    return [r for r in records if r["script"] == "run_squad.py" and r["task"] == "SQuAD"]
+
+
+def _further(records: List[Record]) -> List[Record]:
+    return [r for r in paper_cells.further(records) if r["task"] in published.TABLE_2]
+
+
+def _sizes(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+    """Measures section 3.6's mean accuracies of sizes 8 and 256, minus that of size 64."""
+    small, usual, large = (_Side(_glue_accuracy, ADAPTERS, (size,)) for size in SIZES)
+    return _join(
+        {
+            f"size {side.sizes[0]}": _Difference(side, usual, is_mean=True)(records, ablations)
+            for side in (small, large)
+        }
+    )
+
+
+def _moderate_sizes(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+    """Measures each size that trains 0.5 to 5% of BERT, minus full fine-tuning, on GLUE."""
+    sizes = sorted(set(map(ADAPTERS.level_of, paper_cells.of_method(_glue(records), ADAPTERS))))
+    parts = {
+        f"size {size}": _Difference(_Side(_glue, ADAPTERS, (size,)), _FULL_GLUE, is_mean=True)(
+            records, ablations
+        )
+        for size in sizes
+    }
+    low, high = _SHARES
+    return _join(
+        {name: one for name, one in parts.items() if one and low <= (one.share or 0) <= high}
+    )
+
+
+def _variants(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+    """Measures each variant of the adapter minus the default one, as a mean over tasks."""
+    parts = {}
+    for variant in paper_cells.variants(_glue_accuracy(records)):
+        defaults = {cell.task: cell for cell in variant.defaults}
+        pairs = {c.task: (c, defaults[c.task]) for c in variant.cells if c.task in defaults}
+        complete, _ = _without_gaps(pairs, 1)
+        if variant.label != paper_cells.DEFAULT:
+            name = f"{variant.label}, size {variant.size}"
+            parts[name] = _differences(complete, mean_over=len(complete))
+    return _join(parts)
+
+
+def _of_ablations(
+    values_of: Callable[[Ablation], Dict[str, Sequence[float]]],
+) -> Callable[[List[Record], List[Ablation]], Measured]:
+    """Returns a measurement of figure 6's ablations, from their values, one for each model."""
+
+    def measure(records: List[Record], ablations: List[Ablation]) -> Measured:
+        ablations = [
+            one
+            for one in ablations
+            if one.score == "accuracy" and one.majority is not None and _is_of_figure_6(one.task)
+        ]
+        ablations = [one for one in ablations if len(one.full) > 1] or ablations
+        values = {
+            published.title(one.task) + label: estimates.over_seeds(scores)
+            for one in ablations
+            for label, scores in values_of(one).items()
+        }
+        gaps = sorted({value.gap for value in values.values()} - {""})
+        seeds = [len(one.full) for one in ablations]
+        return Measured(values, tried=[1] * len(seeds), seeds=seeds, gaps=gaps)
+
+    return measure
+
+
+def _single_layers(one: Ablation) -> Dict[str, Sequence[float]]:
+    return {f", layer {layer}": one.changes(layer, layer) for layer in range(one.num_layers)}
+
+
+def _lower_minus_upper(one: Ablation) -> Dict[str, Sequence[float]]:
+    half = one.num_layers // 2
+    if not half:
+        return {}
+    lower, upper = one.spans[0, half - 1], one.spans[one.num_layers - half, one.num_layers - 1]
+    return {"": [low - high for low, high in zip(lower, upper)]}
+
+
+def _none_minus_majority(one: Ablation) -> Dict[str, Sequence[float]]:
+    return {"": [score - (one.majority or 0) for score in one.none]}
+
+
+def _scales(records: List[Record]) -> Dict[str, Dict[float, Cell]]:
+    """Returns task → scale → cell, of tasks with the usual scale, one below and one above."""
+    adapters = paper_cells.of_method(_mnli_and_cola(records), ADAPTERS)
+    cells = paper_cells.cells_along(
+        ADAPTERS.label, paper_cells.comparable(adapters, INIT_SCALE), INIT_SCALE
+    )
+    by_task: Dict[str, Dict[float, Cell]] = {}
+    for cell in cells:
+        by_task.setdefault(published.title(cell.task), {})[cell.level] = cell
+    return {
+        task: by_scale
+        for task, by_scale in by_task.items()
+        if _USUAL_SCALE in by_scale and min(by_scale) < _USUAL_SCALE < max(by_scale)
+    }
+
+
+def _small_scales(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+    """Measures the accuracy at each initial scale below the usual one, minus that at the usual."""
+    pairs = {
+        f"{task}, {scale:g}": (cell, by_scale[_USUAL_SCALE])
+        for task, by_scale in _scales(records).items()
+        for scale, cell in by_scale.items()
+        if scale < _USUAL_SCALE
+    }
+    return _differences(pairs)
+
+
+def _large_scales(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+    """Measures the worst accuracy above the usual initial scale, minus that at the usual."""
+    pairs = {}
+    for task, by_scale in _scales(records).items():
+        high = [cell for scale, cell in by_scale.items() if scale > _USUAL_SCALE]
+        pairs[task] = min(high, key=lambda cell: cell.choice.value), by_scale[_USUAL_SCALE]
+    return _differences(pairs)
+
+
+def _large_scales_of_cola(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+    """Measures the change by large scales on CoLA, minus that on MNLI."""
+    found = _large_scales(records, ablations)
+    if not found or "CoLA" not in found.values:
+        return None
+    cola, *others = sorted(found.values, key=lambda title: title != "CoLA")
+    values = {f"CoLA, {title}": found.values[cola].minus(found.values[title]) for title in others}
+    return found._replace(values=values)
+
+
+def _paper_1(label: str) -> Dict[str, Estimate]:
+    """Returns the paper's differences of adapters from full fine-tuning, from Table 1."""
+    full, *others = published.TABLE_1
+    (row,) = (row for row in others if row.label == label)
+    return {task: Estimate(row.scores[task] - score) for task, score in full.scores.items()}
+
+
+def _paper_2(column: str) -> Dict[str, Estimate]:
+    """Returns the paper's differences of a column from full fine-tuning, from Table 2."""
+
+    def score(pair: Tuple[float, Optional[float]]) -> Estimate:
+        return Estimate(pair[0], pair[1] or 0.0)
+
+    return {
+        task: score(getattr(row, column)).minus(score(row.full))
+        for task, row in published.TABLE_2.items()
+    }
+
+
+_SAME = Condition("the paper's value, with a tolerance of 1", 0, 0, tolerance=1)
+_BELOW_0, _ABOVE_0 = Condition("below 0", high=0), Condition("above 0", low=0)
+_SIMILAR = Condition("each within ±1", -1, 1)
+
+_FULL = " minus full fine-tuning"
+_FULL_GLUE, _FULL_FURTHER = _Side(_glue, FULL), _Side(_further, FULL)
+CLAIMS = (
+    # Table 1, section 3.2.
+    Claim(
+        f"GLUE: adapters, best size per task,{_FULL}",
+        "−0.4, 3.6% trained",
+        _Difference(_Side(_glue, ADAPTERS, SIZES), _FULL_GLUE, _paper_1(published.BEST_SIZE), True),
+        _SAME,
+        max_share=0.036,
+    ),
+    Claim(
+        f"GLUE: adapters of size 64,{_FULL}",
+        "−0.8",
+        _Difference(_Side(_glue, ADAPTERS, (64,)), _FULL_GLUE, _paper_1("adapters 64"), True),
+        _SAME,
+    ),
+    # Table 2, section 3.3.
+    Claim(
+        f"Further tasks: adapters,{_FULL}, test accuracy",
+        "−0.4 (17 tasks)",
+        _Difference(_Side(_further, ADAPTERS), _FULL_FURTHER, _paper_2("adapters"), True),
+        _SAME,
+    ),
+    Claim(
+        f"Further tasks: top layers, best number per task,{_FULL}, test accuracy",
+        "+0.3 (17 tasks)",
+        _Difference(_Side(_further, VARIABLE), _FULL_FURTHER, _paper_2("variable"), True),
+        _SAME,
+    ),
+    Claim(
+        f"Further tasks: no-BERT baseline,{_FULL}, test accuracy",
+        "−1.0 (17 tasks)",
+        _Difference(_Side(_further, NO_BERT), _FULL_FURTHER, _paper_2("no_bert"), True),
+        _SAME,
+    ),
+    # Section 3.4.
+    Claim(
+        "GLUE: top layer alone, minus adapters of size 64, accuracy",
+        "−5.9 (MNLI-m), a similar trend on CoLA",
+        _Difference(
+            _Side(_glue_accuracy, TOP_LAYERS, layers=1), _Side(_glue_accuracy, ADAPTERS, (64,))
+        ),
+        _BELOW_0._replace(text="below 0 on each task"),
+    ),
+    Claim(
+        f"GLUE: LayerNorms alone,{_FULL}, accuracy",
+        "about −3.5 (CoLA), −4 (MNLI)",
+        _Difference(
+            _Side(_glue_accuracy, LAYER_NORM),
+            _Side(_glue_accuracy, FULL),
+            {"CoLA": Estimate(-3.5), "MNLI-m": Estimate(-4.0)},
+        ),
+        _SAME,
+    ),
+    Claim(
+        f"GLUE: adapters that train 0.5 to 5%,{_FULL}",
+        "within 1 (of published results)",
+        _moderate_sizes,
+        Condition("each size at least −1, with a tolerance of 1", low=-1, tolerance=1),
+    ),
+    # Section 3.5.
+    Claim(
+        f"SQuAD: F1 of adapters of size 64,{_FULL}",
+        "−0.3",
+        _Difference(_Side(_squad, ADAPTERS, (64,)), _Side(_squad, FULL), {"SQuAD": Estimate(-0.3)}),
+        _SAME,
+    ),
+    Claim(
+        f"SQuAD: F1 of adapters of size 2,{_FULL}",
+        "−0.8",
+        _Difference(_Side(_squad, ADAPTERS, (2,)), _Side(_squad, FULL), {"SQuAD": Estimate(-0.8)}),
+        _SAME,
+    ),
+    # Section 3.6.
+    Claim(
+        "Removing one layer's adapters: change in accuracy",
+        "at worst −2 (MNLI, CoLA)",
+        _of_ablations(_single_layers),
+        Condition("each layer at least −2, with a tolerance of 1", low=-2, tolerance=1),
+    ),
+    Claim(
+        "Removing the lower half's adapters, minus removing the upper half's, accuracy",
+        "lower layers have a smaller impact (MNLI, CoLA)",
+        _of_ablations(_lower_minus_upper),
+        _ABOVE_0,
+    ),
+    Claim(
+        "Removing all adapters: accuracy, minus the majority class's",
+        "0 (MNLI, CoLA)",
+        _of_ablations(_none_minus_majority),
+        _SIMILAR,
+    ),
+    Claim(
+        "Initial standard deviations below 1e-2, minus 1e-2, accuracy",
+        "robust (MNLI, CoLA)",
+        _small_scales,
+        _SIMILAR,
+    ),
+    Claim(
+        "Initial standard deviations above 1e-2: the worst, minus 1e-2, accuracy",
+        "below 0 (MNLI, CoLA)",
+        _large_scales,
+        _BELOW_0,
+    ),
+    Claim(
+        "Initial standard deviations above 1e-2: the change on CoLA, minus that on MNLI",
+        "degrades more on CoLA",
+        _large_scales_of_cola,
+        _BELOW_0,
+    ),
+    Claim(
+        "GLUE: mean accuracy of adapters of sizes 8 and 256, minus size 64",
+        "+0.4 and −0.1 (86.2, 85.7, 85.8)",
+        _sizes,
+        Condition("each within ±0.5, with a tolerance of 0.5", -0.5, 0.5, tolerance=0.5),
+    ),
+    Claim(
+        "GLUE: variants of the adapter, minus the default, accuracy",
+        "similar",
+        _variants,
+        _SIMILAR,
+    ),
+    # Ours: the pooler of a converted sentence encoder is untrained.
+    *(
+        Claim(
+            f"GLUE: adapters{text}, pooler trained,{_FULL}",
+            "",
+            _Difference(_Side(_glue, ADAPTERS, sizes, pooler=True), _FULL_GLUE, is_mean=True),
+        )
+        for text, sizes in ((", best size per task", SIZES), (" of size 64", (64,)))
+    ),
+)
+
+
+def _range(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _titles(tasks: List[str]) -> str:
-    if len(tasks) > 4:  # Their names would fill the table.
-        return f"{len(tasks)} tasks"
-    return report_tables.titles(tasks)
+def _titles(tasks: Iterable[str]) -> str:
+    names = [published.title(task) for task in sorted(tasks, key=published.sort_key)]
+    return ", ".join(names) if len(names) <= _MAX_TEXTS else f"{len(names)} tasks"
 
 
-def _by_task(by_task: Dict[str, Estimate]) -> str:
-    tasks = sorted(by_task, key=published.sort_key)
-    return ", ".join(f"{by_task[task]} ({published.title(task)})" for task in tasks)
+def _texts(values: Dict[str, Estimate]) -> str:
+    """Returns the values as a text; of many, the lowest and the highest."""
+    ranked = sorted(values.items(), key=lambda item: item[1].value)
+    if len(values) > _MAX_TEXTS:
+        ends = " to ".join(f"{value} ({label})" for label, value in (ranked[0], ranked[-1]))
+        return f"{ends}, {len(values)} in all"
+    return ", ".join(f"{value} ({published.title(label)})" for label, value in values.items())

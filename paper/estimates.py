@@ -1,12 +1,11 @@
 """Estimates with standard errors, their combinations, and verdicts by confidence intervals."""
 
 import math
-from typing import Callable, Collection, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import scipy.stats
 
-from adapter_bert.paper import report_tables
 from adapter_bert.sweeps import selection
 
 
@@ -15,15 +14,16 @@ class Estimate(NamedTuple):
 
     Attributes:
       sem: its standard error; None if a score has one seed only.
-      freedom: the degrees of freedom of the standard error.
+      freedom: the degrees of freedom of the standard error; inf if that is exact.
     """
 
     value: float
-    sem: Optional[float]
-    freedom: float
+    sem: Optional[float] = 0.0
+    freedom: float = math.inf
 
     def __str__(self) -> str:
-        return signed(self.value) + report_tables.format_error(self.sem)
+        is_exact = self.sem == 0 and math.isinf(self.freedom)
+        return signed(self.value) + ("" if self.sem is None or is_exact else f" ± {self.sem:.1f}")
 
     def minus(self, other: "Estimate") -> "Estimate":
         """Returns the difference from an independent estimate."""
@@ -36,19 +36,48 @@ class Estimate(NamedTuple):
             return "one seed"
         return "two equal scores" if self.freedom == 1 and self.sem < 1e-6 else ""
 
-    def moved(self, end: int, count: int = 1) -> float:
-        """Returns an end of the 95% confidence interval: the lower for -1, the upper for 1.
+    def interval(self, count: int = 1) -> Tuple[float, float]:
+        """Returns the 95% confidence interval (Student's t), infinite without a standard error.
 
         With Bonferroni's correction for the intervals of `count` estimates.
         """
-        if not self.sem:
-            return self.value
-        return self.value + end * self.sem * float(
-            scipy.stats.t.ppf(1 - 0.025 / count, self.freedom)
+        if self.sem is None:
+            return -math.inf, math.inf
+        half = self.sem and self.sem * float(
+            scipy.stats.t.ppf(1 - 0.025 / count, min(self.freedom, 1e6))  # Old SciPy takes no inf.
         )
+        return self.value - half, self.value + half
 
 
-NOTHING = Estimate(0.0, 0.0, 0)  # The difference of a score from itself.
+class Condition(NamedTuple):
+    """What a claim says of estimates: each is between `low` and `high`.
+
+    Attributes:
+      text: the condition in words.
+      tolerance: by how much the confidence interval of an estimate that agrees may pass them.
+    """
+
+    text: str
+    low: float = -math.inf
+    high: float = math.inf
+    tolerance: float = 0.0
+
+    def verdict(self, estimates: Collection[Estimate]) -> str:
+        """Returns "agrees", "differs" or "unclear".
+
+        It differs if the interval of an estimate, corrected for their number, is outside. It agrees
+        if all intervals, extended by the tolerance, are inside.
+        """
+        for one in estimates:
+            lower, upper = one.interval(len(estimates))
+            if lower > self.high or upper < self.low:
+                return "differs"
+        ends = [one.interval() for one in estimates]
+        is_inside = all(
+            self.low - self.tolerance <= lower and upper <= self.high + self.tolerance
+            for lower, upper in ends
+        )
+        return "agrees" if is_inside else "unclear"
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
@@ -62,59 +91,19 @@ def combine(*terms: Tuple[float, Estimate]) -> Estimate:
     The degrees of freedom are those of Welch and Satterthwaite.
     """
     value = float(sum(weight * term.value for weight, term in terms))
-    variances = [(weight * term.sem) ** 2 for weight, term in terms if term.sem is not None]
-    if len(variances) < len(terms):
-        return Estimate(value, None, 0)
+    variances: List[float] = []
+    for weight, term in terms:
+        if term.sem is None:
+            return Estimate(value, None, 0)
+        variances.append((weight * term.sem) ** 2)
     parts = sum(v**2 / term.freedom for v, (_, term) in zip(variances, terms) if v)
-    return Estimate(value, math.sqrt(sum(variances)), sum(variances) ** 2 / parts if parts else 0)
+    freedom = sum(variances) ** 2 / parts if parts else min(term.freedom for _, term in terms)
+    return Estimate(value, math.sqrt(sum(variances)), freedom)
 
 
 def mean(estimates: Collection[Estimate]) -> Estimate:
-    """Returns the mean of estimates."""
+    """Returns the mean of independent estimates."""
     return combine(*((1 / len(estimates), one) for one in estimates))
-
-
-def verdict(agrees: Callable[[int], bool]) -> str:
-    """Returns "agrees" or "differs", or "unclear" if that depends on the confidence interval.
-
-    Args:
-      agrees: called with -1, 0 and 1 for the lower end, the estimate and the upper end.
-    """
-    answers = {agrees(end) for end in (-1, 0, 1)}
-    return "unclear" if len(answers) > 1 else "agrees" if answers.pop() else "differs"
-
-
-def all_moved(estimates: Collection[Estimate], end: int, favorable: int) -> List[float]:
-    """Returns all estimates' ends of the confidence intervals, for a claim about each of them.
-
-    One estimate beyond the limit is enough to differ, so Bonferroni's correction applies.
-
-    Args:
-      end: see `verdict`.
-      favorable: the end where the claim holds most easily; if it fails there, it differs.
-    """
-    count = len(estimates) if end == favorable else 1
-    return [one.moved(end, count) for one in estimates]
-
-
-def at_most(estimates: Collection[Estimate], limit: float) -> str:
-    """Returns the `verdict` that all estimates are at most a limit."""
-    return verdict(lambda end: max(all_moved(estimates, end, -1)) <= limit)
-
-
-def below_zero(estimates: Collection[Estimate]) -> str:
-    """Returns the `verdict` that all estimates are negative."""
-    return verdict(lambda end: max(all_moved(estimates, end, -1)) < 0)
-
-
-def at_least(estimates: Collection[Estimate], limit: float) -> str:
-    """Returns the `verdict` that all estimates are at least a limit."""
-    return verdict(lambda end: min(all_moved(estimates, end, 1)) >= limit)
-
-
-def joint(*verdicts: str) -> str:
-    """Returns the verdict on a claim that has several conditions."""
-    return next((word for word in ("differs", "unclear") if word in verdicts), "agrees")
 
 
 def signed(value: float) -> str:

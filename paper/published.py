@@ -25,12 +25,13 @@ def _row_1(label: str, total: str, trained: str, *scores: float) -> Row1:
     return Row1(label, total, trained, dict(zip(_NAMES_1, scores)))
 
 
+BEST_SIZE = "adapters, size chosen per task (8, 64, 256)"
 TABLE_1 = (
     _row_1(
         "full fine-tuning", "9.0×", "100%", 60.5, 94.9, 89.3, 87.6, 72.1, 86.7, 85.9, 91.1, 70.1
     ),
     _row_1(
-        "adapters, size chosen per task (8, 64, 256)",
+        BEST_SIZE,
         *("1.3×", "3.6%", 59.5, 94.0, 89.5, 86.9, 71.8, 84.9, 85.1, 90.7, 71.5),
     ),
     _row_1("adapters 64", "1.2×", "2.1%", 56.9, 94.2, 89.6, 87.3, 71.8, 85.3, 84.6, 91.4, 68.8),
@@ -85,7 +86,7 @@ TABLE_2 = {
 
 def title(task: str) -> str:
     """Returns a task's display name: "SMS spam", "MNLI (9k rows)"."""
-    name, rows = _split_sample(task)
+    name, rows = split_sample(task)
     if rows:
         return f"{name} ({rows} rows)"
     return TABLE_2[task].title if task in TABLE_2 else task
@@ -93,18 +94,18 @@ def title(task: str) -> str:
 
 def is_glue(task: str) -> bool:
     """Returns whether a task is one of GLUE's, or a sample of its rows such as "mnli_9k"."""
-    return _split_sample(task)[0] in (*GLUE, "MNLI")
+    return split_sample(task)[0] in (*GLUE, "MNLI")
 
 
 def sort_key(task: str) -> Tuple[int, str]:
     """Returns a sort key: the paper's tasks in the order of its tables, then others by name."""
     task_order = (*GLUE, *TABLE_2)
-    name, _ = _split_sample(task)
+    name, _ = split_sample(task)
     name = "MNLI-m" if name == "MNLI" else name
     return (task_order.index(name) if name in task_order else len(task_order), task)
 
 
-def _split_sample(task: str) -> Tuple[str, str]:
+def split_sample(task: str) -> Tuple[str, str]:
     """Returns ("MNLI", "9k") for "mnli_9k", a sample of GLUE's rows, and (task, "") for others."""
     match = re.fullmatch(r"(\w+?)_(\d+k)", task)
     names = {name.lower().replace("-", ""): name for name in ("MNLI", *GLUE)}

@@ -1,7 +1,8 @@
 """Builds the tables and figures of Houlsby et al. 2019 from the records of finished runs.
 
 `REPORTS` lists them. Each is a function from a `Results` to a `Report`; missing tasks, sizes and
-seeds are gaps. `render` returns the files' contents. Scores are in points, as in `selection`.
+seeds are gaps. `render` returns the files' contents. Scores are in points, as in `selection`. As in
+the paper, figures show the accuracy of GLUE's classification tasks, and Table 1 each task's score.
 """
 
 import collections
@@ -11,22 +12,29 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tu
 import numpy as np
 
 from adapter_bert.paper import ablation_results, figures, published, report_tables, search_results
+from adapter_bert.paper import cells as paper_cells
 from adapter_bert.paper import claims as paper_claims
-from adapter_bert.paper.report_tables import (
+from adapter_bert.paper.cells import (
+    MAJORITY,
+    VARIABLE,
     Cell,
-    Table,
+    by_accuracy,
     cells_along,
     cells_of,
+    comparable,
     count_seeds,
     majority_cells,
+    of_method,
     tasks_of,
 )
+from adapter_bert.paper.report_tables import Table
 from adapter_bert.shell import printing
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import (
     ADAPTERS,
     FULL,
     HEAD,
+    INIT_SCALE,
     LAYER_NORM,
     NO_BERT,
     TEST,
@@ -38,7 +46,7 @@ from adapter_bert.sweeps.selection import (
 
 _PERCENTILES = (20, 50, 80)
 _BAND = "20th to 80th percentile"
-_INIT_SCALE, _LEARNING_RATE = selection.INIT_SCALE, "learning_rate"
+_LEARNING_RATE = "learning_rate"
 _EPOCHS = "num_train_epochs"
 _DEFAULT = "default"
 _STYLES = dict(zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES))
@@ -59,11 +67,13 @@ class Results(NamedTuple):
       records: records of finished runs.
       ablations: results of `ablation_results.read`.
       searches: results of `search_results.read`.
+      is_equal_epochs: whether `paper_cells.at_equal_epochs` selected the records.
     """
 
     records: List[Record]
     ablations: List[ablation_results.Ablation] = []
     searches: List["search_results.Search"] = []
+    is_equal_epochs: bool = False
 
 
 class Report(NamedTuple):
@@ -86,27 +96,47 @@ class Report(NamedTuple):
 def claims(results: Results) -> Report:
     """Returns the comparison of the paper's claims with the records."""
     rows = paper_claims.rows(results.records, results.ablations)
+    epochs = (
+        "Methods are compared at the numbers of epochs that all of a task's methods share"
+        " (--equal_epochs)."
+        if results.is_equal_epochs
+        else "Each method is at its own best number of epochs, as in the paper."
+    )
     caption = "\n".join(
         [
-            "- Scores are on the dev set unless the claim says test. ±: the standard error over"
-            " seeds, without the choice of the setting and the size of the dev set.",
-            "- Methods are compared at the numbers of epochs that both were trained with, if any.",
+            "- Scores are means over seeds on the dev set, or on the test set if the claim says so."
+            " ±: the standard error over seeds, without the choice of the setting and the size of"
+            " the set.",
+            f"- {epochs}",
+            "- Paper, same tasks: the paper's value on the tasks that were run, from its Tables 1"
+            " and 2. Its −0.4 and −0.8 for GLUE are differences of Table 1's Total, GLUE's own"
+            " mean; the means of the table's columns differ by −0.5 and −0.9.",
+            "- Differs: the 95% confidence interval excludes the condition (Student's t, with the"
+            " paper's standard errors where it has them, and with Bonferroni's correction where one"
+            " of several values can refute the claim). Agrees: the interval meets the condition."
+            " Unclear: neither.",
+            "- Open: fewer than two learning rates for a method and size, or two seeds with"
+            " different scores (or three equal ones); or fewer than three such tasks for a mean"
+            " over tasks. Other tasks are left out if these are enough. Removing adapters needs two"
+            " seeds only.",
             "- Trained: parameters including the head, divided by BERT's.",
-            "- Open: fewer than two learning rates, two numbers of epochs, or two seeds with"
-            " different scores (or three equal ones), for a method and size; or fewer than three"
-            " such tasks (top layer and LayerNorms: two). Other tasks are left out if these are"
-            " enough. Removing adapters needs two seeds only.",
-            "- Unclear: the ends of the 95% confidence interval give different verdicts (Student's"
-            " t, with Bonferroni's correction where one of several differences can refute the"
-            " claim).",
         ]
     )
     verdicts = [row.verdict.partition(": ")[::2] for row in rows]
+    of_paper = [(row, word) for row, (word, _) in zip(rows, verdicts) if row.agrees_if]
     tables = [
         Table(
             "",
-            ["claim", "paper", "ours", "verdict"],
-            [[row.claim, row.paper, row.ours, word] for row, (word, _) in zip(rows, verdicts)],
+            ["claim", "paper", "paper, same tasks", "ours", "verdict"],
+            [
+                [row.claim, row.paper, row.paper_same_tasks or report_tables.GAP, row.ours, word]
+                for row, word in of_paper
+            ],
+        ),
+        Table(
+            "Not in the paper",
+            ["comparison", "ours"],
+            [[row.claim, row.ours] for row in rows if not row.agrees_if],
         ),
         Table(
             "What the verdicts rest on",
@@ -115,7 +145,10 @@ def claims(results: Results) -> Report:
                 "open because the runs have only",
             ],
             [
-                [row.claim, row.agrees_if, row.settings, row.seeds, reasons or report_tables.GAP]
+                [
+                    *(row.claim, row.agrees_if or report_tables.GAP, row.settings, row.seeds),
+                    reasons or report_tables.GAP,
+                ]
                 for row, (_, reasons) in zip(rows, verdicts)
             ],
         ),
@@ -123,72 +156,70 @@ def claims(results: Results) -> Report:
     numbers = [
         {name.replace("_", " "): text for name, text in row._asdict().items()} for row in rows
     ]
-    return Report("The paper's claims", caption, tables, numbers)
+    return Report("The paper's claims", caption, [t for t in tables if t.rows], numbers)
 
 
 def table1(results: Results) -> Report:
-    """Returns GLUE's table: full fine-tuning, and adapters by size, with and without the pooler."""
-    records, best = _split_glue(results.records), selection.choose_best
-    cells = cells_of(FULL.label, selection.select_usual(records, FULL), VALIDATION, best)
-    designs = {
-        note: selection.select_adapters(records, pooler)
-        for note, pooler in (("", False), (", pooler trained", True))
-    }
-    sizes = sorted({ADAPTERS.level_of(r) for adapters in designs.values() for r in adapters})
-    labels, accuracies = [FULL.label], []
-    for note, adapters in designs.items():
-        if not sizes:
-            break
-        by_size = selection.group_by(adapters, ADAPTERS.level_of)
-        label = f"adapters, size chosen per task ({', '.join(map(str, by_size or sizes))}){note}"
-        cells += cells_of(label, adapters, VALIDATION, best)
-        labels += [label, *(f"adapters {size}{note}" for size in sizes)]
-        for size, size_records in by_size.items():
-            label = f"adapters {size}{note}"
-            cells += cells_of(label, size_records, VALIDATION, best)
-            # Selected by accuracy instead of the task's score.
-            size_records = [{**record, "score": "eval_accuracy"} for record in size_records]
-            accuracies += cells_of(label, size_records, VALIDATION, best)
+    """Returns GLUE's table: full fine-tuning and adapters by size; ours, with the pooler."""
+    records = paper_cells.glue(results.records)
+    full = cells_of(FULL.label, of_method(records, FULL), VALIDATION, selection.choose_best)
+    cells, accuracies = _by_size(records, is_pooler_trained=False)
+    cells = full + cells if full or cells else []
+    majority = majority_cells(records, cells, VALIDATION)
     tasks = tasks_of(cells)
-    designed = [selection.without(r, "train_pooler") for r in sum(designs.values(), [])]
     caption = (
         "Dev scores in points, the GLUE score of each task. Each is that of the best run on"
         f" the dev set, over all settings and {count_seeds(cells)}."
-        f" {_total_note(cells)}{_design_note(designed)}"
+        f" {_total_note(cells)}{_design_note(records)}"
     )
-    majority = majority_cells(records, cells, VALIDATION)
-    labels += [report_tables.MAJORITY] * bool(majority)
-    table = report_tables.methods_table("", cells + majority, len(tasks))
-    tables = [_with_untrained(table, labels)]
-    if len(sizes) > 1 and accuracies:
+    tables = [report_tables.methods_table("", cells + majority, len(tasks))] if cells else []
+    if len({cell.method for cell in accuracies}) > 1:
         heading = "Dev accuracy by adapter size"
         tables.append(report_tables.methods_table(heading, accuracies))
     tables += report_tables.paper_table_1(tasks)
+    pooled, more = _by_size(records, is_pooler_trained=True)
+    if pooled:
+        heading = "Not in the paper: adapters with the pooler trained"
+        tables.append(report_tables.methods_table(heading, pooled, len(tasks_of(pooled))))
     # Without duplicates: for tasks whose score is accuracy, both lists have the same cells.
-    distinct = [cell for cell in accuracies if cell not in cells]
-    return Report("GLUE", caption, tables, _rows(cells + distinct + majority))
+    listed = cells + pooled
+    distinct = [cell for cell in accuracies + more if cell not in listed]
+    return Report("GLUE", caption, tables, _rows(listed + distinct + majority))
 
 
-def _with_untrained(table: Table, labels: List[str]) -> Table:
-    """Returns a table with a row for each label; "not trained yet" if it has no records."""
-    rows = {row[0]: row for row in table.rows}
-    gaps = [report_tables.GAP] * (len(table.columns) - 2)
-    labelled = [rows.get(label, [label, "not trained yet", *gaps]) for label in labels]
-    return table._replace(rows=labelled if table.rows else [])
+def _by_size(records: List[Record], is_pooler_trained: bool) -> Tuple[List[Cell], List[Cell]]:
+    """Returns the best cells of adapters, by the task's score and by accuracy.
+
+    The first rows choose the size for each task, from the paper's sizes, and then from all.
+    """
+    note = ", pooler trained" if is_pooler_trained else ""
+    adapters = of_method(records, ADAPTERS, pooler=is_pooler_trained)
+    by_size = selection.group_by(adapters, ADAPTERS.level_of)
+    chosen = [size for size in by_size if size in paper_claims.SIZES]
+    rows = {
+        f"adapters, size chosen per task ({', '.join(map(str, sizes))}){note}": [
+            record for size in sizes for record in by_size[size]
+        ]
+        for sizes in (chosen, list(by_size))
+        if len(sizes) > 1
+    }
+    rows.update({f"adapters {size}{note}": group for size, group in by_size.items()})
+    cells, accuracies = [], []
+    for label, group in rows.items():
+        cells += cells_of(label, group, VALIDATION, selection.choose_best)
+        accurate = [record for record in by_accuracy(group) if "eval_accuracy" in record["scores"]]
+        if "chosen" not in label:
+            accuracies += cells_of(label, accurate, VALIDATION, selection.choose_best)
+    return cells, accuracies
 
 
 def table2(results: Results) -> Report:
     """Returns the further tasks' table: baseline, full and variable fine-tuning, adapters."""
-    records = _filter_further_tasks(results.records)
-    full, top_layers = (selection.select_usual(records, method) for method in (FULL, TOP_LAYERS))
-    # Variable fine-tuning of all layers is full fine-tuning.
-    varied = {record["task"] for record in top_layers}
-    variable = top_layers + [record for record in full if record["task"] in varied]
+    records = paper_cells.further(results.records)
     cells = [
-        *cells_of(NO_BERT.label, selection.filter_by_method(records, NO_BERT), TEST),
-        *cells_of(FULL.label, full, TEST),
-        *cells_of("variable fine-tuning", variable, TEST),
-        *cells_of(ADAPTERS.label, selection.select_usual(records, ADAPTERS), TEST),
+        cell
+        for method in (NO_BERT, FULL, VARIABLE, ADAPTERS)
+        for cell in cells_of(method.label, of_method(records, method), TEST)
     ]
     tasks = tasks_of(cells)
     caption = (
@@ -204,18 +235,19 @@ def table2(results: Results) -> Report:
 
 def figure1(results: Results) -> Report:
     """Returns GLUE's percentiles over tasks of the difference from full fine-tuning."""
-    return _percentiles_report(_split_glue(results.records), VALIDATION, "GLUE")
+    records = by_accuracy(paper_cells.glue(results.records))
+    return _percentiles_report(records, VALIDATION, "GLUE")
 
 
 def figure3(results: Results) -> Report:
     """Returns the further tasks' percentiles, like `figure1` but with test scores."""
-    return _percentiles_report(_filter_further_tasks(results.records), TEST, "Further tasks")
+    return _percentiles_report(paper_cells.further(results.records), TEST, "Further tasks")
 
 
 def figure4(results: Results) -> Report:
     """Returns the dev score against trained parameters, with a panel for each task."""
-    records = [record for record in results.records if record["script"] == "run_classifier.py"]
-    return _parameters_report(records, "Score against trained parameters")
+    records = [r for r in results.records if r["script"] == "run_classifier.py"]
+    return _parameters_report(by_accuracy(records), "Score against trained parameters")
 
 
 def figure5(results: Results) -> Report:
@@ -256,68 +288,55 @@ def figure6(results: Results) -> Report:
 
 def figure7(results: Results) -> Report:
     """Returns the best score at each learning rate, for adapters and full fine-tuning."""
-    records = [record for record in results.records if _LEARNING_RATE in record["flags"]]
-    by_method = _comparable(records, (ADAPTERS, FULL), _LEARNING_RATE)
+    records = [r for r in by_accuracy(results.records) if _LEARNING_RATE in r["flags"]]
+    by_method = {
+        method: comparable(of_method(records, method), _LEARNING_RATE)
+        for method in (ADAPTERS, FULL)
+    }
     cells = _select_curves(
         [
             cell
-            for method, records in by_method.items()
-            for cell in cells_along(method.label, records, _LEARNING_RATE)
+            for method, group in by_method.items()
+            for cell in cells_along(method.label, group, _LEARNING_RATE)
         ]
     )
-    majority = majority_cells(records, cells, VALIDATION)
-    panels = _panels(cells, (ADAPTERS, FULL), "Learning rate", majority)
     caption = (
         f"Dev score at each learning rate, {_describe_seeds(cells)}. At each, the other"
         " settings are the best on the dev set, among those trained at most of the"
-        f" rates.{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
-        f"{_design_note(by_method[ADAPTERS])}"
+        f" rates.{_notes(by_method, cells)}"
     )
-    tables = [report_tables.levels_table("", cells + majority)]
-    rows = _rows(cells + majority)
-    return Report("Robustness to the learning rate", caption, tables, rows, panels)
+    return _curves_report("Robustness to the learning rate", caption, records, cells, by_method)
 
 
 def variants(results: Results) -> Report:
-    """Returns the variants of section 3.6, compared with the usual design of their size."""
-    records = selection.filter_by_method(results.records, ADAPTERS)
-    usual_design = selection.find_usual_design(
-        [selection.without(record, _INIT_SCALE) for record in records], ADAPTERS
-    )
-    cells, differences, drawn = [], [], []
-    for size, size_records in selection.group_by(records, ADAPTERS.level_of).items():
-        designs = selection.group_by(
-            size_records, lambda record: _design_label(record, usual_design)
-        )
-        default = designs.pop("", [])
-        # Only settings that some variant was trained with, so that the two are comparable.
-        default_records = selection.match_settings(
-            default, [record for design_records in designs.values() for record in design_records]
-        )
-        if not default_records:  # Nothing to compare with.
-            continue
-        for label, variant_records in {_DEFAULT: default_records, **designs}.items():
-            variant_records = selection.match_settings(variant_records, default) or variant_records
-            design_records = cells_of(label, variant_records, VALIDATION, level=size)
-            baseline_cells = cells_of(
-                _DEFAULT, selection.match_settings(default, variant_records), VALIDATION
-            )
-            values = {cell.task: cell.choice.value for cell in baseline_cells}
-            drawn += variant_records
-            cells += design_records
-            differences += [
-                c.choice.value - values[c.task] if c.task in values else None
-                for c in design_records
-            ]
-    defaults = [record for record in drawn if not _design_label(record, usual_design)]
+    """Returns the variants of section 3.6, compared with the default adapter of their size."""
+    found = paper_cells.variants(by_accuracy(results.records))
+    cells = [cell for variant in found for cell in variant.cells]
+    differences = {
+        (cell.method, cell.level, cell.task): cell.choice.value - default.choice.value
+        for variant in found
+        for cell in variant.cells
+        for default in variant.defaults
+        if default.task == cell.task
+    }
+
+    def difference(cell: Cell) -> Optional[float]:
+        return differences.get((cell.method, cell.level, cell.task))
+
+    def suffix(cell: Cell) -> str:
+        points = difference(cell)
+        return "" if points is None else f" ({points:+.1f})"
+
+    drawn = [record for cell in cells for record in cell.records]
     caption = (
-        f"Dev scores in points, {_describe_seeds(cells)}. The other settings are each"
-        " adapter's best on the dev set. A difference is from the default adapter of the"
-        " same size; both are at their best among the settings that both were trained"
-        f" with.{_tried_note(drawn)}{_design_note(defaults)}"
+        f"Dev scores in points, {_describe_seeds(cells)}. The number after the name is the size."
+        " The other settings are each adapter's best on the dev set. In parentheses, the difference"
+        " from the default adapter of the same size; both are at their best among the settings that"
+        f" both were trained with.{_tried_note(drawn)}{_design_note(drawn)}"
     )
-    tables = [report_tables.variants_table(cells, differences)]
-    numbers = [{**c.to_row(), "difference": d} for c, d in zip(cells, differences)]
+    columns = {"trained parameters": report_tables.mean_trained}
+    tables = [report_tables.table_of("", cells, columns, suffix)]
+    numbers = [{**cell.to_row(), "difference": difference(cell)} for cell in cells]
     return Report("Variants of the adapter", caption, tables, numbers)
 
 
@@ -325,22 +344,14 @@ def searches(results: Results) -> Report:
     """Returns the baseline's searches: the score of each trial, and the best so far."""
     ordered = sorted(results.searches, key=lambda search: published.sort_key(search["task"]))
     numbers = [row for search in ordered for row in search_results.trial_rows(search)]
-    panels = []
-    for search in ordered:
-        score = search["score"][len(VALIDATION) + 1 :]
-        y_label = f"Dev {_SCORES.get(score, f'{score} (× 100)')}"
-        panels.append(search_results.panel(search, published.title(search["task"]), y_label))
+    panels = [search_results.panel(search, _axis_label(search["score"])) for search in ordered]
     samplers = sorted({search["sampler"] for search in ordered})
     caption = (
         "The best dev score of each trial, in the order in which they began, and the best so"
         " far. Trials stopped early scored worse than others at the same number of samples."
         f" Settings were proposed by: {', '.join(samplers)}."
     )
-    titles = [published.title(search["task"]) for search in ordered]
-    tables = [
-        search_results.summary(ordered, titles),
-        search_results.selected_settings(ordered, titles),
-    ]
+    tables = [search_results.summary(ordered), search_results.selected_settings(ordered)]
     return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
 
 
@@ -384,37 +395,6 @@ def _rows(cells: Iterable[Cell]) -> List[Dict[str, Any]]:
     return [cell.to_row() for cell in cells]
 
 
-def _split_glue(records: List[Record]) -> List[Record]:
-    """Returns the records of GLUE's tasks; MNLI's become two, one for each dev set.
-
-    Samples of a task's rows only count if full fine-tuning was trained on them too.
-    """
-    result = []
-    compared = {r["task"] for r in selection.filter_by_method(records, FULL)}
-    for record in records:
-        task = record["task"]
-        if task == "MNLI":
-            result.append({**record, "task": "MNLI-m"})
-            names = ("accuracy", "majority_accuracy", "predicted_labels")
-            mismatched = {f"eval_{n}": record["scores"].get(f"eval_mismatched_{n}") for n in names}
-            scores = {**record["scores"], **mismatched}
-            result.append({**record, "task": "MNLI-mm", "scores": scores})
-        elif task in published.GLUE or (published.is_glue(task) and task in compared):
-            result.append(record)
-    return result
-
-
-def _filter_further_tasks(records: List[Record]) -> List[Record]:
-    """Returns the records of classification outside GLUE that have test scores."""
-    return [
-        record
-        for record in records
-        if record["script"] in selection.TEXT_SCRIPTS
-        and not published.is_glue(record["task"])
-        and selection.points(record, TEST) is not None
-    ]
-
-
 def _describe_seeds(cells: List[Cell]) -> str:
     """Returns a caption's text on how seeds are combined."""
     seeds = count_seeds(cells)
@@ -422,29 +402,27 @@ def _describe_seeds(cells: List[Cell]) -> str:
 
 
 def _total_note(cells: List[Cell]) -> str:
-    tasks = report_tables.pluralize(len(tasks_of(cells)), "task")
+    tasks = paper_cells.pluralize(len(tasks_of(cells)), "task")
     return f"Total parameters are those of {tasks}, as a multiple of BERT's."
 
 
 def _design_note(records: List[Record]) -> str:
-    """Returns a caption's sentence on the adapters' design, or "" for the default one."""
-    adapters = selection.select_usual(records, ADAPTERS)
-    flags = selection.find_usual_design(adapters, ADAPTERS)
-    scales = sorted({selection.flag_of(record, _INIT_SCALE) for record in adapters})
-    if len(scales) > 1:
-        flags = {**flags, _INIT_SCALE: " or ".join(f"{scale:g}" for scale in scales)}
-    flag_text = ", ".join(f"--{name}={value}" for name, value in flags.items())
-    return f" Adapters were trained with {flag_text}." if flag_text else ""
+    """Returns a caption's sentence on the scale of initial weights, or "" for the default one."""
+    adapters = of_method(records, ADAPTERS)
+    scales = sorted({selection.flag_of(record, INIT_SCALE) for record in adapters})
+    if scales in ([], [selection.DEFAULTS[INIT_SCALE]]):
+        return ""
+    text = " or ".join(f"{scale:g}" for scale in scales)
+    return f" Adapters were trained with --{INIT_SCALE}={text}."
 
 
-def _design_label(record: Record, usual_design: Dict[str, Any]) -> str:
-    """Returns how a record's adapters differ from the usual ones: "depth 2", or "".
-
-    The scale of initial weights is a setting here; Figure 6 compares scales.
-    """
-    plain = selection.without(record, _INIT_SCALE)
-    design_flags = selection.design_difference(plain, usual_design).items()
-    return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in design_flags)
+def _notes(by_method: Dict[Method, List[Record]], cells: List[Cell]) -> str:
+    """Returns a caption's sentences on epochs, single seeds and initial weights."""
+    tasks = tasks_of(cells)
+    drawn = {m: [r for r in group if r["task"] in tasks] for m, group in by_method.items()}
+    texts = [f"{m.label} {_tried(group, _EPOCHS)}" for m, group in drawn.items() if group]
+    epochs = f" Epochs: {', '.join(texts)}." if texts else ""
+    return epochs + _singles_note(cells) + _design_note(drawn.get(ADAPTERS, []))
 
 
 def _select_curves(cells: List[Cell]) -> List[Cell]:
@@ -460,16 +438,6 @@ def _select_curves(cells: List[Cell]) -> List[Cell]:
     return [cell for cell in cells if longest[cell.task] >= 3 and shortest[cell.task] >= 2]
 
 
-def _epochs_note(by_method: Dict[Method, List[Record]], tasks: List[str]) -> str:
-    """Returns a caption's sentence on the numbers of epochs of each method."""
-    texts = []
-    for method, records in by_method.items():
-        numbers = _tried([record for record in records if record["task"] in tasks], _EPOCHS)
-        if numbers:
-            texts.append(f"{method.label} {numbers}")
-    return f" Epochs: {', '.join(texts)}." if texts else ""
-
-
 def _tried_note(records: List[Record]) -> str:
     """Returns a caption's sentence on the learning rates and numbers of epochs."""
     rates, epochs = _tried(records, _LEARNING_RATE), _tried(records, _EPOCHS)
@@ -483,48 +451,48 @@ def _tried(records: List[Record], flag: str) -> str:
 
 
 def _singles_note(cells: List[Cell]) -> str:
-    if not any(selection.is_bimodal(cell.choice.values) for cell in cells):
+    if not any(_is_bimodal(cell.choice.values) for cell in cells):
         return ""
     return " Hollow marks are single seeds, where some are 10 points or more from the others."
 
 
-def _init_scale_cells(records: List[Record]) -> List[Cell]:
-    """Returns the cells of adapters that differ only in the scale of initial weights."""
-    records = [
-        record
-        for record in selection.select_by_scale(records)
-        if selection.flag_of(record, _INIT_SCALE) > 0  # The axis is logarithmic.
-    ]
-    return _select_curves(cells_along(ADAPTERS.label, records, _INIT_SCALE))
+def _is_bimodal(values: Tuple[float, ...]) -> bool:
+    """Returns whether scores over seeds form two groups, so that their mean is misleading.
 
-
-def _comparable(
-    records: List[Record], methods: Iterable[Method], flag: Optional[str] = None
-) -> Dict[Method, List[Record]]:
-    """Returns each method's comparable records of its usual design, at equal numbers of epochs.
-
-    Args:
-      flag: see `selection.select_comparable`; by default, that of the method's level.
+    The gap between the groups is 10 points or more, and at least twice as wide as either group.
     """
-    return selection.at_equal_epochs(
-        {
-            method: selection.select_comparable(
-                selection.select_usual(records, method), flag or method.level
-            )
-            for method in methods
-        }
-    )
+    ordered = sorted(values)
+    gaps = [right - left for left, right in zip(ordered, ordered[1:])]
+    if not gaps:
+        return False
+    index = int(np.argmax(gaps))
+    widest = max(ordered[index] - ordered[0], ordered[-1] - ordered[index + 1])
+    return gaps[index] >= 10 and gaps[index] >= 2 * widest
+
+
+def _init_scale_cells(records: List[Record]) -> List[Cell]:
+    """Returns the cells of adapters by the scale of their initial weights."""
+    adapters = comparable(of_method(by_accuracy(records), ADAPTERS), INIT_SCALE)
+    # The axis is logarithmic.
+    positive = [record for record in adapters if selection.flag_of(record, INIT_SCALE) > 0]
+    return _select_curves(cells_along(ADAPTERS.label, positive, INIT_SCALE))
 
 
 def _percentiles_report(records: List[Record], split: str, title: str) -> Report:
     """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
-    by_method = _comparable(records, (ADAPTERS, TOP_LAYERS, FULL))
+    by_method = {
+        method: comparable(of_method(records, method), method.level)
+        for method in (ADAPTERS, TOP_LAYERS, FULL)
+    }
     full = cells_of(FULL.label, by_method[FULL], split)
     baseline = {cell.task: cell.choice.value for cell in full}
-    cells = []
-    for method in (ADAPTERS, TOP_LAYERS):
-        cells += cells_along(method.label, by_method[method], method.level, split)
-    numbers = _percentile_rows(_select_complete(cells, baseline), baseline)
+    cells = [
+        cell
+        for method in (ADAPTERS, TOP_LAYERS)
+        for cell in cells_along(method.label, by_method[method], method.level, split)
+    ]
+    cells = _select_complete(cells, baseline)
+    numbers = _percentile_rows(cells, baseline)
     series = []
     for method in (ADAPTERS, TOP_LAYERS):
         rows = [row for row in numbers if row["method"] == method.label]
@@ -533,20 +501,18 @@ def _percentiles_report(records: List[Record], split: str, title: str) -> Report
         if points:
             series.append(figures.Series(method.label, _STYLES[method], points, _BAND, names))
     name = {VALIDATION: "dev", TEST: "test"}[split]
-    tasks = [task for task in baseline if numbers and task in numbers[0]]
     caption = (
         f"Mean {name} score over seeds, in points, minus that of full fine-tuning on the same task."
-        f" Percentiles are over {', '.join(map(published.title, tasks))}. The x axis is the mean of"
+        f" Percentiles are over {_describe_scores(cells)}. The x axis is the mean of"
         " the parameters trained per task (logarithmic). The numbers at the points are adapter"
         " sizes and numbers of top layers. The other settings are each task's best on the dev set,"
         " among those trained at most of the sizes. Sizes and tasks with gaps are left"
-        f" out.{_epochs_note(by_method, tasks)}"
-        f"{_design_note(by_method[ADAPTERS])}"
+        f" out.{_notes(by_method, cells)}"
     )
     panel = figures.Panel(
         f"{title}: percentiles of tasks",
         _PARAMETERS,
-        f"{name.capitalize()} score, difference (points)",
+        f"{name.capitalize()} accuracy, difference (points)",
         series,
         has_zero_line=True,
     )
@@ -554,14 +520,25 @@ def _percentiles_report(records: List[Record], split: str, title: str) -> Report
     return Report(title, caption, [_percentiles_table(numbers)], numbers, [panel])
 
 
+def _describe_scores(cells: List[Cell]) -> str:
+    """Returns the cells' tasks, each with its score if that is not accuracy."""
+    names = {cell.task: cell.choice.score.partition("_")[2] for cell in cells}
+    return ", ".join(
+        published.title(task) + ("" if names[task] == "accuracy" else f" ({names[task]})")
+        for task in tasks_of(cells)
+    )
+
+
 def _select_complete(cells: List[Cell], baseline: Dict[str, float]) -> List[Cell]:
     """Returns the cells of the levels and tasks that give the largest table without gaps."""
-    tasks_by_level = collections.defaultdict(set)
-    for cell in cells:
-        if cell.task in baseline and cell.choice.trained:
-            tasks_by_level[cell.method, cell.level].add(cell.task)
-    tasks = report_tables.find_complete_tasks(list(tasks_by_level.values()))
-    return [c for c in cells if c.task in tasks and tasks <= tasks_by_level[c.method, c.level]]
+    counted = [cell for cell in cells if cell.task in baseline and cell.choice.trained]
+    levels = report_tables.by_level(counted)
+    tasks = report_tables.find_complete_tasks([row.keys() for row in levels.values()])
+    return [
+        cell
+        for cell in counted
+        if cell.task in tasks and tasks <= levels[cell.method, cell.level].keys()
+    ]
 
 
 def _percentile_rows(cells: List[Cell], baseline: Dict[str, float]) -> List[Dict[str, Any]]:
@@ -599,37 +576,42 @@ def _percentiles_table(rows: List[Dict[str, Any]]) -> Table:
 
 def _parameters_report(records: List[Record], title: str) -> Report:
     """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
-    methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
-    by_method = _comparable(records, methods)
+    by_method = {
+        method: comparable(of_method(records, method), method.level)
+        for method in (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
+    }
     cells = [
         cell
-        for method in methods
-        for cell in cells_along(method.label, by_method[method], method.level)
+        for method, group in by_method.items()
+        for cell in cells_along(method.label, group, method.level)
         if cell.choice.trained
     ]
-    majority = majority_cells(records, cells, VALIDATION)
-    panels = _panels(cells, methods, _PARAMETERS, majority)
     caption = (
         "Dev score against the parameters trained per task (logarithmic axis),"
         f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"
         " are the other methods. At each point, the other settings are the best on the dev set,"
-        " among those trained at most of the sizes."
-        f"{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
-        f"{_design_note(by_method[ADAPTERS])}"
+        f" among those trained at most of the sizes.{_notes(by_method, cells)}"
     )
-    tables = [report_tables.levels_table("", cells + majority)]
-    return Report(title, caption, tables, _rows(cells + majority), panels)
+    return _curves_report(title, caption, records, cells, by_method, _PARAMETERS)
 
 
-def _panels(
-    cells: List[Cell], methods: Iterable[Method], x_label: str, majority: List[Cell]
-) -> List[figures.Panel]:
-    """Returns the panel of each task, with a line at its cell of `majority`, if there is one."""
-    lines = {cell.task: (report_tables.MAJORITY, cell.choice.value) for cell in majority}
-    return [
+def _curves_report(
+    title: str,
+    caption: str,
+    records: List[Record],
+    cells: List[Cell],
+    methods: Iterable[Method],
+    x_label: str = "Learning rate",
+) -> Report:
+    """Returns a panel for each task, with a line at the score of the most frequent label."""
+    majority = majority_cells(records, cells, VALIDATION)
+    lines = {cell.task: (MAJORITY, cell.choice.value) for cell in majority}
+    panels = [
         _panel(cells, task, methods, x_label)._replace(line=lines.get(task))
         for task in tasks_of(cells)
     ]
+    tables = [report_tables.levels_table("", cells + majority)]
+    return Report(title, caption, tables, _rows(cells + majority), panels)
 
 
 def _panel(cells: List[Cell], task: str, methods: Iterable[Method], x_label: str) -> figures.Panel:
@@ -641,7 +623,9 @@ def _panel(cells: List[Cell], task: str, methods: Iterable[Method], x_label: str
         if method_cells:
             x = [c.choice.trained if x_label == _PARAMETERS else c.level for c in method_cells]
             series.append(_series(method.label, _STYLES[method], method_cells, x))
-    return figures.Panel(published.title(task), x_label, _score_axis_label(task_cells[0]), series)
+    return figures.Panel(
+        published.title(task), x_label, _axis_label(task_cells[0].choice.score), series
+    )
 
 
 def _series(label: str, style: figures.Style, cells: List[Cell], x: List[Any]) -> figures.Series:
@@ -650,7 +634,7 @@ def _series(label: str, style: figures.Style, cells: List[Cell], x: List[Any]) -
     singles = [
         (cell_x, value)
         for cell, cell_x in zip(cells, x)
-        if selection.is_bimodal(cell.choice.values)
+        if _is_bimodal(cell.choice.values)
         for value in cell.choice.values
     ]
     return figures.Series(label, style, points, singles=tuple(singles))
@@ -662,15 +646,16 @@ def _point(cell: Cell, x: float) -> Tuple[float, float, Optional[float], Optiona
     return (x, value, None, None) if sem is None else (x, value, value - sem, value + sem)
 
 
-def _score_axis_label(cell: Cell) -> str:
-    _, _, name = cell.choice.score.partition("_")
+def _axis_label(score: str) -> str:
+    """Returns the label of a dev score, such as "eval_accuracy"."""
+    name = score.partition("_")[2]
     return "Dev " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")
 
 
 def _scale_panel(cells: List[Cell]) -> figures.Panel:
     """Returns a panel with the first task's score on the left y axis, another one on the right."""
     by_task = {task: [cell for cell in cells if cell.task == task] for task in tasks_of(cells)}
-    labels = {task: _score_axis_label(task_cells[0]) for task, task_cells in by_task.items()}
+    labels = {task: _axis_label(task_cells[0].choice.score) for task, task_cells in by_task.items()}
     left, *right = dict.fromkeys(labels.values())
     series = []
     for (task, task_cells), style in zip(by_task.items(), itertools.cycle(figures.STYLES)):

@@ -3,7 +3,7 @@
 from typing import Any, Dict, List
 
 from adapter_bert.files import json_objects
-from adapter_bert.paper import figures, report_tables
+from adapter_bert.paper import figures, published, report_tables
 from adapter_bert.paper.baseline import search_space
 from adapter_bert.paper.baseline.search_space import SPACE
 from adapter_bert.paper.report_tables import Table
@@ -71,20 +71,22 @@ def trial_rows(search: Search) -> List[Dict[str, Any]]:
     ]
 
 
-def summary(searches: List[Search], titles: List[str]) -> Table:
-    """Returns a table with a row for each search; `titles` are their names."""
+def summary(searches: List[Search]) -> Table:
+    """Returns a table with a row for each search."""
     rows = []
-    for search, title in zip(searches, titles):
+    for search in searches:
         best, trials = best_trial(search), search["trials"]
         hours = sum(trial["seconds"] for trial in trials) / 3600
         counts = len(trials), sum(trial["pruned"] for trial in trials), best["number"]
+        title = published.title(search["task"])
         rows.append([title, *map(str, counts), f"{best['points']:.1f}", f"{hours:.2f}"])
     columns = ["", "trials", "stopped early", "the best", "its dev score", "hours"]
     return Table("", columns, rows)
 
 
-def selected_settings(searches: List[Search], titles: List[str]) -> Table:
-    """Returns a table of the searches' selected settings, one per row; see `summary`."""
+def selected_settings(searches: List[Search]) -> Table:
+    """Returns a table of the searches' selected settings, one per row."""
+    titles = [published.title(search["task"]) for search in searches]
     best_settings = [best_trial(search)["settings"] for search in searches]
     rows = [
         [name.replace("_", " "), *(_format_parameter(name, best) for best in best_settings)]
@@ -93,7 +95,7 @@ def selected_settings(searches: List[Search], titles: List[str]) -> Table:
     return Table("Selected settings", ["", *titles], rows)
 
 
-def panel(search: Search, title: str, y_label: str) -> figures.Panel:
+def panel(search: Search, y_label: str) -> figures.Panel:
     """Returns a panel of the trials' scores and the best score so far."""
     scored = [trial for trial in search["trials"] if trial["points"] is not None]
     points, best = {"trial": [], "stopped early": []}, []
@@ -108,7 +110,7 @@ def panel(search: Search, title: str, y_label: str) -> figures.Panel:
         for label, series_points in {**points, "best so far": best}.items()
         if series_points
     ]
-    return figures.Panel(title, "Trial", y_label, series, is_linear=True)
+    return figures.Panel(published.title(search["task"]), "Trial", y_label, series, is_linear=True)
 
 
 def _with_module_name(settings: Dict[str, Any]) -> Dict[str, Any]:

@@ -109,7 +109,7 @@ def predicts_one_label(record: Record, split: str = VALIDATION) -> bool:
 
 def points(record: Record, split: str) -> Any:
     """Returns a record's score on a split in points, or None."""
-    return _to_points(record, score_name(record, split))
+    return to_points(record, score_name(record, split))
 
 
 def by_criterion(records: List[Record], criterion: str) -> List[Record]:
@@ -124,7 +124,7 @@ def by_criterion(records: List[Record], criterion: str) -> List[Record]:
         return records
     return [
         {**record, "selected_by": _ACCURACY}
-        if record["script"] in TEXT_SCRIPTS and _to_points(record, _ACCURACY) is not None
+        if record["script"] in TEXT_SCRIPTS and to_points(record, _ACCURACY) is not None
         else record
         for record in records
     ]
@@ -132,10 +132,11 @@ def by_criterion(records: List[Record], criterion: str) -> List[Record]:
 
 def criterion_points(record: Record) -> Any:
     """Returns the value by which a record's setting is compared in points, or None."""
-    return _to_points(record, record.get("selected_by", score_name(record, VALIDATION)))
+    return to_points(record, record.get("selected_by", score_name(record, VALIDATION)))
 
 
-def _to_points(record: Record, name: Any) -> Any:
+def to_points(record: Record, name: Any) -> Any:
+    """Returns a score by its name in points, or None if it is missing or not finite."""
     value = record["scores"].get(name)
     if value is None or not math.isfinite(value):
         return None
@@ -192,20 +193,22 @@ def design(record: Record) -> Any:
     }
 
 
-def design_difference(record: Record, usual_design: Any) -> Any:
-    """Returns how a record's design differs from another, a dict of flags with its values."""
-    record_design = design(record)
-    names = [
-        name
-        for name in sorted({*record_design, *usual_design})
-        if record_design.get(name) != usual_design.get(name)
+def filter_by_method(records: List[Record], method: Method) -> List[Record]:
+    """Returns the records of a method, of any design; all top layers are also full fine-tuning."""
+    return [
+        record
+        for record in records
+        if _method_name(record) == method.name or (method is FULL and _trains_all_layers(record))
     ]
-    return {name: flag_of(record, name) for name in names}
 
 
-def filter_by_method(records: List[Record], method: Any) -> List[Record]:
-    """Returns the records of a method, of any design."""
-    return [record for record in records if _method_name(record) == method.name]
+def _trains_all_layers(record: Record) -> bool:
+    """Returns whether a record is of all top layers: the embeddings, some 10% of BERT, train too.
+
+    The pooler, below 1%, is not used for SQuAD.
+    """
+    trained, total = (record["scores"].get(f"{name}_parameters") for name in ("trained", "total"))
+    return _method_name(record) == TOP_LAYERS.name and bool(total) and trained > 0.98 * total
 
 
 def _method_name(record: Record) -> str:
@@ -239,97 +242,6 @@ def chosen_grids(records: List[Record]) -> Any:
             record = next(r for r in point_records if setting(r) == choice.setting)
             result.append({"script": record["script"], **record["flags"]})
     return result
-
-
-def find_usual_design(records: List[Record], method: Any) -> Any:
-    """Returns the design that a method's records have on most tasks and levels; see `design`.
-
-    Curves and tables of sizes leave out other designs. Ties go to the design nearest the default.
-    """
-    locations = collections.defaultdict(set)
-    for record in filter_by_method(records, method):
-        locations[key_of(design(record))].add((record["task"], method.level_of(record)))
-    ranked = sorted(locations, key=lambda key: (-len(locations[key]), len(json.loads(key)), key))
-    return json.loads(ranked[0]) if ranked else {}
-
-
-def settings_without(record: Record, flags: Any) -> Any:
-    """Returns a canonical text of a record's setting without some flags."""
-    return key_of({name: value for name, value in setting(record).items() if name not in flags})
-
-
-def plain_setting(record: Record) -> Any:
-    """Returns a record's (task, settings without the adapters' design but for their scale)."""
-    return record["task"], settings_without(record, design(without(record, INIT_SCALE)))
-
-
-def select_comparable(records: List[Record], flag: Optional[str]) -> List[Record]:
-    """Returns the records whose other settings were trained with most values of a flag.
-
-    A setting needs more than half as many values as the setting with the most. Otherwise, values
-    that a further study tried with more settings would look better. Tasks are treated separately.
-    """
-    result = []
-    for task_records in group_by(records, lambda record: record["task"]).values():
-        curves = group_by(task_records, lambda record: settings_without(record, {flag})).values()
-        counts = [len({flag_of(record, flag) for record in curve}) for curve in curves]
-        for curve, count in zip(curves, counts):
-            result += curve if 2 * count > max(counts) else []
-    return result
-
-
-def select_usual(records: List[Record], method: Any) -> List[Record]:
-    """Returns a method's records of its usual design, with any scale of initial weights.
-
-    The scale is selected like the learning rate.
-    """
-    matching = [(record, without(record, INIT_SCALE)) for record in records]
-    usual_design = find_usual_design([plain for _, plain in matching], method)
-    return [
-        record
-        for record, plain in matching
-        if _method_name(record) == method.name and design(plain) == usual_design
-    ]
-
-
-def select_by_scale(records: List[Record]) -> Any:
-    """Returns the adapters that differ from the usual ones at most in their initial weights.
-
-    They are comparable along the scale of these weights.
-    """
-    usual_design = find_usual_design(records, ADAPTERS)
-    adapters = [
-        record
-        for record in filter_by_method(records, ADAPTERS)
-        if set(design_difference(record, usual_design)) <= {INIT_SCALE}
-    ]
-    return select_comparable(adapters, INIT_SCALE)
-
-
-def without(record: Record, flag: str) -> Any:
-    """Returns a record without a flag."""
-    flags = {name: value for name, value in record["flags"].items() if name != flag}
-    return {**record, "flags": flags}
-
-
-def select_adapters(records: List[Record], pooler: bool = False, sizes: Any = None) -> List[Record]:
-    """Returns the records of adapters of the usual design, with or without a trained pooler.
-
-    Args:
-      records: list.
-      pooler: the value of --train_pooler.
-      sizes: values of --adapter_size; None for all.
-    """
-    adapters = [
-        record
-        for record in filter_by_method(records, ADAPTERS)
-        if flag_of(record, _POOLER) == pooler
-    ]
-    return [
-        record
-        for record in select_usual(adapters, ADAPTERS)
-        if sizes is None or ADAPTERS.level_of(record) in sizes
-    ]
 
 
 def group_by(records: List[Record], key: Any) -> Dict[Any, List[Record]]:
@@ -415,37 +327,6 @@ def schedule_of(record: Record) -> Any:
     return {name: record["flags"].get(name, value) for name, value in default.items()}
 
 
-def at_equal_epochs(by_method: Any) -> Any:
-    """Returns each method's records with numbers of epochs that all methods of the task share.
-
-    If they share none, all records stay.
-
-    Args:
-      by_method: dict from `Method` or label to records.
-    """
-
-    def epochs_of(record: Record) -> Any:
-        return schedule_of(record).get("num_train_epochs")
-
-    tried = collections.defaultdict(list)
-    for records in by_method.values():
-        for task, task_records in group_by(records, lambda r: r["task"]).items():
-            tried[task].append(set(map(epochs_of, task_records)))
-    counted = {
-        task: set.intersection(*epochs) or set.union(*epochs) for task, epochs in tried.items()
-    }
-    return {
-        method: [record for record in records if epochs_of(record) in counted[record["task"]]]
-        for method, records in by_method.items()
-    }
-
-
-def match_settings(records: List[Record], reference_records: List[Record]) -> List[Record]:
-    """Returns the records whose settings, except the design, occur among the others."""
-    settings = set(map(plain_setting, reference_records))
-    return [record for record in records if plain_setting(record) in settings]
-
-
 def _filter_scored(records: List[Record], split: str) -> List[Record]:
     """Returns the records that have both the criterion and the split's score."""
     return [
@@ -473,38 +354,6 @@ def _selected(records: List[Record], split: str) -> Any:
         values=tuple(values),
         one_label=sum(predicts_one_label(record, split) for record in records),
     )
-
-
-def majority(records: List[Record], split: str) -> Any:
-    """Returns the `Selected` of always predicting the most frequent label of a task's split.
-
-    Args:
-      records: one task's records.
-      split: the split to score.
-
-    Returns:
-      `Selected`, with one value; None if no record has the score.
-    """
-    for record in records:
-        name = score_name(record, split)
-        value = _to_points(record, f"{split}_{task_kinds.MAJORITY}{name[len(split) + 1 :]}")
-        if value is not None:
-            return Selected(name, value, None, 1, None, None, {}, (value,))
-    return None
-
-
-def is_bimodal(values: Any) -> bool:
-    """Returns whether scores over seeds form two groups, so that their mean is misleading.
-
-    The gap between the groups is 10 points or more, and at least twice as wide as either group.
-    """
-    ordered = sorted(values)
-    gaps = [right - left for left, right in zip(ordered, ordered[1:])]
-    if not gaps:
-        return False
-    index = int(np.argmax(gaps))
-    widest = max(ordered[index] - ordered[0], ordered[-1] - ordered[index + 1])
-    return gaps[index] >= 10 and gaps[index] >= 2 * widest
 
 
 def standard_error(values: Any) -> Any:
