@@ -235,7 +235,7 @@ class PaperTest(tf.test.TestCase):
     def test_learning_rates_grid_equals_appendix_b(self):
         """Figure 7.
 
-        "We ran experiments with learning rates in the interval [2·10^-5, 10^-3], and selected the
+        "We ran experiments with learning rates in the range [2·10^-5, 10^-3], and selected the
         best hyperparameters for each method at each learning rate." "the s.e.m. across three random
         seeds"
         """

@@ -65,7 +65,7 @@ class Layout(NamedTuple):
 
     @property
     def default_split(self) -> str:
-        """The default of --split: the paper's results are of random splits."""
+        """The default of --split; the paper does not say how its tasks were split."""
         return splits.STRATIFIED if self.name == "custom" else splits.RANDOM
 
     def label_column(self, table: tables.DataTable) -> Optional[int]:
