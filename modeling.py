@@ -532,7 +532,7 @@ def feedforward_adapter(
 
         x + f(x), where f(x) = act(x W1 + b1) W2 + b2
 
-    It has 2mD + m + D parameters and is initialized near the identity (figure 2, right).
+    It has 2mD + m + D parameters and is initialized near the identity.
 
     Args:
       input_tensor: float Tensor [..., D], x; its dtype is that of the matrix products.

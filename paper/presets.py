@@ -3,19 +3,24 @@
 Where the paper gives no value, the presets have:
 
 - Table 1: for full fine-tuning, the learning rates and epochs of Devlin et al. 2018.
-- Table 2: five seeds.
-- Figure 4: 3 and 20 epochs for top layers and LayerNorms.
+- Table 2: five seeds; for variable fine-tuning, the epochs of full fine-tuning.
+- Figures 1 and 3, left: three seeds; for adapters, the sizes of section 3.2.
+- Figure 4: 3 and 20 epochs.
 - Figure 5: the sizes and layers of Figure 4.
-- Figure 6 (right) and section 3.6: the learning rates and epochs of section 3.2; section 3.6 has
-  also ReLU, swish, and adapters after the feed-forward layer alone.
-- Figure 7: six learning rates in the paper's range; the sizes and epochs of section 3.2.
+- Figure 6, right: the powers of ten in the paper's interval, size 64, three seeds; the learning
+  rates and epochs of section 3.2.
+- Figure 7: MNLI and CoLA, six learning rates in the paper's range; the sizes and epochs of
+  section 3.2.
+- The variants of section 3.6: MNLI and CoLA, size 64, three seeds, the learning rates and epochs of
+  section 3.2; two and three layers. ReLU, swish, adapters after the feed-forward layer alone, and
+  the multiplication of sequential adapters are not in the paper.
 """
 
 from typing import Any, Dict, List, Tuple
 
 _GLUE = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"]
 _GLUE_SIZES = [8, 64, 256]
-_RATES = [3e-5, 3e-4, 3e-3]  # Section 3.2; section 3.4 for the top layers and LayerNorms.
+_RATES = [3e-5, 3e-4, 3e-3]  # Section 3.2; section 3.4 refers to it.
 _EPOCHS = [3, 20]
 _INIT_SCALE = {"adapter_init_scale": 1e-2}  # Section 3.6; the published code has 1e-3.
 _FIVE_SEEDS = {"random_seed": [1, 2, 3, 4, 5]}  # Section 3.2.
@@ -71,10 +76,11 @@ _VARIANT = {**_SWEPT, **_INIT_SCALE}
 # Name → (description, grids).
 PRESETS: Dict[str, Tuple[str, List[Dict[str, Any]]]] = {
     "glue": (
-        "Table 1: adapters and full fine-tuning on GLUE",
+        "Table 1, Figures 1 and 3: adapters and full fine-tuning on GLUE",
         [
             {
                 "task_name": _GLUE,
+                "do_predict": True,
                 "adapter_size": _GLUE_SIZES,
                 "learning_rate": _RATES,
                 "num_train_epochs": _EPOCHS,
@@ -83,11 +89,25 @@ PRESETS: Dict[str, Tuple[str, List[Dict[str, Any]]]] = {
             },
             {  # Devlin et al. 2018, section 4.1, whose scores Table 1 has.
                 "task_name": _GLUE,
+                "do_predict": True,
                 "tuning": "full",
                 "learning_rate": [2e-5, 3e-5, 4e-5, 5e-5],
                 "num_train_epochs": 3,
                 **_FIVE_SEEDS,
             },
+        ],
+    ),
+    "glue_top_layers": (
+        "Figures 1 and 3: the top layers only, on GLUE",
+        [
+            {
+                "task_name": _GLUE,
+                "tuning": "top_layers",
+                "num_top_layers": _TOP_LAYERS,
+                "learning_rate": _RATES,
+                "num_train_epochs": _EPOCHS,
+                **_THREE_SEEDS,
+            }
         ],
     ),
     "further_tasks": (
@@ -154,6 +174,7 @@ PRESETS: Dict[str, Tuple[str, List[Dict[str, Any]]]] = {
             {**_VARIANT, "adapter_sites": ["attention", "feed_forward"]},
             {**_VARIANT, "adapter_placement": "parallel"},
             {**_VARIANT, "adapter_interaction": "multiply"},
+            {**_VARIANT, "adapter_placement": "parallel", "adapter_interaction": "multiply"},
         ],
     ),
 }

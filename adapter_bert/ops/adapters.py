@@ -1,7 +1,8 @@
 """Places adapters in an encoder, and computes their variants.
 
-The variants follow Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751), section 3.6. The adapter
-itself is `modeling.feedforward_adapter`.
+The variants are those of section 3.6 of Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751) and
+of AdapterHub's layouts; see `configs.AdapterConfig`. The adapter itself is
+`modeling.feedforward_adapter`.
 
 Axes in shape comments: B batch, D hidden size, m adapter size.
 """

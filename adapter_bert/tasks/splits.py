@@ -33,7 +33,7 @@ class SplitConfig(Settings):
         None,
         "How to set dev and test rows apart from the training rows. stratified: each part has the"
         " same proportions of labels: of several labels or tags, by a row's rarest; of numbers, by"
-        " quantile. Default: stratified; for the paper's tasks, random, as in the paper.",
+        " quantile. Default: stratified; for the paper's further tasks, random.",
         "Task and data",
         choices=(STRATIFIED, RANDOM),
         records={"split": "the split, random if not set"},

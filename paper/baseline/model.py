@@ -1,11 +1,12 @@
 """The no-BERT baseline's model_fn: a wide and a deep tower on a text embedding module.
 
-Houlsby et al. 2019 (arXiv 1902.00751), section 3.3 and appendix A. The wide tower is a linear layer
-on a text's embedding. The deep tower has hidden layers, either on the same embedding or on a
-convolution over the text's n-grams (Kim 2014, arXiv 1408.5882). The towers' outputs are added.
-Where the paper gives no details, the model follows Wong et al. 2018 (arXiv 1803.02780), the source
-of the paper's search space: proximal Adagrad, one optimizer per tower. The module's variables, if
-they train, belong to the deep tower.
+Houlsby et al. 2019 (arXiv 1902.00751), section 3.3 and appendix A. The paper gives the parameters
+of the search space, but not the model. Wong et al. 2018 (arXiv 1803.02780), whose search the
+paper's is "similar to", have the batch size and proximal Adagrad with one optimizer per tower.
+Other details are this project's. The wide tower is a linear layer on a text's embedding. The deep
+tower has hidden layers, either on the same embedding or on a convolution over the text's n-grams
+(Kim 2014, arXiv 1408.5882). The towers' outputs are added. The module's variables, if they train,
+belong to the deep tower.
 
 A module's graph runs with full access: it can read and write files.
 

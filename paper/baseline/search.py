@@ -1,9 +1,10 @@
 """The search for the no-BERT baseline's settings: an Optuna study over `search_space.SPACE`.
 
-The paper searched with single-task Neural AutoML, a controller trained by reinforcement learning
-(Wong et al. 2018, arXiv 1803.02780): 10,000 models per task, on 30 machines for a week. This module
-uses Optuna instead (Akiba et al. 2019, arXiv 1907.10902). Any number of processes and machines
-share a study in a storage; in a database, trials that a kill interrupts are retried.
+The paper searched with a single-task Neural AutoML algorithm, "similar to" Zoph and Le 2017 (arXiv
+1611.01578) and Wong et al. 2018 (arXiv 1803.02780), for a week on 30 machines: on average over
+10,000 models per task. This module uses Optuna instead (Akiba et al. 2019, arXiv 1907.10902). Any
+number of processes and machines share a study in a storage; in a database, trials that a kill
+interrupts are retried.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Tests of custom_tasks.py: custom tables, the paper's additional tasks, and held-out rows."""
 
 import collections
+import csv
 import gzip
 import json
 import os
@@ -587,24 +588,86 @@ class LayoutsTest(TableTestCase):
         names = *layout.files, "--data_dir"
         self.check_damage(layout, names, refuses=name != "newsgroups")
 
+    def differences(self, layout, splits=SPLITS):
+        """Returns the log's lines on the paper's Table 3 when these splits are read."""
+        with self.assertLogs("absl", "INFO") as log:
+            processor = self.processor(layout)
+            for split in splits:
+                processor.get_examples(split, self.folder)
+            logging.info("Read.")
+        return [line.split(":", 2)[2] for line in log.output if "Table 3" in line]
+
+    def test_other_numbers_of_rows_or_classes_than_the_paper_s_are_logged_once(self):
+        layout = self.layout("us_economic_performance")
+        self.write(layout.files[0], "positivity,text\n" + 10 * "3,Up\n,Cats\n ,Dogs\n")
+        expected = "us_economic_performance: 30 rows and 2 classes; the paper's Table 3 has"
+        for read in (SPLITS, ["train"], ["test"]):
+            self.assertEqual(self.differences(layout, read), [f"{expected} 4,952 and 2."])
+        self.assertEqual(self.differences(layout._replace(table_3=(30, 2))), [])
+        self.assertEqual(
+            self.differences(layout._replace(table_3=(30, 3))), [f"{expected} 30 and 3."]
+        )
+
+    def test_rows_of_split_files_are_counted_together(self):
+        layout = self.layout("political_message")
+        for name, labels in (("train", "abcab"), ("dev", "ab"), ("test", "c")):
+            rows = "".join(f"x,{label}\n" for label in labels)
+            self.write(name + ".csv", "text,message\n" + rows)
+        line = "political_message: 8 rows and 3 classes; the paper's Table 3 has 5,000 and 9."
+        self.assertEqual(self.differences(layout), [line])
+        self.assertEqual(self.differences(layout._replace(table_3=(8, 3))), [])
+        self.assertEqual(self.differences(layout, ["train", "dev"]), [])  # Not all rows are known.
+
+    @needs_shared
+    def test_rows_and_classes_equal_table_3(self):
+        names = {
+            "20_newsgroups": "newsgroups",
+            "customer_complaint_database": "customer_complaints",
+            "news_aggregator_dataset": "news_aggregator",
+            "sms_spam_collection": "sms_spam",
+        }
+        with open(os.path.join(SHARED, "paper", "table3_datasets.tsv")) as reader:
+            rows = list(csv.DictReader(reader, delimiter="\t"))
+        table_3 = {}
+        for row in rows:
+            name = row["dataset"].replace("Crowdflower ", "").lower().replace(" ", "_")
+            num_rows = sum(int(row[split]) for split in ("train", "validation", "test"))
+            table_3[names.get(name, name)] = num_rows, int(row["classes"])
+        layouts = custom_tasks.LAYOUTS.items()
+        self.assertEqual({name: layout.table_3 for name, layout in layouts}, table_3)
+
     @needs_shared
     def test_published_files_match_counts_in_paper(self):
         """Compares with the paper's Table 3, which has 63 fewer rows of US economic performance."""
-        for name, sizes, classes in (
-            ("airline", [11712, 1464, 1464], 3),
-            ("corporate_messaging", [2494, 312, 312], 4),
-            ("disasters", [8688, 1086, 1086], 2),
-            ("global_warming", [3380, 422, 423], 2),
-            ("political_bias", [4000, 500, 500], 2),
-            ("us_economic_performance", [4012, 501, 502], 2),
-            ("sms_spam", [4459, 557, 558], 2),
-            ("news_aggregator", [10684, 1336, 1336], 4),  # A sample of the task's rows.
+        for name, sizes, classes, difference in (
+            ("airline", [11712, 1464, 1464], 3, None),
+            ("corporate_messaging", [2494, 312, 312], 4, None),
+            ("disasters", [8688, 1086, 1086], 2, None),
+            ("global_warming", [3380, 422, 423], 2, None),
+            ("political_bias", [4000, 500, 500], 2, None),
+            ("primary_emotions", [2019, 252, 253], 18, None),
+            (
+                "us_economic_performance",
+                [4012, 501, 502],
+                2,
+                "5,015 rows and 2 classes; the paper's Table 3 has 4,952 and 2.",
+            ),
+            ("sms_spam", [4459, 557, 558], 2, None),
+            (  # A sample of the task's rows.
+                "news_aggregator",
+                [10684, 1336, 1336],
+                4,
+                "13,356 rows and 4 classes; the paper's Table 3 has 422,937 and 4.",
+            ),
         ):
             self.folder = os.path.join(SHARED, "data", "classification", name)
-            processor = self.processor(self.layout(name))
+            layout = self.layout(name)
+            processor = self.processor(layout)
             found = [processor.get_examples(split, self.folder) for split in SPLITS]
             self.assertEqual([len(examples) for examples in found], sizes, name)
             self.assertLen({example.label for example in found[0]}, classes, name)
+            lines = [f"{name}: {difference}"] if difference else []
+            self.assertEqual(self.differences(layout), lines)
 
 
 class DamagedFilesTest(TableTestCase):
