@@ -408,7 +408,7 @@ def _total_note(cells: List[Cell]) -> str:
 
 def _design_note(records: List[Record]) -> str:
     """Returns a caption's sentence on the scale of initial weights, or "" for the default one."""
-    adapters = of_method(records, ADAPTERS)
+    adapters = selection.filter_by_method(records, ADAPTERS)
     scales = sorted({selection.flag_of(record, INIT_SCALE) for record in adapters})
     if scales in ([], [selection.DEFAULTS[INIT_SCALE]]):
         return ""

@@ -207,8 +207,9 @@ def _trains_all_layers(record: Record) -> bool:
 
     The pooler, below 1%, is not used for SQuAD.
     """
-    trained, total = (record["scores"].get(f"{name}_parameters") for name in ("trained", "total"))
-    return _method_name(record) == TOP_LAYERS.name and bool(total) and trained > 0.98 * total
+    scores = record["scores"]
+    trained, total = scores.get("trained_parameters", 0), scores.get("total_parameters", 0)
+    return _method_name(record) == TOP_LAYERS.name and trained > 0.98 * total > 0
 
 
 def _method_name(record: Record) -> str:
