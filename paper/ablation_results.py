@@ -117,52 +117,42 @@ def _source(record: Dict[str, Any], ablation: Ablation) -> Tuple[Any, ...]:
 
 def cells(ablation: Ablation) -> List[Cell]:
     """Returns a cell for each score."""
-    scores: List[Any] = [
-        ("all adapters", None, ablation.full),
-        ("no adapters", None, ablation.none),
-    ]
+    whole = {"all adapters": ablation.full, "no adapters": ablation.none}
     if ablation.majority is not None:
-        scores.append((MAJORITY, None, [ablation.majority]))
-    scores += [("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation.spans.items())]
-    score = f"{selection.VALIDATION}_{ablation.score}"
+        whole[MAJORITY] = [ablation.majority]
     return [
-        Cell(
-            *(method, level, ablation.task),
-            selection.Selected(
-                *(score, float(np.mean(values)), selection.standard_error(values), len(values)),
-                *(None, None, {}),
-            ),
-        )
-        for method, level, values in scores
+        *(_cell(ablation, method, None, values) for method, values in whole.items()),
+        *(
+            _cell(ablation, "layers removed", f"{first}-{last}", values)
+            for (first, last), values in sorted(ablation.spans.items())
+        ),
     ]
+
+
+def _cell(ablation: Ablation, method: str, level: Optional[str], values: List[float]) -> Cell:
+    score = f"{selection.VALIDATION}_{ablation.score}"
+    mean, sem = float(np.mean(values)), selection.standard_error(values)
+    return Cell(method, level, ablation.task, selection.Selected(score, mean, sem, len(values)))
 
 
 def table(ablations: List[Ablation]) -> report_tables.Table:
-    """Returns a table with a row for each ablation."""
-    columns = ["", "score", "models", "all adapters", "worst single layer removed"]
-    columns += ["lower half removed", "upper half removed", "all removed", "majority class"]
-    rows = []
+    """Returns a table with a row for each task."""
+    columns = []
     for ablation in ablations:
-        spans, num_layers = ablation.spans, ablation.num_layers
-        scores = [
-            ablation.full,
-            min((spans[layer, layer] for layer in range(num_layers)), key=np.mean),
-            spans.get((0, num_layers // 2 - 1)),  # A single layer has no lower half.
-            spans[num_layers // 2, num_layers - 1],
-            ablation.none,
-            None if ablation.majority is None else [ablation.majority],
+        spans, half = ablation.spans, ablation.num_layers // 2
+        layers = [spans[layer, layer] for layer in range(ablation.num_layers)]
+        scores = {
+            "all adapters": ablation.full,
+            "worst single layer removed": min(layers, key=np.mean),
+            "lower half removed": spans.get((0, half - 1)),  # A single layer has no lower half.
+            "upper half removed": spans[half, ablation.num_layers - 1],
+            "all removed": ablation.none,
+            MAJORITY: None if ablation.majority is None else [ablation.majority],
+        }
+        columns += [
+            _cell(ablation, title, None, values) for title, values in scores.items() if values
         ]
-        texts = [
-            report_tables.GAP
-            if values is None
-            else report_tables.format_score(
-                float(np.mean(values)), selection.standard_error(values)
-            )
-            for values in scores
-        ]
-        models = str(len(ablation.full))
-        rows.append([published.title(ablation.task), ablation.score, models, *texts])
-    return report_tables.Table("", columns, rows)
+    return report_tables.transpose(report_tables.table_of("", columns, {}))
 
 
 def panel(ablation: Ablation) -> figures.Heatmap:

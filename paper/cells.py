@@ -105,9 +105,7 @@ def by_accuracy(records: List[Record]) -> List[Record]:
     The paper's figures show it for GLUE too (section 3.6, footnote 6). STS-B keeps its score.
     """
     return [
-        {**record, "score": "eval_accuracy"}
-        if record["script"] in selection.TEXT_SCRIPTS and "eval_accuracy" in record["scores"]
-        else record
+        {**record, "score": selection.ACCURACY} if selection.has_accuracy(record) else record
         for record in records
     ]
 
@@ -270,13 +268,12 @@ def cells_along(
     ]
 
 
-def majority_cells(records: List[Record], cells: Iterable[Cell], split: str) -> List[Cell]:
+def majority_cells(cells: Iterable[Cell], split: str) -> List[Cell]:
     """Returns a `Cell` of always predicting the most frequent label, for each task of cells.
 
     Tasks whose records are too old to have this score have none.
     """
-    tasks = set(tasks_of(cells))
-    records = [record for record in records if record["task"] in tasks]
+    records = [record for cell in cells for record in cell.records]
     return cells_of(MAJORITY, records, split, _majority)
 
 
@@ -286,7 +283,7 @@ def _majority(records: List[Record], split: str) -> Optional[selection.Selected]
         majority = f"{split}_{task_kinds.MAJORITY}{name[len(split) + 1 :]}"
         value = selection.to_points(record, majority)
         if value is not None:
-            return selection.Selected(name, value, None, 1, None, None, {}, (value,))
+            return selection.Selected(name, value)
     return None
 
 

@@ -106,15 +106,17 @@ def methods_table(heading: str, cells: List[Cell], num_tasks: Optional[int] = No
     return table_of(heading, cells, {"mean" + suffix: mean, **costs})
 
 
-def mean_trained(by_task: Dict[str, Cell]) -> str:
-    """Returns the mean number of trained parameters of a row; tasks differ by their heads."""
-    trained = [cell.choice.trained for cell in by_task.values() if cell.choice.trained]
-    return f"{np.mean(trained):,.0f}" if trained else GAP
+def levels_table(
+    heading: str, cells: List[Cell], suffix: Callable[[Cell], str] = lambda cell: ""
+) -> Table:
+    """Returns a table of methods and levels, with the mean of their trained parameters."""
 
+    def trained(by_task: Dict[str, Cell]) -> str:
+        # Tasks differ by their heads.
+        numbers = [cell.choice.trained for cell in by_task.values() if cell.choice.trained]
+        return f"{np.mean(numbers):,.0f}" if numbers else GAP
 
-def levels_table(heading: str, cells: List[Cell]) -> Table:
-    """Returns a table of methods and levels, with their trained parameters."""
-    return table_of(heading, cells, {"trained parameters": mean_trained})
+    return table_of(heading, cells, {"trained parameters": trained}, suffix)
 
 
 def titles(tasks: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from adapter_bert.training import config
 Record = Dict[str, Any]  # See `records`.
 VALIDATION, TEST = "eval", "test"  # Prefixes of the names of scores.
 CRITERIA = ("accuracy", "score")
-_ACCURACY = "eval_accuracy"
+ACCURACY = "eval_accuracy"
 TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
 
 _POOLER, INIT_SCALE = "train_pooler", "adapter_init_scale"
@@ -86,11 +86,11 @@ class Selected(NamedTuple):
 
     score: str
     value: float
-    sem: Optional[float]
-    seeds: int
-    trained: Optional[int]
-    share: Optional[float]
-    setting: Dict[str, Any]
+    sem: Optional[float] = None
+    seeds: int = 1
+    trained: Optional[int] = None
+    share: Optional[float] = None
+    setting: Dict[str, Any] = {}
     values: Tuple[float, ...] = ()
     one_label: int = 0
 
@@ -123,11 +123,14 @@ def by_criterion(records: List[Record], criterion: str) -> List[Record]:
     if criterion == "score":
         return records
     return [
-        {**record, "selected_by": _ACCURACY}
-        if record["script"] in TEXT_SCRIPTS and to_points(record, _ACCURACY) is not None
-        else record
+        {**record, "selected_by": ACCURACY} if has_accuracy(record) else record
         for record in records
     ]
+
+
+def has_accuracy(record: Record) -> bool:
+    """Returns whether a record has a classifier's accuracy on the dev set."""
+    return record["script"] in TEXT_SCRIPTS and to_points(record, ACCURACY) is not None
 
 
 def criterion_points(record: Record) -> Any:

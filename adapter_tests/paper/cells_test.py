@@ -35,7 +35,7 @@ class GlueTest(tf.test.TestCase):
         )
         notes = [cell.note for cell in found]
         self.assertEqual(notes, ["", "predicts only one label in 1 of 1 run"])
-        majority = cells.majority_cells(records, found, VALIDATION)
+        majority = cells.majority_cells(found, VALIDATION)
         self.assertEqual(
             [(cell.task, cell.choice.value) for cell in majority],
             [("MNLI-m", 35.0), ("MNLI-mm", 36.0)],
