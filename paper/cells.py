@@ -3,6 +3,7 @@
 Reports are about the paper's adapter, with initial weights of any scale; `variants` has the others.
 """
 
+import collections
 from typing import Any, Callable, Collection, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from adapter_bert.model import task_kinds
@@ -178,27 +179,13 @@ def _setting_without(record: Record, flags: Collection[Optional[str]]) -> str:
     return selection.key_of({name: value for name, value in setting.items() if name not in flags})
 
 
-class Variant(NamedTuple):
-    """A variant of the adapter (section 3.6) of one size, and the default with equal settings.
+def variants(records: List[Record]) -> List[Tuple[Cell, Optional[Cell]]]:
+    """Returns the adapters of each design and size by task, each with the default adapter's cell.
 
-    Attributes:
-      label: how it differs from the default adapter: "depth 2".
-      size: its bottleneck.
-      cells: its scores, at its best settings.
-      defaults: the default adapter's, at its best among the settings of the variant.
-    """
-
-    label: str
-    size: int
-    cells: List[Cell]
-    defaults: List[Cell]
-
-
-def variants(records: List[Record]) -> List[Variant]:
-    """Returns the adapters of each size, at the settings that the default and a variant share.
-
-    A setting is the learning rate, the number of epochs and the scale of initial weights. A variant
-    without such a setting has no defaults. The default comes first, if it has such a setting.
+    A cell's method says how it differs from the default adapter: "depth 2". A variant and its
+    default are at their best among the settings that both were trained with: the learning rate,
+    the number of epochs and the scale of initial weights. Without such settings, a variant has no
+    default, and a default is left out. Its own cells are compared with themselves.
     """
     adapters = [
         record
@@ -211,11 +198,13 @@ def variants(records: List[Record]) -> List[Variant]:
     result = []
     for (size, label), group in groups.items():
         matched = _match(group, default if label else others)
-        cells = cells_of(
-            label or DEFAULT, (matched or group) if label else matched, VALIDATION, level=size
-        )
-        defaults = cells_of(label, _match(default, matched), VALIDATION, level=size)
-        result += [Variant(label or DEFAULT, size, cells, defaults)] if cells else []
+        chosen = (matched or group) if label else matched
+        defaults = {
+            cell.task: cell
+            for cell in cells_of(DEFAULT, _match(default, matched), VALIDATION, level=size)
+        }
+        cells = cells_of(label or DEFAULT, chosen, VALIDATION, level=size)
+        result += [(cell, defaults.get(cell.task)) for cell in cells]
     return result
 
 
@@ -256,16 +245,23 @@ def cells_of(
     return [Cell(label, level, task, choice, group) for task, choice, group in choices if choice]
 
 
-def cells_along(
-    label: str, records: List[Record], flag: Optional[str], split: str = VALIDATION
+def curve(
+    records: List[Record], method: Method, flag: Optional[str] = None, split: str = VALIDATION
 ) -> List[Cell]:
-    """Returns the `Cell`s of records, one for each task and value of a flag."""
-    by_level = selection.group_by(records, lambda record: selection.flag_of(record, flag))
-    return [
+    """Returns a method's `Cell`s, one for each task and level, or each value of another flag.
+
+    Only given values of another flag count, without 0, as axes are logarithmic; a task needs three.
+    """
+    name = flag or method.level
+    chosen = [r for r in of_method(records, method) if not flag or selection.flag_of(r, flag)]
+    by_level = selection.group_by(comparable(chosen, name), lambda r: selection.flag_of(r, name))
+    cells = [
         cell
         for level, group in by_level.items()
-        for cell in cells_of(label, group, split, level=level)
+        for cell in cells_of(method.label, group, split, level=level)
     ]
+    counts = collections.Counter(cell.task for cell in cells)
+    return [cell for cell in cells if not flag or counts[cell.task] >= 3]
 
 
 def majority_cells(cells: Iterable[Cell], split: str) -> List[Cell]:

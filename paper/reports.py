@@ -5,8 +5,7 @@ seeds are gaps. `render` returns the files' contents. Scores are in points, as i
 the paper, figures show the accuracy of GLUE's classification tasks, and Table 1 each task's score.
 """
 
-import collections
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple, Union
 
 import numpy as np
 
@@ -18,10 +17,9 @@ from adapter_bert.paper.cells import (
     VARIABLE,
     Cell,
     by_accuracy,
-    cells_along,
     cells_of,
-    comparable,
     count_seeds,
+    curve,
     majority_cells,
     of_method,
     tasks_of,
@@ -39,7 +37,6 @@ from adapter_bert.sweeps.selection import (
     TEST,
     TOP_LAYERS,
     VALIDATION,
-    Method,
     Record,
 )
 
@@ -262,7 +259,7 @@ def figure6(results: Results) -> Report:
             " adapters of a span of layers are removed without further training. Layers count from"
             " 0; the diagonal has the single layers."
         )
-    cells = _along(by_accuracy(results.records), (ADAPTERS,), INIT_SCALE)
+    cells = curve(by_accuracy(results.records), ADAPTERS, INIT_SCALE)
     if cells:
         numbers += _rows(cells)
         x_label = "Standard deviation of initial weights"
@@ -283,7 +280,8 @@ def figure6(results: Results) -> Report:
 
 def figure7(results: Results) -> Report:
     """Returns the best score at each learning rate, for adapters and full fine-tuning."""
-    cells = _along(by_accuracy(results.records), (ADAPTERS, FULL), _LEARNING_RATE)
+    records = by_accuracy(results.records)
+    cells = [c for method in (ADAPTERS, FULL) for c in curve(records, method, _LEARNING_RATE)]
     caption = f"Dev score at each learning rate, {_describe_seeds(cells)}."
     return _curves_report("Robustness to the learning rate", caption, cells, "Learning rate")
 
@@ -291,13 +289,9 @@ def figure7(results: Results) -> Report:
 def variants(results: Results) -> Report:
     """Returns the variants of section 3.6, compared with the default adapter of their size."""
     found = paper_cells.variants(by_accuracy(results.records))
-    cells = [cell for variant in found for cell in variant.cells]
+    cells = [cell for cell, _ in found]
     differences = {
-        cell[:3]: cell.choice.value - default.choice.value
-        for variant in found
-        for cell in variant.cells
-        for default in variant.defaults
-        if default.task == cell.task
+        cell[:3]: cell.choice.value - default.choice.value for cell, default in found if default
     }
 
     def suffix(cell: Cell) -> str:
@@ -440,33 +434,11 @@ def _is_bimodal(values: Tuple[float, ...]) -> bool:
     return gaps[index] >= 10 and gaps[index] >= 2 * widest
 
 
-def _along(
-    records: List[Record],
-    methods: Iterable[Method],
-    flag: Optional[str] = None,
-    split: str = VALIDATION,
-) -> List[Cell]:
-    """Returns the cells of methods, one for each task and level, or each value of a flag.
-
-    A curve over a flag's values has three or more, without 0: the axis is logarithmic.
-    """
-    result = []
-    for method in methods:
-        chosen = of_method(records, method)
-        if flag:
-            chosen = [record for record in chosen if selection.flag_of(record, flag)]
-        level = flag or method.level
-        cells = cells_along(method.label, comparable(chosen, level), level, split)
-        counts = collections.Counter(cell.task for cell in cells)
-        result += [cell for cell in cells if not flag or counts[cell.task] >= 3]
-    return result
-
-
 def _percentiles_report(records: List[Record], split: str, title: str) -> Report:
     """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
-    full = {cell.task: cell for cell in _along(records, (FULL,), split=split)}
-    cells = _along(records, (ADAPTERS, TOP_LAYERS), split=split)
-    cells = _select_complete([c for c in cells if c.task in full and c.choice.trained])
+    full = {cell.task: cell for cell in curve(records, FULL, split=split)}
+    curves = [*curve(records, ADAPTERS, split=split), *curve(records, TOP_LAYERS, split=split)]
+    cells = _select_complete([c for c in curves if c.task in full and c.choice.trained])
     numbers = []
     for (method, level), by_task in report_tables.by_level(cells).items():
         differences = {
@@ -529,8 +501,8 @@ def _select_complete(cells: List[Cell]) -> List[Cell]:
 
 def _parameters_report(records: List[Record], title: str) -> Report:
     """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
-    cells = _along(records, (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL))
-    cells = [cell for cell in cells if cell.choice.trained]
+    methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
+    cells = [c for method in methods for c in curve(records, method) if c.choice.trained]
     caption = (
         "Dev score against the parameters trained per task (logarithmic axis),"
         f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"

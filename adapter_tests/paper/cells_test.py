@@ -138,14 +138,44 @@ class ComparableTest(tf.test.TestCase):
         self.assertCountEqual(map(str, cells.comparable(single, None)), map(str, single))
 
 
+class CurveTest(tf.test.TestCase):
+    def levels(self, found):
+        return [(cell.task, cell.level, round(cell.choice.value, 6)) for cell in found]
+
+    def test_curve_has_the_best_setting_of_each_level(self):
+        records = [
+            record("MRPC", 0.5, adapter_size=8),
+            record("MRPC", 0.6, adapter_size=8, num_train_epochs=20),
+            record("MRPC", 0.8, adapter_size=64),
+            record("MRPC", 0.7, adapter_size=64, num_train_epochs=20),
+            record("CoLA", 0.3, adapter_size=64),
+            record("MRPC", 0.9, tuning="full"),
+        ]
+        found = self.levels(cells.curve(records, ADAPTERS))
+        self.assertEqual(found, [("MRPC", 8, 60.0), ("CoLA", 64, 30.0), ("MRPC", 64, 80.0)])
+        self.assertEqual(self.levels(cells.curve(records, FULL)), [("MRPC", None, 90.0)])
+
+    def test_curve_along_a_flag_needs_three_values_that_are_given_and_not_0(self):
+        scales = (0.001, 0.01, 0.1)
+        records = [
+            *(record("MRPC", 0.5 + scale, adapter_init_scale=scale) for scale in scales),
+            record("MRPC", 0.9, adapter_init_scale=0.0),
+            *(record("RTE", 0.5, adapter_init_scale=scale) for scale in (0.0, *scales[:2])),
+        ]
+        found = self.levels(cells.curve(records, ADAPTERS, "adapter_init_scale"))
+        self.assertEqual(found, [("MRPC", s, 50 + 100 * s) for s in scales])
+        records = [record("MRPC", 0.5, learning_rate=rate) for rate in (1e-4, 1e-3)]
+        found = cells.curve([*records, record("MRPC", 0.6)], ADAPTERS, "learning_rate")
+        self.assertEqual(found, [])
+
+
 class VariantsTest(tf.test.TestCase):
     def values(self, records):
         """Returns (label, size) → (score, the default's) of a single task's variants."""
         found = {}
-        for variant in cells.variants(records):
-            (cell,) = variant.cells
-            default = [c.choice.value for c in variant.defaults]
-            found[variant.label, variant.size] = (cell.choice.value, *default)
+        for cell, default in cells.variants(records):
+            pair = [one.choice.value for one in (cell, default) if one]
+            found[cell.method, cell.level] = pair
         return found
 
     def test_default_and_variant_are_at_their_best_shared_settings(self):
