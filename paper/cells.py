@@ -13,6 +13,7 @@ from adapter_bert.sweeps.selection import (
     ADAPTERS,
     FULL,
     INIT_SCALE,
+    NO_BERT,
     TEST,
     TOP_LAYERS,
     VALIDATION,
@@ -142,17 +143,17 @@ def at_equal_epochs(records: List[Record]) -> List[Record]:
 
     The baseline without BERT has none. Tasks whose methods share none are left out.
     """
-    result = []
-    by_task = selection.group_by(records, lambda r: (r["task"], r["script"] == "run_baseline.py"))
-    for (_, is_baseline), group in by_task.items():
+
+    def epochs(record: Record) -> Any:
+        return selection.schedule_of(record).get("num_train_epochs")
+
+    result = selection.filter_by_method(records, NO_BERT)
+    trained = [record for record in records if epochs(record) is not None]
+    for group in selection.group_by(trained, lambda record: record["task"]).values():
         by_method = selection.group_by(group, lambda r: selection.flag_of(r, "tuning"))
-        shared = set.intersection(*(set(map(_epochs_of, rs)) for rs in by_method.values()))
-        result += group if is_baseline else [r for r in group if _epochs_of(r) in shared]
+        shared = set.intersection(*(set(map(epochs, rs)) for rs in by_method.values()))
+        result += [record for record in group if epochs(record) in shared]
     return result
-
-
-def _epochs_of(record: Record) -> Any:
-    return selection.schedule_of(record).get("num_train_epochs")
 
 
 def comparable(records: List[Record], flag: Optional[str]) -> List[Record]:
@@ -180,12 +181,12 @@ def _setting_without(record: Record, flags: Collection[Optional[str]]) -> str:
 
 
 def variants(records: List[Record]) -> List[Tuple[Cell, Optional[Cell]]]:
-    """Returns the adapters of each design and size by task, each with the default adapter's cell.
+    """Returns the variants of the adapter (section 3.6), each with the default adapter's cell.
 
-    A cell's method says how it differs from the default adapter: "depth 2". A variant and its
-    default are at their best among the settings that both were trained with: the learning rate,
-    the number of epochs and the scale of initial weights. Without such settings, a variant has no
-    default, and a default is left out. Its own cells are compared with themselves.
+    A cell's method is the difference from the default adapter: "depth 2". Its level is the size. A
+    variant and its default are at their best among the settings that both were trained with, on the
+    same task: the learning rate, the number of epochs and the scale of initial weights. A variant
+    without such a setting has None. Defaults with such a setting are in the list too.
     """
     adapters = [
         record
@@ -194,17 +195,18 @@ def variants(records: List[Record]) -> List[Tuple[Cell, Optional[Cell]]]:
     ]
     default = of_method(records, ADAPTERS)
     others = [record for record in adapters if _design_label(record)]
-    groups = selection.group_by(adapters, lambda r: (ADAPTERS.level_of(r), _design_label(r)))
-    result = []
-    for (size, label), group in groups.items():
+
+    def variant_of(record: Record) -> Tuple[int, str, Tuple[int, str]]:
+        task = published.sort_key(record["task"])
+        return ADAPTERS.level_of(record), _design_label(record), task
+
+    result: List[Tuple[Cell, Optional[Cell]]] = []
+    for (size, label, _), group in selection.group_by(adapters, variant_of).items():
         matched = _match(group, default if label else others)
-        chosen = (matched or group) if label else matched
-        defaults = {
-            cell.task: cell
-            for cell in cells_of(DEFAULT, _match(default, matched), VALIDATION, level=size)
-        }
+        chosen = matched or (group if label else [])
+        first, *_ = *cells_of(DEFAULT, _match(default, matched), VALIDATION, level=size), None
         cells = cells_of(label or DEFAULT, chosen, VALIDATION, level=size)
-        result += [(cell, defaults.get(cell.task)) for cell in cells]
+        result += [(cell, first) for cell in cells]
     return result
 
 

@@ -171,11 +171,11 @@ class CurveTest(tf.test.TestCase):
 
 class VariantsTest(tf.test.TestCase):
     def values(self, records):
-        """Returns (label, size) → (score, the default's) of a single task's variants."""
+        """Returns (label, size, task) → [score, the default's if it has one] of variants."""
         found = {}
         for cell, default in cells.variants(records):
             pair = [one.choice.value for one in (cell, default) if one]
-            found[cell.method, cell.level] = pair
+            found[cell[:3]] = pair
         return found
 
     def test_default_and_variant_are_at_their_best_shared_settings(self):
@@ -191,9 +191,9 @@ class VariantsTest(tf.test.TestCase):
         self.assertAllClose(
             self.values(records),
             {
-                ("default", 64): (40.0, 40.0),
-                ("depth 2", 64): (25.0, 30.0),
-                ("activation relu", 64): (35.0, 40.0),
+                ("default", 64, "CoLA"): (40.0, 40.0),
+                ("depth 2", 64, "CoLA"): (25.0, 30.0),
+                ("activation relu", 64, "CoLA"): (35.0, 40.0),
             },
         )
 
@@ -204,10 +204,21 @@ class VariantsTest(tf.test.TestCase):
             record("CoLA", 0.35, adapter_depth=2, adapter_size=8),
             record("CoLA", 0.50, adapter_depth=3, adapter_init_scale=0.01),
             record("CoLA", 0.70, train_pooler=True),
+            # The settings are shared on another task only.
+            record("MRPC", 0.80),
+            record("MRPC", 0.70, adapter_activation="tanh"),
+            record("CoLA", 0.45, adapter_activation="tanh", num_train_epochs=3),
         ]
         self.assertAllClose(
             self.values(records),
-            {("depth 2", 8): (35.0,), ("depth 2", 64): (25.0,), ("depth 3", 64): (50.0,)},
+            {
+                ("depth 2", 8, "CoLA"): (35.0,),
+                ("depth 2", 64, "CoLA"): (25.0,),
+                ("depth 3", 64, "CoLA"): (50.0,),
+                ("default", 64, "MRPC"): (80.0, 80.0),
+                ("activation tanh", 64, "MRPC"): (70.0, 80.0),
+                ("activation tanh", 64, "CoLA"): (45.0,),
+            },
         )
 
 
