@@ -74,7 +74,6 @@ class Series(NamedTuple):
         of the error bar, or of the band if there are several points; None for no bar.
       band: name of the band in the legend; None for error bars.
       names: texts at the points, or empty.
-      singles: (x, y) of hollow markers for single values, where a mean hides two groups.
     """
 
     label: str
@@ -82,7 +81,6 @@ class Series(NamedTuple):
     points: List[Tuple[float, float, Optional[float], Optional[float]]]
     band: Optional[str] = None
     names: Tuple[str, ...] = ()
-    singles: Tuple[Tuple[float, float], ...] = ()
 
 
 class Panel(NamedTuple):
@@ -255,8 +253,6 @@ def _draw_series(axes: Axes, series: Series) -> ErrorbarContainer:
         for edge in (low, high):
             axes.plot(x, edge, color=color, linestyle=line, linewidth=0.6)
         low = high = np.full(len(y), np.nan)  # No error bars in addition.
-    for single in series.singles:
-        axes.plot(*single, color=color, marker=marker, fillstyle="none", linestyle="")
     for name, point in zip(series.names, zip(x, y)):
         offset: Any = {"textcoords": "offset points", "xytext": (0, 4), "ha": "center"}
         text = axes.annotate(_literal(name), point, color=color, fontsize=6.5, **offset)

@@ -5,7 +5,7 @@ seeds are gaps. `render` returns the files' contents. Scores are in points, as i
 the paper, figures show the accuracy of GLUE's classification tasks, and Table 1 each task's score.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Union
 
 import numpy as np
 
@@ -403,35 +403,16 @@ def _design_note(cells: List[Cell]) -> str:
 
 
 def _notes(cells: List[Cell]) -> str:
-    """Returns a caption's sentences on the other settings, epochs and single seeds."""
+    """Returns a caption's sentences on the other settings and epochs."""
     labels = dict.fromkeys(cell.method for cell in cells)
     epochs = ", ".join(
         f"{label} {_values([cell for cell in cells if cell.method == label], _EPOCHS)}"
         for label in labels
     )
-    singles = (
-        " Hollow marks are single seeds, where some are 10 points or more from the others."
-        if any(_is_bimodal(cell.choice.values) for cell in cells)
-        else ""
-    )
     return (
         " At each point, the other settings are the best on the dev set, among those trained at"
-        f" most of the points. Epochs: {epochs}.{singles}"
+        f" most of the points. Epochs: {epochs}."
     )
-
-
-def _is_bimodal(values: Tuple[float, ...]) -> bool:
-    """Returns whether scores over seeds form two groups, so that their mean is misleading.
-
-    The gap between the groups is 10 points or more, and at least twice as wide as either group.
-    """
-    ordered = sorted(values)
-    gaps = [right - left for left, right in zip(ordered, ordered[1:])]
-    if not gaps:
-        return False
-    index = int(np.argmax(gaps))
-    widest = max(ordered[index] - ordered[0], ordered[-1] - ordered[index + 1])
-    return gaps[index] >= 10 and gaps[index] >= 2 * widest
 
 
 def _percentiles_report(records: List[Record], split: str, title: str) -> Report:
@@ -531,17 +512,15 @@ def _panel(
     """Returns a panel with a series for each label, over trained parameters or cells' levels."""
     series = []
     for label in dict.fromkeys(map(label_of, cells)):
-        points, singles = [], []
+        points = []
         for cell in cells:
             if label_of(cell) == label:
                 x: Any = cell.choice.trained if x_label == _PARAMETERS else cell.level
                 value, sem = cell.choice.value, cell.choice.sem
                 bar = (None, None) if sem is None else (value - sem, value + sem)
                 points.append((x, value, *bar))
-                if _is_bimodal(cell.choice.values):
-                    singles += [(x, single) for single in cell.choice.values]
         style = _STYLES.get(label, figures.STYLES[len(series) % len(figures.STYLES)])
-        series.append(figures.Series(label, style, points, singles=tuple(singles)))
+        series.append(figures.Series(label, style, points))
     scores = dict.fromkeys(_axis_label(cell.choice.score) for cell in cells)
     return figures.Panel(title, x_label, " / ".join(scores), series)
 

@@ -149,17 +149,12 @@ class DrawTest(tf.test.TestCase):
         self.assertEqual([image.get_clim() for image in images], 2 * [(-40.0, 0.0)])
         self.assertLen(figure.axes, 3)  # Two heatmaps, one colour bar.
 
-    def test_points_show_names_and_single_values(self):
+    def test_points_show_names(self):
         points = [(1e3, 5.0, None, None), (1e4, 7.0, None, None)]
-        series = Series(
-            "a", STYLES[0], points, names=("8", "64"), singles=((1e4, 2.0), (1e4, 12.0))
-        )
+        series = Series("a", STYLES[0], points, names=("8", "64"))
         figure, _ = drawn([Panel("one", "x", "y", [series])])
-        axes = figure.axes[0]
-        found = {text.get_text(): text.xy for text in axes.texts}
+        found = {text.get_text(): text.xy for text in figure.axes[0].texts}
         self.assertEqual(found, {"8": (1e3, 5.0), "64": (1e4, 7.0)})
-        hollow = [line for line in axes.lines if line.get_fillstyle() == "none"]
-        self.assertEqual([tuple(line.get_xydata()[0]) for line in hollow], list(series.singles))
 
     def test_error_bars_span_lower_to_upper_bound(self):
         figure, _ = drawn(panels()[:1])

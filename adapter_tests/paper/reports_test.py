@@ -512,19 +512,6 @@ class EpochsTest(tf.test.TestCase):
         self.assertEqual({row["method"] for row in report.numbers}, {"adapters"})
 
 
-class SinglesTest(tf.test.TestCase):
-    def test_bimodal_seeds_are_drawn_individually(self):
-        records = [
-            *seeds("CoLA", [0.0, 0.25, 0.0], score="matthews", adapter_size=256, trained=900),
-            *seeds("CoLA", [0.21, 0.25, 0.23], score="matthews", adapter_size=64, trained=300),
-        ]
-        report = reports.figure4(Results(records))
-        (adapters,) = report.panels[0].series
-        self.assertEqual(adapters.singles, ((900, 0.0), (900, 25.0), (900, 0.0)))
-        self.assertIn("Hollow marks are single seeds", report.caption)
-        self.assertNotIn("Hollow", reports.figure4(Results(records[3:])).caption)
-
-
 class VariantsTest(tf.test.TestCase):
     def test_variants_are_compared_with_the_default(self):
         init = {"adapter_init_scale": 0.01}
