@@ -10,11 +10,8 @@ from adapter_bert.paper.cells import MAJORITY, Cell
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import selection
 
-# Fields of ablation.json that a task's models share: they differ in their seeds only.
-_SAME = (
-    *("backbone", "setting", "data", "num_rows", "max_seq_length", "precision"),
-    *("long_texts", "window_pooling"),
-)
+# Fields of ablation.json in which a task's models differ, as their seeds do.
+_OWN = ("adapter", "all", "none", "spans", "other_scores")
 
 
 class Ablation(NamedTuple):
@@ -44,6 +41,14 @@ class Ablation(NamedTuple):
         """Returns what the removal of a span changes, one number per model."""
         return list(np.subtract(self.spans[first, last], self.full))
 
+    def join(self, other: "Ablation") -> "Ablation":
+        """Returns the ablations of both objects' models."""
+        return self._replace(
+            full=self.full + other.full,
+            none=self.none + other.none,
+            spans={span: values + other.spans[span] for span, values in self.spans.items()},
+        )
+
 
 def read(paths: Iterable[str]) -> List[Ablation]:
     """Returns the ablations of each task in the files of run_ablation.py, one file per model.
@@ -58,25 +63,17 @@ def read(paths: Iterable[str]) -> List[Ablation]:
         record, model = json_objects.read_as(
             path, "--ablations", "ablation.json", _ablation_in_points
         )
-        source = _source(record, model)
-        key = model.task, record["adapter"]
-        if key in digests:
+        task, before = model.task, models.get(model.task)
+        if (task, record["adapter"]) in digests:
             raise UserError(f"--ablations: {path} is of the same adapter as an earlier file.")
-        digests.add(key)
-        before = models.get(model.task)
-        if before is None:
-            models[model.task], sources[model.task] = model, source
-            continue
-        if source != sources[model.task]:
+        digests.add((task, record["adapter"]))
+        source = {name: value for name, value in record.items() if name not in _OWN}
+        if source != sources.setdefault(task, source):
             raise UserError(
-                f"--ablations: {path} and an earlier file of {model.task} differ in setting, BERT"
-                " or data."
+                f"--ablations: {path} and an earlier file of {task} differ in setting, BERT or"
+                " data."
             )
-        models[model.task] = before._replace(
-            full=before.full + model.full,
-            none=before.none + model.none,
-            spans={span: values + model.spans[span] for span, values in before.spans.items()},
-        )
+        models[task] = before.join(model) if before else model
     return sorted(models.values(), key=lambda ablation: published.sort_key(ablation.task))
 
 
@@ -108,11 +105,6 @@ def _ablation_in_points(record: Dict[str, Any]) -> Tuple[Dict[str, Any], Ablatio
 
 def _points(value: Any) -> float:
     return 100 * json_objects.require_finite(value, float)
-
-
-def _source(record: Dict[str, Any], ablation: Ablation) -> Tuple[Any, ...]:
-    same = [record.get(name) for name in _SAME]
-    return same, ablation.score, ablation.num_layers, ablation.majority
 
 
 def cells(ablation: Ablation) -> List[Cell]:

@@ -81,7 +81,9 @@ def methods_table(heading: str, cells: List[Cell], num_tasks: Optional[int] = No
     """
     rows = by_level(cells)
     averaged = find_complete_tasks([row.keys() for key, row in rows.items() if key[0] != MAJORITY])
-    suffix = "" if averaged == set(tasks_of(cells)) else f" of {titles(averaged)}"
+    tasks = tasks_of(cells)
+    titles = ", ".join(published.title(task) for task in tasks if task in averaged)
+    suffix = "" if averaged == set(tasks) else f" of {titles}"
 
     def mean(by_task: Dict[str, Cell]) -> str:
         complete = averaged and averaged <= by_task.keys()
@@ -117,11 +119,6 @@ def levels_table(
         return f"{np.mean(numbers):,.0f}" if numbers else GAP
 
     return table_of(heading, cells, {"trained parameters": trained}, suffix)
-
-
-def titles(tasks: Iterable[str]) -> str:
-    """Returns the tasks' display names, in the paper's order: "CoLA, MRPC"."""
-    return ", ".join(map(published.title, sorted(tasks, key=published.sort_key)))
 
 
 def find_complete_tasks(sets_of_tasks: List[AbstractSet[str]]) -> AbstractSet[str]:
