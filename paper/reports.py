@@ -40,8 +40,7 @@ from adapter_bert.sweeps.selection import (
     Record,
 )
 
-_PERCENTILES = (20, 50, 80)
-_COLUMNS = [f"{percentile}th" for percentile in _PERCENTILES]
+_PERCENTILES = ("20th", "50th", "80th")
 _BAND = "20th to 80th percentile"
 _LEARNING_RATE = "learning_rate"
 _EPOCHS = "num_train_epochs"
@@ -339,8 +338,8 @@ REPORTS = {
     "figure3": Builder(figure3, "adapters or top layers, and full fine-tuning, of further tasks"),
     "figure4": Builder(figure4, "trainings by run_classifier.py"),
     "figure5": Builder(figure5, "trainings by run_squad.py"),
-    "figure6": Builder(figure6, "--ablations, or adapters with several --adapter_init_scale"),
-    "figure7": Builder(figure7, "trainings with several --learning_rate"),
+    "figure6": Builder(figure6, "--ablations, or adapters with three --adapter_init_scale or more"),
+    "figure7": Builder(figure7, "trainings with three --learning_rate or more"),
     "variants": Builder(variants, "adapters of other designs than the default"),
     "searches": Builder(searches, "--searches, the search.json of run_baseline.py"),
 }
@@ -420,29 +419,22 @@ def _percentiles_report(records: List[Record], split: str, title: str) -> Report
     full = {cell.task: cell for cell in curve(records, FULL, split=split)}
     curves = [*curve(records, ADAPTERS, split=split), *curve(records, TOP_LAYERS, split=split)]
     cells = _select_complete([c for c in curves if c.task in full and c.choice.trained])
-    numbers = []
+    numbers, texts, points = [], [], {}
     for (method, level), by_task in report_tables.by_level(cells).items():
+        trained = int(np.mean([cell.choice.trained or 0 for cell in by_task.values()]))
         differences = {
             task: cell.choice.value - full[task].choice.value for task, cell in by_task.items()
         }
-        percentiles = np.percentile(list(differences.values()), _PERCENTILES)
-        numbers.append(
-            {
-                "method": method,
-                "level": level,
-                "trained_parameters": int(
-                    np.mean([c.choice.trained or 0 for c in by_task.values()])
-                ),
-                **dict(zip(_COLUMNS, map(float, percentiles))),
-                **differences,
-            }
-        )
-    series = []
-    for label in dict.fromkeys(row["method"] for row in numbers):
-        rows = [row for row in numbers if row["method"] == label]
-        points = [(r["trained_parameters"], r["50th"], r["20th"], r["80th"]) for r in rows]
-        names = tuple(str(row["level"]) for row in rows)
-        series.append(figures.Series(label, _STYLES[label], points, _BAND, names))
+        percentiles = np.percentile(list(differences.values()), (20, 50, 80)).tolist()
+        low, middle, high = percentiles
+        first = {"method": method, "level": level, "trained_parameters": trained}
+        numbers.append({**first, **dict(zip(_PERCENTILES, percentiles)), **differences})
+        texts.append([f"{method}, {level}", f"{trained:,}", *(f"{p:+.1f}" for p in percentiles)])
+        points.setdefault(method, {})[str(level)] = (trained, middle, low, high)
+    series = [
+        figures.Series(method, _STYLES[method], list(by_level.values()), _BAND, tuple(by_level))
+        for method, by_level in points.items()
+    ]
     name = {VALIDATION: "dev", TEST: "test"}[split]
     compared = cells + [full[task] for task in tasks_of(cells)]
     caption = (
@@ -456,15 +448,7 @@ def _percentiles_report(records: List[Record], split: str, title: str) -> Report
     panel = figures.Panel(
         f"{title}: percentiles of tasks", _PARAMETERS, y_label, series, has_zero_line=True
     )
-    columns = ["", "trained parameters", *(f"{column} percentile" for column in _COLUMNS)]
-    texts = [
-        [
-            f"{row['method']}, {row['level']}",
-            f"{row['trained_parameters']:,}",
-            *(f"{row[column]:+.1f}" for column in _COLUMNS),
-        ]
-        for row in numbers
-    ]
+    columns = ["", "trained parameters", *(f"{name} percentile" for name in _PERCENTILES)]
     title = f"{title}: difference from full fine-tuning"
     return Report(title, caption, [Table("", columns, texts)], numbers, [panel])
 
