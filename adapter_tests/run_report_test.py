@@ -54,7 +54,7 @@ class RunReportTest(tf.test.TestCase):
 
     def test_texts_of_records_are_cleaned(self):
         bad = "\x1b]0;x\x07<script>\u202e|$\n# y"
-        self.write_records(seeds(bad, [0.2, 0.3], score=bad, adapter_fn=bad))
+        self.write_records(seeds(bad, [0.2, 0.3], score=bad, init_checkpoint=bad))
         self.run_report("--report=figure4")
         for name in os.listdir(self.out):
             content = self.read(name) if not name.endswith(".png") else ""
@@ -73,6 +73,21 @@ class RunReportTest(tf.test.TestCase):
         self.assertEqual(sorted(os.listdir(self.out)), expected)
         self.assertIn("](sizes.png)", self.read("sizes.md"))
         self.assertNotIn("CoLA", self.read("sizes.tsv"))
+
+    def test_equal_epochs_leaves_out_epochs_of_one_method(self):
+        self.write_records(
+            [
+                record("CoLA", 0.2, num_train_epochs=3),
+                record("CoLA", 0.9, num_train_epochs=20),
+                record("CoLA", 0.4, num_train_epochs=3, tuning="full"),
+            ]
+        )
+        for flags, value in (((), "90.0"), (("--equal_epochs",), "20.0")):
+            self.run_report("--report=table1", *flags)
+            rows = [
+                line for line in self.read("table1.md").split("\n") if "| adapters 64 |" in line
+            ]
+            self.assertIn(f"| adapters 64 | {value} |", rows[0])
 
     def test_ablation_report_needs_no_records(self):
         path = os.path.join(self.folder, "ablation.json")
@@ -135,7 +150,7 @@ class RunReportTest(tf.test.TestCase):
         lines = self.run_report(f"--compare={a},{b}", f"--labels={labels}", records=False)
         self.assertIn("Accuracy: first 100.00%, second 50.00%, of 2 rows", lines)
         self.assertRegex(lines[-1], "p = 1$")
-        for unused in ("--tasks=MRPC", "--select_by=score", "--name=x"):
+        for unused in ("--tasks=MRPC", "--select_by=score", "--name=x", "--equal_epochs"):
             with self.assertRaisesRegex(UserError, "^--compare needs no flag of tables"):
                 self.run_report(f"--compare={a},{b}", f"--labels={labels}", unused, records=False)
         for given in ((f"--compare={a}", f"--labels={labels}"), (f"--compare={a},{b}",)):

@@ -10,11 +10,8 @@ from adapter_bert.paper.cells import MAJORITY, Cell
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import selection
 
-# Fields of ablation.json that a task's models share: they differ in their seeds only.
-_SAME = (
-    *("backbone", "setting", "data", "num_rows", "max_seq_length", "precision"),
-    *("long_texts", "window_pooling"),
-)
+# Fields of ablation.json in which a task's models differ, as their seeds do.
+_OWN = ("adapter", "all", "none", "spans", "other_scores")
 
 
 class Ablation(NamedTuple):
@@ -44,6 +41,14 @@ class Ablation(NamedTuple):
         """Returns what the removal of a span changes, one number per model."""
         return list(np.subtract(self.spans[first, last], self.full))
 
+    def join(self, other: "Ablation") -> "Ablation":
+        """Returns the ablations of both objects' models."""
+        return self._replace(
+            full=self.full + other.full,
+            none=self.none + other.none,
+            spans={span: values + other.spans[span] for span, values in self.spans.items()},
+        )
+
 
 def read(paths: Iterable[str]) -> List[Ablation]:
     """Returns the ablations of each task in the files of run_ablation.py, one file per model.
@@ -58,25 +63,17 @@ def read(paths: Iterable[str]) -> List[Ablation]:
         record, model = json_objects.read_as(
             path, "--ablations", "ablation.json", _ablation_in_points
         )
-        source = _source(record, model)
-        key = model.task, record["adapter"]
-        if key in digests:
+        task, before = model.task, models.get(model.task)
+        if (task, record["adapter"]) in digests:
             raise UserError(f"--ablations: {path} is of the same adapter as an earlier file.")
-        digests.add(key)
-        before = models.get(model.task)
-        if before is None:
-            models[model.task], sources[model.task] = model, source
-            continue
-        if source != sources[model.task]:
+        digests.add((task, record["adapter"]))
+        source = {name: value for name, value in record.items() if name not in _OWN}
+        if source != sources.setdefault(task, source):
             raise UserError(
-                f"--ablations: {path} and an earlier file of {model.task} differ in setting, BERT"
-                " or data."
+                f"--ablations: {path} and an earlier file of {task} differ in setting, BERT or"
+                " data."
             )
-        models[model.task] = before._replace(
-            full=before.full + model.full,
-            none=before.none + model.none,
-            spans={span: values + model.spans[span] for span, values in before.spans.items()},
-        )
+        models[task] = before.join(model) if before else model
     return sorted(models.values(), key=lambda ablation: published.sort_key(ablation.task))
 
 
@@ -110,59 +107,44 @@ def _points(value: Any) -> float:
     return 100 * json_objects.require_finite(value, float)
 
 
-def _source(record: Dict[str, Any], ablation: Ablation) -> Tuple[Any, ...]:
-    same = [record.get(name) for name in _SAME]
-    return same, ablation.score, ablation.num_layers, ablation.majority
-
-
 def cells(ablation: Ablation) -> List[Cell]:
     """Returns a cell for each score."""
-    scores: List[Any] = [
-        ("all adapters", None, ablation.full),
-        ("no adapters", None, ablation.none),
-    ]
+    whole = {"all adapters": ablation.full, "no adapters": ablation.none}
     if ablation.majority is not None:
-        scores.append((MAJORITY, None, [ablation.majority]))
-    scores += [("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation.spans.items())]
-    score = f"{selection.VALIDATION}_{ablation.score}"
+        whole[MAJORITY] = [ablation.majority]
     return [
-        Cell(
-            *(method, level, ablation.task),
-            selection.Selected(
-                *(score, float(np.mean(values)), selection.standard_error(values), len(values)),
-                *(None, None, {}),
-            ),
-        )
-        for method, level, values in scores
+        *(_cell(ablation, method, None, values) for method, values in whole.items()),
+        *(
+            _cell(ablation, "layers removed", f"{first}-{last}", values)
+            for (first, last), values in sorted(ablation.spans.items())
+        ),
     ]
+
+
+def _cell(ablation: Ablation, method: str, level: Optional[str], values: List[float]) -> Cell:
+    score = f"{selection.VALIDATION}_{ablation.score}"
+    mean, sem = float(np.mean(values)), selection.standard_error(values)
+    return Cell(method, level, ablation.task, selection.Selected(score, mean, sem, len(values)))
 
 
 def table(ablations: List[Ablation]) -> report_tables.Table:
-    """Returns a table with a row for each ablation."""
-    columns = ["", "score", "models", "all adapters", "worst single layer removed"]
-    columns += ["lower half removed", "upper half removed", "all removed", "majority class"]
-    rows = []
+    """Returns a table with a row for each task."""
+    columns = []
     for ablation in ablations:
-        spans, num_layers = ablation.spans, ablation.num_layers
-        scores = [
-            ablation.full,
-            min((spans[layer, layer] for layer in range(num_layers)), key=np.mean),
-            spans.get((0, num_layers // 2 - 1)),  # A single layer has no lower half.
-            spans[num_layers // 2, num_layers - 1],
-            ablation.none,
-            None if ablation.majority is None else [ablation.majority],
+        spans, half = ablation.spans, ablation.num_layers // 2
+        layers = [spans[layer, layer] for layer in range(ablation.num_layers)]
+        scores = {
+            "all adapters": ablation.full,
+            "worst single layer removed": min(layers, key=np.mean),
+            "lower half removed": spans.get((0, half - 1)),  # A single layer has no lower half.
+            "upper half removed": spans[half, ablation.num_layers - 1],
+            "all removed": ablation.none,
+            MAJORITY: None if ablation.majority is None else [ablation.majority],
+        }
+        columns += [
+            _cell(ablation, title, None, values) for title, values in scores.items() if values
         ]
-        texts = [
-            report_tables.GAP
-            if values is None
-            else report_tables.format_score(
-                float(np.mean(values)), selection.standard_error(values)
-            )
-            for values in scores
-        ]
-        models = str(len(ablation.full))
-        rows.append([published.title(ablation.task), ablation.score, models, *texts])
-    return report_tables.Table("", columns, rows)
+    return report_tables.transpose(report_tables.table_of("", columns, {}))
 
 
 def panel(ablation: Ablation) -> figures.Heatmap:

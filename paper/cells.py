@@ -3,6 +3,7 @@
 Reports are about the paper's adapter, with initial weights of any scale; `variants` has the others.
 """
 
+import collections
 from typing import Any, Callable, Collection, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from adapter_bert.model import task_kinds
@@ -12,6 +13,7 @@ from adapter_bert.sweeps.selection import (
     ADAPTERS,
     FULL,
     INIT_SCALE,
+    NO_BERT,
     TEST,
     TOP_LAYERS,
     VALIDATION,
@@ -105,9 +107,7 @@ def by_accuracy(records: List[Record]) -> List[Record]:
     The paper's figures show it for GLUE too (section 3.6, footnote 6). STS-B keeps its score.
     """
     return [
-        {**record, "score": "eval_accuracy"}
-        if record["script"] in selection.TEXT_SCRIPTS and "eval_accuracy" in record["scores"]
-        else record
+        {**record, "score": selection.ACCURACY} if selection.has_accuracy(record) else record
         for record in records
     ]
 
@@ -143,17 +143,17 @@ def at_equal_epochs(records: List[Record]) -> List[Record]:
 
     The baseline without BERT has none. Tasks whose methods share none are left out.
     """
-    result = []
-    by_task = selection.group_by(records, lambda r: (r["task"], r["script"] == "run_baseline.py"))
-    for (_, is_baseline), group in by_task.items():
+
+    def epochs(record: Record) -> Any:
+        return selection.schedule_of(record).get("num_train_epochs")
+
+    result = selection.filter_by_method(records, NO_BERT)
+    trained = [record for record in records if epochs(record) is not None]
+    for group in selection.group_by(trained, lambda record: record["task"]).values():
         by_method = selection.group_by(group, lambda r: selection.flag_of(r, "tuning"))
-        shared = set.intersection(*(set(map(_epochs_of, rs)) for rs in by_method.values()))
-        result += group if is_baseline else [r for r in group if _epochs_of(r) in shared]
+        shared = set.intersection(*(set(map(epochs, rs)) for rs in by_method.values()))
+        result += [record for record in group if epochs(record) in shared]
     return result
-
-
-def _epochs_of(record: Record) -> Any:
-    return selection.schedule_of(record).get("num_train_epochs")
 
 
 def comparable(records: List[Record], flag: Optional[str]) -> List[Record]:
@@ -180,27 +180,13 @@ def _setting_without(record: Record, flags: Collection[Optional[str]]) -> str:
     return selection.key_of({name: value for name, value in setting.items() if name not in flags})
 
 
-class Variant(NamedTuple):
-    """A variant of the adapter (section 3.6) of one size, and the default with equal settings.
+def variants(records: List[Record]) -> List[Tuple[Cell, Optional[Cell]]]:
+    """Returns the variants of the adapter (section 3.6), each with the default adapter's cell.
 
-    Attributes:
-      label: how it differs from the default adapter: "depth 2".
-      size: its bottleneck.
-      cells: its scores, at its best settings.
-      defaults: the default adapter's, at its best among the settings of the variant.
-    """
-
-    label: str
-    size: int
-    cells: List[Cell]
-    defaults: List[Cell]
-
-
-def variants(records: List[Record]) -> List[Variant]:
-    """Returns the adapters of each size, at the settings that the default and a variant share.
-
-    A setting is the learning rate, the number of epochs and the scale of initial weights. A variant
-    without such a setting has no defaults. The default comes first, if it has such a setting.
+    A cell's method is the difference from the default adapter: "depth 2". Its level is the size. A
+    variant and its default are at their best among the settings that both were trained with, on the
+    same task: the learning rate, the number of epochs and the scale of initial weights. A variant
+    without such a setting has None. Defaults with such a setting are in the list too.
     """
     adapters = [
         record
@@ -209,15 +195,18 @@ def variants(records: List[Record]) -> List[Variant]:
     ]
     default = of_method(records, ADAPTERS)
     others = [record for record in adapters if _design_label(record)]
-    groups = selection.group_by(adapters, lambda r: (ADAPTERS.level_of(r), _design_label(r)))
-    result = []
-    for (size, label), group in groups.items():
+
+    def variant_of(record: Record) -> Tuple[int, str, Tuple[int, str]]:
+        task = published.sort_key(record["task"])
+        return ADAPTERS.level_of(record), _design_label(record), task
+
+    result: List[Tuple[Cell, Optional[Cell]]] = []
+    for (size, label, _), group in selection.group_by(adapters, variant_of).items():
         matched = _match(group, default if label else others)
-        cells = cells_of(
-            label or DEFAULT, (matched or group) if label else matched, VALIDATION, level=size
-        )
-        defaults = cells_of(label, _match(default, matched), VALIDATION, level=size)
-        result += [Variant(label or DEFAULT, size, cells, defaults)] if cells else []
+        chosen = matched or (group if label else [])
+        first, *_ = *cells_of(DEFAULT, _match(default, matched), VALIDATION, level=size), None
+        cells = cells_of(label or DEFAULT, chosen, VALIDATION, level=size)
+        result += [(cell, first) for cell in cells]
     return result
 
 
@@ -258,25 +247,31 @@ def cells_of(
     return [Cell(label, level, task, choice, group) for task, choice, group in choices if choice]
 
 
-def cells_along(
-    label: str, records: List[Record], flag: Optional[str], split: str = VALIDATION
+def curve(
+    records: List[Record], method: Method, flag: Optional[str] = None, split: str = VALIDATION
 ) -> List[Cell]:
-    """Returns the `Cell`s of records, one for each task and value of a flag."""
-    by_level = selection.group_by(records, lambda record: selection.flag_of(record, flag))
-    return [
+    """Returns a method's `Cell`s, one for each task and level, or each value of another flag.
+
+    Only given values of another flag count, without 0, as axes are logarithmic; a task needs three.
+    """
+    name = flag or method.level
+    chosen = [r for r in of_method(records, method) if not flag or selection.flag_of(r, flag)]
+    by_level = selection.group_by(comparable(chosen, name), lambda r: selection.flag_of(r, name))
+    cells = [
         cell
         for level, group in by_level.items()
-        for cell in cells_of(label, group, split, level=level)
+        for cell in cells_of(method.label, group, split, level=level)
     ]
+    counts = collections.Counter(cell.task for cell in cells)
+    return [cell for cell in cells if not flag or counts[cell.task] >= 3]
 
 
-def majority_cells(records: List[Record], cells: Iterable[Cell], split: str) -> List[Cell]:
+def majority_cells(cells: Iterable[Cell], split: str) -> List[Cell]:
     """Returns a `Cell` of always predicting the most frequent label, for each task of cells.
 
     Tasks whose records are too old to have this score have none.
     """
-    tasks = set(tasks_of(cells))
-    records = [record for record in records if record["task"] in tasks]
+    records = [record for cell in cells for record in cell.records]
     return cells_of(MAJORITY, records, split, _majority)
 
 
@@ -286,7 +281,7 @@ def _majority(records: List[Record], split: str) -> Optional[selection.Selected]
         majority = f"{split}_{task_kinds.MAJORITY}{name[len(split) + 1 :]}"
         value = selection.to_points(record, majority)
         if value is not None:
-            return selection.Selected(name, value, None, 1, None, None, {}, (value,))
+            return selection.Selected(name, value)
     return None
 
 

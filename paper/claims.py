@@ -315,14 +315,15 @@ def _moderate_sizes(records: List[Record], ablations: List[Ablation]) -> Optiona
 
 def _variants(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
     """Measures each variant of the adapter minus the default one, as a mean over tasks."""
+    by_variant: Dict[str, _Pairs] = {}
+    for cell, default in paper_cells.variants(_glue_accuracy(records)):
+        if default and cell.method != paper_cells.DEFAULT:
+            name = f"{cell.method}, size {cell.level}"
+            by_variant.setdefault(name, {})[cell.task] = cell, default
     parts = {}
-    for variant in paper_cells.variants(_glue_accuracy(records)):
-        defaults = {cell.task: cell for cell in variant.defaults}
-        pairs = {c.task: (c, defaults[c.task]) for c in variant.cells if c.task in defaults}
+    for name, pairs in by_variant.items():
         complete, _ = _without_gaps(pairs, 1)
-        if variant.label != paper_cells.DEFAULT:
-            name = f"{variant.label}, size {variant.size}"
-            parts[name] = _differences(complete, mean_over=len(complete))
+        parts[name] = _differences(complete, mean_over=len(complete))
     return _join(parts)
 
 
@@ -368,10 +369,7 @@ def _none_minus_majority(one: Ablation) -> Dict[str, Sequence[float]]:
 
 def _scales(records: List[Record]) -> Dict[str, Dict[float, Cell]]:
     """Returns task → scale → cell, of tasks with the usual scale, one below and one above."""
-    adapters = paper_cells.of_method(_mnli_and_cola(records), ADAPTERS)
-    cells = paper_cells.cells_along(
-        ADAPTERS.label, paper_cells.comparable(adapters, INIT_SCALE), INIT_SCALE
-    )
+    cells = paper_cells.curve(_mnli_and_cola(records), ADAPTERS, INIT_SCALE)
     by_task: Dict[str, Dict[float, Cell]] = {}
     for cell in cells:
         by_task.setdefault(published.title(cell.task), {})[cell.level] = cell

@@ -74,8 +74,6 @@ class Series(NamedTuple):
         of the error bar, or of the band if there are several points; None for no bar.
       band: name of the band in the legend; None for error bars.
       names: texts at the points, or empty.
-      singles: (x, y) of hollow markers for single values, where a mean hides two groups.
-      is_right: whether the series uses the y axis on the right.
     """
 
     label: str
@@ -83,16 +81,12 @@ class Series(NamedTuple):
     points: List[Tuple[float, float, Optional[float], Optional[float]]]
     band: Optional[str] = None
     names: Tuple[str, ...] = ()
-    singles: Tuple[Tuple[float, float], ...] = ()
-    is_right: bool = False
 
 
 class Panel(NamedTuple):
     """Series over a logarithmic x axis, or over a linear one of integers.
 
-    `has_zero_line` draws a line at y = 0, `line` (label, y) one that the legend names,
-    `right_label` names a second y axis on the right, and `has_legend` puts a legend inside the
-    panel.
+    `has_zero_line` draws a line at y = 0, and `line` (label, y) one that the legend names.
     """
 
     title: str
@@ -101,8 +95,6 @@ class Panel(NamedTuple):
     series: List[Series]
     has_zero_line: bool = False
     is_linear: bool = False
-    right_label: Optional[str] = None
-    has_legend: bool = False
     line: Optional[Tuple[str, float]] = None
 
 
@@ -177,30 +169,19 @@ def _draw_panel(
     axes: Axes, panel: Panel, legend: _Legend, limits: Optional[Tuple[float, float]]
 ) -> None:
     """Draws a panel's series, and adds their entries to the figure's `legend`."""
-    right = axes.twinx() if panel.right_label else axes
-    if panel.right_label:
-        right.set_ylabel(_literal(panel.right_label))
-        right.grid(False)
-    own_legend: _Legend = {}
-    entries = own_legend if panel.has_legend else legend
     for series in panel.series:
-        artist = _draw_series(right if series.is_right else axes, series)
+        artist = _draw_series(axes, series)
         # The legend prefers a panel's line to a single point.
-        if len(series.points) > 1 or series.label not in entries:
-            entries[series.label] = artist
+        if len(series.points) > 1 or series.label not in legend:
+            legend[series.label] = artist
     for band in [s.band for s in panel.series if s.band and len(s.points) > 1]:
         # Moves the band to the legend's end.
-        entries[band] = entries.pop(band, Patch(facecolor="0.5", edgecolor="0.3", alpha=0.3))
-    if own_legend:
-        # The right axes are on top.
-        right.legend(own_legend.values(), map(_literal, own_legend), loc="lower left")
+        legend[band] = legend.pop(band, Patch(facecolor="0.5", edgecolor="0.3", alpha=0.3))
     if panel.has_zero_line:
         axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
     if panel.line:
         label, y = panel.line
-        entries[label] = axes.axhline(
-            y, color="0.4", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1
-        )
+        legend[label] = axes.axhline(y, color="0.4", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
     if panel.is_linear or not limits:
         integer_ticks = {"steps": [1, 2, 5, 10], "integer": True, "min_n_ticks": 1}
         axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", **integer_ticks))
@@ -272,8 +253,6 @@ def _draw_series(axes: Axes, series: Series) -> ErrorbarContainer:
         for edge in (low, high):
             axes.plot(x, edge, color=color, linestyle=line, linewidth=0.6)
         low = high = np.full(len(y), np.nan)  # No error bars in addition.
-    for single in series.singles:
-        axes.plot(*single, color=color, marker=marker, fillstyle="none", linestyle="")
     for name, point in zip(series.names, zip(x, y)):
         offset: Any = {"textcoords": "offset points", "xytext": (0, 4), "ha": "center"}
         text = axes.annotate(_literal(name), point, color=color, fontsize=6.5, **offset)

@@ -81,7 +81,9 @@ def methods_table(heading: str, cells: List[Cell], num_tasks: Optional[int] = No
     """
     rows = by_level(cells)
     averaged = find_complete_tasks([row.keys() for key, row in rows.items() if key[0] != MAJORITY])
-    suffix = "" if averaged == set(tasks_of(cells)) else f" of {titles(averaged)}"
+    tasks = tasks_of(cells)
+    titles = ", ".join(published.title(task) for task in tasks if task in averaged)
+    suffix = "" if averaged == set(tasks) else f" of {titles}"
 
     def mean(by_task: Dict[str, Cell]) -> str:
         complete = averaged and averaged <= by_task.keys()
@@ -106,20 +108,17 @@ def methods_table(heading: str, cells: List[Cell], num_tasks: Optional[int] = No
     return table_of(heading, cells, {"mean" + suffix: mean, **costs})
 
 
-def mean_trained(by_task: Dict[str, Cell]) -> str:
-    """Returns the mean number of trained parameters of a row; tasks differ by their heads."""
-    trained = [cell.choice.trained for cell in by_task.values() if cell.choice.trained]
-    return f"{np.mean(trained):,.0f}" if trained else GAP
+def levels_table(
+    heading: str, cells: List[Cell], suffix: Callable[[Cell], str] = lambda cell: ""
+) -> Table:
+    """Returns a table of methods and levels, with the mean of their trained parameters."""
 
+    def trained(by_task: Dict[str, Cell]) -> str:
+        # Tasks differ by their heads.
+        numbers = [cell.choice.trained for cell in by_task.values() if cell.choice.trained]
+        return f"{np.mean(numbers):,.0f}" if numbers else GAP
 
-def levels_table(heading: str, cells: List[Cell]) -> Table:
-    """Returns a table of methods and levels, with their trained parameters."""
-    return table_of(heading, cells, {"trained parameters": mean_trained})
-
-
-def titles(tasks: Iterable[str]) -> str:
-    """Returns the tasks' display names, in the paper's order: "CoLA, MRPC"."""
-    return ", ".join(map(published.title, sorted(tasks, key=published.sort_key)))
+    return table_of(heading, cells, {"trained parameters": trained}, suffix)
 
 
 def find_complete_tasks(sets_of_tasks: List[AbstractSet[str]]) -> AbstractSet[str]:

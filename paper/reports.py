@@ -5,9 +5,7 @@ seeds are gaps. `render` returns the files' contents. Scores are in points, as i
 the paper, figures show the accuracy of GLUE's classification tasks, and Table 1 each task's score.
 """
 
-import collections
-import itertools
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Union
 
 import numpy as np
 
@@ -19,10 +17,9 @@ from adapter_bert.paper.cells import (
     VARIABLE,
     Cell,
     by_accuracy,
-    cells_along,
     cells_of,
-    comparable,
     count_seeds,
+    curve,
     majority_cells,
     of_method,
     tasks_of,
@@ -40,16 +37,17 @@ from adapter_bert.sweeps.selection import (
     TEST,
     TOP_LAYERS,
     VALIDATION,
-    Method,
     Record,
 )
 
-_PERCENTILES = (20, 50, 80)
+_PERCENTILES = ("20th", "50th", "80th")
 _BAND = "20th to 80th percentile"
 _LEARNING_RATE = "learning_rate"
 _EPOCHS = "num_train_epochs"
-_DEFAULT = "default"
-_STYLES = dict(zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES))
+_STYLES = {
+    method.label: style
+    for method, style in zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES)
+}
 _PARAMETERS = "Trained parameters per task"
 _SCORES = {
     "accuracy": "accuracy (%)",
@@ -72,7 +70,7 @@ class Results(NamedTuple):
 
     records: List[Record]
     ablations: List[ablation_results.Ablation] = []
-    searches: List["search_results.Search"] = []
+    searches: List[search_results.Search] = []
     is_equal_epochs: bool = False
 
 
@@ -91,6 +89,10 @@ class Report(NamedTuple):
     tables: List[Table]
     numbers: List[Dict[str, Any]]
     panels: figures.Panels = ()
+
+
+def _without_empty(tables: List[Table]) -> List[Table]:
+    return [table for table in tables if table.rows]
 
 
 def claims(results: Results) -> Report:
@@ -122,79 +124,68 @@ def claims(results: Results) -> Report:
             "- Trained: parameters including the head, divided by BERT's.",
         ]
     )
-    verdicts = [row.verdict.partition(": ")[::2] for row in rows]
-    of_paper = [(row, word) for row, (word, _) in zip(rows, verdicts) if row.agrees_if]
+    gap = report_tables.GAP
+    of_paper, own, grounds = [], [], []
+    for row in rows:
+        verdict, _, reasons = row.verdict.partition(": ")
+        if row.agrees_if:
+            same = row.paper_same_tasks or gap
+            of_paper.append([row.claim, row.paper, same, row.ours, verdict])
+        else:
+            own.append([row.claim, row.ours])
+        grounds.append([row.claim, row.agrees_if or gap, row.settings, row.seeds, reasons or gap])
+    columns = ["claim", "agrees if", "settings tried", "seeds", "open because the runs have only"]
     tables = [
-        Table(
-            "",
-            ["claim", "paper", "paper, same tasks", "ours", "verdict"],
-            [
-                [row.claim, row.paper, row.paper_same_tasks or report_tables.GAP, row.ours, word]
-                for row, word in of_paper
-            ],
-        ),
-        Table(
-            "Not in the paper",
-            ["comparison", "ours"],
-            [[row.claim, row.ours] for row in rows if not row.agrees_if],
-        ),
-        Table(
-            "What the verdicts rest on",
-            [
-                *("claim", "agrees if", "settings tried", "seeds"),
-                "open because the runs have only",
-            ],
-            [
-                [
-                    *(row.claim, row.agrees_if or report_tables.GAP, row.settings, row.seeds),
-                    reasons or report_tables.GAP,
-                ]
-                for row, (_, reasons) in zip(rows, verdicts)
-            ],
-        ),
+        Table("", ["claim", "paper", "paper, same tasks", "ours", "verdict"], of_paper),
+        Table("Not in the paper", ["comparison", "ours"], own),
+        Table("What the verdicts rest on", columns, grounds),
     ]
     numbers = [
         {name.replace("_", " "): text for name, text in row._asdict().items()} for row in rows
     ]
-    return Report("The paper's claims", caption, [t for t in tables if t.rows], numbers)
+    return Report("The paper's claims", caption, _without_empty(tables), numbers)
 
 
 def table1(results: Results) -> Report:
     """Returns GLUE's table: full fine-tuning and adapters by size; ours, with the pooler."""
     records = paper_cells.glue(results.records)
-    full = cells_of(FULL.label, of_method(records, FULL), VALIDATION, selection.choose_best)
-    cells, accuracies = _by_size(records, is_pooler_trained=False)
-    cells = full + cells if full or cells else []
-    majority = majority_cells(records, cells, VALIDATION)
-    tasks = tasks_of(cells)
+    accurate = [r for r in by_accuracy(records) if r["score"] == selection.ACCURACY]
+    cells = cells_of(FULL.label, of_method(records, FULL), VALIDATION, selection.choose_best)
+    cells += _by_size(records)
+    pooled = _by_size(records, pooler=True)
+    accuracies, pooled_accuracies = (
+        [cell for cell in _by_size(accurate, pooler) if "chosen" not in cell.method]
+        for pooler in (False, True)
+    )
+    majority = majority_cells(cells, VALIDATION)
     caption = (
         "Dev scores in points, the GLUE score of each task. Each is that of the best run on"
         f" the dev set, over all settings and {count_seeds(cells)}."
-        f" {_total_note(cells)}{_design_note(records)}"
+        f"{_total_note(cells)}{_design_note(cells)}"
     )
-    tables = [report_tables.methods_table("", cells + majority, len(tasks))] if cells else []
-    if len({cell.method for cell in accuracies}) > 1:
-        heading = "Dev accuracy by adapter size"
-        tables.append(report_tables.methods_table(heading, accuracies))
-    tables += report_tables.paper_table_1(tasks)
-    pooled, more = _by_size(records, is_pooler_trained=True)
-    if pooled:
-        heading = "Not in the paper: adapters with the pooler trained"
-        tables.append(report_tables.methods_table(heading, pooled, len(tasks_of(pooled))))
+    methods_table = report_tables.methods_table
+    tables = [
+        methods_table("", cells + majority, len(tasks_of(cells))),
+        methods_table("Dev accuracy by adapter size", accuracies),
+        *report_tables.paper_table_1(tasks_of(cells)),
+        methods_table(
+            "Not in the paper: adapters with the pooler trained", pooled, len(tasks_of(pooled))
+        ),
+    ]
     # Without duplicates: for tasks whose score is accuracy, both lists have the same cells.
     listed = cells + pooled
-    distinct = [cell for cell in accuracies + more if cell not in listed]
-    return Report("GLUE", caption, tables, _rows(listed + distinct + majority))
+    listed += [cell for cell in accuracies + pooled_accuracies if cell not in listed]
+    numbers = _rows(listed + majority)
+    return Report("GLUE", caption, _without_empty(tables), numbers)
 
 
-def _by_size(records: List[Record], is_pooler_trained: bool) -> Tuple[List[Cell], List[Cell]]:
-    """Returns the best cells of adapters, by the task's score and by accuracy.
+def _by_size(records: List[Record], pooler: bool = False) -> List[Cell]:
+    """Returns the best cells of adapters, with or without a trained pooler.
 
-    The first rows choose the size for each task, from the paper's sizes, and then from all.
+    The first choose the size for each task, from the paper's sizes, and then from all.
     """
-    note = ", pooler trained" if is_pooler_trained else ""
-    adapters = of_method(records, ADAPTERS, pooler=is_pooler_trained)
-    by_size = selection.group_by(adapters, ADAPTERS.level_of)
+    note = ", pooler trained" if pooler else ""
+    by_size = selection.group_by(of_method(records, ADAPTERS, pooler=pooler), ADAPTERS.level_of)
     chosen = [size for size in by_size if size in paper_claims.SIZES]
     rows = {
         f"adapters, size chosen per task ({', '.join(map(str, sizes))}){note}": [
@@ -204,13 +195,11 @@ def _by_size(records: List[Record], is_pooler_trained: bool) -> Tuple[List[Cell]
         if len(sizes) > 1
     }
     rows.update({f"adapters {size}{note}": group for size, group in by_size.items()})
-    cells, accuracies = [], []
-    for label, group in rows.items():
-        cells += cells_of(label, group, VALIDATION, selection.choose_best)
-        accurate = [record for record in by_accuracy(group) if "eval_accuracy" in record["scores"]]
-        if "chosen" not in label:
-            accuracies += cells_of(label, accurate, VALIDATION, selection.choose_best)
-    return cells, accuracies
+    return [
+        cell
+        for label, group in rows.items()
+        for cell in cells_of(label, group, VALIDATION, selection.choose_best)
+    ]
 
 
 def table2(results: Results) -> Report:
@@ -225,11 +214,11 @@ def table2(results: Results) -> Report:
     caption = (
         f"Test scores in points, {_describe_seeds(cells)}. The setting, with the adapter size or"
         " the number of top layers, is each task's best on the dev set."
-        f" {_total_note(cells)}{_design_note(records)}"
+        f"{_total_note(cells)}{_design_note(cells)}"
     )
-    cells += majority_cells(records, cells, TEST)
-    tables = [report_tables.transpose(report_tables.methods_table("", cells, len(tasks)))]
-    tables += report_tables.paper_table_2(tasks)
+    cells += majority_cells(cells, TEST)
+    table = report_tables.methods_table("", cells, len(tasks))
+    tables = [report_tables.transpose(table), *report_tables.paper_table_2(tasks)]
     return Report("Further tasks", caption, tables, _rows(cells))
 
 
@@ -261,26 +250,31 @@ def figure6(results: Results) -> Report:
     numbers, tables, captions = [], [], []
     panels: List[Union[figures.Panel, figures.Heatmap]] = []
     if results.ablations:
-        numbers += [
-            row for ablation in results.ablations for row in _rows(ablation_results.cells(ablation))
-        ]
-        panels += [ablation_results.panel(ablation) for ablation in results.ablations]
+        ablated = [cell for one in results.ablations for cell in ablation_results.cells(one)]
+        numbers += _rows(ablated)
         tables.append(ablation_results.table(results.ablations))
+        panels += map(ablation_results.panel, results.ablations)
+        scores = " or ".join(sorted({one.score for one in results.ablations}))
+        seeds = count_seeds([cell for cell in ablated if cell.method != MAJORITY])
         captions.append(
-            "Mean change in the dev score over models, in points, when the adapters of a"
-            " span of layers are removed from a trained model without further training. Layers"
-            " count from 0; the diagonal has the single layers."
+            f"Mean change in the dev {scores}, in points, over the models of {seeds}, when the"
+            " adapters of a span of layers are removed without further training. Layers count from"
+            " 0; the diagonal has the single layers."
         )
-    cells = _init_scale_cells(results.records)
+    cells = curve(by_accuracy(results.records), ADAPTERS, INIT_SCALE)
     if cells:
         numbers += _rows(cells)
-        panels.append(_scale_panel(cells))
-        heading = "By the standard deviation of the initial weights"
-        tables.append(report_tables.levels_table(heading, cells))
+        x_label = "Standard deviation of initial weights"
+        cells.sort(key=lambda cell: published.sort_key(cell.task))
+        tables.append(
+            report_tables.levels_table("By the standard deviation of the initial weights", cells)
+        )
+        panels.append(
+            _panel("Initial weights", x_label, cells, lambda cell: published.title(cell.task))
+        )
         captions.append(
             "Dev score by the standard deviation of the adapters' initial weights,"
-            f" {_describe_seeds(cells)}. At each, the other settings are the best on the dev set,"
-            f" among those trained with most of these values.{_singles_note(cells)}"
+            f" {_describe_seeds(cells)}.{_notes(cells)}"
         )
     title = "Adapters removed, and their initial weights"
     return Report(title, " ".join(captions), tables, numbers, panels)
@@ -288,55 +282,32 @@ def figure6(results: Results) -> Report:
 
 def figure7(results: Results) -> Report:
     """Returns the best score at each learning rate, for adapters and full fine-tuning."""
-    records = [r for r in by_accuracy(results.records) if _LEARNING_RATE in r["flags"]]
-    by_method = {
-        method: comparable(of_method(records, method), _LEARNING_RATE)
-        for method in (ADAPTERS, FULL)
-    }
-    cells = _select_curves(
-        [
-            cell
-            for method, group in by_method.items()
-            for cell in cells_along(method.label, group, _LEARNING_RATE)
-        ]
-    )
-    caption = (
-        f"Dev score at each learning rate, {_describe_seeds(cells)}. At each, the other"
-        " settings are the best on the dev set, among those trained at most of the"
-        f" rates.{_notes(by_method, cells)}"
-    )
-    return _curves_report("Robustness to the learning rate", caption, records, cells, by_method)
+    records = by_accuracy(results.records)
+    cells = [c for method in (ADAPTERS, FULL) for c in curve(records, method, _LEARNING_RATE)]
+    caption = f"Dev score at each learning rate, {_describe_seeds(cells)}."
+    return _curves_report("Robustness to the learning rate", caption, cells, "Learning rate")
 
 
 def variants(results: Results) -> Report:
     """Returns the variants of section 3.6, compared with the default adapter of their size."""
     found = paper_cells.variants(by_accuracy(results.records))
-    cells = [cell for variant in found for cell in variant.cells]
+    cells = [cell for cell, _ in found]
     differences = {
-        (cell.method, cell.level, cell.task): cell.choice.value - default.choice.value
-        for variant in found
-        for cell in variant.cells
-        for default in variant.defaults
-        if default.task == cell.task
+        cell[:3]: cell.choice.value - default.choice.value for cell, default in found if default
     }
 
-    def difference(cell: Cell) -> Optional[float]:
-        return differences.get((cell.method, cell.level, cell.task))
-
     def suffix(cell: Cell) -> str:
-        points = difference(cell)
-        return "" if points is None else f" ({points:+.1f})"
+        return f" ({differences[cell[:3]]:+.1f})" if cell[:3] in differences else ""
 
-    drawn = [record for cell in cells for record in cell.records]
+    rates, epochs = _values(cells, _LEARNING_RATE), _values(cells, _EPOCHS)
     caption = (
         f"Dev scores in points, {_describe_seeds(cells)}. The number after the name is the size."
         " The other settings are each adapter's best on the dev set. In parentheses, the difference"
         " from the default adapter of the same size; both are at their best among the settings that"
-        f" both were trained with.{_tried_note(drawn)}{_design_note(drawn)}"
+        f" both were trained with. Learning rates: {rates}; epochs: {epochs}.{_design_note(cells)}"
     )
-    columns = {"trained parameters": report_tables.mean_trained}
-    tables = [report_tables.table_of("", cells, columns, suffix)]
-    numbers = [{**cell.to_row(), "difference": difference(cell)} for cell in cells]
+    tables = [report_tables.levels_table("", cells, suffix)]
+    numbers = [{**cell.to_row(), "difference": differences.get(cell[:3])} for cell in cells]
     return Report("Variants of the adapter", caption, tables, numbers)
 
 
@@ -370,8 +341,8 @@ REPORTS = {
     "figure3": Builder(figure3, "adapters or top layers, and full fine-tuning, of further tasks"),
     "figure4": Builder(figure4, "trainings by run_classifier.py"),
     "figure5": Builder(figure5, "trainings by run_squad.py"),
-    "figure6": Builder(figure6, "--ablations, or adapters with several --adapter_init_scale"),
-    "figure7": Builder(figure7, "trainings with several --learning_rate"),
+    "figure6": Builder(figure6, "--ablations, or adapters with three --adapter_init_scale or more"),
+    "figure7": Builder(figure7, "trainings with three --learning_rate or more"),
     "variants": Builder(variants, "adapters of other designs than the default"),
     "searches": Builder(searches, "--searches, the search.json of run_baseline.py"),
 }
@@ -391,7 +362,7 @@ def render(name: str, report: Report) -> Dict[str, Union[str, bytes]]:
     }
 
 
-def _rows(cells: Iterable[Cell]) -> List[Dict[str, Any]]:
+def _rows(cells: List[Cell]) -> List[Dict[str, Any]]:
     return [cell.to_row() for cell in cells]
 
 
@@ -399,125 +370,6 @@ def _describe_seeds(cells: List[Cell]) -> str:
     """Returns a caption's text on how seeds are combined."""
     seeds = count_seeds(cells)
     return "one seed" if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
-
-
-def _total_note(cells: List[Cell]) -> str:
-    tasks = paper_cells.pluralize(len(tasks_of(cells)), "task")
-    return f"Total parameters are those of {tasks}, as a multiple of BERT's."
-
-
-def _design_note(records: List[Record]) -> str:
-    """Returns a caption's sentence on the scale of initial weights, or "" for the default one."""
-    adapters = of_method(records, ADAPTERS)
-    scales = sorted({selection.flag_of(record, INIT_SCALE) for record in adapters})
-    if scales in ([], [selection.DEFAULTS[INIT_SCALE]]):
-        return ""
-    text = " or ".join(f"{scale:g}" for scale in scales)
-    return f" Adapters were trained with --{INIT_SCALE}={text}."
-
-
-def _notes(by_method: Dict[Method, List[Record]], cells: List[Cell]) -> str:
-    """Returns a caption's sentences on epochs, single seeds and initial weights."""
-    tasks = tasks_of(cells)
-    drawn = {m: [r for r in group if r["task"] in tasks] for m, group in by_method.items()}
-    texts = [f"{m.label} {_tried(group, _EPOCHS)}" for m, group in drawn.items() if group]
-    epochs = f" Epochs: {', '.join(texts)}." if texts else ""
-    return epochs + _singles_note(cells) + _design_note(drawn.get(ADAPTERS, []))
-
-
-def _select_curves(cells: List[Cell]) -> List[Cell]:
-    """Returns the cells of tasks with enough levels for a curve.
-
-    A task needs one method with three levels, and two levels for every method.
-    """
-    counts = collections.Counter((cell.method, cell.task) for cell in cells)
-    longest, shortest = collections.defaultdict(int), {}
-    for (_, task), count in counts.items():
-        longest[task] = max(longest[task], count)
-        shortest[task] = min(shortest.get(task, count), count)
-    return [cell for cell in cells if longest[cell.task] >= 3 and shortest[cell.task] >= 2]
-
-
-def _tried_note(records: List[Record]) -> str:
-    """Returns a caption's sentence on the learning rates and numbers of epochs."""
-    rates, epochs = _tried(records, _LEARNING_RATE), _tried(records, _EPOCHS)
-    return f" Learning rates: {rates}; epochs: {epochs}." if records else ""
-
-
-def _tried(records: List[Record], flag: str) -> str:
-    """Returns the values of the learning rate or number of epochs: "3 or 10"."""
-    values = {selection.schedule_of(record)[flag] for record in records}
-    return " or ".join(f"{value:g}" for value in sorted(values))
-
-
-def _singles_note(cells: List[Cell]) -> str:
-    if not any(_is_bimodal(cell.choice.values) for cell in cells):
-        return ""
-    return " Hollow marks are single seeds, where some are 10 points or more from the others."
-
-
-def _is_bimodal(values: Tuple[float, ...]) -> bool:
-    """Returns whether scores over seeds form two groups, so that their mean is misleading.
-
-    The gap between the groups is 10 points or more, and at least twice as wide as either group.
-    """
-    ordered = sorted(values)
-    gaps = [right - left for left, right in zip(ordered, ordered[1:])]
-    if not gaps:
-        return False
-    index = int(np.argmax(gaps))
-    widest = max(ordered[index] - ordered[0], ordered[-1] - ordered[index + 1])
-    return gaps[index] >= 10 and gaps[index] >= 2 * widest
-
-
-def _init_scale_cells(records: List[Record]) -> List[Cell]:
-    """Returns the cells of adapters by the scale of their initial weights."""
-    adapters = comparable(of_method(by_accuracy(records), ADAPTERS), INIT_SCALE)
-    # The axis is logarithmic.
-    positive = [record for record in adapters if selection.flag_of(record, INIT_SCALE) > 0]
-    return _select_curves(cells_along(ADAPTERS.label, positive, INIT_SCALE))
-
-
-def _percentiles_report(records: List[Record], split: str, title: str) -> Report:
-    """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
-    by_method = {
-        method: comparable(of_method(records, method), method.level)
-        for method in (ADAPTERS, TOP_LAYERS, FULL)
-    }
-    full = cells_of(FULL.label, by_method[FULL], split)
-    baseline = {cell.task: cell.choice.value for cell in full}
-    cells = [
-        cell
-        for method in (ADAPTERS, TOP_LAYERS)
-        for cell in cells_along(method.label, by_method[method], method.level, split)
-    ]
-    cells = _select_complete(cells, baseline)
-    numbers = _percentile_rows(cells, baseline)
-    series = []
-    for method in (ADAPTERS, TOP_LAYERS):
-        rows = [row for row in numbers if row["method"] == method.label]
-        points = [(r["trained_parameters"], r["50th"], r["20th"], r["80th"]) for r in rows]
-        names = tuple(str(row["level"]) for row in rows)
-        if points:
-            series.append(figures.Series(method.label, _STYLES[method], points, _BAND, names))
-    name = {VALIDATION: "dev", TEST: "test"}[split]
-    caption = (
-        f"Mean {name} score over seeds, in points, minus that of full fine-tuning on the same task."
-        f" Percentiles are over {_describe_scores(cells)}. The x axis is the mean of"
-        " the parameters trained per task (logarithmic). The numbers at the points are adapter"
-        " sizes and numbers of top layers. The other settings are each task's best on the dev set,"
-        " among those trained at most of the sizes. Sizes and tasks with gaps are left"
-        f" out.{_notes(by_method, cells)}"
-    )
-    panel = figures.Panel(
-        f"{title}: percentiles of tasks",
-        _PARAMETERS,
-        f"{name.capitalize()} accuracy, difference (points)",
-        series,
-        has_zero_line=True,
-    )
-    title = f"{title}: difference from full fine-tuning"
-    return Report(title, caption, [_percentiles_table(numbers)], numbers, [panel])
 
 
 def _describe_scores(cells: List[Cell]) -> str:
@@ -529,143 +381,138 @@ def _describe_scores(cells: List[Cell]) -> str:
     )
 
 
-def _select_complete(cells: List[Cell], baseline: Dict[str, float]) -> List[Cell]:
+def _values(cells: List[Cell], flag: str) -> str:
+    """Returns the values of a flag with which cells were trained: "3 or 10"."""
+    records = [record for cell in cells for record in cell.records]
+    values = {selection.schedule_of(record)[flag] for record in records}
+    return " or ".join(f"{value:g}" for value in sorted(values))
+
+
+def _total_note(cells: List[Cell]) -> str:
+    tasks = paper_cells.pluralize(len(tasks_of(cells)), "task")
+    return f" Total parameters are those of {tasks}, as a multiple of BERT's."
+
+
+def _design_note(cells: List[Cell]) -> str:
+    """Returns a caption's sentence on the scale of initial weights, or "" for the default one."""
+    records = [record for cell in cells for record in cell.records]
+    adapters = selection.filter_by_method(records, ADAPTERS)
+    scales = sorted({selection.flag_of(record, INIT_SCALE) for record in adapters})
+    if scales in ([], [selection.DEFAULTS[INIT_SCALE]]):
+        return ""
+    text = " or ".join(f"{scale:g}" for scale in scales)
+    return f" Adapters were trained with --{INIT_SCALE}={text}."
+
+
+def _notes(cells: List[Cell]) -> str:
+    """Returns a caption's sentences on the other settings and epochs."""
+    labels = dict.fromkeys(cell.method for cell in cells)
+    epochs = ", ".join(
+        f"{label} {_values([cell for cell in cells if cell.method == label], _EPOCHS)}"
+        for label in labels
+    )
+    return (
+        " At each point, the other settings are the best on the dev set, among those trained at"
+        f" most of the points. Epochs: {epochs}."
+    )
+
+
+def _percentiles_report(records: List[Record], split: str, title: str) -> Report:
+    """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
+    full = {cell.task: cell for cell in curve(records, FULL, split=split)}
+    curves = [*curve(records, ADAPTERS, split=split), *curve(records, TOP_LAYERS, split=split)]
+    cells = _select_complete([c for c in curves if c.task in full and c.choice.trained])
+    numbers, texts, points = [], [], {}
+    for (method, level), by_task in report_tables.by_level(cells).items():
+        trained = int(np.mean([cell.choice.trained or 0 for cell in by_task.values()]))
+        differences = {
+            task: cell.choice.value - full[task].choice.value for task, cell in by_task.items()
+        }
+        percentiles = np.percentile(list(differences.values()), (20, 50, 80)).tolist()
+        low, middle, high = percentiles
+        first = {"method": method, "level": level, "trained_parameters": trained}
+        numbers.append({**first, **dict(zip(_PERCENTILES, percentiles)), **differences})
+        texts.append([f"{method}, {level}", f"{trained:,}", *(f"{p:+.1f}" for p in percentiles)])
+        points.setdefault(method, {})[str(level)] = (trained, middle, low, high)
+    series = [
+        figures.Series(method, _STYLES[method], list(by_level.values()), _BAND, tuple(by_level))
+        for method, by_level in points.items()
+    ]
+    name = {VALIDATION: "dev", TEST: "test"}[split]
+    compared = cells + [full[task] for task in tasks_of(cells)]
+    caption = (
+        f"Mean {name} score over seeds, in points, minus that of full fine-tuning on the same task."
+        f" Percentiles are over {_describe_scores(cells)}. The x axis is the mean of the parameters"
+        " trained per task (logarithmic). The numbers at the points are adapter sizes and numbers"
+        " of top layers. Sizes and tasks with gaps are left out."
+        f"{_notes(compared)}{_design_note(compared)}"
+    )
+    y_label = f"{name.capitalize()} accuracy, difference (points)"
+    panel = figures.Panel(
+        f"{title}: percentiles of tasks", _PARAMETERS, y_label, series, has_zero_line=True
+    )
+    columns = ["", "trained parameters", *(f"{name} percentile" for name in _PERCENTILES)]
+    title = f"{title}: difference from full fine-tuning"
+    return Report(title, caption, [Table("", columns, texts)], numbers, [panel])
+
+
+def _select_complete(cells: List[Cell]) -> List[Cell]:
     """Returns the cells of the levels and tasks that give the largest table without gaps."""
-    counted = [cell for cell in cells if cell.task in baseline and cell.choice.trained]
-    levels = report_tables.by_level(counted)
+    levels = report_tables.by_level(cells)
     tasks = report_tables.find_complete_tasks([row.keys() for row in levels.values()])
     return [
         cell
-        for cell in counted
+        for cell in cells
         if cell.task in tasks and tasks <= levels[cell.method, cell.level].keys()
     ]
 
 
-def _percentile_rows(cells: List[Cell], baseline: Dict[str, float]) -> List[Dict[str, Any]]:
-    """Returns each level's percentiles of the differences from `baseline` (task → points)."""
-    rows = []
-    for (method, level), by_task in report_tables.by_level(cells).items():
-        differences = {task: cell.choice.value - baseline[task] for task, cell in by_task.items()}
-        trained = [cell.choice.trained for cell in by_task.values() if cell.choice.trained]
-        values = np.percentile(list(differences.values()), _PERCENTILES)
-        rows.append(
-            {
-                "method": method,
-                "level": level,
-                "trained_parameters": int(np.mean(trained)),
-                **{f"{p}th": float(value) for p, value in zip(_PERCENTILES, values)},
-                **differences,
-            }
-        )
-    return rows
-
-
-def _percentiles_table(rows: List[Dict[str, Any]]) -> Table:
-    names = [f"{p}th" for p in _PERCENTILES]
-    texts = [
-        [
-            f"{row['method']}, {row['level']}",
-            f"{row['trained_parameters']:,.0f}",
-            *(f"{row[name]:+.1f}" for name in names),
-        ]
-        for row in rows
-    ]
-    columns = ["", "trained parameters", *(f"{name} percentile" for name in names)]
-    return Table("", columns, texts)
-
-
 def _parameters_report(records: List[Record], title: str) -> Report:
     """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
-    by_method = {
-        method: comparable(of_method(records, method), method.level)
-        for method in (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
-    }
-    cells = [
-        cell
-        for method, group in by_method.items()
-        for cell in cells_along(method.label, group, method.level)
-        if cell.choice.trained
-    ]
+    methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
+    cells = [c for method in methods for c in curve(records, method) if c.choice.trained]
     caption = (
         "Dev score against the parameters trained per task (logarithmic axis),"
         f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"
-        " are the other methods. At each point, the other settings are the best on the dev set,"
-        f" among those trained at most of the sizes.{_notes(by_method, cells)}"
+        " are the other methods."
     )
-    return _curves_report(title, caption, records, cells, by_method, _PARAMETERS)
+    return _curves_report(title, caption, cells, _PARAMETERS)
 
 
-def _curves_report(
-    title: str,
-    caption: str,
-    records: List[Record],
-    cells: List[Cell],
-    methods: Iterable[Method],
-    x_label: str = "Learning rate",
-) -> Report:
+def _curves_report(title: str, caption: str, cells: List[Cell], x_label: str) -> Report:
     """Returns a panel for each task, with a line at the score of the most frequent label."""
-    majority = majority_cells(records, cells, VALIDATION)
+    majority = majority_cells(cells, VALIDATION)
     lines = {cell.task: (MAJORITY, cell.choice.value) for cell in majority}
-    panels = [
-        _panel(cells, task, methods, x_label)._replace(line=lines.get(task))
-        for task in tasks_of(cells)
-    ]
+    panels = []
+    for task in tasks_of(cells):
+        task_cells = [cell for cell in cells if cell.task == task]
+        panel = _panel(published.title(task), x_label, task_cells, lambda cell: cell.method)
+        panels.append(panel._replace(line=lines.get(task)))
     tables = [report_tables.levels_table("", cells + majority)]
+    caption += _notes(cells) + _design_note(cells)
     return Report(title, caption, tables, _rows(cells + majority), panels)
 
 
-def _panel(cells: List[Cell], task: str, methods: Iterable[Method], x_label: str) -> figures.Panel:
-    """Returns a task's panel, over trained parameters or over the cells' levels."""
-    task_cells = [cell for cell in cells if cell.task == task]
+def _panel(
+    title: str, x_label: str, cells: List[Cell], label_of: Callable[[Cell], str]
+) -> figures.Panel:
+    """Returns a panel with a series for each label, over trained parameters or cells' levels."""
     series = []
-    for method in methods:
-        method_cells = [cell for cell in task_cells if cell.method == method.label]
-        if method_cells:
-            x = [c.choice.trained if x_label == _PARAMETERS else c.level for c in method_cells]
-            series.append(_series(method.label, _STYLES[method], method_cells, x))
-    return figures.Panel(
-        published.title(task), x_label, _axis_label(task_cells[0].choice.score), series
-    )
-
-
-def _series(label: str, style: figures.Style, cells: List[Cell], x: List[Any]) -> figures.Series:
-    """Returns a series of cells at these x values."""
-    points = [_point(cell, cell_x) for cell, cell_x in zip(cells, x)]
-    singles = [
-        (cell_x, value)
-        for cell, cell_x in zip(cells, x)
-        if _is_bimodal(cell.choice.values)
-        for value in cell.choice.values
-    ]
-    return figures.Series(label, style, points, singles=tuple(singles))
-
-
-def _point(cell: Cell, x: float) -> Tuple[float, float, Optional[float], Optional[float]]:
-    """Returns (x, y, low, high), with an error bar of one standard error to each side."""
-    value, sem = cell.choice.value, cell.choice.sem
-    return (x, value, None, None) if sem is None else (x, value, value - sem, value + sem)
+    for label in dict.fromkeys(map(label_of, cells)):
+        points = []
+        for cell in cells:
+            if label_of(cell) == label:
+                x: Any = cell.choice.trained if x_label == _PARAMETERS else cell.level
+                value, sem = cell.choice.value, cell.choice.sem
+                bar = (None, None) if sem is None else (value - sem, value + sem)
+                points.append((x, value, *bar))
+        style = _STYLES.get(label, figures.STYLES[len(series) % len(figures.STYLES)])
+        series.append(figures.Series(label, style, points))
+    scores = dict.fromkeys(_axis_label(cell.choice.score) for cell in cells)
+    return figures.Panel(title, x_label, " / ".join(scores), series)
 
 
 def _axis_label(score: str) -> str:
     """Returns the label of a dev score, such as "eval_accuracy"."""
     name = score.partition("_")[2]
     return "Dev " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")
-
-
-def _scale_panel(cells: List[Cell]) -> figures.Panel:
-    """Returns a panel with the first task's score on the left y axis, another one on the right."""
-    by_task = {task: [cell for cell in cells if cell.task == task] for task in tasks_of(cells)}
-    labels = {task: _axis_label(task_cells[0].choice.score) for task, task_cells in by_task.items()}
-    left, *right = dict.fromkeys(labels.values())
-    series = []
-    for (task, task_cells), style in zip(by_task.items(), itertools.cycle(figures.STYLES)):
-        curve = _series(published.title(task), style, task_cells, [c.level for c in task_cells])
-        series.append(curve._replace(is_right=labels[task] != left))
-    return figures.Panel(
-        "Initial weights",
-        "Standard deviation of initial weights",
-        left,
-        series,
-        right_label=" / ".join(right) or None,
-        has_legend=True,
-    )

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import json
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from adapter_bert.training import config
 Record = Dict[str, Any]  # See `records`.
 VALIDATION, TEST = "eval", "test"  # Prefixes of the names of scores.
 CRITERIA = ("accuracy", "score")
-_ACCURACY = "eval_accuracy"
+ACCURACY = "eval_accuracy"
 TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
 
 _POOLER, INIT_SCALE = "train_pooler", "adapter_init_scale"
@@ -86,11 +86,11 @@ class Selected(NamedTuple):
 
     score: str
     value: float
-    sem: Optional[float]
-    seeds: int
-    trained: Optional[int]
-    share: Optional[float]
-    setting: Dict[str, Any]
+    sem: Optional[float] = None
+    seeds: int = 1
+    trained: Optional[int] = None
+    share: Optional[float] = None
+    setting: Dict[str, Any] = {}
     values: Tuple[float, ...] = ()
     one_label: int = 0
 
@@ -123,11 +123,14 @@ def by_criterion(records: List[Record], criterion: str) -> List[Record]:
     if criterion == "score":
         return records
     return [
-        {**record, "selected_by": _ACCURACY}
-        if record["script"] in TEXT_SCRIPTS and to_points(record, _ACCURACY) is not None
-        else record
+        {**record, "selected_by": ACCURACY} if has_accuracy(record) else record
         for record in records
     ]
+
+
+def has_accuracy(record: Record) -> bool:
+    """Returns whether a record has a classifier's accuracy on the dev set."""
+    return record["script"] in TEXT_SCRIPTS and to_points(record, ACCURACY) is not None
 
 
 def criterion_points(record: Record) -> Any:
@@ -135,7 +138,7 @@ def criterion_points(record: Record) -> Any:
     return to_points(record, record.get("selected_by", score_name(record, VALIDATION)))
 
 
-def to_points(record: Record, name: Any) -> Any:
+def to_points(record: Record, name: str) -> Any:
     """Returns a score by its name in points, or None if it is missing or not finite."""
     value = record["scores"].get(name)
     if value is None or not math.isfinite(value):
@@ -156,7 +159,7 @@ def flag_of(record: Record, name: Any) -> Any:
     return value
 
 
-def setting(record: Record) -> Any:
+def setting(record: Record) -> Dict[str, Any]:
     """Returns a record's setting, a dict of flags without seed, task and default values.
 
     Learning rate and number of epochs are always in it, also if they are the method's default. A
@@ -178,12 +181,12 @@ def setting(record: Record) -> Any:
     return {ADAPTERS.level: flag_of(record, ADAPTERS.level), **nondefault}
 
 
-def key_of(flags: Any) -> Any:
+def key_of(flags: Dict[str, Any]) -> str:
     """Returns a canonical text of a dict of flags."""
     return json.dumps(flags, sort_keys=True)
 
 
-def design(record: Record) -> Any:
+def design(record: Record) -> Dict[str, Any]:
     """Returns the adapters' design, a dict of the flags that differ from the default adapter's."""
     return {
         name: value
@@ -207,8 +210,9 @@ def _trains_all_layers(record: Record) -> bool:
 
     The pooler, below 1%, is not used for SQuAD.
     """
-    trained, total = (record["scores"].get(f"{name}_parameters") for name in ("trained", "total"))
-    return _method_name(record) == TOP_LAYERS.name and bool(total) and trained > 0.98 * total
+    scores = record["scores"]
+    trained, total = scores.get("trained_parameters", 0), scores.get("total_parameters", 0)
+    return _method_name(record) == TOP_LAYERS.name and trained > 0.98 * total > 0
 
 
 def _method_name(record: Record) -> str:
@@ -217,7 +221,7 @@ def _method_name(record: Record) -> str:
     return flag_of(record, "tuning")
 
 
-def curve_point(record: Record) -> Any:
+def curve_point(record: Record) -> Tuple[str, ...]:
     """Returns the group within which a setting is selected, as a hashable key.
 
     It consists of task, method, level (size of adapters, number of top layers) and design.
@@ -229,7 +233,7 @@ def curve_point(record: Record) -> Any:
     return (*map(str, (*method, *data)), key_of(design(record)))
 
 
-def chosen_grids(records: List[Record]) -> Any:
+def chosen_grids(records: List[Record]) -> List[Dict[str, Any]]:
     """Returns the setting that `choose_mean` selects for each `curve_point`, as grids of flags.
 
     Args:
@@ -244,7 +248,7 @@ def chosen_grids(records: List[Record]) -> Any:
     return result
 
 
-def group_by(records: List[Record], key: Any) -> Dict[Any, List[Record]]:
+def group_by(records: List[Record], key: Callable[[Record], Any]) -> Dict[Any, List[Record]]:
     """Returns a dict from `key(record)` to its list of records, sorted by key."""
     groups = collections.defaultdict(list)
     for record in records:
@@ -253,7 +257,7 @@ def group_by(records: List[Record], key: Any) -> Dict[Any, List[Record]]:
     return {name: groups[name] for name in ranked}
 
 
-def choose_best(records: List[Record], split: str = VALIDATION) -> Any:
+def choose_best(records: List[Record], split: str = VALIDATION) -> Optional[Selected]:
     """Returns the best run on the dev set over all settings and seeds, as for GLUE.
 
     Args:
@@ -273,7 +277,7 @@ def choose_best(records: List[Record], split: str = VALIDATION) -> Any:
     return selected._replace(seeds=seeds, setting={**selected.setting, "random_seed": seed})
 
 
-def choose_mean(records: List[Record], split: str = VALIDATION) -> Any:
+def choose_mean(records: List[Record], split: str = VALIDATION) -> Optional[Selected]:
     """Returns the setting with the best mean over seeds on the dev set.
 
     Settings are compared over the seeds that all of them have (over all seeds if they share none),
@@ -293,14 +297,14 @@ def choose_mean(records: List[Record], split: str = VALIDATION) -> Any:
     if not settings:
         return None
 
-    def validation(key: Any, seeds: Any) -> Any:
+    def validation(key: str, seeds: Iterable[int]) -> float:
         # In one order, as rounding could make each of two equal settings beat the other.
         return float(np.mean([criterion_points(settings[key][seed]) for seed in sorted(seeds)]))
 
-    def is_beaten(key: Any) -> bool:
+    def is_beaten(key: str) -> bool:
         seeds = settings[key].keys()
 
-        def rank(other: Any) -> Any:
+        def rank(other: str) -> Tuple[float, int]:
             return validation(other, seeds), len(settings[other])
 
         return any(
@@ -317,7 +321,7 @@ def _seed_of(record: Record) -> int:
     return record["flags"].get("random_seed", _DEFAULT_SEED)
 
 
-def schedule_of(record: Record) -> Any:
+def schedule_of(record: Record) -> Dict[str, Any]:
     """Returns a record's learning rate and number of epochs, given or default; {} without BERT."""
     method = _method_name(record)
     if method == NO_BERT.name:
@@ -336,7 +340,7 @@ def _filter_scored(records: List[Record], split: str) -> List[Record]:
     ]
 
 
-def _selected(records: List[Record], split: str) -> Any:
+def _selected(records: List[Record], split: str) -> Selected:
     """Returns the `Selected` of one setting's records, one per seed."""
     values = [points(record, split) for record in records]
     scores = records[0]["scores"]
@@ -356,7 +360,7 @@ def _selected(records: List[Record], split: str) -> Any:
     )
 
 
-def standard_error(values: Any) -> Any:
+def standard_error(values: Sequence[float]) -> Optional[float]:
     """Returns the standard error of the mean, or None for fewer than two values."""
     if len(values) < 2:
         return None

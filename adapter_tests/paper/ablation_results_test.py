@@ -34,7 +34,7 @@ class AblationResultsTest(tf.test.TestCase):
         self.assertAllClose(cola.changes(0, 0), [-0.5, -2.5])
         # Mean 76, standard error sqrt(2) / sqrt(2) = 1.
         row = ablation_results.table([cola]).rows[0]
-        self.assertEqual(row[:5], ["CoLA", "accuracy", "2", "76.0 ± 1.0", "74.5 ± 0.0"])
+        self.assertEqual(row[:3], ["CoLA", "76.0 ± 1.0", "74.5 ± 0.0"])
 
     def test_duplicate_or_mismatched_models_are_refused(self):
         first = self.write(ABLATION_FILE)
@@ -50,7 +50,11 @@ class AblationResultsTest(tf.test.TestCase):
     def test_regression_has_no_majority_score(self):
         content = {name: value for name, value in ABLATION_FILE.items() if name != "majority"}
         (found,) = ablation_results.read([self.write(content)])
-        self.assertEqual(ablation_results.table([found]).rows[0][-1], "–")
+        self.assertEqual(ablation_results.table([found]).columns[-1], "all removed")
+        classifier = found._replace(task="MRPC", majority=68.0)
+        table = ablation_results.table([found, classifier])
+        self.assertEqual(table.columns[-1], "majority class")
+        self.assertEqual([row[-1] for row in table.rows], ["–", "68.0"])
         methods = [cell.method for cell in ablation_results.cells(found)]
         self.assertEqual(methods, ["all adapters", "no adapters", *["layers removed"] * 3])
 

@@ -77,7 +77,6 @@ class DrawTest(tf.test.TestCase):
         for panel in (Panel(name, "x", "y", [curve]), Heatmap(name, "x", "y", np.eye(2), "points")):
             svg = figures.draw([panel])["svg"].decode()
             self.assertIn(f"<!-- {name} -->", svg)
-        figures.draw([Panel("one", "x", "y", [curve], has_legend=True)])
 
     def test_legend_shows_a_line_if_any_panel_draws_one(self):
         lone = Series("curve", STYLES[0], [(1e3, 5.0, 4.0, 6.0)])
@@ -150,34 +149,12 @@ class DrawTest(tf.test.TestCase):
         self.assertEqual([image.get_clim() for image in images], 2 * [(-40.0, 0.0)])
         self.assertLen(figure.axes, 3)  # Two heatmaps, one colour bar.
 
-    def test_two_scores_get_separate_axes_and_an_inner_legend(self):
-        left = Series("CoLA", STYLES[0], [(1e-2, 20.0, None, None), (1e-1, 0.0, None, None)])
-        right = Series(
-            "MNLI", STYLES[1], [(1e-2, 64.0, None, None), (1e-1, 46.0, None, None)], is_right=True
-        )
-        panel = Panel("one", "x", "Matthews", [left, right], right_label="accuracy")
-        figure, renderer = drawn([panel._replace(has_legend=True)])
-        first, second = figure.axes
-        self.assertEqual((first.get_ylabel(), second.get_ylabel()), ("Matthews", "accuracy"))
-        self.assertLess(first.get_ylim()[1], 30)
-        self.assertGreater(second.get_ylim()[0], 30)
-        self.assertEmpty(figure.legends)
-        legend = second.get_legend()
-        self.assertEqual([text.get_text() for text in legend.get_texts()], ["CoLA", "MNLI"])
-        box, frame = legend.get_window_extent(renderer), first.get_window_extent(renderer)
-        self.assertTrue(frame.x0 <= box.x0 and box.x1 <= frame.x1)
-
-    def test_points_show_names_and_single_values(self):
+    def test_points_show_names(self):
         points = [(1e3, 5.0, None, None), (1e4, 7.0, None, None)]
-        series = Series(
-            "a", STYLES[0], points, names=("8", "64"), singles=((1e4, 2.0), (1e4, 12.0))
-        )
+        series = Series("a", STYLES[0], points, names=("8", "64"))
         figure, _ = drawn([Panel("one", "x", "y", [series])])
-        axes = figure.axes[0]
-        found = {text.get_text(): text.xy for text in axes.texts}
+        found = {text.get_text(): text.xy for text in figure.axes[0].texts}
         self.assertEqual(found, {"8": (1e3, 5.0), "64": (1e4, 7.0)})
-        hollow = [line for line in axes.lines if line.get_fillstyle() == "none"]
-        self.assertEqual([tuple(line.get_xydata()[0]) for line in hollow], list(series.singles))
 
     def test_error_bars_span_lower_to_upper_bound(self):
         figure, _ = drawn(panels()[:1])

@@ -56,12 +56,12 @@ class SearchResultsTest(tf.test.TestCase):
 
     def test_tables_show_summary_and_selected_settings(self):
         search = self.read()
-        _, columns, rows, _ = search_results.summary([search], ["Airline"])
-        self.assertEqual(rows, [["Airline", "5", "2", "1", "75.0", "0.12"]])
+        _, columns, rows, _ = search_results.summary([search])
+        self.assertEqual(rows, [["airline", "5", "2", "1", "75.0", "0.12"]])
         self.assertLen(columns, 6)
-        others = self.read(TRIALS[4:])
-        _, columns, rows, _ = search_results.selected_settings([search, others], ["A", "B"])
-        self.assertEqual(columns, ["", "A", "B"])
+        other = {**self.read(TRIALS[4:]), "task": "sms_spam"}
+        _, columns, rows, _ = search_results.selected_settings([search, other])
+        self.assertEqual(columns, ["", "airline", "SMS spam"])
         rows = {name: values for name, *values in rows}
         self.assertEqual(list(rows), [name.replace("_", " ") for name in SPACE])
         self.assertEqual(rows["module"], ["english", "English-big"])
@@ -70,11 +70,12 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows["hidden layers"], ["1", "0"])
         self.assertEqual(rows["hidden size"], ["128", "–"])
         flat = self.read([trial(0, 0.5, use_convolution=False)])
-        rows = dict(search_results.selected_settings([flat], ["A"]).rows)
+        rows = dict(search_results.selected_settings([flat]).rows)
         self.assertEqual((rows["conv filters"], rows["lowercase"]), ("–", "no"))
 
     def test_panel_shows_trials_and_best_score_so_far(self):
-        panel = search_results.panel(self.read(), "Airline", "accuracy (%)")
+        panel = search_results.panel(self.read(), "accuracy (%)")
+        self.assertEqual((panel.title, panel.y_label), ("airline", "accuracy (%)"))
         self.assertTrue(panel.is_linear)
         points = {series.label: [p[:2] for p in series.points] for series in panel.series}
         self.assertEqual(points["trial"], [(0, 50.0), (1, 75.0), (4, 75.0)])

@@ -177,19 +177,6 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertEqual(selection.choose_mean(records).seeds, 1)
 
 
-class ComparableTest(tf.test.TestCase):
-    def test_settings_with_few_values_of_the_flag_are_left_out(self):
-        curve = [record("MRPC", 0.5, adapter_size=size) for size in (8, 64, 256)]
-        # Lacks the largest size, which may have failed.
-        nearly = [record("MRPC", 0.5, adapter_size=size, learning_rate=1e-4) for size in (8, 64)]
-        other = [record("MRPC", 0.5, adapter_size=64, learning_rate=1e-3)]
-        alone = [record("CoLA", 0.5, seed, adapter_size=64) for seed in (1, 2)]
-        found = selection.select_comparable([*other, *curve, *nearly, *alone], "adapter_size")
-        self.assertCountEqual(map(str, found), map(str, [*curve, *nearly, *alone]))
-        single = [record("CoLA", 0.5, tuning="full", learning_rate=rate) for rate in (1e-5, 5e-5)]
-        self.assertCountEqual(map(str, selection.select_comparable(single, None)), map(str, single))
-
-
 class ChooseBestTest(tf.test.TestCase):
     def test_best_run_is_chosen_over_settings_and_seeds(self):
         records = [
@@ -251,21 +238,6 @@ class CriterionTest(tf.test.TestCase):
         self.assertEqual({grid["script"] for grid in found}, {"run_classifier.py"})
 
 
-class BimodalTest(tf.test.TestCase):
-    def test_scores_in_two_separate_groups_are_bimodal(self):
-        for values, expected in (
-            ((0.0, 25.3, 0.0), True),
-            ((20.7, 0.0, 19.6), True),
-            ((57.0, 46.1, 34.7), False),
-            ((28.2, 29.3, 22.8), False),
-            ((0.0, 9.9), False),
-            ((0.0, 10.0), True),
-            ((1.0,), False),
-            ((), False),
-        ):
-            self.assertEqual(selection.is_bimodal(values), expected, values)
-
-
 class MethodsTest(tf.test.TestCase):
     def test_each_record_belongs_to_one_method(self):
         records = [
@@ -284,52 +256,18 @@ class MethodsTest(tf.test.TestCase):
         self.assertEqual(TOP_LAYERS.level_of(records[3]), 3)
         self.assertIsNone(FULL.level_of(records[2]))
 
-
-class UsualDesignTest(tf.test.TestCase):
-    def test_usual_design_covers_most_tasks_and_sizes(self):
+    def test_all_top_layers_are_also_full_fine_tuning(self):
+        top = {"tuning": "top_layers", "script": "run_squad.py", "score": "f1"}
+        # BERT-Base has 108.9 million parameters without the pooler, and a pooler of 0.6 million.
         records = [
-            record("MRPC", 0.1, adapter_size=8, adapter_init_scale=0.01),
-            record("MRPC", 0.1, adapter_size=64, adapter_init_scale=0.01),
-            *seeds("MRPC", [0.1, 0.2, 0.3], adapter_size=64),
+            record("SQuAD", 80.0, num_top_layers=11, trained=78_000_000, **top),
+            record("SQuAD", 81.0, num_top_layers=12, trained=108_900_000, **top),
+            record("SQuAD", 79.0, num_top_layers=12, **top),  # Its parameters were not recorded.
         ]
-        self.assertEqual(
-            selection.find_usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01}
-        )
-        # The scale is a setting, like the learning rate.
-        self.assertEqual(selection.select_usual(records, ADAPTERS), records)
-
-    def test_tie_goes_to_the_design_nearest_the_default(self):
-        records = [
-            record("MRPC", 0.1, adapter_init_scale=0.01, adapter_activation="relu"),
-            record("MRPC", 0.1, adapter_init_scale=0.01),
-        ]
-        self.assertEqual(selection.select_usual(records, ADAPTERS), records[1:])
-        self.assertEqual(
-            selection.find_usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01}
-        )
-        records.append(record("MRPC", 0.1, adapter_init_scale=0.001))
-        self.assertEqual(selection.find_usual_design(records, ADAPTERS), {})
-
-    def test_adapters_are_selected_with_or_without_pooler(self):
-        records = [
-            record("MRPC", 0.1, adapter_size=8),
-            record("MRPC", 0.1, adapter_size=64, adapter_depth=2),
-            record("MRPC", 0.1, adapter_size=8, train_pooler=True, adapter_init_scale=0.01),
-            record("MRPC", 0.1, adapter_size=64, train_pooler=True),
-            record("MRPC", 0.1, adapter_size=8, adapter_depth=2, train_pooler=True),
-            record("MRPC", 0.1, tuning="full"),
-        ]
-        self.assertEqual(selection.select_adapters(records), records[:1])
-        self.assertEqual(selection.select_adapters(records, pooler=True), records[2:4])
-        self.assertEqual(selection.select_adapters(records, True, [64]), records[3:4])
-
-    def test_design_difference_lists_changed_flags(self):
-        usual = {"adapter_init_scale": 0.01}
-        found = selection.design_difference(
-            record("MRPC", 0.1, adapter_depth=2, adapter_size=8), usual
-        )
-        self.assertEqual(found, {"adapter_depth": 2, "adapter_init_scale": 0.001})
-        self.assertEqual(selection.design_difference(record("MRPC", 0.1, **usual), usual), {})
+        for entry in records[:2]:
+            entry["scores"]["total_parameters"] = 109_500_000
+        self.assertEqual(selection.filter_by_method(records, FULL), records[1:2])
+        self.assertEqual(selection.filter_by_method(records, TOP_LAYERS), records)
 
     def test_implied_layer_norms_do_not_change_the_design(self):
         plain = record("MRPC", 0.1)
@@ -342,9 +280,5 @@ class UsualDesignTest(tf.test.TestCase):
             (upper, "all", False),
         ):
             said = {**one, "flags": {**one["flags"], "layer_norms": value}}
-            self.assertEqual(selection.design(said) == selection.design(one), is_same, value)
-            found = selection.design_difference(said, selection.design(one))
-            self.assertEqual(found, {} if is_same else {"layer_norms": value})
-
-    def test_method_without_records_selects_nothing(self):
-        self.assertEqual(selection.select_usual([record("MRPC", 0.1)], FULL), [])
+            expected = {} if is_same else {"layer_norms": value}
+            self.assertEqual(selection.design(said), {**selection.design(one), **expected}, value)
