@@ -36,7 +36,6 @@ from adapter_bert.sweeps.selection import (
 
 _MIN_TASKS = 3  # A mean over tasks needs these.
 SIZES = (8, 64, 256)  # Section 3.2.
-_SHARES = (0.005, 0.05)  # Section 3.4, its last paragraph.
 _USUAL_SCALE = 1e-2  # Section 3.6.
 _MAX_TEXTS = 4  # More values or tasks would fill a table's cell.
 
@@ -74,37 +73,19 @@ class Claim(NamedTuple):
     max_share: Optional[float] = None
 
 
-class ClaimRow(NamedTuple):
-    """A claim, the paper's values and the records' values, as texts.
+def rows(records: List[Record], ablations: List[Ablation]) -> List[Dict[str, str]]:
+    """Returns the rows of all claims with records, as texts.
 
-    Attributes:
-      claim: what is measured.
-      paper: the paper's own number.
-      paper_same_tasks: the paper's value on the tasks that were run; "" if it has none.
-      ours: the records' value.
-      agrees_if: the condition of the verdict "agrees"; "" for a comparison of ours.
-      settings: numbers of settings tried.
-      seeds: numbers of seeds of the chosen settings.
-      verdict: "agrees", "differs", "unclear" or "open: " and what is missing; "" like `agrees_if`.
+    A row has the claim, the paper's own number, its value on the tasks that were run ("" if it has
+    none), our value, the condition of "agrees", the numbers of settings tried and of seeds of the
+    chosen settings, and the verdict: "agrees", "differs", "unclear", or "open: " and what is
+    missing. Condition and verdict of a comparison of ours are "".
     """
-
-    claim: str
-    paper: str
-    paper_same_tasks: str
-    ours: str
-    agrees_if: str
-    settings: str
-    seeds: str
-    verdict: str
-
-
-def rows(records: List[Record], ablations: List[Ablation]) -> List[ClaimRow]:
-    """Returns the rows of all claims with records."""
     measured = ((claim, claim.measure(records, ablations)) for claim in CLAIMS)
     return [_row(claim, found) for claim, found in measured if found and found.values]
 
 
-def _row(claim: Claim, found: Measured) -> ClaimRow:
+def _row(claim: Claim, found: Measured) -> Dict[str, str]:
     agrees_if = verdict = ""
     ours = _texts(found.values)
     if claim.condition:
@@ -112,18 +93,23 @@ def _row(claim: Claim, found: Measured) -> ClaimRow:
         if claim.condition is _SAME:
             values = {label: one.minus(found.paper[label]) for label, one in values.items()}
         verdict = claim.condition.verdict(values.values())
+        if found.gaps:
+            verdict = f"open: {', '.join(found.gaps)}"
     if claim.max_share and found.share is not None:
         agrees_if += f"; at most {claim.max_share:.1%} trained"
         ours += f", {found.share:.2%} trained"
-        verdict = "differs" if found.share > claim.max_share else verdict
-    if claim.condition and found.gaps:
-        verdict = f"open: {', '.join(found.gaps)}"
-    paper = _texts(found.paper)
-    settings = f"{_range(found.tried)} per method and task"
-    return ClaimRow(
-        *(claim.title, claim.headline, paper, ours, agrees_if),
-        *(settings, _range(found.seeds), verdict),
-    )
+        if found.share > claim.max_share and not found.gaps:
+            verdict = "differs"
+    return {
+        "claim": claim.title,
+        "paper": claim.headline,
+        "paper, same tasks": _texts(found.paper),
+        "ours": ours,
+        "agrees if": agrees_if,
+        "settings tried": f"{_range(found.tried)} per method and task",
+        "seeds": _range(found.seeds),
+        "verdict": verdict,
+    }
 
 
 class _Side(NamedTuple):
@@ -287,29 +273,29 @@ def _further(records: List[Record]) -> List[Record]:
     return [r for r in paper_cells.further(records) if r["task"] in published.TABLE_2]
 
 
+def _by_size(records: List[Record], first: _Side, second: _Side) -> Dict[str, Optional[Measured]]:
+    """Returns the mean difference of each size of adapters of a side from another side."""
+    adapters = paper_cells.of_method(first.suite(records), ADAPTERS)
+    return {
+        f"size {size}": _Difference(first._replace(sizes=(size,)), second, is_mean=True)(
+            records, []
+        )
+        for size in sorted(set(map(ADAPTERS.level_of, adapters)))
+    }
+
+
 def _sizes(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
     """Measures section 3.6's mean accuracies of sizes 8 and 256, minus that of size 64."""
-    small, usual, large = (_Side(_glue_accuracy, ADAPTERS, (size,)) for size in SIZES)
-    return _join(
-        {
-            f"size {side.sizes[0]}": _Difference(side, usual, is_mean=True)(records, ablations)
-            for side in (small, large)
-        }
-    )
+    adapters = _Side(_glue_accuracy, ADAPTERS)
+    parts = _by_size(records, adapters, adapters._replace(sizes=(64,)))
+    return _join({name: parts.get(name) for name in ("size 8", "size 256")})
 
 
 def _moderate_sizes(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
     """Measures each size that trains 0.5 to 5% of BERT, minus full fine-tuning, on GLUE."""
-    sizes = sorted(set(map(ADAPTERS.level_of, paper_cells.of_method(_glue(records), ADAPTERS))))
-    parts = {
-        f"size {size}": _Difference(_Side(_glue, ADAPTERS, (size,)), _FULL_GLUE, is_mean=True)(
-            records, ablations
-        )
-        for size in sizes
-    }
-    low, high = _SHARES
+    parts = _by_size(records, _Side(_glue, ADAPTERS), _FULL_GLUE)
     return _join(
-        {name: one for name, one in parts.items() if one and low <= (one.share or 0) <= high}
+        {name: one for name, one in parts.items() if one and 0.005 <= (one.share or 0) <= 0.05}
     )
 
 

@@ -97,7 +97,7 @@ def _without_empty(tables: List[Table]) -> List[Table]:
 
 def claims(results: Results) -> Report:
     """Returns the comparison of the paper's claims with the records."""
-    rows = paper_claims.rows(results.records, results.ablations)
+    rows: List[Dict[str, Any]] = list(paper_claims.rows(results.records, results.ablations))
     epochs = (
         "Methods are compared at the numbers of epochs that all of a task's methods share"
         " (--equal_epochs)."
@@ -124,26 +124,29 @@ def claims(results: Results) -> Report:
             "- Trained: parameters including the head, divided by BERT's.",
         ]
     )
-    gap = report_tables.GAP
-    of_paper, own, grounds = [], [], []
     for row in rows:
-        verdict, _, reasons = row.verdict.partition(": ")
-        if row.agrees_if:
-            same = row.paper_same_tasks or gap
-            of_paper.append([row.claim, row.paper, same, row.ours, verdict])
-        else:
-            own.append([row.claim, row.ours])
-        grounds.append([row.claim, row.agrees_if or gap, row.settings, row.seeds, reasons or gap])
-    columns = ["claim", "agrees if", "settings tried", "seeds", "open because the runs have only"]
+        row["verdict"], _, row["open because the runs have only"] = row["verdict"].partition(": ")
+    columns = {
+        "": ["claim", "paper", "paper, same tasks", "ours", "verdict"],
+        "Not in the paper": ["claim", "ours"],
+        "What the verdicts rest on": [
+            *("claim", "agrees if", "settings tried", "seeds", "open because the runs have only")
+        ],
+    }
+    listed = {
+        "": [row for row in rows if row["verdict"]],
+        "Not in the paper": [row for row in rows if not row["verdict"]],
+        "What the verdicts rest on": rows,
+    }
     tables = [
-        Table("", ["claim", "paper", "paper, same tasks", "ours", "verdict"], of_paper),
-        Table("Not in the paper", ["comparison", "ours"], own),
-        Table("What the verdicts rest on", columns, grounds),
+        Table(
+            heading,
+            columns[heading],
+            [[row[name] or report_tables.GAP for name in columns[heading]] for row in of_table],
+        )
+        for heading, of_table in listed.items()
     ]
-    numbers = [
-        {name.replace("_", " "): text for name, text in row._asdict().items()} for row in rows
-    ]
-    return Report("The paper's claims", caption, _without_empty(tables), numbers)
+    return Report("The paper's claims", caption, _without_empty(tables), rows)
 
 
 def table1(results: Results) -> Report:
