@@ -104,7 +104,8 @@ def further(records: List[Record]) -> List[Record]:
 def by_accuracy(records: List[Record]) -> List[Record]:
     """Returns the records with accuracy as their score, if a classifier's have it.
 
-    The paper's figures show it for GLUE too (section 3.6, footnote 6). STS-B keeps its score.
+    The paper's figures 3 and 4 show it for GLUE too. It does not say what they show for STS-B,
+    which keeps its score.
     """
     return [
         {**record, "score": selection.ACCURACY} if selection.has_accuracy(record) else record

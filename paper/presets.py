@@ -12,8 +12,8 @@ Where the paper gives no value, the presets have:
 - Figure 7: MNLI and CoLA, six learning rates in the paper's range; the sizes and epochs of
   section 3.2.
 - The variants of section 3.6: MNLI and CoLA, size 64, three seeds, the learning rates and epochs of
-  section 3.2; two and three layers. ReLU, swish, adapters after the feed-forward layer alone, and
-  the multiplication of sequential adapters are not in the paper.
+  section 3.2; two and three layers. The paper names no activation but tanh, nor adapters after the
+  feed-forward layer alone, nor the multiplication of sequential adapters.
 """
 
 from typing import Any, Dict, List, Tuple
@@ -32,7 +32,7 @@ _FURTHER_RATES = [1e-5, 3e-5, 1e-4, 3e-3]  # Section 3.3, like the next two.
 _FURTHER_SIZES = [2, 4, 8, 16, 32, 64]
 _FURTHER_TOP_LAYERS = [1, 2, 3, 5, 7, 9, 11, 12]
 
-# Table 4: (epochs of full and variable fine-tuning, epochs of adapters) of the further tasks.
+# Table 4: (epochs of full fine-tuning, epochs of adapters) of the further tasks.
 _FURTHER_EPOCHS = {
     "newsgroups": (50, 50),
     "airline": (50, 20),
@@ -87,7 +87,7 @@ PRESETS: Dict[str, Tuple[str, List[Dict[str, Any]]]] = {
                 **_INIT_SCALE,
                 **_FIVE_SEEDS,
             },
-            {  # Devlin et al. 2018, section 4.1, whose scores Table 1 has.
+            {  # Devlin et al. 2018, section 4.1; the paper gives no grid.
                 "task_name": _GLUE,
                 "do_predict": True,
                 "tuning": "full",

@@ -237,7 +237,7 @@ def check_architecture(fields: Dict[str, Any]) -> None:
 
 # ---- Adapters
 
-FEEDFORWARD_ADAPTER = "feedforward_adapter"  # The adapter function of the paper.
+FEEDFORWARD_ADAPTER = "feedforward_adapter"  # Section 2.1 of the paper.
 # The positions of adapters: name → scopes of the projections that they follow.
 SITES = {
     "both": ("attention/output", "output"),
@@ -536,7 +536,7 @@ METHODS = OrderedDict(
     [
         ("adapters", "adapters, LayerNorms and head (Houlsby et al. 2019, section 2)"),
         ("full", "everything (BERT's own fine-tuning)"),
-        ("top_layers", "the top --num_top_layers layers, pooler and head (section 3.3)"),
+        ("top_layers", "the top --num_top_layers layers, pooler and head (variable fine-tuning, section 3.3)"),
         ("layer_norm", "LayerNorms and head (section 3.4)"),
         ("head", "the head only"),
     ]

@@ -260,6 +260,8 @@ def group_by(records: List[Record], key: Callable[[Record], Any]) -> Dict[Any, L
 def choose_best(records: List[Record], split: str = VALIDATION) -> Optional[Selected]:
     """Returns the best run on the dev set over all settings and seeds, as for GLUE.
 
+    Of runs with an equal criterion, it is the one with the best score of the task.
+
     Args:
       records: one task's records.
       split: the split to score.
@@ -270,7 +272,7 @@ def choose_best(records: List[Record], split: str = VALIDATION) -> Optional[Sele
     scored = _filter_scored(records, split)
     if not scored:
         return None
-    best = max(scored, key=criterion_points)
+    best = max(scored, key=lambda record: (criterion_points(record), points(record, VALIDATION)))
     seeds = len(set(map(_seed_of, scored)))
     selected = _selected([best], split)
     seed = best["flags"].get("random_seed")
