@@ -173,7 +173,7 @@ class ServedTasks:
                         self._add_found(name, reads_tensors)
                 except Exception as error:  # One task must not keep the others from loading.
                     logging.warning("Task %s is not loaded yet: %r", name, error)
-                if not index % _FREEZE_EVERY:
+                if index % _FREEZE_EVERY == _FREEZE_EVERY - 1:
                     gc.freeze()  # A collection would scan all descriptions, and stop all threads.
 
     def num_loading(self) -> int:
