@@ -94,6 +94,7 @@ bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/b
 	.venv/bin/python benchmarks/engines.py --model=minilm-l6
 	.venv/bin/python benchmarks/first_answer.py
 	.venv/bin/python benchmarks/serving.py
+	.venv/bin/python benchmarks/many_tasks.py
 	.venv/bin/python benchmarks/precision.py
 
 # What make made; output/ is what the scripts trained, and stays.

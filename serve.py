@@ -21,6 +21,7 @@ import dataclasses
 import gc
 import os
 import re
+import threading
 from typing import Any, List, Optional, Tuple
 
 from absl import logging
@@ -98,6 +99,12 @@ class ServerConfig(PretrainedConfig):
     max_text_length: int = flag(100000, "Maximum characters of a text.", "Limits", lower=1)
     max_body_mb: int = flag(1, "Maximum megabytes of a request's body.", "Limits", lower=1)
     max_upload_mb: int = flag(256, "Maximum megabytes of an uploaded adapter.", "Limits", lower=1)
+    max_task_metrics: int = flag(
+        1000,
+        "Maximum number of tasks for which /metrics has lines of each task; above it, it has none.",
+        "Limits",
+        lower=0,
+    )
     max_connections: int = flag(4096, "Maximum number of open connections.", "Limits", lower=1)
     max_batch_size: int = flag(
         batcher.BATCH_SIZE,
@@ -152,9 +159,11 @@ def run(values: Any) -> List[str]:
             max_unsent_bytes=min(_MAX_UNSENT_BYTES, requests_bytes // 2),
         )
         url = http_server.url_of(listener)
-        count = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"
+        num_tasks = len(tasks) + tasks.num_loading()
+        count = f"{num_tasks} task{'' if num_tasks == 1 else 's'}"
         print(f"Serving {count} at {url} (Ctrl-C stops)", flush=True)
         gc.freeze()  # Garbage collection need not scan what lives as long as the process.
+        threading.Thread(target=tasks.load_found, name="loading", daemon=True).start()
         http_server.run(server, listener)
         num_requests = server.server_state.total_requests
     return [f"Stopped; {num_requests} requests were answered."]
@@ -193,6 +202,7 @@ def _limits(config: ServerConfig, rest_api: Any, queue_bytes: int) -> Any:
         max_batch_rows=config.max_batch_size,
         read_seconds=config.read_timeout,
         answer_seconds=config.answer_timeout,
+        max_task_metrics=config.max_task_metrics,
     )
 
 
@@ -236,7 +246,7 @@ def _load(config: ServerConfig) -> "Tuple[registry.ServedTasks, bank.AdapterBank
     for name, folder in folders.items():
         tasks.put(name, folder)
     if config.adapter_dir is not None:
-        tasks.put_all_below_root()
+        tasks.find_below_root()
     return tasks, adapter_bank
 
 

@@ -87,6 +87,7 @@ class ServeFlagsTest(ServeTestCase):
             *("--max_batch_size=6", "--read_timeout=7", "--answer_timeout=8"),
             *("--most_in_memory=9", "--keep_versions=10", "--max_text_length=11"),
             *("--max_connections=12", "--precision=int8", "--num_threads=13"),
+            "--max_task_metrics=14",
         )
         self.assertEqual(
             found["RestApi"]["limits"],
@@ -98,6 +99,7 @@ class ServeFlagsTest(ServeTestCase):
                 max_batch_rows=6,
                 read_seconds=7.0,
                 answer_seconds=8.0,
+                max_task_metrics=14,
             ),
         )
         made = found["AdapterBank"]
@@ -170,6 +172,7 @@ class ServeFlagsTest(ServeTestCase):
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
             tasks, adapter_bank = serve._load(values)
+            tasks.load_found()
         for opened in (tasks, adapter_bank):
             opened.close()
         self.assertRegex(
@@ -187,6 +190,7 @@ class ServeFlagsTest(ServeTestCase):
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
             tasks, adapter_bank = serve._load(self.values(f"--adapter_dir={self.root}"))
+            tasks.load_found()
         for opened in (tasks, adapter_bank):
             self.addCleanup(opened.close)
         self.assertEqual([task.name for task in tasks.current()], ["sms"])
@@ -263,9 +267,10 @@ class ProgramTest(ServeTestCase):
         for name in names:
             shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
         with self.running("--port=0") as (process, url):
+            printed = [next(line for line in process.stdout if "Not served" in line) for _ in names]
             process.send_signal(signal.SIGTERM)
         for name in names:
-            line = next(line for line in self.said if f"Not served: {name[0]}" in line)
+            line = next(line for line in printed if f"Not served: {name[0]}" in line)
             self.assertTrue(line.rstrip("\n").isprintable(), line)
 
     def stop_under_way(self, process, url):

@@ -121,33 +121,37 @@ def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
     return adapters
 
 
-def find_all(root: str) -> Dict[str, List[str]]:
-    """Returns a dict from task names to `candidates`, for the subfolders of --adapter_dir.
-
-    Logs a warning for each subfolder that cannot be read, whose name is not a valid task name, or
-    which has such a name but no task adapter.
+def task_names(root: str) -> List[str]:
+    """Returns the sorted names of the subfolders and files of --adapter_dir.
 
     Raises:
       UserError: `root` is not a folder, or cannot be read.
     """
     if not gfile.isdir(root):
         raise UserError(f"--adapter_dir={root} is not a folder.")
-    adapters = {}
-    for name in sorted(set(map(atomic.final_folder, _list_names(root, "--adapter_dir=")))):
-        try:
-            folders = candidates(posixpath.join(root, name))
-            if folders:
-                check_task_name(name)
-                adapters[name] = folders
-            elif is_task_name(name) and gfile.isdir(posixpath.join(root, name)):
-                logging.warning(
-                    "Not served: %s: there is no task adapter in it, in its folder `adapter` or in"
-                    " a numbered one.",
-                    name,
-                )
-        except UserError as error:
-            logging.warning("Not served: %s: %s", name, error)
-    return adapters
+    return sorted(set(map(atomic.final_folder, _list_names(root, "--adapter_dir="))))
+
+
+def find(root: str, name: str) -> List[str]:
+    """Returns the `candidates` of one of the `task_names` of --adapter_dir.
+
+    If there are none, it logs a warning for a subfolder that cannot be read, whose name is not a
+    valid task name, or which has such a name but no task adapter.
+    """
+    try:
+        folders = candidates(posixpath.join(root, name))
+        if folders:
+            check_task_name(name)
+        elif is_task_name(name) and gfile.isdir(posixpath.join(root, name)):
+            logging.warning(
+                "Not served: %s: there is no task adapter in it, in its folder `adapter` or in a"
+                " numbered one.",
+                name,
+            )
+        return folders
+    except UserError as error:
+        logging.warning("Not served: %s: %s", name, error)
+        return []
 
 
 def candidates(folder: str) -> List[str]:

@@ -470,6 +470,9 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
     return _from_json(Description, fields, where), record
 
 
+_type_hints = functools.lru_cache(maxsize=None)(typing.get_type_hints)
+
+
 def _to_json(record: Dict[str, Any], indent: Optional[int] = None) -> str:
     return json.dumps(record, indent=indent, sort_keys=True)
 
@@ -504,7 +507,7 @@ def _from_json(expected_type: Any, value: Any, where: str) -> Any:
 
 
 def _dataclass_from_json(expected_type: Any, value: Any, where: str) -> Any:
-    types = typing.get_type_hints(expected_type)
+    types = _type_hints(expected_type)
     optional = _OPTIONAL_FIELDS.get(expected_type, ())
     names = set(value) if isinstance(value, dict) else set()
     mismatched = sorted((set(types) ^ names) - (set(optional) - names))

@@ -5,6 +5,7 @@ an adapter's. `role_of` gives each variable exactly one role; `is_trained` is th
 trains.
 """
 
+import functools
 import hashlib
 import re
 from collections import OrderedDict
@@ -139,11 +140,12 @@ def adapters_shapes(
       adapter: `configs.AdapterConfig`.
       config: as in `encoder_shapes`.
     """
+    shapes = adapter_shapes(adapter, config.hidden_size)
     return {
         f"bert/encoder/layer_{layer}/{site}/{name}": shape
         for layer in adapter.layers or range(config.num_hidden_layers)
         for site in configs.SITES[adapter.sites]
-        for name, shape in adapter_shapes(adapter, config.hidden_size).items()
+        for name, shape in shapes.items()
     }
 
 
@@ -244,12 +246,19 @@ def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -
         return Role("head")
     if LAYER_NORM in collections:
         return Role("layer_norm", layer)
-    for kind, pattern in _KINDS.items():
-        if pattern.fullmatch(relative_name):
-            return Role(kind, layer)
+    kind = _kind_of(relative_name)
+    if kind:
+        return Role(kind, layer)
     raise ValueError(
         f"Variable {name} lies in the encoder's scope {scope!r}, but is not part of BERT and in no"
         " collection: add it to the collection adapters or head where it is created."
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind_of(relative_name: str) -> Optional[str]:
+    return next(
+        (kind for kind, pattern in _KINDS.items() if pattern.fullmatch(relative_name)), None
     )
 
 

@@ -69,17 +69,25 @@ class FoldersTest(tf.test.TestCase):
         ):
             self.assertEqual(adapter_folders.task_name(folder), name)
 
-    def test_find_all_skips_folders_without_adapters(self):
+    def found(self):
+        """Returns a dict from task names to the folders below the root."""
+        folders = {
+            name: adapter_folders.find(self.root, name)
+            for name in adapter_folders.task_names(self.root)
+        }
+        return {name: each for name, each in folders.items() if each}
+
+    def test_folders_without_adapters_are_skipped(self):
         served.save_all(self.root, ["sms", "stars"])
         os.makedirs(os.path.join(self.root, "empty", "adapter"))
         os.makedirs(os.path.join(self.root, ".hidden"))
         with self.assertLogs("absl", "WARNING") as logs:
-            actual = adapter_folders.find_all(self.root)
+            actual = self.found()
         self.assertEqual(sorted(actual), ["sms", "stars"])
         self.assertLen(logs.output, 1)
         self.assertIn("Not served: empty: there is no task adapter in it", logs.output[0])
         with self.assertRaisesRegex(UserError, "--adapter_dir=.* is not a folder"):
-            adapter_folders.find_all(os.path.join(self.root, "nothing"))
+            adapter_folders.task_names(os.path.join(self.root, "nothing"))
 
     def test_invalid_task_names_are_skipped_with_a_warning(self):
         served.save_all(self.root, ["sms"])
@@ -87,7 +95,7 @@ class FoldersTest(tf.test.TestCase):
             shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
         os.makedirs(os.path.join(self.root, "_empty"))
         with self.assertLogs("absl", "WARNING") as logs:
-            self.assertEqual(list(adapter_folders.find_all(self.root)), ["sms"])
+            self.assertEqual(list(self.found()), ["sms"])
         self.assertLen(logs.output, 2)
         for line, name in zip(logs.output, ("_old", "sms+bf16")):
             self.assertIn(f"Not served: {name}: '{name}' is not a valid task name; expected", line)
@@ -133,7 +141,7 @@ class FoldersTest(tf.test.TestCase):
 
         with mock.patch.object(gfile, "listdir", list_some):
             with self.assertLogs("absl", "WARNING") as logs:
-                self.assertEqual(list(adapter_folders.find_all(self.root)), ["stars"])
+                self.assertEqual(list(self.found()), ["stars"])
             (line,) = logs.output
             sentence = f"{closed} cannot be read (Permission denied)."
             self.assertIn(f"Not served: sms: {sentence}", line)
@@ -141,7 +149,7 @@ class FoldersTest(tf.test.TestCase):
                 adapter_folders.match_patterns([closed])
             closed = self.root
             with self.assertRaisesRegex(UserError, "--adapter_dir=.* cannot be read"):
-                adapter_folders.find_all(self.root)
+                adapter_folders.task_names(self.root)
         error = PermissionError(errno.EACCES, "Permission denied", "s://bucket")
         with mock.patch.object(gfile, "glob", side_effect=error):
             sentence = r"--adapters=s://bucket/\* cannot be read \(Permission denied\)"
@@ -165,7 +173,7 @@ class FoldersTest(tf.test.TestCase):
         folder = os.path.join(self.root, "sms")
         shutil.copytree(folder, folder + ".partial")
         for _ in range(2):
-            self.assertEqual(adapter_folders.find_all(self.root), {"sms": [folder]})
+            self.assertEqual(self.found(), {"sms": [folder]})
             pattern = os.path.join(self.root, "*")
             self.assertEqual(adapter_folders.match_patterns([pattern]), {"sms": folder})
             if os.path.exists(folder):

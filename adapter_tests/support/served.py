@@ -57,7 +57,8 @@ def tasks_of(some_bank, root=None, **options):
     reading = request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
     tasks = registry.ServedTasks(some_bank, reading, root, **options)
     if root:
-        tasks.put_all_below_root()
+        tasks.find_below_root()
+        tasks.load_found()
     return tasks
 
 

@@ -9,6 +9,7 @@ the newest.
 import asyncio
 import collections
 import contextlib
+import functools
 import heapq
 import itertools
 import os
@@ -151,12 +152,13 @@ class Readers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, tag: float, steps: Generator[None, None, Any]) -> "futures.Future[Any]":
+    def submit(self, tag: float, steps: Generator[Any, None, Any]) -> "futures.Future[Any]":
         """Queues work.
 
         Args:
           tag: float; work with a lower one goes first.
-          steps: generator; it yields after each step.
+          steps: generator; after each step it yields None, or a `concurrent.futures.Future` that
+            its next step waits for.
 
         Returns:
           A `concurrent.futures.Future` of the generator's return value; cancelling ends the work.
@@ -190,7 +192,7 @@ class Readers:
                 continue
             start = time.perf_counter()
             try:
-                next(steps)
+                awaited = next(steps)
             except StopIteration as end:
                 self._count_work(0, seconds + time.perf_counter() - start)
                 _resolve(future.set_result, end.value)
@@ -198,7 +200,11 @@ class Readers:
                 _resolve(future.set_exception, error)
             else:
                 seconds += time.perf_counter() - start
-                self._push(tag, arrival, steps, future, seconds)
+                push = functools.partial(self._push, tag, arrival, steps, future, seconds)
+                if awaited is None:
+                    push()
+                else:
+                    awaited.add_done_callback(lambda _, push=push: push())
 
 
 def _resolve(setter: Callable, value: Any) -> None:

@@ -3,10 +3,14 @@
 Each version of a task is an entry in the bank. A request leases the versions that it starts with,
 so that its texts, adapters and labels are of one version. A replaced or removed version leaves the
 bank when its last lease ends.
+
+The tasks below the root are found by name first. Each is added before it is first used, or by
+`load_found`.
 """
 
 import collections
 import contextlib
+import gc
 import os
 import posixpath
 import shutil
@@ -23,6 +27,7 @@ from adapter_bert.serving.inference import bank, memory, request_texts
 from adapter_bert.shell.errors import UserError
 
 CHANGE_SECONDS = 60.0  # Maximum time of a change, and that a change of the same task waits for.
+_FREEZE_EVERY = 256  # Tasks.
 _MAX_LABEL_LENGTH = 256  # In characters. An answer repeats a tag for each word.
 
 
@@ -72,6 +77,11 @@ class ServedTasks:
         self._bank, self._encoding = adapter_bank, encoding
         self._root, self._keep_versions = root, keep_versions
         self._tasks, self._versions = {}, collections.Counter()
+        self._found = {}  # The names of tasks below the root that are not added yet.
+        # Added by their descriptions: the older folders of each task, in case its tensors are
+        # damaged.
+        self._unread = {}
+        self._closed = False
         self._lease_counts, self._retired = collections.Counter(), set()
         self._folders = {}  # From a version's key in the bank to its folder.
         self._remover = futures.ThreadPoolExecutor(1)  # Removing may wait for a batch or the disk.
@@ -88,10 +98,13 @@ class ServedTasks:
 
     def current(self) -> List[ServedTask]:
         """Returns the current `ServedTask`s, a list sorted by name."""
-        return [task for _, task in sorted(self._tasks.items())]
+        with self._lock:
+            tasks = self._tasks.copy()
+        return [tasks[name] for name in sorted(tasks)]
 
     def get(self, name: str) -> ServedTask:
-        """Returns the current `ServedTask` of a name; raises `TaskNotServed`."""
+        """Returns the current `ServedTask` of a name, after `read`; raises `TaskNotServed`."""
+        self.read(name)
         try:
             return self._tasks[name]
         except KeyError:
@@ -113,13 +126,16 @@ class ServedTasks:
         """
         adapter_folders.check_task_name(name)
         with self._changing(name):
-            task = self._add_to_bank(name, folder, lazy)
-            self._versions[name], self._folders[task.key] = task.version, folder
-            with self._lock:
-                old = self._tasks.get(name)
-                self._tasks = {**self._tasks, name: task}
-            if old:
-                self._retire(old.key)
+            return self._put(name, folder, lazy)
+
+    def _put(self, name: str, folder: str, lazy: bool) -> ServedTask:
+        task = self._add_to_bank(name, folder, lazy)
+        self._versions[name], self._folders[task.key] = task.version, folder
+        with self._lock:
+            old = self._tasks.get(name)
+            self._tasks[name] = task
+        if old:
+            self._retire(old.key)
         return task
 
     def put_below_root(self, name: str, path: str) -> ServedTask:
@@ -136,29 +152,94 @@ class ServedTasks:
         adapter_folders.check_below(root, adapter_folder)
         return self.put(name, adapter_folder)
 
-    def put_all_below_root(self) -> None:
-        """Adds all task adapters below the root: the newest valid version of each task.
+    def find_below_root(self) -> None:
+        """Finds the names of all tasks below the root; call it once.
 
-        Invalid ones are logged.
+        Each is served from its newest valid folder. Invalid ones are logged.
 
         Raises:
           UserError: the root is not a folder, or cannot be read.
         """
-        root = self._require_root()
-        for name, folders in adapter_folders.find_all(root).items():
-            old = self._folders.get(self._tasks[name].key) if name in self._tasks else None
-            for folder in folders:
+        self._found = dict.fromkeys(adapter_folders.task_names(self._require_root()))
+
+    def load_found(self) -> None:
+        """Adds the found tasks by their descriptions, then reads their tensors to check them."""
+        for reads_tensors in (False, True):
+            for index, name in enumerate([*self._found, *self._unread]):
+                if self._closed:
+                    return
                 try:
-                    adapter_folders.check_below(root, folder)
-                    self.put(name, folder)
-                except UserError as error:
-                    logging.warning("Not served: %s", error)
-                except Exception as error:  # One folder must not keep the others from starting.
-                    logging.warning("Not served: %s: %r", folder, error)
-                else:
-                    if old not in (None, folder):
-                        logging.warning("%r is served from %s, not from %s.", name, folder, old)
-                    break
+                    with self._locked(name):
+                        self._add_found(name, reads_tensors)
+                except Exception as error:  # One task must not keep the others from loading.
+                    logging.warning("Task %s is not loaded yet: %r", name, error)
+                if index % _FREEZE_EVERY == _FREEZE_EVERY - 1:
+                    gc.freeze()  # A collection would scan all descriptions, and stop all threads.
+
+    def num_loading(self) -> int:
+        """Returns the number of found tasks that are not added yet."""
+        return len(self._found)
+
+    def is_read(self, name: str) -> bool:
+        """Returns whether `read` has nothing to do."""
+        return name not in self._found and name not in self._unread
+
+    def read(self, name: str) -> None:
+        """Adds a task that was found, if it is valid; reads its files unless `is_read`.
+
+        Raises:
+          memory.Exhausted: too little memory is free.
+          TimeoutError: another thread changes the task for too long.
+        """
+        if not self.is_read(name):
+            with self._changing(name):
+                pass
+
+    def _add_found(self, name: str, reads_tensors: bool) -> None:
+        """Adds a found task, unless it is added: the newest version whose description is valid.
+
+        Args:
+          name: the task's, which this thread has locked.
+          reads_tensors: whether its tensors must be valid, too.
+        """
+        if name in self._found:
+            # Only a valid adapter replaces one of --adapters.
+            lazy = not reads_tensors and name not in self._tasks
+            self._put_first(name, iter(adapter_folders.find(self._require_root(), name)), lazy)
+            del self._found[name]
+        if reads_tensors and name in self._unread:
+            task = self._tasks[name]
+            folder = self._folders[task.key]
+            try:
+                with self._memory.reserved(_reading_bytes(folder), f"Task {name}: {folder}"):
+                    self._bank.check(task.key)
+            except memory.Exhausted:
+                raise
+            except Exception as error:
+                logging.warning("Not served: %s", error)
+                with self._lock:
+                    del self._tasks[name], self._versions[name]
+                self._retire(task.key)
+                self._put_first(name, self._unread[name], lazy=False)
+            del self._unread[name]
+
+    def _put_first(self, name: str, folders: Iterator[str], lazy: bool) -> None:
+        """Puts the first valid one of a task's folders; logs the others."""
+        old = self._folders.get(self._tasks[name].key) if name in self._tasks else None
+        for folder in folders:
+            try:
+                adapter_folders.check_below(self._require_root(), folder)
+                self._put(name, folder, lazy)
+            except UserError as error:
+                logging.warning("Not served: %s", error)
+            except Exception as error:  # One folder must not keep the others from starting.
+                logging.warning("Not served: %s: %r", folder, error)
+            else:
+                if old not in (None, folder):
+                    logging.warning("%r is served from %s, not from %s.", name, folder, old)
+                if lazy:
+                    self._unread[name] = folders
+                return
 
     def upload(self, name: str, contents: Mapping[str, BinaryIO]) -> ServedTask:
         """Saves a task adapter as `<root>/<name>/<number>`, and adds or replaces the task.
@@ -209,7 +290,7 @@ class ServedTasks:
         with self._changing(name):
             with self._lock:
                 task = self.get(name)
-                self._tasks = {other: t for other, t in self._tasks.items() if other != name}
+                del self._tasks[name]
             self._retire(task.key)
         return task
 
@@ -241,7 +322,8 @@ class ServedTasks:
         return text
 
     def close(self) -> None:
-        """Waits until all removed versions have left the bank."""
+        """Ends `load_found`, and waits until all removed versions have left the bank."""
+        self._closed = True
         self._remover.shutdown()
 
     def _add_to_bank(self, name: str, folder: str, lazy: bool = False) -> ServedTask:
@@ -251,7 +333,10 @@ class ServedTasks:
         if adapter_folders.is_version(number) and parent == posixpath.join(self._root or "", name):
             version = max(version, int(number))
         key, where = f"{name}@{version}", f"Task {name}:"
-        with self._memory.reserved(0 if lazy else _reading_bytes(folder), f"{where} {folder}"):
+        with contextlib.ExitStack() as stack:
+            if not lazy:
+                num_bytes = _reading_bytes(folder)
+                stack.enter_context(self._memory.reserved(num_bytes, f"{where} {folder}"))
             description = self._bank.add(key, folder, lazy=lazy, label=where)
         try:
             longest = max(map(len, description.labels), default=0)
@@ -267,6 +352,7 @@ class ServedTasks:
         return ServedTask(name, version, description, texts, key)
 
     def _acquire(self, name: str) -> ServedTask:
+        self.read(name)
         with self._lock:
             task = self.get(name)
             self._lease_counts[task.key] += 1
@@ -294,6 +380,13 @@ class ServedTasks:
 
     @contextlib.contextmanager
     def _changing(self, name: str) -> Iterator[None]:
+        """Locks a task, and adds it first if it was found; raises as `read` does."""
+        with self._locked(name):
+            self._add_found(name, reads_tensors=True)
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
         """Lets one thread at a time change a task; raises TimeoutError if it waits too long."""
         with self._lock:
             lock = self._change_locks.setdefault(name, threading.RLock())

@@ -84,6 +84,7 @@ class RequestLimits(NamedTuple):
       read_seconds: time from a request's headers to the end of its body; an upload has more, by its
         size.
       answer_seconds: time from then to its answer.
+      max_task_metrics: tasks above which none has its own lines in the metrics.
     """
 
     max_body_bytes: int = 1 << 20
@@ -93,6 +94,7 @@ class RequestLimits(NamedTuple):
     max_batch_rows: int = batcher.BATCH_SIZE
     read_seconds: float = 10.0
     answer_seconds: float = 30.0
+    max_task_metrics: int = 1000
 
 
 class Refused(Exception):
@@ -159,6 +161,7 @@ class RestApi:
             queue_rows=lambda: len(self._queue),
             tasks=lambda: len(tasks),
             tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
+            max_tasks=limits.max_task_metrics,
         )
         self._batcher = batcher.Batcher(
             functools.partial(adapter_bank.predict, return_errors=True),
@@ -271,14 +274,17 @@ class RestApi:
         return _json_response({"status": "alive"})
 
     async def ready(self, request: Request) -> Response:
-        """Returns whether the server accepts predictions."""
+        """Returns whether the server accepts predictions for all of its tasks."""
         if not self._batcher.is_open:
             raise Refused(503, "the server is stopping")
+        if self._tasks.num_loading():
+            count = f"{len(self._tasks):,} tasks; {self._tasks.num_loading():,} are being loaded"
+            raise Refused(503, f"the server answers for {count}")
         return _json_response({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
         """Returns the metrics for Prometheus."""
-        content, kind = self._metrics.render()
+        content, kind = await run_in_threadpool(self._metrics.render)
         return Response(content, headers={"content-type": kind})
 
     async def openapi(self, request: Request) -> Response:
@@ -292,9 +298,9 @@ class RestApi:
         def build(tasks: List[registry.ServedTask]) -> Dict[str, Any]:
             return {"models": [{"name": task.name, **messages.summary(task)} for task in tasks]}
 
-        return self._shared_response("", self._tasks.current(), build)
+        return await self._shared_response("", self._tasks.current(), build)
 
-    def _shared_response(self, name: str, tasks: Any, build: Callable) -> Response:
+    async def _shared_response(self, name: str, tasks: Any, build: Callable) -> Response:
         """Returns an answer, of megabytes perhaps, built once for all clients until tasks change.
 
         Args:
@@ -302,11 +308,13 @@ class RestApi:
           tasks: `registry.ServedTask`, or several.
           build: function of the tasks that returns a JSON value.
         """
-        if self._shared.get(name, (None,))[0] != tasks:
+        known, content = self._shared.get(name, (None, b""))
+        if known != tasks:
+            content = await run_in_threadpool(lambda: messages.dump_json(build(tasks)))
             if len(self._shared) >= _MAX_SHARED:
                 self._shared.clear()
-            self._shared[name] = tasks, messages.dump_json(build(tasks))
-        return Response(self._shared[name][1], media_type="application/json")
+            self._shared[name] = tasks, content
+        return Response(content, media_type="application/json")
 
     async def model(self, request: Request) -> Response:
         """Calls `status`, `put` or `delete`, by the request's method."""
@@ -316,7 +324,7 @@ class RestApi:
 
     async def status(self, request: Request) -> Response:
         """Returns a task's state in TensorFlow Serving's format."""
-        task = self._tasks.get(request.path_params["task"])
+        task = await self._get(request.path_params["task"])
         ok_status = {"error_code": "OK", "error_message": ""}
         version = {"version": str(task.version), "state": "AVAILABLE", "status": ok_status}
         return _json_response({"model_version_status": [version]})
@@ -333,8 +341,14 @@ class RestApi:
             }
             return {"model_spec": spec, "metadata": metadata}
 
-        task = self._tasks.get(request.path_params["task"])
-        return self._shared_response(task.name, task, build)
+        task = await self._get(request.path_params["task"])
+        return await self._shared_response(task.name, task, build)
+
+    async def _get(self, name: str) -> registry.ServedTask:
+        """Returns a `registry.ServedTask`, read in a thread if necessary."""
+        if not self._tasks.is_read(name):
+            await run_in_threadpool(self._tasks.read, name)
+        return self._tasks.get(name)
 
     async def predict(self, request: Request) -> Response:
         """Predicts instances of one task."""
@@ -350,6 +364,8 @@ class RestApi:
         name = request.path_params["task"]
         content_type = request.headers.get("content-type", "").lower()
         is_form = content_type.startswith("multipart/form-data")
+        if not self._tasks.is_read(name):
+            await self._change(self._tasks.read, name)
         is_new = name not in self._tasks
         if is_form:
             task = await self._upload(request, name)
@@ -455,10 +471,12 @@ class RestApi:
     ) -> bytes:
         """Returns the body of a prediction's response."""
 
-        def in_thread(steps: Generator[None, None, Any]) -> Awaitable:
+        def in_thread(steps: Generator[Any, None, Any]) -> Awaitable:
             return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
 
-        prediction = await in_thread(self._encode_instances(body, name, lease))
+        prediction = await in_thread(
+            self._encode_instances(body, name, lease, asyncio.get_running_loop())
+        )
         rows = prediction.rows()
         self._queue.resize(ticket, len(rows))
         try:
@@ -473,8 +491,12 @@ class RestApi:
         return content
 
     def _encode_instances(
-        self, body: bytes, name: Optional[str], lease: registry.Lease
-    ) -> Generator[None, None, _Prediction]:
+        self,
+        body: bytes,
+        name: Optional[str],
+        lease: registry.Lease,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Generator[Any, None, _Prediction]:
         """Returns a request's `_Prediction`, in steps for `admission.Readers`."""
         instances, is_columnar = messages.parse_instances(body)
         if is_columnar and name is None:
@@ -490,6 +512,11 @@ class RestApi:
                 task_name, instance = (
                     (name, instance) if name is not None else messages.split_task(instance)
                 )
+                if not self._tasks.is_read(task_name):  # Another thread reads its files.
+                    reading = run_in_threadpool(self._tasks.read, task_name)
+                    future = asyncio.run_coroutine_threadsafe(reading, loop)
+                    yield future
+                    future.result()
                 tasks.append(lease.get(task_name))
                 requests.append(tasks[-1].texts.encode(instance))
             except registry.TaskNotServed:

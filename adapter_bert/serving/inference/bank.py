@@ -11,6 +11,7 @@ its folder when a batch needs it, and the least recently used one is evicted. ON
 """
 
 import collections
+import itertools
 import math
 import os
 import threading
@@ -145,8 +146,8 @@ class AdapterBank:
         folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
         self.backbone = task_adapter.Backbone(folder, self._engine.fingerprint, config.to_dict())
         self._config, self._max_in_memory = config, max_in_memory
-        # Copied on each change, so that it can be read without the lock.
         self._entries: Dict[str, _Entry] = {}
+        self._architectures: Any = collections.Counter()  # Of the entries.
         self._in_memory: Any = collections.OrderedDict()  # The most recently used last.
         self._lock = threading.Lock()  # Never held while tensors are read or computed.
         _banks.add(self)
@@ -193,7 +194,11 @@ class AdapterBank:
             if name in self._entries and not replace:
                 raise UserError(f"The bank has a task {name!r} already.")
             self._unload(name)
-            self._entries = {**self._entries, name: entry}
+            replaced = self._entries.get(name)
+            self._entries[name] = entry  # At once: `predict` reads without the lock.
+            self._count(entry, 1)
+            if replaced:
+                self._count(replaced, -1)
         self._free_sessions()
         return description
 
@@ -202,7 +207,7 @@ class AdapterBank:
         with self._lock:
             self._entry(name)
             self._unload(name)
-            self._entries = {other: e for other, e in self._entries.items() if other != name}
+            self._count(self._entries.pop(name), -1)
         self._free_sessions()
 
     def names(self) -> List[str]:
@@ -221,6 +226,10 @@ class AdapterBank:
         """Returns the `task_adapter.Description` of a task; raises `UnknownTask`."""
         return self._entry(name).description
 
+    def check(self, name: str) -> None:
+        """Reads a task's tensors and drops them; raises as `add` does without `lazy`."""
+        self._entry(name).read()
+
     def load(self, name: str) -> None:
         """Reads a task into memory and builds its session, so that a batch need not wait for them.
 
@@ -231,7 +240,7 @@ class AdapterBank:
         with self._lock:
             entries = self._ask_for([name])
         # The session first: batches wait for the session of a task that is in memory.
-        self._engine.session(entries[name].architecture or self._any_architecture(entries))
+        self._engine.session(entries[name].architecture or self._any_architecture())
         self._loaded(name, entries[name], entries)
 
     def predict(self, rows: Iterable[Row], return_errors: bool = False) -> List[Dict[str, Any]]:
@@ -307,7 +316,7 @@ class AdapterBank:
             entries = self._ask_for(row.task for row in rows)
         tasks = {name: self._loaded(name, entry, entries) for name, entry in entries.items()}
         results: List[Any] = [None] * len(rows)
-        any_architecture = self._any_architecture(entries)
+        any_architecture = self._any_architecture(entry.architecture for entry in entries.values())
         passes: Dict[Any, List[int]] = {}  # Usually one, of all rows.
         for index, row in enumerate(rows):
             entry = entries[row.task]
@@ -350,27 +359,33 @@ class AdapterBank:
     def _evict(self, needed: Dict[str, _Entry]) -> None:
         """Evicts the least recently used tasks until there is room for one more."""
         if self._max_in_memory is not None:
-            evictable = [name for name in self._in_memory if name not in needed]
-            for name in evictable[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
+            evictable = (name for name in self._in_memory if name not in needed)
+            excess = max(0, len(self._in_memory) + 1 - self._max_in_memory)
+            for name in list(itertools.islice(evictable, excess)):
                 self._unload(name)
 
-    def _any_architecture(self, entries: Dict[str, _Entry]) -> configs.AdapterConfig:
+    def _any_architecture(
+        self, batch: Iterable[Optional[configs.AdapterConfig]] = ()
+    ) -> configs.AdapterConfig:
         """Returns an architecture for tasks without adapters.
 
-        If possible, it is one of entries, else one that has a session, else one of the bank.
+        If possible, it is one of the batch's, else one that has a session, else one of the bank.
         """
-        batch, every = (
-            [entry.architecture for entry in values if entry.architecture]
-            for values in (entries.values(), self._entries.values())
-        )
-        return [*batch, *self._engine.architectures(), *every, compatibility.DEFAULT][0]
+        sessions, every = self._engine.architectures(), list(self._architectures)
+        return next(filter(None, [*batch, *sessions, *every, compatibility.DEFAULT]))
 
     def _free_sessions(self) -> None:
         """Frees the sessions that no task needs; an empty bank keeps all for its next task."""
-        entries = self._entries
-        if entries:
-            any_architecture = self._any_architecture(entries)
-            self._engine.keep_only({e.architecture or any_architecture for e in entries.values()})
+        with self._lock:
+            needed = set(self._architectures)
+        if needed:
+            self._engine.keep_only({each or self._any_architecture(needed) for each in needed})
+
+    def _count(self, entry: _Entry, change: int) -> None:
+        """Counts an entry that was added, 1, or removed, -1."""
+        self._architectures[entry.architecture] += change
+        if not self._architectures[entry.architecture]:
+            del self._architectures[entry.architecture]
 
     def _unload(self, name: str) -> None:
         """Drops a task's adapter from memory; running batches keep their reference."""

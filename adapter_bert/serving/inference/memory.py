@@ -33,9 +33,10 @@ class Exhausted(UserError):
 def prepare(program: str) -> None:
     """Ends the process with a sentence if it has too little memory for a program's imports.
 
-    Under `ulimit -v`, all threads then share malloc's first arena; each would reserve 64 MB.
+    All threads then share malloc's first arena. Of several, each would hold the memory of the
+    adapters that its threads have read, and reserve 64 MB of `ulimit -v`.
     """
-    if _address_space() != math.inf and hasattr(ctypes.CDLL(None), "mallopt"):
+    if hasattr(ctypes.CDLL(None), "mallopt"):
         ctypes.CDLL(None).mallopt(_MAX_ARENAS_OPTION, 1)
     try:
         require(_IMPORTS, program)

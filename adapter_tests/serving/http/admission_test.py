@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from concurrent import futures
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -129,6 +130,23 @@ class ReadersTest(tf.test.TestCase):
         self.assertEqual(done, ["long", "short", "long", "long", "as long", "late"])
         readers.close()
         self.assertEqual(self.steps, [0] * 4)
+
+    def test_work_that_waits_for_a_future_blocks_no_other_work(self):
+        readers, awaited = self.readers(), futures.Future()
+
+        def waiting():
+            yield awaited
+            return awaited.result()
+
+        def other():
+            yield
+            return "other"
+
+        found = [readers.submit(tag, work) for tag, work in ((1.0, waiting()), (2.0, other()))]
+        self.assertEqual(found[1].result(10), "other")
+        self.assertFalse(found[0].done())
+        awaited.set_result("read")
+        self.assertEqual(found[0].result(10), "read")
 
     def test_failed_and_cancelled_work_does_not_affect_other_work(self):
         readers, done, begun, go = self.readers(), [], threading.Event(), threading.Event()

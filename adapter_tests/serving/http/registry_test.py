@@ -1,5 +1,6 @@
 """Tests of registry.py: which version answers, when it is removed, and valid folders."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -7,6 +8,7 @@ import io
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from concurrent import futures
@@ -19,7 +21,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 # isort: split
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving.http.registry import TaskNotServed
-from adapter_bert.serving.inference import request_texts
+from adapter_bert.serving.inference import memory, request_texts
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import served
 
@@ -178,17 +180,96 @@ class ServedTasksTest(served.ServedTestCase):
             loads.assert_called_once()  # It is checked before its folder has a number.
             self.assertEqual(task.version, number)
         self.assertEqual(self.uploads("fresh"), ["1", "2"])
-        found = adapter_folders.find_all(self.root)
-        self.assertEqual(found["fresh"][0], os.path.join(self.root, "fresh", "2"))
+        found = adapter_folders.find(self.root, "fresh")
+        self.assertEqual(found[0], os.path.join(self.root, "fresh", "2"))
         with self.restarted() as (tasks, bank):
             again = tasks.get("fresh")
             self.assertEqual(again.version, 2)
             self.assertAllClose(self.predicted(again, bank), self.predicted(task))
 
+    def found(self, **options):
+        """Returns (tasks below the root that are only found, their bank) of another server."""
+        bank = served.make_bank()
+        self.addCleanup(bank.close)
+        tasks = served.tasks_of(bank, **options)
+        self.addCleanup(tasks.close)
+        tasks._root = self.root
+        tasks.find_below_root()
+        return tasks, bank
+
+    def test_a_found_task_is_added_before_its_first_use(self):
+        tasks, bank = self.found()
+        self.assertEqual((tasks.num_loading(), tasks.current(), bank.names()), (2, [], []))
+        with tasks.lease() as lease:
+            self.predicted(lease.get("sms"), bank)
+        self.assertEqual((tasks.num_loading(), bank.names()), (1, ["sms@1"]))
+        with self.assertRaises(TaskNotServed):
+            tasks.get("spam")
+        tasks.load_found()
+        self.assertEqual((tasks.num_loading(), bank.names()), (0, ["sms@1", "stars@1"]))
+        self.assertEqual(bank.names_in_memory(), ["sms@1"])
+
+    def test_all_descriptions_are_read_before_tensors(self):
+        tasks, load, numbers = self.found()[0], task_adapter.load, []
+
+        def load_and_count(*arguments):
+            numbers.append((tasks.num_loading(), len(tasks)))
+            return load(*arguments)
+
+        with mock.patch.object(task_adapter, "load", load_and_count):
+            tasks.load_found()
+        self.assertEqual(numbers, [(0, 2), (0, 2)])
+
+    def test_a_change_of_a_found_task_is_not_undone(self):
+        tasks, bank = self.found()
+        self.assertEqual(tasks.put_below_root("sms", "stars").version, 2)
+        self.assertEqual(tasks.remove("stars").version, 1)
+        tasks.load_found()
+        tasks.close()
+        self.assertEqual([task.name for task in tasks.current()], ["sms"])
+        self.assertEqual(bank.names(), ["sms@2"])
+
+    def test_first_use_of_a_damaged_version_gets_an_older_one(self):
+        self.upload("fresh", 1, 2)
+        with open(os.path.join(self.root, "fresh", "2", "adapter.safetensors"), "ab") as file:
+            file.write(b"x")
+        for is_described in (False, True):
+            tasks, bank = self.found()
+            if is_described:
+                tasks._add_found("fresh", reads_tensors=False)
+                self.assertEqual(bank.names(), ["fresh@2"])
+            with self.assertLogs("absl", "WARNING") as logs:
+                self.assertEqual(tasks.get("fresh").version, 1)
+            self.assertRegex(logs.output[0], "Not served: .*fresh/2.* is damaged")
+            tasks.close()
+            self.assertEqual(bank.names(), ["fresh@1"])
+
+    def test_without_memory_a_found_task_waits(self):
+        tasks, bank = self.found()
+        tasks._add_found("sms", reads_tensors=False)
+        with mock.patch.object(memory, "free", return_value=(0, "ulimit -v")):
+            with self.assertRaises(memory.Exhausted), tasks.lease() as lease:
+                lease.get("sms")
+            tasks.load_found()
+        self.assertEqual(bank.names(), ["sms@1", "stars@1"])
+        self.predicted(tasks.get("sms"), bank)
+
+    def test_adding_a_task_costs_the_same_with_many_others(self):
+        folder, calls = os.path.join(self.root, "sms", "adapter"), collections.Counter()
+        for index in range(60):
+            name = f"many-{index:02d}"
+            sys.setprofile(lambda frame, event, argument, name=name: calls.update([name]))
+            try:
+                self.tasks.put(name, folder, lazy=True)
+            finally:
+                sys.setprofile(None)
+        numbers = list(calls.values())
+        self.assertAllClose(numbers[10:15], numbers[55:60], atol=20)
+
     def test_upload_takes_precedence_over_the_trained_adapter(self):
         task = self.tasks.upload("sms", self.contents(served.other("sms")))
         self.assertEqual(
-            adapter_folders.find_all(self.root)["sms"][0], os.path.join(self.root, "sms", "2")
+            adapter_folders.find(self.root, "sms")[0], os.path.join(self.root, "sms", "2")
         )
         again = self.tasks.put_below_root("again", "sms")
         self.assertAllClose(self.predicted(again), self.predicted(task))

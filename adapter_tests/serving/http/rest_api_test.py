@@ -487,6 +487,64 @@ class DescriptionsTest(RestApiTestCase):
         self.assertNotRegex(response.text, r"https?://|src=|@import|url\(")
 
 
+class LoadingTest(RestApiTestCase):
+    NAMES = ("sms", "topics", "stars", "sets")
+
+    def setUp(self):
+        super().setUp()
+        self.empty()
+        self.tasks = served.tasks_of(self.bank)
+        self.tasks._root = self.root
+        self.tasks.find_below_root()
+
+    def test_tasks_are_answered_before_all_are_loaded(self):
+        client, adapters = self.client(), served.prepare()[1]
+        sentence = "the server answers for 0 tasks; 4 are being loaded"
+        self.assert_error(client.get("/readyz"), 503, sentence)
+        self.assertEqual(client.get("/healthz").status_code, 200)
+        instances = [{"task": name, "input_ids": ROW} for name in ("sms", "topics")]
+        found = client.post("/v1/models:predict", json={"instances": instances}).json()
+        for name, prediction in zip(("sms", "topics"), found["predictions"]):
+            actual = list(prediction["probabilities"].values())
+            self.assertAllClose(actual, self.own(adapters[name])["probabilities"], atol=1e-5)
+        sentence = "the server answers for 2 tasks; 2 are being loaded"
+        self.assert_error(client.get("/readyz"), 503, sentence)
+        (state,) = client.get("/v1/models/stars").json()["model_version_status"]
+        self.assertEqual((state["version"], state["state"]), ("1", "AVAILABLE"))
+        answer = client.put("/v1/models/sets", json={"adapter": "sets"})
+        self.assertEqual((answer.status_code, answer.json()["version"]), (200, "2"))
+        self.assertEqual(client.get("/readyz").json(), {"status": "ready"})
+        self.assert_error(client.post("/v1/models/no:predict", json={"instances": [""]}), 404)
+
+    def test_a_found_task_that_hangs_blocks_no_other_task(self):
+        client, check, go = self.client(), self.bank.check, threading.Event()
+
+        def hang(key):
+            if key != "sms@1":
+                go.wait(20)
+            check(key)
+
+        names = ("topics", "stars", "sets")
+        with mock.patch.object(self.bank, "check", hang), concurrent.futures.ThreadPoolExecutor(
+            9
+        ) as pool:
+            try:
+
+                def ask(name):
+                    url = f"/v1/models/{name}:predict"
+                    return client.post(url, json={"instances": [{"input_ids": ROW}]}).status_code
+
+                self.tasks._add_found("sms", reads_tensors=False)
+                for name in names:
+                    self.tasks._add_found(name, reads_tensors=False)
+                hanging = [pool.submit(ask, name) for name in names * 2]
+                self.assertEqual(ask("sms"), 200)
+                self.assertFalse(any(future.done() for future in hanging))
+            finally:
+                go.set()
+            self.assertEqual({future.result(20) for future in hanging}, {200})
+
+
 class ChangesTest(RestApiTestCase):
     def predicted(self, client, name):
         response = client.post(f"/v1/models/{name}:predict", json={"instances": [TEXT]})

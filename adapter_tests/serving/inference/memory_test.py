@@ -1,5 +1,6 @@
 """Tests of memory.py against files of Linux written by hand."""
 
+import ctypes
 import math
 import subprocess
 import sys
@@ -84,6 +85,30 @@ print(memory._sizes("/proc/self/status")["VmRSS"])
 """
         output = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
         self.assertLess(int(output.stdout), num_blocks * 4 * MB)
+
+    @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="not glibc")
+    def test_all_threads_share_an_arena(self):
+        """Several arenas hold the freed blocks of each thread, twice the adapters in memory."""
+        script = """
+import ctypes, sys, threading
+from adapter_bert.serving.inference import memory
+libc = ctypes.CDLL(None)
+if sys.argv[1] == "prepared":
+    memory.prepare("a program")
+ready = threading.Barrier(5)
+def work():
+    libc.malloc(100)
+    ready.wait()
+for _ in range(4):
+    threading.Thread(target=work).start()
+ready.wait()
+libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.fflush(None)
+"""
+        for argument, is_single in (("prepared", True), ("", False)):
+            command = [sys.executable, "-c", script, argument]
+            output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+            self.assertEqual(output.count("<heap nr=") == 1, is_single, output)
 
     def test_reservations_add_up_while_they_are_held(self):
         reservations = memory.Reservations()
