@@ -536,7 +536,7 @@ METHODS = OrderedDict(
     [
         ("adapters", "adapters, LayerNorms and head (Houlsby et al. 2019, section 2)"),
         ("full", "everything (BERT's own fine-tuning)"),
-        ("top_layers", "the top --num_top_layers layers, pooler and head (variable fine-tuning, section 3.3)"),
+        ("top_layers", "the top --num_top_layers layers, pooler and head (variable, section 3.3)"),
         ("layer_norm", "LayerNorms and head (section 3.4)"),
         ("head", "the head only"),
     ]
