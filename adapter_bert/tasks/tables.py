@@ -7,7 +7,7 @@ a list of rows, each a dict or a tuple. None of these packages is imported here.
 import json
 import math
 import unicodedata
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from adapter_bert.shell.errors import UserError
 
@@ -131,24 +131,41 @@ def from_memory(data: Any, name: str, columns: Sequence[str] = ()) -> DataTable:
       UserError: the data is no table, has no rows or a column twice, or a tuple has another number
         of values.
     """
-    records = [
-        {normalize(str(key)): _plain(value) for key, value in record.items()}
-        for record in _records(data, name, columns)
-    ]
-    if not records:
-        raise UserError(f"{name}: the table has no rows.")
+    names: List[str] = []
+    rows = list(number_records(records_of(data, name, columns), name, names))
+    return DataTable(name, tuple(names), rows, unit="row")
+
+
+def number_records(
+    records: Iterable[Dict[Any, Any]], name: str, columns: List[str]
+) -> Iterator[TableRow]:
+    """Yields dicts as rows, and adds the names of their keys to `columns`.
+
+    Args:
+      records: the result of `records_of`.
+      name: what errors call the table.
+      columns: [].
+
+    Raises:
+      UserError: there are no records.
+    """
     indices: Dict[str, int] = {}
-    for record in records:
-        for key in record:
-            indices.setdefault(key, len(indices))
-    rows = [
-        TableRow(number, {indices[key]: value for key, value in record.items()})
-        for number, record in enumerate(records)
-    ]
-    return DataTable(name, tuple(indices), rows, unit="row")
+    number = -1
+    for number, record in enumerate(records):
+        fields = {}
+        for key, value in record.items():
+            column = normalize(str(key))
+            if column not in indices:
+                indices[column] = len(columns)
+                columns.append(column)
+            fields[indices[column]] = _plain(value)
+        yield TableRow(number, fields)
+    if number < 0:
+        raise UserError(f"{name}: the table has no rows.")
 
 
-def _records(data: Any, name: str, columns: Sequence[str]) -> List[Dict[Any, Any]]:
+def records_of(data: Any, name: str, columns: Sequence[str] = ()) -> List[Dict[Any, Any]]:
+    """Returns the rows of a table in memory as dicts; see `from_memory`."""
     if hasattr(data, "to_pylist") and hasattr(data, "schema"):  # An Arrow table.
         _check_names(data.column_names, name)
         return _with_label_names(data.to_pylist(), _features_of(data.schema.metadata))
