@@ -82,13 +82,13 @@ def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fals
     return DataTable(path, tuple(stream.columns), rows, stream.unit)
 
 
-def stream_table(
-    path: str, columns: Sequence[str] = (), allow_legacy: bool = False
-) -> TableStream:
+def stream_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = False) -> TableStream:
     """Returns the `TableStream` of a file; arguments and errors are those of `read_table`."""
     if arrow_files.is_arrow(path):
         names: List[str] = []
-        return TableStream(path, names, tables.number_records(_arrow_records(path), path, names), "row")
+        return TableStream(
+            path, names, tables.number_records(_arrow_records(path), path, names), "row"
+        )
     has_header = not columns
     is_json = has_objects(path) and has_header
     lines: Iterable[str]

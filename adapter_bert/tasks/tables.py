@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 from adapter_bert.shell.errors import UserError
 
 _EXPECTED = "a DataFrame, an Arrow table, a Dataset, a dict of columns, a list of rows, or a path"
-_MISSING = object()  # The value of a key that a JSON object lacks.
+MISSING = object()  # The value of a key that a JSON object lacks.
 
 
 class TableRow(NamedTuple):
@@ -27,12 +27,13 @@ class DataTable(NamedTuple):
 
     Attributes:
       path: of the file; for a table in memory, what errors call it.
+      rows: a list, or another sequence such as `stored_tables.StoredRows`.
       unit: what errors call a row's `line`.
     """
 
     path: str
     columns: Tuple[str, ...]
-    rows: List[TableRow]
+    rows: Sequence[TableRow]
     unit: str = "line"
 
     def where(self, row: TableRow) -> str:
@@ -96,7 +97,7 @@ class DataTable(NamedTuple):
     def value_error(self, row: TableRow, column: int, expected: str) -> UserError:
         """Returns the UserError for a value of another type than expected."""
         field, found = self._field(row, column), "missing"
-        if field is not _MISSING:
+        if field is not MISSING:
             found = json.dumps(field, ensure_ascii=False, default=repr)[:60]
         return UserError(
             f"{self.where(row)}: {self.columns[column]} is {found}; expected {expected}."
@@ -104,14 +105,18 @@ class DataTable(NamedTuple):
 
     def is_blank(self, row: TableRow, column: int) -> bool:
         """Returns whether a row has no text in a column; in JSON, null, NaN, [] or no such key."""
-        field = self._field(row, column)
-        if isinstance(field, str):
-            return field.strip() in ("", "[]")
-        return field in (None, _MISSING, []) or field != field
+        return is_blank(self._field(row, column))
 
     def _field(self, row: TableRow, column: int) -> Any:
         is_object = isinstance(row.fields, dict)
-        return row.fields.get(column, _MISSING) if is_object else row.fields[column]
+        return row.fields.get(column, MISSING) if is_object else row.fields[column]
+
+
+def is_blank(value: Any) -> bool:
+    """Returns whether a cell has no text; see `DataTable.is_blank`."""
+    if isinstance(value, str):
+        return value.strip() in ("", "[]")
+    return value in (None, MISSING, []) or value != value
 
 
 def normalize(name: str) -> str:

@@ -27,7 +27,8 @@ _COLUMN_FLAGS = ("text_column", "text_b_column", "label_column")
 _LABEL_TYPE = "class"  # The default of --label_type.
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
-Splits = Dict[str, List["classifier_features.InputExample"]]  # By name of the split.
+Examples = Sequence["classifier_features.InputExample"]  # A list, or `StoredExamples`.
+Splits = Dict[str, Examples]  # By name of the split.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,12 +326,12 @@ def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
 
 
 def encode_examples(
-    examples: List[Any], labels: Sequence[str], config: Any, tokenizer: Any
+    examples: Examples, labels: Sequence[str], config: Any, tokenizer: Any
 ) -> PackedRows:
     """Returns the `PackedRows` of examples, from the cache if they are in it.
 
     Args:
-      examples: list of `InputExample`.
+      examples: of a split.
       labels: the task's labels; see `classifier_features.convert_single_example`.
       config: `TextConfig` and `LongTextConfig`.
       tokenizer: `tokenization.FullTokenizer`.
@@ -340,7 +341,7 @@ def encode_examples(
         itertools.chain(
             [tokenizer.fingerprint, tuple(labels), config.max_seq_length],
             ["windows"] * in_windows,
-            ((e.text_a, e.text_b, e.label) for e in examples),
+            _content_of(examples),
         ),
         [classifier_features, rows, text_windows, tokenization],
     )
@@ -350,10 +351,18 @@ def encode_examples(
             examples, labels, config.max_seq_length, tokenizer, add, in_windows
         )
 
-    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
+    verify = getattr(config, "verify_data", False)
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make, verify)
     if in_windows:
         return WindowRows(arrays, config.max_seq_length, config.window_pooling)
     return PackedRows(arrays, config.max_seq_length)
+
+
+def _content_of(examples: Examples) -> Iterable[Any]:
+    """Returns values that determine the texts and labels of examples."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return [examples.key]
+    return ((e.text_a, e.text_b, e.label) for e in examples)
 
 
 def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_dir: str) -> Splits:
@@ -385,8 +394,10 @@ def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_
     return examples
 
 
-def _count_labels(examples: "List[classifier_features.InputExample]") -> Dict[str, int]:
+def _count_labels(examples: Examples) -> Dict[str, int]:
     """Returns how many examples have each label."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.count_labels()
     names = (custom_tasks.names_in(example.label) for example in examples)
     return collections.Counter(itertools.chain.from_iterable(names))
 
@@ -406,21 +417,48 @@ def warnings_of(task: "glue.TaskInfo", examples: Splits) -> List[str]:
 
 def fields_of(examples: Splits) -> Tuple[str, ...]:
     """Returns the names of the texts that each example has, as in a server's requests."""
-    has_pairs = any(e.text_b is not None for split in examples.values() for e in split)
-    return ("text", "text_b") if has_pairs else ("text",)
+    return ("text", "text_b") if any(map(has_pairs, examples.values())) else ("text",)
 
 
-def trained_on(processor: "glue.SplitProcessor", examples: Splits, data_dir: str) -> Optional[str]:
+def has_pairs(examples: Examples) -> bool:
+    """Returns whether some examples have a second text."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.has_pairs
+    return any(example.text_b is not None for example in examples)
+
+
+def num_characters(examples: Examples) -> np.ndarray:
+    """Returns the number of characters of each example's texts, int [N]."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.num_characters()
+    return np.array([len(e.text_a) + len(e.text_b or "") for e in examples], np.int64)
+
+
+def num_labels(examples: Examples) -> int:
+    """Returns the number of distinct labels, or sets of labels, of examples."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.num_labels()
+    return len({example.label for example in examples})
+
+
+def trained_on(
+    processor: "glue.SplitProcessor",
+    examples: Splits,
+    data_dir: str,
+    folder: Optional[str] = None,
+) -> Optional[str]:
     """Returns the digest of the training rows, or None if no other rows of their file are used.
 
     Args:
       processor: `glue.SplitProcessor`.
       examples: the result of `read_examples`.
       data_dir: folder of the task's data.
+      folder: see `digest`.
     """
     if not any(map(processor.is_held_out, examples)):
         return None
-    return digest(examples.get("train") or processor.get_train_examples(data_dir))
+    train = examples.get("train") or processor.get_train_examples(data_dir)
+    return digest(train, folder=folder)
 
 
 def check_data(
@@ -447,10 +485,26 @@ def check_data(
     splits.check_trained(training, trained_on, split_settings)
 
 
-def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
-    """Returns a short hash of the content of lists of examples."""
-    examples = itertools.chain.from_iterable(splits)
-    return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
+def digest(*splits: Examples, folder: Optional[str] = None) -> str:
+    """Returns a short hash of the content of lists of examples.
+
+    Args:
+      *splits: the lists.
+      folder: of the cache that keeps the hashes of `custom_tasks.StoredExamples`; or None.
+    """
+
+    def compute() -> str:
+        examples = itertools.chain.from_iterable(splits)
+        return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
+
+    keys = [each.key for each in splits if isinstance(each, custom_tasks.StoredExamples)]
+    if folder is None or not splits or len(keys) < len(splits):
+        return compute()
+    key = feature_cache.key_of(["digest", *keys], [])
+    entry = feature_cache.load_or_build(
+        folder, key, lambda add: add({"digest": np.frombuffer(compute().encode(), np.uint8)})
+    )
+    return entry["digest"].tobytes().decode()
 
 
 def check_single_label(flag: str, value: Any, task: "glue.TaskInfo") -> None:
