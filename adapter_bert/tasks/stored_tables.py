@@ -8,7 +8,6 @@ import collections.abc
 import hashlib
 import itertools
 import json
-import os
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -171,7 +170,7 @@ def store(
       UserError: as in `table_readers.read_table`; or the file changes while it is read.
     """
     is_file = isinstance(source, str)
-    before = fingerprint(source, verify) if is_file else ()
+    before = feature_cache.fingerprint(source, verify) if is_file else ()
 
     def build(add: Callable) -> None:
         stream = table_readers.stream_table(source, columns, allow_legacy) if is_file else source
@@ -180,10 +179,10 @@ def store(
         for part in iter(lambda: list(itertools.islice(rows, _ROWS_PER_PART)), []):
             writer.write(part)
         writer.finish(stream.unit)
-        if is_file and fingerprint(source, verify) != before:
+        if is_file and feature_cache.fingerprint(source, verify) != before:
             raise UserError(f"{source} has changed while it was read; run again.")
 
-    path = os.path.abspath(source) if is_file and not gfile.is_remote(source) else ""
+    path = gfile.absolute(source) if is_file else ""
     parts = [path, before, tuple(columns), allow_legacy, tuple(names)]
     key = feature_cache.key_of(parts, _MODULES)
     entry = feature_cache.load_or_build(folder if is_file else None, key, build, verify)
@@ -194,19 +193,6 @@ def store(
         StoredRows(entry, described["stored"]),  # type: ignore[arg-type]  # A sequence of rows.
         described["unit"],
     )
-
-
-def fingerprint(path: str, verify: bool = False) -> tuple:
-    """Returns what tells whether a file, or the files of a Dataset's folder, have changed."""
-    if gfile.isdir(path):
-        names = sorted(name for name in gfile.listdir(path) if not name.startswith("."))
-        return tuple((name, fingerprint(os.path.join(path, name), verify)) for name in names)
-    if not gfile.exists(path):
-        return ()
-    if verify:
-        return (gfile.sha256(path),)
-    with gfile.convert_read_errors(path):
-        return gfile.size(path), gfile.modified_ns(path), feature_cache.sample_digest(path)
 
 
 class _Writer:

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import posixpath
 import shutil
 import struct
 import tempfile
@@ -78,7 +79,7 @@ def load_or_build(folder: Optional[str], key: str, build: Callable, verify: bool
     """
     if folder and gfile.is_remote(folder):
         raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
-    path = folder and _make_private(folder) and os.path.join(folder, key)
+    path = folder and make_private(folder) and os.path.join(folder, key)
     if path and os.path.exists(path):
         try:
             if not gfile.is_own(path):
@@ -105,8 +106,12 @@ def load_or_build(folder: Optional[str], key: str, build: Callable, verify: bool
         raise UserError(f"The folder for temporary files cannot be written ({error}).") from error
 
 
-def _make_private(folder: str) -> bool:
-    """Returns whether the folder can be used; raises UserError if one that a flag names is not."""
+def make_private(folder: str) -> bool:
+    """Makes a cache's folder private, and returns whether it can be used.
+
+    Raises:
+      UserError: a folder that a flag names cannot be used.
+    """
     try:
         gfile.make_private(folder, f"--feature_cache_dir={folder}")
         return True
@@ -224,6 +229,43 @@ def _array_file(folder: str, name: str) -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def fingerprint(path: str, verify: bool = False) -> tuple:
+    """Returns values that tell whether a file, or the files in a folder, have changed.
+
+    Args:
+      path: of the file; () for a missing one.
+      verify: whether they depend on all bytes, instead of size, time and samples.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    if gfile.isdir(path):
+        names = sorted(name for name in gfile.listdir(path) if not name.startswith("."))
+        return tuple((name, fingerprint(posixpath.join(path, name), verify)) for name in names)
+    if not gfile.exists(path):
+        return ()
+    if verify:
+        return (gfile.sha256(path),)
+    with gfile.convert_read_errors(path):
+        return gfile.size(path), gfile.modified_ns(path), sample_digest(path)
+
+
+def file_sha256(folder: Optional[str], path: str, verify: bool = False) -> str:
+    """Returns the SHA-256 of a file, from the cache if it is unchanged.
+
+    Args:
+      folder: as in `load_or_build`.
+      path, verify: as in `fingerprint`.
+    """
+    if verify or not folder:
+        return gfile.sha256(path)
+    key = key_of(["sha256", gfile.absolute(path), fingerprint(path)], [])
+    entry = load_or_build(
+        folder, key, lambda add: add({"sha256": np.frombuffer(gfile.sha256(path).encode(), "u1")})
+    )
+    return entry["sha256"].tobytes().decode()
 
 
 def _load(path: str, verify: bool = False) -> Entry:

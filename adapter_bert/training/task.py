@@ -1,6 +1,6 @@
 """The base class of the tasks that a run trains; `tasks` has a subclass for each script."""
 
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 from absl import logging
@@ -47,6 +47,8 @@ class Task:
       warnings: sentences about the data that the user must know, from `load`: a label has few rows.
       calibrates: whether `calibrate` fits a temperature to the dev set.
       examples: texts by field of a few dev rows, for `task_adapter.Presentation`.
+      stacks_predictions: whether `evaluate` and `calibrate` get the predictions of all rows as
+        arrays [rows, ...] by name, instead of one after the other.
 
     `fields` and all below it are known after `encode`.
     """
@@ -64,6 +66,7 @@ class Task:
     warnings: Sequence[str] = ()
     calibrates = False
     examples: Tuple[Dict[str, str], ...] = ()
+    stacks_predictions = False
     _loaded: Sequence[str] = ()
 
     def with_config(self, config: Any) -> "Task":
@@ -108,11 +111,11 @@ class Task:
         """Returns the arguments of the script's `model_fn_builder` that this task decides."""
         return {}
 
-    def evaluate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Evaluated:
+    def evaluate(self, split: str, predictions: Any) -> Evaluated:
         """Returns the decoded predictions of a split's rows, and their scores."""
         raise NotImplementedError
 
-    def calibrate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Calibration:
+    def calibrate(self, split: str, predictions: Any) -> Calibration:
         """Returns the temperature that fits a split's rows best."""
         raise NotImplementedError
 

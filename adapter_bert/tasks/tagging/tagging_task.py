@@ -501,7 +501,7 @@ def encode(
         [split.digest(), tokenizer.fingerprint, tuple(labels), config.max_seq_length],
         [tagging_features, tokenization],
     )
-    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make, config.verify_data)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
 

@@ -353,9 +353,13 @@ def encode_examples(
 
     verify = getattr(config, "verify_data", False)
     arrays = feature_cache.load_or_build(config.feature_folder, key, make, verify)
+    found: PackedRows
     if in_windows:
-        return WindowRows(arrays, config.max_seq_length, config.window_pooling)
-    return PackedRows(arrays, config.max_seq_length)
+        found = WindowRows(arrays, config.max_seq_length, config.window_pooling)
+    else:
+        found = PackedRows(arrays, config.max_seq_length)
+    found.key = arrays.digest
+    return found
 
 
 def _content_of(examples: Examples) -> Iterable[Any]:

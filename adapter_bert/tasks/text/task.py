@@ -63,6 +63,8 @@ class TextTask(Task):
         does not fit it.
     """
 
+    stacks_predictions = True
+
     def __init__(
         self,
         config: classifier_data.ClassifierConfig,
