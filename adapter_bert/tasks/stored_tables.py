@@ -158,7 +158,8 @@ def store(
     """Returns a table whose rows are `StoredRows`, from the cache if its file is unchanged.
 
     Args:
-      source: path of a file that `table_readers.read_table` reads; or a `DataTable` in memory.
+      source: path of a file that `table_readers.read_table` reads; or (name of the table, paths of
+        files with the same columns); or a `DataTable` in memory.
       is_needed: function of a column's name → whether its cells are stored.
       is_label: function of a column's name → whether `StoredRows.distinct` can be called for it.
       folder, verify: as in `feature_cache.load_or_build`. A file is unchanged if size, time and
@@ -169,29 +170,39 @@ def store(
     Raises:
       UserError: as in `table_readers.read_table`; or the file changes while it is read.
     """
-    is_file = isinstance(source, str)
-    before = feature_cache.fingerprint(source, verify) if is_file else ()
+    paths: List[str] = []
+    if not isinstance(source, DataTable):
+        name, paths = (source, [source]) if isinstance(source, str) else source
+
+    def fingerprints() -> List[tuple]:
+        return [(gfile.absolute(p), feature_cache.fingerprint(p, verify)) for p in paths]
+
+    before = fingerprints()
 
     def build(add: Callable) -> None:
-        stream = table_readers.stream_table(source, columns, allow_legacy) if is_file else source
+        stream: Any = source
+        if isinstance(source, str):
+            stream = table_readers.stream_table(source, columns, allow_legacy)
+        elif paths:
+            stream = table_readers.stream_tables(name, paths)
         writer = _Writer(add, stream.columns, is_needed, is_label)
         rows = iter(stream.rows)
         for part in iter(lambda: list(itertools.islice(rows, _ROWS_PER_PART)), []):
             writer.write(part)
-        writer.finish(stream.unit)
-        if is_file and feature_cache.fingerprint(source, verify) != before:
-            raise UserError(f"{source} has changed while it was read; run again.")
+        writer.finish(stream.unit, stream.files)
+        if fingerprints() != before:
+            raise UserError(f"{name} has changed while it was read; run again.")
 
-    path = gfile.absolute(source) if is_file else ""
-    parts = [path, before, tuple(columns), allow_legacy, tuple(names)]
+    parts = [*before, tuple(columns), allow_legacy, tuple(names)]
     key = feature_cache.key_of(parts, _MODULES)
-    entry = feature_cache.load_or_build(folder if is_file else None, key, build, verify)
+    entry = feature_cache.load_or_build(folder if paths else None, key, build, verify)
     described = json.loads(entry["description"].tobytes().decode("utf-8", "surrogatepass"))
     return DataTable(
-        source if is_file else source.path,
+        name if paths else source.path,
         tuple(described["columns"]),
         StoredRows(entry, described["stored"]),  # type: ignore[arg-type]  # A sequence of rows.
         described["unit"],
+        described["files"],
     )
 
 
@@ -263,9 +274,10 @@ class _Writer:
         self._add({f"{column}_{name}": values for name, values in arrays.items()})
         return int(ends[-1])
 
-    def finish(self, unit: str) -> None:
-        """Writes the names of the columns."""
-        described = {"columns": list(self._columns), "stored": self._stored, "unit": unit}
+    def finish(self, unit: str, files: Sequence[Any]) -> None:
+        """Writes the names of the columns, and what `DataTable` has besides."""
+        described = {"columns": list(self._columns), "stored": self._stored}
+        described.update(unit=unit, files=list(files))
         text = json.dumps(described).encode()
         self._add({"description": np.frombuffer(text, np.uint8)})
 

@@ -50,12 +50,14 @@ class TableStream(NamedTuple):
       path, unit: as in `DataTable`.
       columns: names of the columns; of JSON objects, they are complete after the last row.
       rows: iterator over `TableRow`s, which raises UserError for an invalid row.
+      files: as in `DataTable`, complete after the last row.
     """
 
     path: str
     columns: List[str]
     rows: Iterator[TableRow]
     unit: str = "line"
+    files: Sequence[Tuple[int, str]] = ()
 
 
 def read_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = False) -> DataTable:
@@ -111,6 +113,55 @@ def stream_table(path: str, columns: Sequence[str] = (), allow_legacy: bool = Fa
         header = next(rows, TableRow(1, [])).fields
         names += [tables.normalize(name.strip()) for name in header]
     return TableStream(path, names, _checked_rows(rows, names, path, has_header))
+
+
+def stream_tables(path: str, paths: Sequence[str]) -> TableStream:
+    """Returns the `TableStream` of several files with the same columns, one after the other.
+
+    Args:
+      path: what errors call the table.
+      paths: of the files.
+
+    Raises:
+      UserError: as in `read_table`; or a file has other columns than the first.
+    """
+    first, columns = stream_table(paths[0]), []
+    files: List[Tuple[int, str]] = []
+
+    def read() -> Iterator[TableRow]:
+        start = 0
+        for index, each in enumerate(paths):
+            stream = stream_table(each) if index else first
+            files.append((start, each))
+            line = -1
+            for line, fields in _renumbered(stream, columns, paths[0]):
+                yield TableRow(start + line, fields)
+            start += line + 1
+
+    return TableStream(path, columns, read(), first.unit, files)
+
+
+def _renumbered(stream: TableStream, columns: List[str], first: str) -> Iterator[TableRow]:
+    """Yields a file's rows with the numbers of the columns of all files, which may become more."""
+    numbers: List[int] = []
+    is_first = not columns
+    for row in stream.rows:
+        for name in stream.columns[len(numbers) :]:
+            if name not in columns or is_first and isinstance(row.fields, list):
+                columns.append(name)
+            numbers.append(columns.index(name))
+        if isinstance(row.fields, dict):
+            yield row._replace(fields={numbers[c]: value for c, value in row.fields.items()})
+        elif numbers == list(range(len(columns))) or is_first:
+            yield row
+        elif sorted(numbers) == list(range(len(columns))):
+            fields = dict(zip(numbers, row.fields))
+            yield row._replace(fields=[fields[number] for number in range(len(columns))])
+        else:
+            raise UserError(
+                f"{stream.path}: found the columns {', '.join(stream.columns)}; expected those of"
+                f" {first}."
+            )
 
 
 def _arrow_records(path: str) -> Iterator[Dict[Any, Any]]:

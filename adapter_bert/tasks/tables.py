@@ -4,6 +4,7 @@ A table in memory is a pandas.DataFrame, a pyarrow.Table, a datasets.Dataset, a 
 a list of rows, each a dict or a tuple. None of these packages is imported here.
 """
 
+import bisect
 import json
 import math
 import unicodedata
@@ -29,16 +30,22 @@ class DataTable(NamedTuple):
       path: of the file; for a table in memory, what errors call it.
       rows: a list, or another sequence such as `stored_tables.StoredRows`.
       unit: what errors call a row's `line`.
+      files: (number before a file's first line, its path) of each file, if the table has several.
     """
 
     path: str
     columns: Tuple[str, ...]
     rows: Sequence[TableRow]
     unit: str = "line"
+    files: Sequence[Tuple[int, str]] = ()
 
     def where(self, row: TableRow) -> str:
         """Returns the place of a row, which begins an error."""
-        return f"{self.path}, {self.unit} {row.line}"
+        if not self.files:
+            return f"{self.path}, {self.unit} {row.line}"
+        starts = [start for start, _ in self.files]
+        start, path = self.files[bisect.bisect_right(starts, row.line) - 1]
+        return f"{path}, {self.unit} {row.line - start}"
 
     def column(self, name: str, flag: str) -> int:
         """Returns the index of a column.

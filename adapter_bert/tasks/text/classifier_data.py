@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 import math
+import os
 import posixpath
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -25,6 +26,11 @@ from adapter_bert.training.rows import PackedRows
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
 _COLUMN_FLAGS = ("text_column", "text_b_column", "label_column")
 _LABEL_TYPE = "class"  # The default of --label_type.
+_FILES = ("train_file", "dev_file", "test_file")
+_FILE = (
+    "{}, of a task with named columns: a file, or a pattern of several such as data/part-*.parquet;"
+    " overrides --data_dir."
+)
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
 Examples = Sequence["classifier_features.InputExample"]  # A list, or `StoredExamples`.
@@ -49,6 +55,15 @@ class TaskConfig(splits.SplitConfig):
             "data": "the training data",
             "dev_data": "the dev data",
         },
+    )
+    train_file: Optional[str] = flag(
+        None, _FILE.format("Training rows"), "Task and data", is_input=True
+    )
+    dev_file: Optional[str] = flag(
+        None, _FILE.format("Rows to evaluate on"), "Task and data", is_input=True
+    )
+    test_file: Optional[str] = flag(
+        None, _FILE.format("Rows to predict"), "Task and data", is_input=True
     )
     text_column: Optional[str] = flag(None, _COLUMN + "text.", "Task and data")
     text_b_column: Optional[str] = flag(None, _COLUMN + "second text of a pair.", "Task and data")
@@ -204,7 +219,9 @@ def name_of(config: Any, trained: "Optional[task_adapter.Description]" = None) -
         return config.name
     if trained and (task_kinds.is_custom(trained.training) or is_custom(trained.task)):
         return trained.task
-    return custom_tasks.name_of_folder(config.data_dir)
+    files = filter(None, (getattr(config, name) for name in _FILES))
+    folders = map(os.path.dirname, map(os.path.abspath, files))
+    return custom_tasks.name_of_folder(config.data_dir or next(folders, None))
 
 
 def earlier_name(config: Any, run_folder: str) -> Optional[str]:
@@ -246,7 +263,8 @@ def find_task(
       UserError: the task is unknown, its data is missing, or --adapter is of another kind of task.
     """
     task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
-    data_dir = "" if tables else paths.find_data_dir(config.data_dir, folder)
+    has_files = not config.data_dir and any(getattr(config, name) for name in _FILES)
+    data_dir = "" if tables or has_files else paths.find_data_dir(config.data_dir, folder)
     trained = trained_adapter and trained_adapter.description
     kind = task.task.kind if isinstance(task, glue.TaskProcessor) else task.kind
     if trained and trained.kind != kind:
@@ -260,6 +278,11 @@ def find_task(
         if id_columns:
             raise UserError(
                 f"--id_columns={id_columns}: {task.task.name} has no table with named columns;"
+                " expected --task_name=custom or a further task of the paper."
+            )
+        for name in config.changed_flags(_FILES):
+            raise UserError(
+                f"--{name}={getattr(config, name)}: {task.task.name} reads the files of --data_dir;"
                 " expected --task_name=custom or a further task of the paper."
             )
         return task, data_dir

@@ -328,6 +328,19 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
     return existing
 
 
+def matching_files(flag: str, pattern: str) -> List[str]:
+    """Returns the paths that match a pattern, or the one path that a flag gives, in order.
+
+    Raises:
+      UserError: none does.
+    """
+    is_path = gfile.exists(pattern) or not set("*?[") & set(pattern)
+    found = [pattern] if is_path else sorted(gfile.glob(pattern))
+    if not found or not gfile.exists(found[0]):
+        raise UserError(f"--{flag}={pattern}: there is no such file.")
+    return found
+
+
 class StoredExamples(collections.abc.Sequence):
     """The examples of a split, each of which is read when it is accessed.
 
@@ -578,6 +591,9 @@ class TableProcessor(SplitProcessor):
         """Returns the path of a split; None if it is a share of the training file."""
         if self._in_memory:
             return split if split in self._in_memory else None
+        given = getattr(self._split_config, f"{split}_file", None)
+        if given or not self._data_dir:
+            return given
         paths = files_of(self._layout, split, self._data_dir)
         return paths[0] if paths else None
 
@@ -611,6 +627,10 @@ class TableProcessor(SplitProcessor):
     def _read(self, path: str) -> tables.DataTable:
         layout, options = self._layout, {}
         source: Any = self._in_memory.get(path, path)
+        for split in _FILE_NAMES:
+            if path == getattr(self._split_config, f"{split}_file", None):
+                matching = matching_files(f"{split}_file", path)
+                source = matching[0] if len(matching) == 1 else (path, matching)
         if isinstance(source, str) and self._is_published(path):
             options = {"columns": layout.columns, "allow_legacy": True}
             if gfile.isdir(path):
