@@ -380,7 +380,7 @@ class Estimator:
 
         Args:
           rows: see the module's docstring.
-          score_fn: function of a list of the rows' predictions → dict of floats, and of nested
+          score_fn: function of a sequence of the rows' predictions → dict of floats, and of nested
             lists, which TensorBoard does not get.
           checkpoint: prefix of the trained checkpoint; by default the last one.
           stacked: whether score_fn gets the result of `predict_stacked` instead.
@@ -393,7 +393,7 @@ class Estimator:
         if stacked:
             predictions = self.predict_stacked(rows, checkpoint, "eval_batch_size")
         else:
-            predictions = input_pipeline.sort_by_index(self.stream(rows, checkpoint))
+            predictions = stored_predictions.SpooledPredictions(self.stream(rows, checkpoint))
         step = checkpoints.step_of(checkpoint) if checkpoint else 0
         scores = score_fn(predictions)
         with self._explain_errors():
@@ -404,14 +404,14 @@ class Estimator:
     def predict(self, rows: Features, checkpoint: Optional[str] = None) -> Iterator[Prediction]:
         """Yields the head's predictions of each row, in order: a dict of NumPy arrays.
 
-        All rows are predicted before the first is yielded. Predictions per token are as long as the
-        batch of the row.
+        All rows are predicted, into a temporary file, before the first is yielded. Predictions per
+        token are as long as the batch of the row.
 
         Args:
           rows: see the module's docstring.
           checkpoint: prefix of the trained checkpoint; by default the last one.
         """
-        yield from input_pipeline.sort_by_index(
+        yield from stored_predictions.SpooledPredictions(
             self._predict_in_batch_order(rows, self.run.predict_batch_size, checkpoint)
         )
 

@@ -29,6 +29,7 @@ from adapter_bert.shell.errors import UserError
 
 _INDEX = "index.json"
 _SAMPLE_BYTES, _NUM_SAMPLES = 1 << 16, 16
+_LARGE_BYTES = 1 << 27  # Hashing fewer takes at most a fraction of a second.
 _HEADER_BYTES = 256  # At the start of each array's file.
 # Temporary folders of mkdtemp, and the age in seconds at which they count as abandoned.
 _PARTIAL_PATTERN, _ABANDONED_SECONDS = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
@@ -253,13 +254,13 @@ def fingerprint(path: str, verify: bool = False) -> tuple:
 
 
 def file_sha256(folder: Optional[str], path: str, verify: bool = False) -> str:
-    """Returns the SHA-256 of a file, from the cache if it is unchanged.
+    """Returns the SHA-256 of a file; of a large one from the cache if it is unchanged.
 
     Args:
       folder: as in `load_or_build`.
       path, verify: as in `fingerprint`.
     """
-    if verify or not folder:
+    if verify or not folder or not gfile.exists(path) or gfile.size(path) < _LARGE_BYTES:
         return gfile.sha256(path)
     key = key_of(["sha256", gfile.absolute(path), fingerprint(path)], [])
     entry = load_or_build(

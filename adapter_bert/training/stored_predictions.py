@@ -4,6 +4,8 @@ folder/predictions-<key>/<name>.npy       an array [N, ...]
 folder/predictions-<key>/progress.json    how many rows are predicted
 """
 
+import array
+import collections.abc
 import contextlib
 import hashlib
 import json
@@ -13,7 +15,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 from absl import logging
@@ -23,6 +25,7 @@ from adapter_bert.training import feature_cache
 
 _PREFIX, _PROGRESS = "predictions-", "progress.json"
 _SECONDS_BETWEEN_RECORDS = 5.0
+_ROWS_BETWEEN_RELEASES = 1 << 14
 _ABANDONED_SECONDS = 7 * 24 * 60 * 60
 
 
@@ -44,7 +47,7 @@ class StoredPredictions(Dict[str, np.ndarray]):
 
     def __init__(self, folder: Optional[str], key: Optional[str], num_rows: int):
         super().__init__()
-        self._num_rows, self.num_done = num_rows, 0
+        self._num_rows, self.num_done, self._num_unreleased = num_rows, 0, 0
         self._stack = contextlib.ExitStack()
         self._path = self._open(folder, key) if key else None
         if self._path is None:
@@ -80,10 +83,10 @@ class StoredPredictions(Dict[str, np.ndarray]):
             with open(os.path.join(self._path, _PROGRESS)) as reader:
                 progress = json.load(reader)
             for name in progress["names"]:
-                array = np.lib.format.open_memmap(self._file(name), mode="r+")
-                if len(array) != self._num_rows:
-                    raise ValueError(f"{name} has {len(array)} rows")
-                self[name] = array
+                values = np.lib.format.open_memmap(self._file(name), mode="r+")
+                if len(values) != self._num_rows:
+                    raise ValueError(f"{name} has {len(values)} rows")
+                self[name] = values
             self.num_done = int(progress["num_done"])
         except FileNotFoundError:
             self.clear()
@@ -108,14 +111,19 @@ class StoredPredictions(Dict[str, np.ndarray]):
                 )
             self[name][indices] = batch
         self.num_done += len(indices)
+        self._num_unreleased += len(indices)
+        if self._num_unreleased >= _ROWS_BETWEEN_RELEASES:  # Each row may be on its own pages.
+            for stored in self.values():
+                release(stored)
+            self._num_unreleased = 0
         if time.monotonic() > self._recorded + _SECONDS_BETWEEN_RECORDS:
             self.record()
 
     def record(self) -> None:
         """Writes the arrays to disk, and then how many rows they have, for a later process."""
-        for array in self.values():
-            array.flush()
-            release(array)
+        for values in self.values():
+            values.flush()  # type: ignore[attr-defined]  # It is a np.memmap.
+            release(values)
         path = os.path.join(self._path, _PROGRESS)
         with open(path + ".new", "w") as writer:
             json.dump({"num_done": self.num_done, "names": list(self)}, writer)
@@ -164,12 +172,55 @@ def pieces(arrays: Dict[str, np.ndarray], num_rows: int = 1 << 14) -> Iterator[T
     total = len(next(iter(arrays.values())))
     for start in range(0, total, num_rows):
         yield start, {name: np.array(v[start : start + num_rows]) for name, v in arrays.items()}
-        for array in arrays.values():
-            release(array)
+        for values in arrays.values():
+            release(values)
 
 
-def release(array: np.ndarray) -> None:
+def release(values: np.ndarray) -> None:
     """Frees the memory of a mapped file's pages, which stay in the file; Python 3.7 cannot."""
-    mapping = getattr(array, "_mmap", None)
+    mapping = getattr(values, "_mmap", None)
     if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class SpooledPredictions(collections.abc.Sequence):
+    """The predictions of rows in a temporary file, of arrays of any shapes, as a list of dicts.
+
+    Args:
+      indexed: (index, arrays by name) of each row from 0, in any order. Rows have the same names
+        and types.
+    """
+
+    def __init__(self, indexed: Iterable[Tuple[int, Dict[str, Any]]]):
+        self._names: List[Tuple[str, np.dtype]] = []
+        starts, shapes = array.array("q"), {}
+        rows = array.array("q")
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115  It lives as long as this object.
+        weakref.finalize(self, self._spool.close)
+        for index, values in indexed:
+            arrays = {name: np.asarray(value) for name, value in values.items()}
+            if not self._names:
+                self._names = [(name, each.dtype) for name, each in arrays.items()]
+            shape = tuple(each.shape for each in arrays.values())
+            rows.extend([index, shapes.setdefault(shape, len(shapes))])
+            starts.append(self._spool.tell())
+            for each in arrays.values():
+                self._spool.write(np.ascontiguousarray(each).tobytes())
+        places = np.array(rows).reshape(-1, 2)
+        order = np.argsort(places[:, 0], kind="stable")
+        self._starts, self._shape_of = np.array(starts)[order], places[order, 1]
+        self._shapes = list(shapes)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        self._spool.seek(int(self._starts[index]))
+        row = {}
+        for (name, dtype), shape in zip(self._names, self._shapes[self._shape_of[index]]):
+            count = int(np.prod(shape, dtype=np.int64))
+            content = self._spool.read(count * dtype.itemsize)
+            row[name] = np.frombuffer(content, dtype, count).reshape(shape)
+        return row

@@ -123,6 +123,20 @@ class StoredPredictionsTest(tf.test.TestCase):
         self.assertIn("predictions-young", os.listdir(self.cache))
         stored.close()
 
+    def test_spooled_predictions_are_in_order_and_of_any_shape(self):
+        rows = [
+            {"a": np.full(n, n, np.float32), "b": np.int64(n), "c": np.eye(n)} for n in range(5)
+        ]
+        spooled = stored_predictions.SpooledPredictions((n, rows[n]) for n in (3, 0, 4, 2, 1))
+        self.assertLen(spooled, 5)
+        for found in (list(spooled), spooled[:], [spooled[n - 5] for n in range(5)]):
+            for row, expected in zip(found, rows):
+                self.assertEqual(list(row), list(expected))
+                for name, value in expected.items():
+                    self.assertEqual((row[name].dtype, row[name].shape), (value.dtype, value.shape))
+                    np.testing.assert_array_equal(row[name], value)
+        self.assertEqual(list(stored_predictions.SpooledPredictions(iter([]))), [])
+
     def test_pieces_have_all_rows(self):
         for num_rows in (1, 3, 7, 100):
             parts = list(stored_predictions.pieces(VALUES, num_rows))
