@@ -316,7 +316,9 @@ def strata(keys: Keys, max_groups: int, min_rows: int = 2) -> np.ndarray:
         quantiles = np.digitize(numbers, np.unique(np.quantile(numbers[codes], shares)))
         values, codes = range(_MAX_QUANTILES + 1), quantiles[codes]
     counts = np.bincount(codes, minlength=len(values))
-    labels = sorted(np.flatnonzero(counts), key=lambda code: (-counts[code], str(values[code])))
+    labels = sorted(
+        np.flatnonzero(counts).tolist(), key=lambda code: (-counts[code], str(values[code]))
+    )
     num_alone = len(labels)
     while num_alone:
         num_pooled = sum(counts[label] for label in labels[num_alone:])

@@ -200,7 +200,7 @@ def store(
     return DataTable(
         name if paths else source.path,
         tuple(described["columns"]),
-        StoredRows(entry, described["stored"]),  # type: ignore[arg-type]  # A sequence of rows.
+        StoredRows(entry, described["stored"]),
         described["unit"],
         described["files"],
     )

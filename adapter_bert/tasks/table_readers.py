@@ -516,7 +516,7 @@ def _binary_lines(path: str) -> Iterator[bytes]:
 
 def _decompressed_lines(reader: Any, path: str) -> Iterator[bytes]:
     try:
-        yield from io.BufferedReader(gzip.GzipFile(fileobj=reader))  # type: ignore[arg-type]
+        yield from io.BufferedReader(gzip.GzipFile(fileobj=reader))
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} is not a valid gzip file ({error}).") from error
 

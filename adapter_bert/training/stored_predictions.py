@@ -49,11 +49,12 @@ class StoredPredictions(Dict[str, np.ndarray]):
         super().__init__()
         self._num_rows, self.num_done, self._num_unreleased = num_rows, 0, 0
         self._stack = contextlib.ExitStack()
-        self._path = self._open(folder, key) if key else None
-        if self._path is None:
+        path = self._open(folder, key) if key else None
+        if path is None:
             temporary = tempfile.TemporaryDirectory()
             self._stack.callback(temporary.cleanup)
-            self._path = temporary.name
+            path = temporary.name
+        self._path: str = path
         weakref.finalize(self, self._stack.close)
         self._recorded = time.monotonic()
         self._read_earlier()

@@ -367,7 +367,8 @@ class StoredExamples(collections.abc.Sequence):
         labels: Sequence[Any],
         codes: np.ndarray,
     ):
-        self._split, self._table, self._columns = split, table, columns
+        self._split, self._columns = split, columns
+        self._table: Any = table
         self._text_a, self._text_b = text_a, text_b
         self._labels, self._codes = labels, codes
         self._rows: Any = table.rows
@@ -625,7 +626,8 @@ class TableProcessor(SplitProcessor):
             )
 
     def _read(self, path: str) -> tables.DataTable:
-        layout, options = self._layout, {}
+        layout = self._layout
+        options: Dict[str, Any] = {}
         source: Any = self._in_memory.get(path, path)
         for split in _FILE_NAMES:
             if path == getattr(self._split_config, f"{split}_file", None):
