@@ -81,12 +81,18 @@ class StoredRows(collections.abc.Sequence):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self._read(np.arange(len(self))[index])
-        return self._read(np.arange(len(self))[[index]])[0]
+            return self._read(np.arange(*index.indices(len(self))))
+        return self._read(np.array([range(len(self))[index]]))[0]
 
     def __iter__(self) -> Iterator[TableRow]:
         for start in range(0, len(self), _ROWS_PER_PART):
             yield from self[start : start + _ROWS_PER_PART]
+            self.release()
+
+    def release(self) -> None:
+        """Frees the memory of the texts that were read, which stay in the files."""
+        for column in self._columns:
+            feature_cache.release(self._arrays[f"{column}_content"])
 
     def select(self, indices: np.ndarray) -> "StoredRows":
         """Returns the rows with these indices."""

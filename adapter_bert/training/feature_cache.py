@@ -13,6 +13,7 @@ An entry is read if the sizes and samples match, so that its files need not be r
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import posixpath
 import shutil
@@ -230,6 +231,13 @@ def _array_file(folder: str, name: str) -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def release(values: np.ndarray) -> None:
+    """Frees the memory of a mapped file's pages, which stay in the file; Python 3.7 cannot."""
+    mapping = getattr(values, "_mmap", None)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def fingerprint(path: str, verify: bool = False) -> tuple:

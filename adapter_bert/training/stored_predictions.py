@@ -9,7 +9,6 @@ import collections.abc
 import contextlib
 import hashlib
 import json
-import mmap
 import os
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from absl import logging
 
 from adapter_bert.files import gfile, locks
 from adapter_bert.training import feature_cache
+from adapter_bert.training.feature_cache import release
 
 _PREFIX, _PROGRESS = "predictions-", "progress.json"
 _SECONDS_BETWEEN_RECORDS = 5.0
@@ -175,13 +175,6 @@ def pieces(arrays: Dict[str, np.ndarray], num_rows: int = 1 << 14) -> Iterator[T
         yield start, {name: np.array(v[start : start + num_rows]) for name, v in arrays.items()}
         for values in arrays.values():
             release(values)
-
-
-def release(values: np.ndarray) -> None:
-    """Frees the memory of a mapped file's pages, which stay in the file; Python 3.7 cannot."""
-    mapping = getattr(values, "_mmap", None)
-    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
-        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class SpooledPredictions(collections.abc.Sequence):

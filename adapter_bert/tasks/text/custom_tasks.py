@@ -382,6 +382,7 @@ class StoredExamples(collections.abc.Sequence):
     def __getitem__(self, index: Any) -> Any:
         codes, rows = self._codes[index], self._rows[index]
         if isinstance(index, slice):
+            self._rows.release()
             return list(map(self._example, rows, codes.tolist()))
         return self._example(rows, int(codes))
 
