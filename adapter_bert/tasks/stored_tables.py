@@ -90,9 +90,9 @@ class StoredRows(collections.abc.Sequence):
             self.release()
 
     def release(self) -> None:
-        """Frees the memory of the texts that were read, which stay in the files."""
-        for column in self._columns:
-            feature_cache.release(self._arrays[f"{column}_content"])
+        """Frees the memory of what was read, which stays in the files."""
+        for values in self._arrays.values():
+            feature_cache.release(values)
 
     def select(self, indices: np.ndarray) -> "StoredRows":
         """Returns the rows with these indices."""
