@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import sys
 from fractions import Fraction
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
@@ -11,6 +12,7 @@ from absl import logging
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
+from adapter_bert.training import feature_cache
 from adapter_bert.training.config import FinetuningConfig
 
 F = TypeVar("F", bound="FoldsConfig")
@@ -19,6 +21,7 @@ STRATIFIED, RANDOM = "stratified", "random"
 _SHARE = 0.1  # The default of shares.
 _SEED = 0
 _MAX_QUANTILES = 10
+_MANY_ROWS = 100_000  # Drawing fewer takes a fraction of a second.
 _FLAGS = ("split", "dev_share", "test_share")
 
 
@@ -361,6 +364,8 @@ class Partition:
       where: what logs and errors call the rows' file.
       default: of `SplitConfig.split`.
       unit: what they call the rows.
+      cache_key: digest of all that the keys depend on. With it, the rows of large files are drawn
+        once, and then read from the cache of `feature_cache`.
 
     Raises:
       UserError: the shares leave no training rows.
@@ -374,13 +379,30 @@ class Partition:
         where: str,
         default: str = STRATIFIED,
         unit: str = "rows",
+        cache_key: str = "",
     ):
         self._missing, self._where, self._unit = missing, where, unit
         self._shares, self._num_rows = config.shares(missing), len(keys.codes)
         is_stratified = config.is_stratified(default)
-        self._indices = set_apart(self._shares, keys, is_stratified)
-        if config.fold:
-            self._indices.update(_fold_of(self._indices["train"], keys, is_stratified, config.fold))
+
+        def compute() -> Dict[str, np.ndarray]:
+            indices = set_apart(self._shares, keys, is_stratified)
+            if config.fold:
+                indices.update(_fold_of(indices["train"], keys, is_stratified, config.fold))
+            return indices
+
+        folder = getattr(config, "feature_folder", None)
+        self._indices: Dict[str, np.ndarray]
+        if cache_key and folder and self._num_rows >= _MANY_ROWS:
+            parts = [cache_key, self._shares, list(keys.values), is_stratified, config.fold]
+            self._indices = feature_cache.load_or_build(
+                folder,
+                feature_cache.key_of(parts, [sys.modules[__name__]]),
+                lambda add: add(compute()),
+                getattr(config, "verify_data", False),
+            )
+        else:
+            self._indices = compute()
         counts = [(len(self._indices[split]), split) for split in missing]
         shown = [f"{count:,} as {split}" for count, split in counts if count]
         if shown:

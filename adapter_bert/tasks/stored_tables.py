@@ -8,6 +8,7 @@ import collections.abc
 import hashlib
 import itertools
 import json
+import sys
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -200,7 +201,7 @@ def store(
             raise UserError(f"{name} has changed while it was read; run again.")
 
     parts = [*before, tuple(columns), allow_legacy, tuple(names)]
-    key = feature_cache.key_of(parts, _MODULES)
+    key = feature_cache.key_of(parts, [*_MODULES, sys.modules[__name__]])
     entry = feature_cache.load_or_build(folder if paths else None, key, build, verify)
     described = json.loads(entry["description"].tobytes().decode("utf-8", "surrogatepass"))
     return DataTable(

@@ -1,6 +1,10 @@
 """Tests of splits.py: which rows are set apart, by scikit-learn and by hand."""
 
 import collections
+import dataclasses
+import os
+import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -141,6 +145,28 @@ class PartitionTest(RefusalTestCase):
         self.assertLen(dev, 5)
         self.assertEqual(sorted([*train, *dev]), list(rows))
         self.assertEqual(dev, sorted(dev))
+
+    def test_rows_of_large_files_are_drawn_once(self):
+        @dataclasses.dataclass(frozen=True)
+        class Config(splits.SplitConfig):
+            feature_folder: str = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "cache")
+
+        def indices(keys, cache_key="file", **settings):
+            keys = splits.keys_of(keys)
+            partition = splits.Partition(
+                Config(**settings), ["dev", "test"], keys, "x", cache_key=cache_key
+            )
+            return [partition.indices(split).tolist() for split in ("train", "dev", "test")]
+
+        keys = ["ab"[i % 3 == 0] for i in range(60)]
+        for settings in ({}, {"split": "random"}, {"dev_share": 0.3}, {"fold": (2, 3)}):
+            expected = indices(keys, **settings)
+            with mock.patch.object(splits, "_MANY_ROWS", 60):
+                self.assertEqual(indices(keys, **settings), expected)
+                with mock.patch.object(splits, "set_apart", side_effect=AssertionError):
+                    self.assertEqual(indices(keys, **settings), expected)
+                    with self.assertRaises(AssertionError):
+                        indices(keys, "other file", **settings)
 
     def test_shares_without_rows_are_refused(self):
         self.assert_refused(

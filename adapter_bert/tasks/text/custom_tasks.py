@@ -553,8 +553,9 @@ class TableProcessor(SplitProcessor):
             return table
         if self._partition is None:
             keys, default = self._keys(table), self._layout.default_split
+            rows: Any = table.rows
             self._partition = splits.Partition(
-                self._split_config, missing, keys, table.path, default
+                self._split_config, missing, keys, table.path, default, cache_key=rows.key
             )
         advice = "{}" if self._in_memory else "a file {}.tsv, .csv, .jsonl or .parquet"
         return _select(table, self._partition.indices(split, advice))
