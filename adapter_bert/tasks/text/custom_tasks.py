@@ -371,9 +371,10 @@ class StoredExamples(collections.abc.Sequence):
         self._table: Any = table
         self._text_a, self._text_b = text_a, text_b
         self._labels, self._codes = labels, codes
-        self._rows: Any = table.rows
+        rows: Any = table.rows
+        self._rows = rows
         self.has_pairs = text_b is not None
-        key = hashlib.sha256(repr((self._rows.key, text_a, text_b, list(labels))).encode())
+        key = hashlib.sha256(repr((rows.key, text_a, text_b, list(labels))).encode())
         self.key = key.hexdigest()
 
     def __len__(self) -> int:
