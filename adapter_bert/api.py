@@ -363,7 +363,7 @@ def _question_files(
         table = found["train"]
         answered = table.columns.index(tables.normalize(columns["answers"]))
         keys = ["answer" if row.fields.get(answered) else "none" for row in table.rows]
-        partition = data_splits.Partition(split_config, ["dev"], keys, "train")
+        partition = data_splits.Partition(split_config, ["dev"], data_splits.keys_of(keys), "train")
         for name in ("train", "dev"):
             found[name] = table._replace(rows=partition.select(name, table.rows))
     for name, table in found.items():

@@ -296,7 +296,7 @@ class TrainTest(RefusalTestCase, parameterized.TestCase):
         run = self.from_rows
         predict = run.predictor()
         self.assertEqual(predict.labels, ["cat", "none"])
-        shares, keys = {"dev": 0.1, "test": 0.1}, [row["kind"] for row in self.rows]
+        shares, keys = {"dev": 0.1, "test": 0.1}, splits.keys_of(row["kind"] for row in self.rows)
         texts = [self.rows[i]["message"] for i in splits.set_apart(shares, keys, True)["test"]]
         with open(os.path.join(run.output_dir, "test_results.tsv")) as reader:
             expected = [list(map(float, line.split("\t"))) for line in reader]

@@ -1,10 +1,12 @@
 """Tests of run_classifier.py: the whole script on a tiny BERT and a tiny MRPC, its errors on bad
 input, and its functions as BERT's users call them."""
 
+import functools
 import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,9 +27,10 @@ from adapter_bert.formats import adapter_checkpoints, task_adapter
 from adapter_bert.ops import xla
 from adapter_bert.shell import errors, tf_estimator
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import tables
-from adapter_bert.tasks.text import classifier_data, glue
+from adapter_bert.tasks import stored_tables, tables
+from adapter_bert.tasks.text import classifier_data, classifier_features, glue
 from adapter_bert.training import run as training_run
+from adapter_bert.training import stored_predictions
 from adapter_tests.support import command_lines, own_models, tiny
 from adapter_tests.support.mutations import files_in
 from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, bert_flags, read, write
@@ -189,6 +192,70 @@ class ScriptTest(ScriptTestCase):
         report = self.succeed(*flags, *more, output_dir=numbers)
         self.assertRegex(report, r"mails dev: pearson \S+, mse \S+, spearman \S+, loss ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
+
+    def killed(self, where, *flags):
+        """Runs the script in a process that a SIGKILL ends in the third call of a function."""
+        code = f"""
+import os, runpy, signal, sys
+from adapter_bert.tasks import stored_tables
+from adapter_bert.training import stored_predictions
+stored_tables._ROWS_PER_PART, stored_predictions._SECONDS_BETWEEN_RECORDS = 3, -1
+function, calls = {where}, []
+def kill(*arguments):
+    calls.append(1)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return function(*arguments)
+{where} = kill
+sys.argv = ["run_classifier.py", *{[*self.base_flags, *flags]}]
+runpy.run_path({run_classifier.__file__!r}, run_name="__main__")
+"""
+        process = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True)
+        self.assertEqual(process.returncode, -signal.SIGKILL, process.stderr.decode())
+
+    def test_killed_caching_and_prediction_resume_to_the_same_files(self):
+        flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head"]
+        self.succeed(*flags, "--do_train", "--num_train_epochs=1")
+        predict = [*flags, "--adapter=" + self.path("adapter"), "--do_predict"]
+        predict.append("--predict_batch_size=2")
+        undisturbed, resumed, cache = (os.path.join(self.folder, n) for n in ("a", "b", "cache"))
+        self.succeed(*predict, "--feature_cache_dir=none", output_dir=undisturbed)
+        predict.append("--feature_cache_dir=" + cache)
+        self.killed("stored_tables._Writer.write", *predict, "--output_dir=" + resumed)
+        where = "stored_predictions.StoredPredictions.add"
+        self.killed(where, *predict, "--output_dir=" + resumed)
+        (stored,) = [name for name in os.listdir(cache) if name.startswith("predictions-")]
+        progress = json.loads(read(os.path.join(cache, stored, "progress.json")))
+        self.assertEqual(progress["num_done"], 4)
+        with mock.patch.object(
+            stored_predictions.StoredPredictions,
+            "add",
+            autospec=True,
+            side_effect=stored_predictions.StoredPredictions.add,
+        ) as added:
+            self.succeed(*predict, output_dir=resumed)
+        self.assertEqual(added.call_count, -(-(27 - 4) // 2))
+        self.assertFalse([name for name in os.listdir(cache) if name.startswith("predictions-")])
+        names = sorted(os.listdir(undisturbed))
+        self.assertIn("predictions.tsv", names)
+        for name in names:
+            same = [read(os.path.join(each, name), "rb") for each in (undisturbed, resumed)]
+            self.assertEqual(*same, msg=name)
+
+    def test_pieces_of_three_rows_give_the_same_files(self):
+        flags = [*self.custom_flags(), "--label_column=folder", "--feature_cache_dir=none"]
+        flags += ["--do_train", "--do_eval", "--do_predict", "--num_train_epochs=1"]
+        whole = os.path.join(self.folder, "whole")
+        self.succeed(*flags, output_dir=whole)
+        pieces = functools.partial(stored_predictions.pieces, num_rows=3)
+        with mock.patch.object(stored_tables, "_ROWS_PER_PART", 3), mock.patch.object(
+            stored_predictions, "pieces", pieces
+        ), mock.patch.object(classifier_features, "_EXAMPLES_PER_PART", 3):
+            self.succeed(*flags)
+        for name in ("predictions.tsv", "dev_predictions.tsv", "test_scores.json", "labels.tsv"):
+            self.assertEqual(read(self.path(name)), read(os.path.join(whole, name)))
+        name = os.path.join("adapter", "adapter.safetensors")
+        self.assertEqual(read(self.path(name), "rb"), read(os.path.join(whole, name), "rb"))
 
     def test_adapter_supplies_name_and_columns_of_a_custom_task(self):
         columns = ["--label_column=score", "--label_type=float", "--tuning=head"]

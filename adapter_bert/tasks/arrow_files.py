@@ -3,7 +3,7 @@
 import importlib
 import json
 import os
-from typing import Any, List
+from typing import Any, Callable, Iterator, List, Tuple
 
 from adapter_bert.files import gfile, json_objects
 from adapter_bert.shell import extras
@@ -11,6 +11,7 @@ from adapter_bert.shell.errors import UserError
 
 _STATE = "state.json"  # Names a Dataset's files.
 _INFO = "dataset_info.json"
+_ROWS_PER_PART = 1 << 14
 
 
 def is_arrow(path: str) -> bool:
@@ -23,8 +24,8 @@ def is_dataset(path: str) -> bool:
     return gfile.exists(os.path.join(path, _STATE))
 
 
-def read(path: str) -> Any:
-    """Returns the pyarrow.Table in a file or folder.
+def read_parts(path: str) -> Iterator[Any]:
+    """Yields the pyarrow.Tables of parts of a file or folder, so that memory does not grow with it.
 
     Of a folder, the schema's metadata has the Dataset's features, with the names of its labels.
 
@@ -41,16 +42,27 @@ def read(path: str) -> Any:
             f"{path} needs pyarrow, which cannot be imported ({reason}); run {command}."
         ) from None
 
-    def read_file(file: str, reader: Any, name: str) -> Any:
-        content = gfile.read_bytes(file, file)
+    def read_file(file: str, batches_of: Callable, name: str, metadata: Any = None) -> Iterator:
         try:
-            return reader(pyarrow.BufferReader(content))
+            batches, schema = batches_of(_source(file, pyarrow))
+            schema = schema.with_metadata(metadata) if metadata else schema
+            for batch in batches:
+                yield pyarrow.Table.from_batches([batch]).cast(schema)
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise UserError(f"{file} is not a valid {name} file ({reason}).") from error
 
+    def rows_of_parquet(source: Any) -> Tuple[Iterator, Any]:
+        file = parquet.ParquetFile(source)
+        return file.iter_batches(_ROWS_PER_PART), file.schema_arrow
+
+    def rows_of_stream(source: Any) -> Tuple[Iterator, Any]:
+        stream = pyarrow.ipc.open_stream(source)
+        return iter(stream), stream.schema
+
     if not is_dataset(path):
-        return read_file(path, parquet.read_table, "Parquet")
+        yield from read_file(path, rows_of_parquet, "Parquet")
+        return
     state = json_objects.read_object(os.path.join(path, _STATE))
     files = state.get("_data_files")
     names: List[Any] = [file.get("filename") for file in files or () if isinstance(file, dict)]
@@ -60,19 +72,18 @@ def read(path: str) -> Any:
             f"{os.path.join(path, _STATE)}: expected the names of a Dataset's files in _data_files"
             " alone; save it again with a newer version of datasets."
         )
-    table = pyarrow.concat_tables(
-        [
-            read_file(
-                os.path.join(path, os.path.basename(name)),
-                lambda file: pyarrow.ipc.open_stream(file).read_all(),
-                "Arrow",
-            )
-            for name in names
-        ]
-    )
-    info = os.path.join(path, _INFO)
+    info, metadata = os.path.join(path, _INFO), None
     if gfile.exists(info):
         features = json_objects.read_object(info).get("features") or {}
-        metadata = {b"huggingface": json.dumps({"info": {"features": features}})}
-        table = table.replace_schema_metadata(metadata)
-    return table
+        metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    for name in names:
+        file = os.path.join(path, os.path.basename(name))
+        yield from read_file(file, rows_of_stream, "Arrow", metadata)
+
+
+def _source(file: str, pyarrow: Any) -> Any:
+    """Returns what pyarrow reads a file from: a local one in parts, a remote one as a whole."""
+    if gfile.is_remote(file):
+        return pyarrow.BufferReader(gfile.read_bytes(file, file))
+    with gfile.convert_read_errors(file), gfile.open_regular(file):
+        return pyarrow.memory_map(file)

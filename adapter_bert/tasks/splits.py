@@ -2,14 +2,17 @@
 
 import collections
 import dataclasses
+import itertools
+import sys
 from fractions import Fraction
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 from absl import logging
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
+from adapter_bert.training import feature_cache
 from adapter_bert.training.config import FinetuningConfig
 
 F = TypeVar("F", bound="FoldsConfig")
@@ -18,6 +21,7 @@ STRATIFIED, RANDOM = "stratified", "random"
 _SHARE = 0.1  # The default of shares.
 _SEED = 0
 _MAX_QUANTILES = 10
+_MANY_ROWS = 100_000  # Drawing fewer takes a fraction of a second.
 _FLAGS = ("split", "dev_share", "test_share")
 
 
@@ -220,81 +224,104 @@ def check_trained(
     )
 
 
-def set_apart(
-    shares: Dict[str, float], keys: Sequence[Any], is_stratified: bool
-) -> Dict[str, List[int]]:
+class Keys(NamedTuple):
+    """What each of N rows is stratified by, as K distinct keys and each row's index into them.
+
+    A key is a label, or a float for numbers, which are stratified by quantile.
+    """
+
+    values: Sequence[Any]
+    codes: np.ndarray
+
+
+def keys_of(keys: Iterable[Any]) -> Keys:
+    """Returns the `Keys` of rows."""
+    indices: Dict[Any, int] = {}
+    codes = np.array([indices.setdefault(key, len(indices)) for key in keys], np.int64)
+    return Keys(list(indices), codes)
+
+
+def set_apart(shares: Dict[str, float], keys: Keys, is_stratified: bool) -> Dict[str, np.ndarray]:
     """Returns the indices of the rows of train, and of each split with a share, with a fixed seed.
 
     As in the paper's table 3, by default 80% are train and 10% each dev (rounded down) and test.
 
     Args:
       shares: of the rows, for one or both of dev and test.
-      keys: what each row is stratified by: a label, or a float for numbers, which are stratified by
-        quantile.
+      keys: of the rows.
       is_stratified: whether to stratify; otherwise at random.
+
+    Returns:
+      By split, int64 arrays in ascending order.
     """
     fractions = {split: Fraction(str(share)) for split, share in shares.items()}
     weights = {"train": 1 - sum(fractions.values()), **fractions}
-    counts, rest, weight = {}, len(keys), Fraction(1)
+    num_rows = len(keys.codes)
+    counts, rest, weight = {}, num_rows, Fraction(1)
     for split, share in weights.items():
         counts[split] = int(rest * share / weight) if share else 0
         rest, weight = rest - counts[split], weight - share
     if not is_stratified:
-        order = np.random.RandomState(_SEED).permutation(len(keys))
+        order = np.random.RandomState(_SEED).permutation(num_rows)
         ends = np.cumsum(list(counts.values()))[:-1]
-        return {name: sorted(part.tolist()) for name, part in zip(counts, np.split(order, ends))}
-    remaining, parts = list(range(len(keys))), {}
+        return {name: np.sort(part) for name, part in zip(counts, np.split(order, ends))}
+    remaining, parts = np.arange(num_rows), {}
     for split in shares:
-        remaining, parts[split] = _draw(remaining, [keys[i] for i in remaining], counts[split])
+        remaining, parts[split] = _draw(remaining, keys, counts[split])
     return {"train": remaining, **parts}
 
 
-def _draw(rows: List[int], keys: Sequence[Any], count: int) -> Tuple[List[int], List[int]]:
+def _draw(rows: np.ndarray, keys: Keys, count: int) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the rows without, and of, `count` stratified ones."""
     if not 0 < count < len(rows):
-        return (rows, []) if not count else ([], rows)
+        return (rows, rows[:0]) if not count else (rows[:0], rows)
     from sklearn.model_selection import StratifiedShuffleSplit
 
     sizes = {"train_size": len(rows) - count, "test_size": count}
-    groups = strata(keys, min(sizes.values()))
+    groups = strata(keys._replace(codes=keys.codes[rows]), min(sizes.values()))
     splitter = StratifiedShuffleSplit(n_splits=1, random_state=_SEED, **sizes)
     ((rest, drawn),) = splitter.split(groups, groups)
-    return [rows[index] for index in sorted(rest)], [rows[index] for index in sorted(drawn)]
+    return rows[np.sort(rest)], rows[np.sort(drawn)]
 
 
 def _fold_of(
-    rows: List[int], keys: Sequence[Any], is_stratified: bool, fold: Tuple[int, int]
-) -> Dict[str, List[int]]:
+    rows: np.ndarray, keys: Keys, is_stratified: bool, fold: Tuple[int, int]
+) -> Dict[str, np.ndarray]:
     """Returns the rows of train and dev of a fold; see `SplitConfig.fold`."""
     from sklearn.model_selection import KFold, StratifiedKFold
 
     number, count = fold
     if len(rows) < count:
         raise UserError(f"--folds={count}: {len(rows)} rows are too few; expected one per fold.")
-    keys = [keys[row] for row in rows]
+    keys = keys._replace(codes=keys.codes[rows])
     groups = strata(keys, len(rows) // count, count) if is_stratified else None
     kind = StratifiedKFold if is_stratified else KFold
     folds = kind(count, shuffle=True, random_state=_SEED).split(rows, groups)
     train, dev = list(folds)[number - 1]
-    return {"train": [rows[index] for index in train], "dev": [rows[index] for index in dev]}
+    return {"train": rows[train], "dev": rows[dev]}
 
 
-def strata(keys: Sequence[Any], max_groups: int, min_rows: int = 2) -> np.ndarray:
+def strata(keys: Keys, max_groups: int, min_rows: int = 2) -> np.ndarray:
     """Returns the number of each row's group, int array [N].
 
     A group is a label, or a quantile of numbers; the rarest labels form one group if there are too
     many of them, or too few rows of them.
 
     Args:
-      keys: as in `set_apart`.
+      keys: of the rows.
       max_groups: the most groups.
       min_rows: the fewest rows of a group, if there are as many rows.
     """
-    if isinstance(keys[0], float):
+    values, codes = keys
+    if len(values) and isinstance(values[0], float):
         shares = np.linspace(0, 1, min(max_groups, _MAX_QUANTILES) + 1)[1:-1]
-        keys = np.digitize(keys, np.unique(np.quantile(keys, shares))).tolist()
-    counts = collections.Counter(keys)
-    labels = sorted(counts, key=lambda label: (-counts[label], str(label)))
+        numbers = np.asarray(values)
+        quantiles = np.digitize(numbers, np.unique(np.quantile(numbers[codes], shares)))
+        values, codes = range(_MAX_QUANTILES + 1), quantiles[codes]
+    counts = np.bincount(codes, minlength=len(values))
+    labels = sorted(
+        np.flatnonzero(counts).tolist(), key=lambda code: (-counts[code], str(values[code]))
+    )
     num_alone = len(labels)
     while num_alone:
         num_pooled = sum(counts[label] for label in labels[num_alone:])
@@ -303,13 +330,24 @@ def strata(keys: Sequence[Any], max_groups: int, min_rows: int = 2) -> np.ndarra
         if num_groups <= max_groups and not is_rare:
             break
         num_alone -= 1
-    groups = {label: min(index, num_alone) for index, label in enumerate(labels)}
-    return np.array([groups[key] for key in keys])
+    groups = np.zeros(len(values), np.int64)
+    groups[labels] = np.minimum(np.arange(len(labels)), num_alone)
+    return groups[codes]
 
 
-def rarest(labels_of_rows: Sequence[Sequence[str]]) -> List[str]:
-    """Returns the rarest label of each row's labels; "" for a row without one."""
-    counts = collections.Counter(label for labels in labels_of_rows for label in set(labels))
+def rarest(
+    labels_of_rows: Sequence[Sequence[str]], num_rows: Optional[Sequence[int]] = None
+) -> List[str]:
+    """Returns the rarest label of each row's labels; "" for a row without one.
+
+    Args:
+      labels_of_rows: the labels of each row.
+      num_rows: how often each row occurs; once by default.
+    """
+    counts: Dict[str, int] = collections.defaultdict(int)
+    for labels, count in zip(labels_of_rows, itertools.repeat(1) if num_rows is None else num_rows):
+        for label in set(labels):
+            counts[label] += count
     return [
         min(labels, key=lambda label: (counts[label], label), default="")
         for labels in labels_of_rows
@@ -322,10 +360,12 @@ class Partition:
     Args:
       config: `SplitConfig`.
       missing: the splits that are set apart, of dev and test.
-      keys: see `set_apart`; one per row; of no effect if the split is random.
+      keys: of the rows; of no effect if the split is random.
       where: what logs and errors call the rows' file.
       default: of `SplitConfig.split`.
       unit: what they call the rows.
+      cache_key: digest of all that the keys depend on. With it, the rows of large files are drawn
+        once, and then read from the cache of `feature_cache`.
 
     Raises:
       UserError: the shares leave no training rows.
@@ -335,43 +375,69 @@ class Partition:
         self,
         config: SplitConfig,
         missing: Sequence[str],
-        keys: Sequence[Any],
+        keys: Keys,
         where: str,
         default: str = STRATIFIED,
         unit: str = "rows",
+        cache_key: str = "",
     ):
         self._missing, self._where, self._unit = missing, where, unit
-        self._shares = config.shares(missing)
+        self._shares, self._num_rows = config.shares(missing), len(keys.codes)
         is_stratified = config.is_stratified(default)
-        self._indices = set_apart(self._shares, keys, is_stratified)
-        if config.fold:
-            self._indices.update(_fold_of(self._indices["train"], keys, is_stratified, config.fold))
+
+        def compute() -> Dict[str, np.ndarray]:
+            indices = set_apart(self._shares, keys, is_stratified)
+            if config.fold:
+                indices.update(_fold_of(indices["train"], keys, is_stratified, config.fold))
+            return indices
+
+        folder = getattr(config, "feature_folder", None)
+        self._indices: Dict[str, np.ndarray]
+        if cache_key and folder and self._num_rows >= _MANY_ROWS:
+            parts = [cache_key, self._shares, list(keys.values), is_stratified, config.fold]
+            self._indices = feature_cache.load_or_build(
+                folder,
+                feature_cache.key_of(parts, [sys.modules[__name__]]),
+                lambda add: add(compute()),
+                getattr(config, "verify_data", False),
+            )
+        else:
+            self._indices = compute()
         counts = [(len(self._indices[split]), split) for split in missing]
         shown = [f"{count:,} as {split}" for count, split in counts if count]
         if shown:
-            shown[0] = shown[0].replace(" as", f" of its {len(keys):,} {unit} are set apart as")
+            shown[0] = shown[0].replace(
+                " as", f" of its {len(keys.codes):,} {unit} are set apart as"
+            )
             how = "stratified" if is_stratified else "at random"
             logging.info("%s: %s, %s.", where, " and ".join(shown), how)
 
     def select(self, split: str, rows: Sequence[Any], advice: str = "{}") -> List[Any]:
-        """Returns the rows of train or of a missing split, in their order.
+        """Returns the rows of train or of a missing split, in their order; see `indices`.
+
+        Args:
+          rows: all rows.
+        """
+        return [rows[index] for index in self.indices(split, advice)]
+
+    def indices(self, split: str, advice: str = "{}") -> np.ndarray:
+        """Returns the indices of the rows of train or of a missing split, in their order.
 
         Args:
           split: "train", "dev" or "test".
-          rows: all rows.
           advice: what to give instead of a share; {} stands for the name of its split.
 
         Raises:
           UserError: there are too few rows.
         """
-        selected = [rows[index] for index in self._indices[split]]
-        name, total = self._missing[0] if split == "train" else split, f"{len(rows):,}"
-        if not selected and self._shares[name] == 0:
+        selected = self._indices[split]
+        name, total = self._missing[0] if split == "train" else split, f"{self._num_rows:,}"
+        if not len(selected) and self._shares[name] == 0:
             raise UserError(
                 f"--{name}_share=0 sets no {self._unit} apart as {name}; give"
                 f" {advice.format(name)}, or another share."
             )
-        if not selected:
+        if not len(selected):
             raise UserError(
                 f"{self._where}: {total} {self._unit} are too few to hold some out as {name}; give"
                 f" {advice.format(name)}."

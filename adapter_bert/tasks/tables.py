@@ -4,15 +4,16 @@ A table in memory is a pandas.DataFrame, a pyarrow.Table, a datasets.Dataset, a 
 a list of rows, each a dict or a tuple. None of these packages is imported here.
 """
 
+import bisect
 import json
 import math
 import unicodedata
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from adapter_bert.shell.errors import UserError
 
 _EXPECTED = "a DataFrame, an Arrow table, a Dataset, a dict of columns, a list of rows, or a path"
-_MISSING = object()  # The value of a key that a JSON object lacks.
+MISSING = object()  # The value of a key that a JSON object lacks.
 
 
 class TableRow(NamedTuple):
@@ -27,17 +28,24 @@ class DataTable(NamedTuple):
 
     Attributes:
       path: of the file; for a table in memory, what errors call it.
+      rows: a list, or another sequence such as `stored_tables.StoredRows`.
       unit: what errors call a row's `line`.
+      files: (number before a file's first line, its path) of each file, if the table has several.
     """
 
     path: str
     columns: Tuple[str, ...]
-    rows: List[TableRow]
+    rows: Sequence[TableRow]
     unit: str = "line"
+    files: Sequence[Tuple[int, str]] = ()
 
     def where(self, row: TableRow) -> str:
         """Returns the place of a row, which begins an error."""
-        return f"{self.path}, {self.unit} {row.line}"
+        if not self.files:
+            return f"{self.path}, {self.unit} {row.line}"
+        starts = [start for start, _ in self.files]
+        start, path = self.files[bisect.bisect_right(starts, row.line) - 1]
+        return f"{path}, {self.unit} {row.line - start}"
 
     def column(self, name: str, flag: str) -> int:
         """Returns the index of a column.
@@ -96,7 +104,7 @@ class DataTable(NamedTuple):
     def value_error(self, row: TableRow, column: int, expected: str) -> UserError:
         """Returns the UserError for a value of another type than expected."""
         field, found = self._field(row, column), "missing"
-        if field is not _MISSING:
+        if field is not MISSING:
             found = json.dumps(field, ensure_ascii=False, default=repr)[:60]
         return UserError(
             f"{self.where(row)}: {self.columns[column]} is {found}; expected {expected}."
@@ -104,14 +112,18 @@ class DataTable(NamedTuple):
 
     def is_blank(self, row: TableRow, column: int) -> bool:
         """Returns whether a row has no text in a column; in JSON, null, NaN, [] or no such key."""
-        field = self._field(row, column)
-        if isinstance(field, str):
-            return field.strip() in ("", "[]")
-        return field in (None, _MISSING, []) or field != field
+        return is_blank(self._field(row, column))
 
     def _field(self, row: TableRow, column: int) -> Any:
         is_object = isinstance(row.fields, dict)
-        return row.fields.get(column, _MISSING) if is_object else row.fields[column]
+        return row.fields.get(column, MISSING) if is_object else row.fields[column]
+
+
+def is_blank(value: Any) -> bool:
+    """Returns whether a cell has no text; see `DataTable.is_blank`."""
+    if isinstance(value, str):
+        return value.strip() in ("", "[]")
+    return value in (None, MISSING, []) or value != value
 
 
 def normalize(name: str) -> str:
@@ -131,24 +143,41 @@ def from_memory(data: Any, name: str, columns: Sequence[str] = ()) -> DataTable:
       UserError: the data is no table, has no rows or a column twice, or a tuple has another number
         of values.
     """
-    records = [
-        {normalize(str(key)): _plain(value) for key, value in record.items()}
-        for record in _records(data, name, columns)
-    ]
-    if not records:
-        raise UserError(f"{name}: the table has no rows.")
+    names: List[str] = []
+    rows = list(number_records(records_of(data, name, columns), name, names))
+    return DataTable(name, tuple(names), rows, unit="row")
+
+
+def number_records(
+    records: Iterable[Dict[Any, Any]], name: str, columns: List[str]
+) -> Iterator[TableRow]:
+    """Yields dicts as rows, and adds the names of their keys to `columns`.
+
+    Args:
+      records: the result of `records_of`.
+      name: what errors call the table.
+      columns: [].
+
+    Raises:
+      UserError: there are no records.
+    """
     indices: Dict[str, int] = {}
-    for record in records:
-        for key in record:
-            indices.setdefault(key, len(indices))
-    rows = [
-        TableRow(number, {indices[key]: value for key, value in record.items()})
-        for number, record in enumerate(records)
-    ]
-    return DataTable(name, tuple(indices), rows, unit="row")
+    number = -1
+    for number, record in enumerate(records):
+        fields = {}
+        for key, value in record.items():
+            column = normalize(str(key))
+            if column not in indices:
+                indices[column] = len(columns)
+                columns.append(column)
+            fields[indices[column]] = _plain(value)
+        yield TableRow(number, fields)
+    if number < 0:
+        raise UserError(f"{name}: the table has no rows.")
 
 
-def _records(data: Any, name: str, columns: Sequence[str]) -> List[Dict[Any, Any]]:
+def records_of(data: Any, name: str, columns: Sequence[str] = ()) -> List[Dict[Any, Any]]:
+    """Returns the rows of a table in memory as dicts; see `from_memory`."""
     if hasattr(data, "to_pylist") and hasattr(data, "schema"):  # An Arrow table.
         _check_names(data.column_names, name)
         return _with_label_names(data.to_pylist(), _features_of(data.schema.metadata))

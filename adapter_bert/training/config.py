@@ -110,6 +110,12 @@ class TextConfig(TokenizerConfig):
         " disables the cache.",
         "Task and data",
     )
+    verify_data: bool = flag(
+        False,
+        "Read all bytes of data and cached features to see whether they have changed. By default,"
+        " size, time and samples decide.",
+        "Task and data",
+    )
 
     @property
     def feature_folder(self) -> Optional[str]:

@@ -4,19 +4,23 @@ The arrays are memory-mapped, so memory does not grow with them.
 
     folder/                    private, as a forged entry with matching digests would be used
     folder/<key>/<name>.npy    an array
-    folder/<key>/index.json    the key and the SHA-256 of each file; below it the index's own
-    SHA-256
+    folder/<key>/index.json    the key, and the SHA-256 and size of each file and of samples of it;
+                               below it the index's own SHA-256
+
+An entry is read if the sizes and samples match, so that its files need not be read as a whole.
 """
 
 import contextlib
 import hashlib
 import json
+import mmap
 import os
+import posixpath
 import shutil
 import struct
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterable, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -25,6 +29,8 @@ from adapter_bert.files import gfile, paths
 from adapter_bert.shell.errors import UserError
 
 _INDEX = "index.json"
+_SAMPLE_BYTES, _NUM_SAMPLES = 1 << 16, 16
+_LARGE_BYTES = 1 << 27  # Hashing fewer takes at most a fraction of a second.
 _HEADER_BYTES = 256  # At the start of each array's file.
 # Temporary folders of mkdtemp, and the age in seconds at which they count as abandoned.
 _PARTIAL_PATTERN, _ABANDONED_SECONDS = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
@@ -46,7 +52,13 @@ def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
     return sha256.hexdigest()
 
 
-def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str, np.ndarray]:
+class Entry(Dict[str, np.ndarray]):
+    """The read-only arrays of an entry, and a digest of them all."""
+
+    digest = ""
+
+
+def load_or_build(folder: Optional[str], key: str, build: Callable, verify: bool = False) -> Entry:
     """Returns the arrays of a key, from the cache or else built and written atomically.
 
     An entry with another key, of another user, or with content that does not match its SHA-256, is
@@ -58,6 +70,7 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
       key: str; see `key_of`.
       build: function of a function `add`, which accepts dicts of arrays; arrays with the same name
         are concatenated along their first axis.
+      verify: whether to compare the SHA-256 of an entry's files, instead of that of samples.
 
     Returns:
       A dict of read-only arrays.
@@ -68,12 +81,12 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
     """
     if folder and gfile.is_remote(folder):
         raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
-    path = folder and _make_private(folder) and os.path.join(folder, key)
+    path = folder and make_private(folder) and os.path.join(folder, key)
     if path and os.path.exists(path):
         try:
             if not gfile.is_own(path):
                 raise ValueError("they belong to another user")
-            return _load(path)
+            return _load(path, verify)
         except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
             logging.warning("Rebuilding the features in %s (%s).", path, str(error).rstrip("."))
             shutil.rmtree(path, ignore_errors=True)
@@ -95,8 +108,12 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
         raise UserError(f"The folder for temporary files cannot be written ({error}).") from error
 
 
-def _make_private(folder: str) -> bool:
-    """Returns whether the folder can be used; raises UserError if one that a flag names is not."""
+def make_private(folder: str) -> bool:
+    """Makes a cache's folder private, and returns whether it can be used.
+
+    Raises:
+      UserError: a folder that a flag names cannot be used.
+    """
     try:
         gfile.make_private(folder, f"--feature_cache_dir={folder}")
         return True
@@ -165,10 +182,39 @@ class _Writer:
                 file.seek(0)
                 file.write(_header(*self._types[name]))
         if kind is None:
-            digests = {name: gfile.sha256(_array_file(self._folder, name)) for name in self._files}
-            text = json.dumps({"key": self._key, "sha256": digests})
+            files = {name: _array_file(self._folder, name) for name in self._files}
+            index = {
+                "key": self._key,
+                "sha256": {name: gfile.sha256(file) for name, file in files.items()},
+                "samples": {name: _sizes_and_samples(file) for name, file in files.items()},
+            }
+            text = json.dumps(index)
             with open(os.path.join(self._folder, _INDEX), "w") as writer:
                 writer.write(f"{text}\n{_sha256(text)}")
+
+
+def _sizes_and_samples(file: str) -> List[Any]:
+    return [os.path.getsize(file), sample_digest(file)]
+
+
+def sample_digest(path: str) -> str:
+    """Returns the SHA-256 of up to 16 evenly spaced samples of a file, of 64 KiB each.
+
+    They are the whole of a file of up to 1 MiB.
+
+    Raises:
+      OSError: the file cannot be read.
+    """
+    size, digest = gfile.size(path), hashlib.sha256()
+    last = max(0, size - _SAMPLE_BYTES)
+    starts = {index * _SAMPLE_BYTES for index in range(_NUM_SAMPLES)}
+    if size > _NUM_SAMPLES * _SAMPLE_BYTES:
+        starts = {index * last // (_NUM_SAMPLES - 1) for index in range(_NUM_SAMPLES)}
+    with gfile.open_file(path, "rb") as reader:
+        for start in sorted(starts):
+            reader.seek(min(start, size))
+            digest.update(reader.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def _header(dtype: np.dtype, shape: Sequence[int]) -> bytes:
@@ -187,7 +233,51 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _load(path: str) -> Dict[str, np.ndarray]:
+def release(values: np.ndarray) -> None:
+    """Frees the memory of a mapped file's pages, which stay in the file; Python 3.7 cannot."""
+    mapping = getattr(values, "_mmap", None)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def fingerprint(path: str, verify: bool = False) -> tuple:
+    """Returns values that tell whether a file, or the files in a folder, have changed.
+
+    Args:
+      path: of the file; () for a missing one.
+      verify: whether they depend on all bytes, instead of size, time and samples.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    if gfile.isdir(path):
+        names = sorted(name for name in gfile.listdir(path) if not name.startswith("."))
+        return tuple((name, fingerprint(posixpath.join(path, name), verify)) for name in names)
+    if not gfile.exists(path):
+        return ()
+    if verify:
+        return (gfile.sha256(path),)
+    with gfile.convert_read_errors(path):
+        return gfile.size(path), gfile.modified_ns(path), sample_digest(path)
+
+
+def file_sha256(folder: Optional[str], path: str, verify: bool = False) -> str:
+    """Returns the SHA-256 of a file; of a large one from the cache if it is unchanged.
+
+    Args:
+      folder: as in `load_or_build`.
+      path, verify: as in `fingerprint`.
+    """
+    if verify or not folder or not gfile.exists(path) or gfile.size(path) < _LARGE_BYTES:
+        return gfile.sha256(path)
+    key = key_of(["sha256", gfile.absolute(path), fingerprint(path)], [])
+    entry = load_or_build(
+        folder, key, lambda add: add({"sha256": np.frombuffer(gfile.sha256(path).encode(), "u1")})
+    )
+    return entry["sha256"].tobytes().decode()
+
+
+def _load(path: str, verify: bool = False) -> Entry:
     """Returns the arrays of an entry; raises ValueError if its key or content is wrong."""
     with open(os.path.join(path, _INDEX)) as reader:
         text, digest = reader.read().split("\n")
@@ -196,10 +286,13 @@ def _load(path: str) -> Dict[str, np.ndarray]:
     index = json.loads(text)
     if index["key"] != os.path.basename(path):
         raise ValueError(f"the entry has the key {index['key']}")
-    arrays = {}
-    for name, digest in index["sha256"].items():
+    entry = Entry()
+    entry.digest = _sha256(json.dumps(index["sha256"], sort_keys=True))
+    for name, sample in index["samples"].items():
         file = _array_file(path, name)
-        if gfile.sha256(file) != digest:
+        if _sizes_and_samples(file) != sample:
+            raise ValueError(f"{file} has another size or other content")
+        if verify and gfile.sha256(file) != index["sha256"][name]:
             raise ValueError(f"{file} has another SHA-256")
-        arrays[name] = np.load(file, mmap_mode="r")
-    return arrays
+        entry[name] = np.load(file, mmap_mode="r")
+    return entry

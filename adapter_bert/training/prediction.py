@@ -23,10 +23,10 @@ class PredictionSession:
       model_fn: function (features, labels, mode, params, config) → TPUEstimatorSpec.
       config: RunConfig.
       rows: rows with the columns of those to predict; see `columns_of`.
-      batch_size: int.
+      batch_size: int; None for batches of many tokens, see `input_pipeline.batches_of_tokens`.
     """
 
-    def __init__(self, model_fn: Callable, config: Any, rows: Rows, batch_size: int):
+    def __init__(self, model_fn: Callable, config: Any, rows: Rows, batch_size: Optional[int]):
         self._rows = OrderedRows(rows, np.arange(len(rows)))
         params = {"batch_size": batch_size}
         graph = tf.Graph()
@@ -46,7 +46,15 @@ class PredictionSession:
     def predict(
         self, rows: Rows, order: np.ndarray, checkpoint: Optional[str]
     ) -> Iterator[Dict[str, Any]]:
-        """Yields the predictions of rows in an order, a dict of arrays each.
+        """Yields the predictions of rows in an order, a dict of arrays each; see `batches`."""
+        for batch in self.batches(rows, order, checkpoint):
+            for index in range(len(next(iter(batch.values())))):
+                yield {name: values[index] for name, values in batch.items()}
+
+    def batches(
+        self, rows: Rows, order: np.ndarray, checkpoint: Optional[str]
+    ) -> Iterator[Dict[str, Any]]:
+        """Yields the predictions of batches of rows in an order, arrays [B, ...] by name.
 
         Args:
           rows: with the columns of this session's.
@@ -66,8 +74,7 @@ class PredictionSession:
                 batch = self._session.run(self._predictions)
             except tf.errors.OutOfRangeError:
                 return
-            for index in range(len(next(iter(batch.values())))):
-                yield {name: values[index] for name, values in batch.items()}
+            yield batch
 
 
 def columns_of(rows: Rows) -> Dict[str, Any]:

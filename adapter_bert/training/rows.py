@@ -148,7 +148,12 @@ class PackedRows(Rows):
       arrays: dict of "length", int [N], the tokens of each row; "input_ids", "input_mask" and
         "segment_ids", int [T], those of all rows; and columns [N, ...].
       max_seq_length: S.
+
+    Attributes:
+      key: digest of the arrays, if it is known.
     """
+
+    key: Optional[str] = None
 
     def __init__(self, arrays: Arrays, max_seq_length: int):
         self._columns = dict(arrays)

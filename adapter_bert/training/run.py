@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import posixpath
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from absl import logging
 
@@ -30,6 +30,7 @@ from adapter_bert.training.model_fn import ModelSettings
 from adapter_bert.training.rows import as_rows
 from adapter_bert.training.run_folder import FULL_CHECKPOINT, RunFolder
 from adapter_bert.training.starting_point import StartingPoint
+from adapter_bert.training.stored_predictions import StoredPredictions
 from adapter_bert.training.task import Evaluated, Task
 
 
@@ -538,7 +539,7 @@ class Run(LoadedModel):
     def _calibrate(self, adapter: task_adapter.TaskAdapter) -> task_adapter.TaskAdapter:
         """Returns the adapter with its head divided by the temperature that fits the dev set."""
         split = self._splits("dev")[0]
-        predictions = self._predictions(self.rows[split], self.folder.as_checkpoint(adapter))
+        predictions = self._predictions(split, self.folder.as_checkpoint(adapter))
         fitted = self.task.calibrate(split, predictions)
         if fitted.temperature == 1.0:
             self._training_warnings.append(
@@ -582,7 +583,8 @@ class Run(LoadedModel):
             rows = self.rows[split]
             logging.info("Evaluating on %d examples of %s.", len(as_rows(rows)), split)
             score_fn = functools.partial(self._evaluate_split, split)
-            scores.update(self.estimator.evaluate(rows, score_fn, checkpoint))
+            stacked = self.task.stacks_predictions
+            scores.update(self.estimator.evaluate(rows, score_fn, checkpoint, stacked))
         return scores
 
     def _splits(self, stage: str) -> List[str]:
@@ -601,16 +603,19 @@ class Run(LoadedModel):
         """Writes the predictions and pictures of a stage's splits; returns their description."""
         descriptions = []
         for split in self._splits(stage):
-            rows = self.rows[split]
+            rows, predictions = self.rows[split], None
             if id(rows) not in self._evaluated:
                 checkpoint = self._result_checkpoint()
-                self._evaluate_split(split, self._predictions(rows, checkpoint))
+                predictions = self._predictions(split, checkpoint)
+                self._evaluate_split(split, predictions)
             evaluated = self._evaluated[id(rows)]
             self.scores.update(evaluated.scores)
             descriptions.append(self.task.describe(split, evaluated))
             self.report += self.task.write(self.folder.path, split, evaluated)
             if self.config.plots:
                 self._pictures += self.task.plot(self.folder.path, split, evaluated)
+            if isinstance(predictions, StoredPredictions):
+                predictions.remove()  # They are no longer needed after a kill.
         description = "\n\n".join(filter(None, descriptions))
         if description:
             self._descriptions += [*description.splitlines(), ""]
@@ -621,9 +626,15 @@ class Run(LoadedModel):
         evaluated = [self._evaluated.get(id(self.rows[split])) for split in self._splits(stage)]
         return [warning for each in evaluated if each for warning in each.warnings]
 
-    def _predictions(self, rows: Any, checkpoint: Optional[str]) -> Iterator[Dict[str, Any]]:
+    def _predictions(self, split: str, checkpoint: Optional[str]) -> Any:
+        rows = self.rows[split]
         logging.info("Predicting %d examples.", len(as_rows(rows)))
-        return self.estimator.predict(rows, checkpoint)
+        if not self.task.stacks_predictions:
+            return self.estimator.predict(rows, checkpoint)
+        key = getattr(rows, "key", None)
+        folder = getattr(self.config, "feature_folder", None) if key else None
+        parts = [key, self.precision, self.description.kind, self.description.labels]
+        return self.estimator.predict_stacked(rows, checkpoint, folder=folder, parts=parts)
 
     def _result_checkpoint(self) -> Optional[str]:
         """Returns the prefix of the model to evaluate: of the given adapter, or of the saved one.

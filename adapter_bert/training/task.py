@@ -1,7 +1,8 @@
 """The base class of the tasks that a run trains; `tasks` has a subclass for each script."""
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
 
+import numpy as np
 from absl import logging
 
 Tables = Dict[str, Any]  # Split, of train, dev and test → its `tables.DataTable`.
@@ -46,6 +47,8 @@ class Task:
       warnings: sentences about the data that the user must know, from `load`: a label has few rows.
       calibrates: whether `calibrate` fits a temperature to the dev set.
       examples: texts by field of a few dev rows, for `task_adapter.Presentation`.
+      stacks_predictions: whether `evaluate` and `calibrate` get the predictions of all rows as
+        arrays [rows, ...] by name, instead of one after the other.
 
     `fields` and all below it are known after `encode`.
     """
@@ -63,6 +66,7 @@ class Task:
     warnings: Sequence[str] = ()
     calibrates = False
     examples: Tuple[Dict[str, str], ...] = ()
+    stacks_predictions = False
     _loaded: Sequence[str] = ()
 
     def with_config(self, config: Any) -> "Task":
@@ -107,11 +111,11 @@ class Task:
         """Returns the arguments of the script's `model_fn_builder` that this task decides."""
         return {}
 
-    def evaluate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Evaluated:
+    def evaluate(self, split: str, predictions: Any) -> Evaluated:
         """Returns the decoded predictions of a split's rows, and their scores."""
         raise NotImplementedError
 
-    def calibrate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Calibration:
+    def calibrate(self, split: str, predictions: Any) -> Calibration:
         """Returns the temperature that fits a split's rows best."""
         raise NotImplementedError
 
@@ -140,24 +144,33 @@ class Task:
 
 
 def short_examples(
-    texts: Sequence[Dict[str, str]], labels: Sequence[Any]
+    lengths: Any, num_labels: int, read: Callable[[int], Tuple[Dict[str, str], Any]]
 ) -> Tuple[Dict[str, str], ...]:
     """Returns the texts of up to three rows, short ones of different labels if there are any.
 
     They are the longest in the shorter half of the rows, as the shortest texts say little.
 
     Args:
-      texts: of each row, by field.
-      labels: of each row.
+      lengths: int [N], the characters of each row's texts.
+      num_labels: of the rows; with texts of each, the others need not be read.
+      read: function of a row's index → (its texts by field, its label).
     """
-
-    def length(row: int) -> int:
-        return sum(map(len, texts[row].values()))
-
-    rows = sorted(range(len(texts)), key=length)[: (len(texts) + 1) // 2]
-    by_texts = {tuple(texts[row].values()): row for row in rows if length(row) <= _MAX_CHARACTERS}
-    distinct = [row for row in reversed(list(by_texts.values())) if all(texts[row].values())]
-    first_of = {labels[row]: row for row in reversed(distinct)}
-    chosen = [row for row in distinct if first_of[labels[row]] == row]
-    chosen += [row for row in distinct if row not in chosen]
-    return tuple(texts[row] for row in chosen[:_NUM_EXAMPLES])
+    lengths = np.asarray(lengths)
+    rows = np.argsort(lengths, kind="stable")[: (len(lengths) + 1) // 2]
+    rows = rows[lengths[rows] <= _MAX_CHARACTERS]
+    shown: List[Dict[str, str]] = []  # The first texts of each label.
+    others: List[Dict[str, str]] = []
+    labels: Set[Any] = set()
+    for length in sorted(set(lengths[rows].tolist()), reverse=True):
+        texts_of: Dict[Tuple[str, ...], Tuple[Dict[str, str], Any]] = {}
+        for row in rows[lengths[rows] == length].tolist():
+            texts, label = read(row)
+            texts_of[tuple(texts.values())] = texts, label
+        for texts, label in reversed(list(texts_of.values())):
+            if all(texts.values()):
+                (others if label in labels else shown).append(texts)
+                labels.add(label)
+        has_all = len(shown) >= num_labels and len(shown) + len(others) >= _NUM_EXAMPLES
+        if has_all or len(shown) >= _NUM_EXAMPLES:
+            break
+    return tuple([*shown, *others][:_NUM_EXAMPLES])

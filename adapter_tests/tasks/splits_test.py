@@ -1,6 +1,10 @@
 """Tests of splits.py: which rows are set apart, by scikit-learn and by hand."""
 
 import collections
+import dataclasses
+import os
+import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -12,6 +16,15 @@ from adapter_bert.tasks import splits
 from adapter_tests.support.refusals import RefusalTestCase
 
 TENTHS = {"dev": 0.1, "test": 0.1}
+
+
+def set_apart(shares, keys, is_stratified):
+    parts = splits.set_apart(shares, splits.keys_of(keys), is_stratified)
+    return {name: indices.tolist() for name, indices in parts.items()}
+
+
+def strata(keys, *args, **options):
+    return splits.strata(splits.keys_of(keys), *args, **options)
 
 
 def counts_of(keys, indices):
@@ -31,11 +44,11 @@ class SetApartTest(parameterized.TestCase, tf.test.TestCase):
             train = num_rows * 8 // 10
             dev = (num_rows - train) // 2
             expected = np.split(order, [train, train + dev])
-            parts = splits.set_apart(TENTHS, [""] * num_rows, False)
+            parts = set_apart(TENTHS, [""] * num_rows, False)
             self.assertEqual(list(parts), ["train", "dev", "test"])
             for part, indices in zip(parts.values(), expected):
                 self.assertEqual(part, sorted(indices))
-            (train_rows, dev_rows) = splits.set_apart({"dev": 0.1}, [""] * num_rows, False).values()
+            (train_rows, dev_rows) = set_apart({"dev": 0.1}, [""] * num_rows, False).values()
             self.assertEqual(train_rows, sorted(order[: num_rows * 9 // 10]))
             self.check_partition({"train": train_rows, "dev": dev_rows}, num_rows)
 
@@ -43,7 +56,7 @@ class SetApartTest(parameterized.TestCase, tf.test.TestCase):
         keys = [label for label in "abc" for _ in range({"a": 50, "b": 30, "c": 20}[label])]
         splitter = StratifiedShuffleSplit(1, test_size=20, train_size=80, random_state=0)
         ((_, expected),) = splitter.split(keys, keys)
-        parts = splits.set_apart({"dev": 0.2}, keys, True)
+        parts = set_apart({"dev": 0.2}, keys, True)
         self.assertEqual(parts["dev"], sorted(expected))
         _, expected = train_test_split(range(100), test_size=20, stratify=keys, random_state=0)
         self.assertEqual(parts["dev"], sorted(expected))
@@ -51,7 +64,7 @@ class SetApartTest(parameterized.TestCase, tf.test.TestCase):
 
     def test_six_dev_rows_have_all_four_labels(self):
         keys = ["abcd"[i % 4] for i in range(60)]
-        parts = splits.set_apart(TENTHS, keys, True)
+        parts = set_apart(TENTHS, keys, True)
         self.check_partition(parts, 60)
         self.assertEqual([len(part) for part in parts.values()], [48, 6, 6])
         self.assertEqual(
@@ -75,37 +88,41 @@ class SetApartTest(parameterized.TestCase, tf.test.TestCase):
     )
     def test_any_labels_give_parts_of_the_random_sizes(self, keys):
         for shares in (TENTHS, {"dev": 0.1}, {"test": 0.34}, {"dev": 0.0, "test": 0.3}):
-            parts = splits.set_apart(shares, keys, True)
+            parts = set_apart(shares, keys, True)
             self.check_partition(parts, len(keys))
-            random = splits.set_apart(shares, keys, False)
+            random = set_apart(shares, keys, False)
             for split, part in parts.items():
                 self.assertLen(part, len(random[split]))
 
     def test_numbers_are_stratified_by_quantile(self):
         keys = np.random.RandomState(1).permutation(100).astype(float).tolist()
-        parts = splits.set_apart({"dev": 0.1}, keys, True)
+        parts = set_apart({"dev": 0.1}, keys, True)
         tens = [keys[index] // 10 for index in parts["dev"]]
         self.assertCountEqual(tens, range(10))
 
     def test_rarest_labels_are_one_group(self):
         keys = ["a"] * 6 + ["b"] * 4 + ["c"] * 2 + ["d"]
-        groups = splits.strata(keys, 10)
+        groups = strata(keys, 10)
         # d has one row, so that it joins c, the next rarest.
         self.assertAllEqual(groups, [0] * 6 + [1] * 4 + [2] * 3)
-        self.assertAllEqual(splits.strata(keys, 2), [0] * 6 + [1] * 7)
-        self.assertAllEqual(splits.strata(keys, 1), [0] * 13)
-        self.assertAllEqual(splits.strata(keys, 10, min_rows=4), [0] * 6 + [1] * 7)
+        self.assertAllEqual(strata(keys, 2), [0] * 6 + [1] * 7)
+        self.assertAllEqual(strata(keys, 1), [0] * 13)
+        self.assertAllEqual(strata(keys, 10, min_rows=4), [0] * 6 + [1] * 7)
 
     def test_rarest_label_of_each_row(self):
         rows = [("a", "b"), ("a",), (), ("a", "c", "b"), ("b", "b")]
         # a is in three rows, b in three, c in one.
         self.assertEqual(splits.rarest(rows), ["a", "a", "", "c", "b"])
+        self.assertEqual(splits.rarest([("a", "b"), ("b",)], [1, 3]), ["a", "b"])
+        self.assertEqual(splits.rarest([("a", "b"), ("a",)], [5, 1]), ["b", "a"])
 
 
 class PartitionTest(RefusalTestCase):
     def partition(self, *args, num_rows=2000, missing=("dev", "test")):
         keys = ["ab"[i % 2] for i in range(num_rows)]
-        return splits.Partition(splits.SplitConfig(*args), missing, keys, "data.csv")
+        return splits.Partition(
+            splits.SplitConfig(*args), missing, splits.keys_of(keys), "data.csv"
+        )
 
     def test_log_says_how_many_rows_are_set_apart(self):
         for arguments, expected in (
@@ -129,6 +146,28 @@ class PartitionTest(RefusalTestCase):
         self.assertEqual(sorted([*train, *dev]), list(rows))
         self.assertEqual(dev, sorted(dev))
 
+    def test_rows_of_large_files_are_drawn_once(self):
+        @dataclasses.dataclass(frozen=True)
+        class Config(splits.SplitConfig):
+            feature_folder: str = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "cache")
+
+        def indices(keys, cache_key="file", **settings):
+            keys = splits.keys_of(keys)
+            partition = splits.Partition(
+                Config(**settings), ["dev", "test"], keys, "x", cache_key=cache_key
+            )
+            return [partition.indices(split).tolist() for split in ("train", "dev", "test")]
+
+        keys = ["ab"[i % 3 == 0] for i in range(60)]
+        for settings in ({}, {"split": "random"}, {"dev_share": 0.3}, {"fold": (2, 3)}):
+            expected = indices(keys, **settings)
+            with mock.patch.object(splits, "_MANY_ROWS", 60):
+                self.assertEqual(indices(keys, **settings), expected)
+                with mock.patch.object(splits, "set_apart", side_effect=AssertionError):
+                    self.assertEqual(indices(keys, **settings), expected)
+                    with self.assertRaises(AssertionError):
+                        indices(keys, "other file", **settings)
+
     def test_shares_without_rows_are_refused(self):
         self.assert_refused(
             ["--dev_share=0.5 and --test_share=0.5"], self.partition, None, 0.5, 0.5
@@ -148,7 +187,7 @@ class FoldsTest(RefusalTestCase):
         found = []
         for number in range(1, count + 1):
             config = splits.SplitConfig(fold=(number, count), dev_share=0.0, **options)
-            partition = splits.Partition(config, ["dev", "test"], keys, "data.csv")
+            partition = splits.Partition(config, ["dev", "test"], splits.keys_of(keys), "data.csv")
             parts = [partition.select(split, range(len(keys))) for split in ("train", "dev")]
             test = partition.select("test", range(len(keys))) if config.test_share else []
             found.append((*parts, test))

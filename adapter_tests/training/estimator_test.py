@@ -22,7 +22,14 @@ from adapter_bert.ops import devices
 from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.squad import squad_task
-from adapter_bert.training import distribution, estimator, input_pipeline, model_fn, rows
+from adapter_bert.training import (
+    distribution,
+    estimator,
+    input_pipeline,
+    model_fn,
+    rows,
+    stored_predictions,
+)
 from adapter_tests.support import own_models, tiny
 from adapter_tests.support.checkpoint_cases import all_tensors, trained_tensors
 from adapter_tests.support.command_lines import classifier_config, parsed
@@ -265,6 +272,30 @@ class PaddingTest(TrainingTestCase):
             # No two rows are so close that a swap would go unnoticed.
             gaps = np.diff(np.sort(expected[:, 0]))
             self.assertGreater(gaps.min(), 2e-5)
+
+    def test_stacked_predictions_are_those_of_rows(self):
+        runner = self.runner(self.folder)
+        expected = list(runner.predict(self.rows))
+        stacked = runner.predict_stacked(self.rows)
+        for name in expected[0]:
+            self.assertAllEqual(stacked[name], [row[name] for row in expected])
+        stacked = runner.predict_stacked(self.rows, batch_flag="eval_batch_size")
+        for name in expected[0]:
+            self.assertAllClose(stacked[name], [row[name] for row in expected], atol=1e-5)
+
+    def test_many_rows_come_in_batches_of_tokens_unless_a_size_is_given(self):
+        add = stored_predictions.StoredPredictions.add
+        expected = self.runner(self.folder).predict_stacked(self.rows)
+        for names, sizes in (((), [8, 8, 8]), (("predict_batch_size",), [24])):
+            runner = self.runner(self.folder)
+            runner.run = dataclasses.replace(runner.run, chosen_batches=frozenset(names))
+            with mock.patch.object(estimator, "_MANY_ROWS", 24), mock.patch.object(
+                stored_predictions.StoredPredictions, "add", autospec=True, side_effect=add
+            ) as added:
+                found = runner.predict_stacked(self.rows)
+            self.assertEqual([len(call[0][1]) for call in added.call_args_list], sizes)
+            for name, values in expected.items():
+                self.assertAllClose(found[name], values, atol=1e-5)
 
     def test_streamed_predictions_apply_adapter_gates(self):
         runner = self.runner(self.folder)

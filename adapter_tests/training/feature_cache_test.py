@@ -114,6 +114,26 @@ class CacheTest(tf.test.TestCase):
             self.assertEqual(self.cached(), 2)
         self.assertIn("Features are not cached", log.output[-1])
 
+    def test_digest_of_an_unchanged_large_file_is_cached(self):
+        path = os.path.join(self.get_temp_dir(), "large")
+        with open(path, "wb") as writer:
+            writer.write(b"a" * 3_000_000)
+
+        def digest(**options):
+            with mock.patch.object(feature_cache, "_LARGE_BYTES", 1):
+                return feature_cache.file_sha256(self.folder, path, **options)
+
+        before, stat = gfile.sha256(path), os.stat(path)
+        self.assertEqual([digest(), digest()], [before] * 2)
+        with open(path, "r+b") as writer:
+            writer.seek(100_000)  # Not in a sample.
+            writer.write(b"b")
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        after = gfile.sha256(path)
+        self.assertEqual([digest(), digest(verify=True)], [before, after])
+        os.utime(path, (1, 1))
+        self.assertEqual(digest(), after)
+
     def test_abandoned_folders_are_removed_after_a_day(self):
         old, young, others = (64 * "a" + ".abcdefgh", 64 * "b" + ".abcdefgh", "notes.txt")
         for name in (old, young, others):

@@ -178,6 +178,20 @@ class PlanByLengthTest(tf.test.TestCase):
 
 
 class LengthTest(tf.test.TestCase):
+    def test_batches_of_tokens_grow_as_rows_get_shorter(self):
+        lengths = np.sort(np.random.RandomState(0).randint(3, 513, 3000))[::-1]
+        batches = list(input_pipeline.batches_of_tokens(lengths, 512))
+        self.assertAllEqual(np.concatenate(batches), np.arange(3000))
+        for batch in batches[:-1]:
+            padded = input_pipeline.bucket_of(lengths[batch[0]], 512)
+            self.assertLen(batch, 8192 // padded)
+        done = len(batches[0]) + len(batches[1])
+        rest = list(input_pipeline.batches_of_tokens(lengths[done:], 512))
+        self.assertEqual([len(each) for each in rest], [len(each) for each in batches[2:]])
+        (first, _) = input_pipeline.batches_of_tokens(np.array([9000] * 9), 9000)
+        self.assertLen(first, input_pipeline.MIN_BATCH_SIZE)
+        self.assertEqual(list(input_pipeline.batches_of_tokens(lengths[:0], 512)), [])
+
     def test_longest_first_sorts_by_decreasing_length(self):
         lengths = np.array([2, 4, 0, 1, 2])
         self.assertAllEqual(input_pipeline.longest_first(lengths), [1, 0, 4, 3, 2])

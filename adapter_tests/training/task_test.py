@@ -7,8 +7,10 @@ from adapter_bert.training import task
 
 class ShortExamplesTest(tf.test.TestCase):
     def examples(self, *rows):
-        texts = [{"text": text} for text, _ in rows]
-        shown = task.short_examples(texts, [label for _, label in rows])
+        lengths, labels = [len(text) for text, _ in rows], [label for _, label in rows]
+        shown = task.short_examples(
+            lengths, len(set(labels)), lambda row: ({"text": rows[row][0]}, labels[row])
+        )
         return [example["text"] for example in shown]
 
     def test_examples_are_of_different_labels_in_the_shorter_half(self):

@@ -172,12 +172,13 @@ def windows(config: SquadConfig, tokenizer: Any, is_training: bool) -> Tuple[Tex
         if gfile.sha256(path) != digest:  # Else the cache would keep them under its digest.
             raise UserError(f"{path} has changed while it was read; run again.")
 
-    digest = gfile.sha256(path)
+    folder, verify = config.feature_folder, config.verify_data
+    digest = feature_cache.file_sha256(folder, path, verify)
     key = feature_cache.key_of(
         [digest, tokenizer.fingerprint, is_training, version_2, tuple(config.limits)],
         [squad_data, squad_features, token_spans, tokenization],
     )
-    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
+    arrays = feature_cache.load_or_build(folder, key, make, verify)
     if not len(arrays["a_start"]):
         raise UserError(f"{path}: no paragraph has any words.")
     if "left_out" in arrays:

@@ -253,7 +253,7 @@ def _partition(
     labels = train.tags or []
     if is_chunks:
         labels = [[chunk.label for chunk in tag_schemes.chunks(tags)] for tags in labels]
-    keys = data_splits.rarest(labels)
+    keys = data_splits.keys_of(data_splits.rarest(labels))
     return data_splits.Partition(config, missing, keys, train.file.path, unit="sentences")
 
 
@@ -476,8 +476,12 @@ def _check_tags(name: str, split: Split, labels: Sequence[str]) -> None:
 
 def _shown_sentences(split: Split) -> Tuple[Dict[str, str], ...]:
     """Returns a few sentences by field, of different tags; see `short_examples`."""
-    texts = [{"text": " ".join(words)} for words in split.words]
-    return short_examples(texts, [tuple(sorted(set(tags))) for tags in split.tags or ()])
+    texts = [" ".join(words) for words in split.words]
+    labels = [tuple(sorted(set(tags))) for tags in split.tags or ()]
+    lengths = list(map(len, texts))
+    return short_examples(
+        lengths, len(set(labels)), lambda row: ({"text": texts[row]}, labels[row])
+    )
 
 
 def encode(
@@ -497,7 +501,7 @@ def encode(
         [split.digest(), tokenizer.fingerprint, tuple(labels), config.max_seq_length],
         [tagging_features, tokenization],
     )
-    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make, config.verify_data)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
 

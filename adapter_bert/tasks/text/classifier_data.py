@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 import math
+import os
 import posixpath
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -25,9 +26,15 @@ from adapter_bert.training.rows import PackedRows
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
 _COLUMN_FLAGS = ("text_column", "text_b_column", "label_column")
 _LABEL_TYPE = "class"  # The default of --label_type.
+_FILES = ("train_file", "dev_file", "test_file")
+_FILE = (
+    "{}, of a task with named columns: a file, or a pattern of several such as data/part-*.parquet;"
+    " overrides --data_dir."
+)
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
-Splits = Dict[str, List["classifier_features.InputExample"]]  # By name of the split.
+Examples = Sequence["classifier_features.InputExample"]  # A list, or `StoredExamples`.
+Splits = Dict[str, Examples]  # By name of the split.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +55,15 @@ class TaskConfig(splits.SplitConfig):
             "data": "the training data",
             "dev_data": "the dev data",
         },
+    )
+    train_file: Optional[str] = flag(
+        None, _FILE.format("Training rows"), "Task and data", is_input=True
+    )
+    dev_file: Optional[str] = flag(
+        None, _FILE.format("Rows to evaluate on"), "Task and data", is_input=True
+    )
+    test_file: Optional[str] = flag(
+        None, _FILE.format("Rows to predict"), "Task and data", is_input=True
     )
     text_column: Optional[str] = flag(None, _COLUMN + "text.", "Task and data")
     text_b_column: Optional[str] = flag(None, _COLUMN + "second text of a pair.", "Task and data")
@@ -203,7 +219,9 @@ def name_of(config: Any, trained: "Optional[task_adapter.Description]" = None) -
         return config.name
     if trained and (task_kinds.is_custom(trained.training) or is_custom(trained.task)):
         return trained.task
-    return custom_tasks.name_of_folder(config.data_dir)
+    files = filter(None, (getattr(config, name) for name in _FILES))
+    folders = map(os.path.dirname, map(os.path.abspath, files))
+    return custom_tasks.name_of_folder(config.data_dir or next(folders, None))
 
 
 def earlier_name(config: Any, run_folder: str) -> Optional[str]:
@@ -245,7 +263,8 @@ def find_task(
       UserError: the task is unknown, its data is missing, or --adapter is of another kind of task.
     """
     task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
-    data_dir = "" if tables else paths.find_data_dir(config.data_dir, folder)
+    has_files = not config.data_dir and any(getattr(config, name) for name in _FILES)
+    data_dir = "" if tables or has_files else paths.find_data_dir(config.data_dir, folder)
     trained = trained_adapter and trained_adapter.description
     kind = task.task.kind if isinstance(task, glue.TaskProcessor) else task.kind
     if trained and trained.kind != kind:
@@ -259,6 +278,11 @@ def find_task(
         if id_columns:
             raise UserError(
                 f"--id_columns={id_columns}: {task.task.name} has no table with named columns;"
+                " expected --task_name=custom or a further task of the paper."
+            )
+        for name in config.changed_flags(_FILES):
+            raise UserError(
+                f"--{name}={getattr(config, name)}: {task.task.name} reads the files of --data_dir;"
                 " expected --task_name=custom or a further task of the paper."
             )
         return task, data_dir
@@ -325,12 +349,12 @@ def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
 
 
 def encode_examples(
-    examples: List[Any], labels: Sequence[str], config: Any, tokenizer: Any
+    examples: Examples, labels: Sequence[str], config: Any, tokenizer: Any
 ) -> PackedRows:
     """Returns the `PackedRows` of examples, from the cache if they are in it.
 
     Args:
-      examples: list of `InputExample`.
+      examples: of a split.
       labels: the task's labels; see `classifier_features.convert_single_example`.
       config: `TextConfig` and `LongTextConfig`.
       tokenizer: `tokenization.FullTokenizer`.
@@ -340,7 +364,7 @@ def encode_examples(
         itertools.chain(
             [tokenizer.fingerprint, tuple(labels), config.max_seq_length],
             ["windows"] * in_windows,
-            ((e.text_a, e.text_b, e.label) for e in examples),
+            _content_of(examples),
         ),
         [classifier_features, rows, text_windows, tokenization],
     )
@@ -350,10 +374,22 @@ def encode_examples(
             examples, labels, config.max_seq_length, tokenizer, add, in_windows
         )
 
-    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
+    verify = getattr(config, "verify_data", False)
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make, verify)
+    found: PackedRows
     if in_windows:
-        return WindowRows(arrays, config.max_seq_length, config.window_pooling)
-    return PackedRows(arrays, config.max_seq_length)
+        found = WindowRows(arrays, config.max_seq_length, config.window_pooling)
+    else:
+        found = PackedRows(arrays, config.max_seq_length)
+    found.key = arrays.digest
+    return found
+
+
+def _content_of(examples: Examples) -> Iterable[Any]:
+    """Returns values that determine the texts and labels of examples."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return [examples.key]
+    return ((e.text_a, e.text_b, e.label) for e in examples)
 
 
 def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_dir: str) -> Splits:
@@ -385,8 +421,10 @@ def read_examples(processor: "glue.SplitProcessor", stages: Iterable[str], data_
     return examples
 
 
-def _count_labels(examples: "List[classifier_features.InputExample]") -> Dict[str, int]:
+def _count_labels(examples: Examples) -> Dict[str, int]:
     """Returns how many examples have each label."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.count_labels()
     names = (custom_tasks.names_in(example.label) for example in examples)
     return collections.Counter(itertools.chain.from_iterable(names))
 
@@ -406,21 +444,48 @@ def warnings_of(task: "glue.TaskInfo", examples: Splits) -> List[str]:
 
 def fields_of(examples: Splits) -> Tuple[str, ...]:
     """Returns the names of the texts that each example has, as in a server's requests."""
-    has_pairs = any(e.text_b is not None for split in examples.values() for e in split)
-    return ("text", "text_b") if has_pairs else ("text",)
+    return ("text", "text_b") if any(map(has_pairs, examples.values())) else ("text",)
 
 
-def trained_on(processor: "glue.SplitProcessor", examples: Splits, data_dir: str) -> Optional[str]:
+def has_pairs(examples: Examples) -> bool:
+    """Returns whether some examples have a second text."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.has_pairs
+    return any(example.text_b is not None for example in examples)
+
+
+def num_characters(examples: Examples) -> np.ndarray:
+    """Returns the number of characters of each example's texts, int [N]."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.num_characters()
+    return np.array([len(e.text_a) + len(e.text_b or "") for e in examples], np.int64)
+
+
+def num_labels(examples: Examples) -> int:
+    """Returns the number of distinct labels, or sets of labels, of examples."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.num_labels()
+    return len({example.label for example in examples})
+
+
+def trained_on(
+    processor: "glue.SplitProcessor",
+    examples: Splits,
+    data_dir: str,
+    folder: Optional[str] = None,
+) -> Optional[str]:
     """Returns the digest of the training rows, or None if no other rows of their file are used.
 
     Args:
       processor: `glue.SplitProcessor`.
       examples: the result of `read_examples`.
       data_dir: folder of the task's data.
+      folder: see `digest`.
     """
     if not any(map(processor.is_held_out, examples)):
         return None
-    return digest(examples.get("train") or processor.get_train_examples(data_dir))
+    train = examples.get("train") or processor.get_train_examples(data_dir)
+    return digest(train, folder=folder)
 
 
 def check_data(
@@ -447,10 +512,26 @@ def check_data(
     splits.check_trained(training, trained_on, split_settings)
 
 
-def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
-    """Returns a short hash of the content of lists of examples."""
-    examples = itertools.chain.from_iterable(splits)
-    return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
+def digest(*splits: Examples, folder: Optional[str] = None) -> str:
+    """Returns a short hash of the content of lists of examples.
+
+    Args:
+      *splits: the lists.
+      folder: of the cache that keeps the hashes of `custom_tasks.StoredExamples`; or None.
+    """
+
+    def compute() -> str:
+        examples = itertools.chain.from_iterable(splits)
+        return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
+
+    keys = [each.key for each in splits if isinstance(each, custom_tasks.StoredExamples)]
+    if folder is None or not splits or len(keys) < len(splits):
+        return compute()
+    key = feature_cache.key_of(["digest", *keys], [])
+    entry = feature_cache.load_or_build(
+        folder, key, lambda add: add({"digest": np.frombuffer(compute().encode(), np.uint8)})
+    )
+    return entry["digest"].tobytes().decode()
 
 
 def check_single_label(flag: str, value: Any, task: "glue.TaskInfo") -> None:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tu
 import numpy as np
 from absl import logging
 
+from adapter_bert.shell import processes
 from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import text_windows
 from adapter_bert.training import rows
@@ -207,7 +208,7 @@ def convert_examples_to_features(
     max_seq_length: int,
     tokenizer: Any,
     *,
-    indices: Optional[range] = None,
+    part: Optional[Tuple[int, int]] = None,
     in_windows: bool = False,
     padded: bool = True,
 ) -> List[InputFeatures]:
@@ -215,14 +216,15 @@ def convert_examples_to_features(
 
     Args:
       examples, label_list, max_seq_length, tokenizer, padded: as in `convert_single_example`.
-      indices: of the examples to convert; all by default.
+      part: (index of the first example, number of all examples) if these are a part of all.
       in_windows: whether to convert each window of an `InputExample` instead of truncating it.
     """
     labels, features = _ids_by_label(label_list), []
-    for index in range(len(examples)) if indices is None else indices:
+    first, total = part or (0, len(examples))
+    for index, example in enumerate(examples, start=first):
         if index and index % _PROGRESS_EVERY == 0:
-            logging.info("Converted %d of %d examples.", index, len(examples))
-        arguments = index, examples[index], labels, max_seq_length, tokenizer
+            logging.info("Converted %d of %d examples.", index, total)
+        arguments = index, example, labels, max_seq_length, tokenizer
         if in_windows:
             features += _convert_windows(*arguments, padded=padded)
         else:
@@ -271,17 +273,21 @@ def add_rows(
     if not examples:
         raise ValueError("expected at least one example")
     labels = _ids_by_label(label_list)
-    for start in range(0, len(examples), _EXAMPLES_PER_PART):
+
+    def encode(start: int) -> rows.Arrays:
         features = convert_examples_to_features(
-            examples,
+            examples[start : start + _EXAMPLES_PER_PART],
             labels,
             max_seq_length,
             tokenizer,
-            indices=range(start, min(start + _EXAMPLES_PER_PART, len(examples))),
+            part=(start, len(examples)),
             in_windows=in_windows,
             padded=False,
         )
         arrays = rows.pack(features)
         if in_windows:
             arrays["is_first"] = rows.column([each.window_index == 0 for each in features])
+        return arrays
+
+    for arrays in processes.map_in_order(encode, range(0, len(examples), _EXAMPLES_PER_PART)):
         add(arrays)

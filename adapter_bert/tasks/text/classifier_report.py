@@ -10,7 +10,7 @@ from adapter_bert.tasks.text import classifier_results, text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.classifier_results import Predictions
 from adapter_bert.tasks.text.glue import TaskInfo
-from adapter_bert.training import plots
+from adapter_bert.training import plots, stored_predictions
 
 
 def describe(
@@ -28,7 +28,7 @@ def describe(
       labels, predictions: as in `classifier_results.scores`.
       examples: of the split's N rows.
     """
-    answers = text_kind.get(task.kind).answers(predictions)
+    answers = classifier_results.answers_of(task, predictions)
     lines = [f"{split.replace('_', ' ')}, {len(labels):,} rows:", ""]
     if task.labels:
         names = text_tables.names_of(task.labels)
@@ -40,7 +40,7 @@ def describe(
         if np.ndim(labels) == 1:
             matrix = metrics.confusion_matrix(labels, answers, len(names))
             lines += ["", *text_tables.confusions(matrix, names)]
-        lines += ["", *_errors(task, labels, predictions, examples)]
+        lines += ["", *_errors(task, labels, answers, predictions, examples)]
     else:
         lines += _largest_errors(labels, answers, examples)
     return "\n".join(lines) + "\n"
@@ -55,7 +55,7 @@ def plot(
       folder: path.
       task, split, labels, predictions: as in `describe`.
     """
-    answers = text_kind.get(task.kind).answers(predictions)
+    answers = classifier_results.answers_of(task, predictions)
     title = f"{task.name} {split.replace('_', ' ')}"
     name = "confusion" if task.labels else "scatter"
     path = posixpath.join(folder, classifier_results.file_name(name, split, ".png"))
@@ -69,19 +69,25 @@ def plot(
 
 
 def _errors(
-    task: TaskInfo, labels: np.ndarray, predictions: Predictions, examples: Sequence[InputExample]
+    task: TaskInfo,
+    labels: np.ndarray,
+    answers: np.ndarray,
+    predictions: Predictions,
+    examples: Sequence[InputExample],
 ) -> List[str]:
     """Returns the lines of the most confident errors."""
     kind = text_kind.get(task.kind)
-    answers = kind.answers(predictions)
     is_wrong = np.not_equal(answers, labels)
-    probabilities = predictions["probabilities"]
-    if np.ndim(labels) > 1:  # The confidence of a set is that of its most confident wrong label.
-        decided = np.maximum(probabilities, 1 - probabilities)
-        confidences = np.where(is_wrong, decided, 0).max(axis=1)
+    parts = []
+    for start, part in stored_predictions.pieces({"value": predictions["probabilities"]}):
+        probabilities = part["value"]
+        if np.ndim(labels) > 1:  # A set is as confident as its most confident wrong label.
+            decided = np.maximum(probabilities, 1 - probabilities)
+            probabilities = np.where(is_wrong[start : start + len(decided)], decided, 0)
+        parts.append(probabilities.max(axis=1))
+    confidences = np.concatenate(parts)
+    if np.ndim(labels) > 1:
         is_wrong = is_wrong.any(axis=1)
-    else:
-        confidences = probabilities.max(axis=1)
     wrong = np.flatnonzero(is_wrong)
     if not len(wrong):
         return ["No errors."]

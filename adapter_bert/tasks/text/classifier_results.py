@@ -4,8 +4,9 @@ Predictions are a dict of arrays over N rows: "loss" [N], and what the `text_kin
 predicts, "probabilities" [N, L] of L labels or "prediction" [N].
 """
 
+import itertools
 import posixpath
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from adapter_bert.tasks import caveats, metrics
 from adapter_bert.tasks.text import text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import TaskInfo
-from adapter_bert.training import evaluations
+from adapter_bert.training import evaluations, stored_predictions
 
 Predictions = Dict[str, np.ndarray]
 
@@ -24,17 +25,19 @@ _MAX_MATRIX_LABELS = 200
 NO_LABEL = "no label"  # The empty set of labels.
 
 
-def stack(predictions: Iterable[Predictions]) -> Predictions:
-    """Returns a sequence of N dicts of arrays as one dict of arrays [N, ...]."""
+def stack(predictions: Any) -> Predictions:
+    """Returns a sequence of N dicts of arrays as one dict of arrays [N, ...], which stays one."""
+    if isinstance(predictions, dict):
+        return predictions
     rows = list(predictions)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
-def of_texts(predictions: Iterable[Predictions], task: TaskInfo, rows: Any) -> Predictions:
+def of_texts(predictions: Any, task: TaskInfo, rows: Any) -> Predictions:
     """Returns the predictions of texts, from those of rows or of the texts' windows.
 
     Args:
-      predictions: of each row.
+      predictions: of each row, or the arrays of all rows by name.
       task: `glue.TaskInfo`.
       rows: `rows.PackedRows`.
     """
@@ -64,7 +67,7 @@ def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict
       classes also "confusion_matrix", L lists of L counts.
     """
     kind, num_labels = text_kind.get(task.kind), len(task.labels)
-    answers = kind.answers(predictions)
+    answers = answers_of(task, predictions)
     result: Dict[str, Any] = {
         **kind.scores(labels, answers, num_labels),
         "loss": float(np.mean(predictions["loss"])),
@@ -80,6 +83,13 @@ def scores(task: TaskInfo, labels: np.ndarray, predictions: Predictions) -> Dict
         confusion = metrics.confusion_matrix(labels, answers, num_labels)
         result["confusion_matrix"] = confusion.tolist()
     return result
+
+
+def answers_of(task: TaskInfo, predictions: Predictions) -> np.ndarray:
+    """Returns the predicted labels of all rows; see `text_kind.TextKind.answers`."""
+    kind = text_kind.get(task.kind)
+    parts = [kind.answers(part) for _, part in stored_predictions.pieces(predictions)]
+    return np.concatenate(parts)
 
 
 def majority(task: TaskInfo, labels: np.ndarray) -> Tuple[str, Dict[str, float]]:
@@ -115,7 +125,7 @@ def warnings(
     label, constant = majority(task, labels)
     predicted, true = (
         kind.texts(np.unique(each, axis=0), task.labels)
-        for each in (np.asarray(kind.answers(predictions), int), labels)
+        for each in (np.asarray(answers_of(task, predictions), int), labels)
     )
     return caveats.of_predictions(rows, predicted, true, label, NO_LABEL) or caveats.of_score(
         task.score, values, constant, label or NO_LABEL
@@ -191,16 +201,20 @@ def write_predictions(
       The paths, test_results.tsv first.
     """
     kind = text_kind.get(task.kind)
-    texts = kind.texts(kind.answers(predictions), task.labels)
-    values = predictions[kind.prediction]
-    tables = {
-        file_name("test_results", split): [list(map(str, np.atleast_1d(row))) for row in values],
-        file_name("predictions", split): _prediction_rows(task, texts, predictions, examples),
+    values = {kind.prediction: predictions[kind.prediction]}
+    tables: Dict[str, Iterable[Sequence[str]]] = {
+        file_name("test_results", split): (
+            list(map(str, np.atleast_1d(row)))
+            for _, part in stored_predictions.pieces(values)
+            for row in part[kind.prediction]
+        ),
+        file_name("predictions", split): _prediction_rows(task, predictions, examples),
     }
     if split in task.submission:
         submission = posixpath.join(folder, "submission")
         with gfile.convert_write_errors(submission):
             gfile.makedirs(submission)
+        texts = kind.texts(answers_of(task, predictions), task.labels)
         tables[f"submission/{task.submission[split]}.tsv"] = [
             ["index", "prediction"],
             *([str(index), text] for index, text in enumerate(kind.submitted(texts))),
@@ -289,12 +303,17 @@ def write_answers(
       examples: as in `write_predictions`.
     """
     kind = text_kind.get(task.kind)
-    rows = [[str(index), text] for index, text in enumerate(kind.texts(labels, task.labels))]
-    _write_rows(folder, file_name("labels", split), [["index", "label"], *rows])
+    texts = enumerate(
+        text
+        for _, part in stored_predictions.pieces({"labels": labels})
+        for text in kind.texts(part["labels"], task.labels)
+    )
+    rows = ([str(index), text] for index, text in texts)
+    header = [["index", "label"]]
+    _write_rows(folder, file_name("labels", split), itertools.chain(header, rows))
     if predictions is not None:
-        texts = kind.texts(kind.answers(predictions), task.labels)
-        rows = _prediction_rows(task, texts, predictions, examples)
-        _write_rows(folder, file_name("predictions", split), rows)
+        name = file_name("predictions", split)
+        _write_rows(folder, name, _prediction_rows(task, predictions, examples))
 
 
 def file_name(name: str, split: str, extension: str = ".tsv") -> str:
@@ -306,42 +325,52 @@ def file_name(name: str, split: str, extension: str = ".tsv") -> str:
 def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
     path = posixpath.join(folder, name)
     # Labels of a converted adapter may contain tabs and line breaks.
-    lines = ("\t".join(" ".join(field.split()) for field in row) for row in rows)
-    atomic.write_atomically(path, "".join(line + "\n" for line in lines))
+    with gfile.convert_write_errors(path), atomic.atomic_file(path) as writer:
+        for row in rows:
+            line = "\t".join(" ".join(field.split()) for field in row)
+            writer.write((line + "\n").encode())
     return path
 
 
 def _prediction_rows(
-    task: TaskInfo, texts: List[str], predictions: Predictions, examples: Sequence[InputExample]
-) -> List[List[str]]:
-    """Returns the rows of predictions.tsv.
+    task: TaskInfo, predictions: Predictions, examples: Sequence[InputExample]
+) -> Iterator[List[str]]:
+    """Yields the rows of predictions.tsv, which are never all in memory.
 
     Their columns are index, label, unless regression the probability of each label, and those of
     `columns_of`.
     """
-    header = ["index", "label"]
-    rows = [[str(index), text] for index, text in enumerate(texts)]
-    values = predictions[text_kind.get(task.kind).prediction]
-    if values.ndim > 1:
-        header += task.labels
-        rows = [row + list(map(str, probabilities)) for row, probabilities in zip(rows, values)]
-    if examples:
-        names, cells = columns_of(examples)
-        header += names
-        rows = [[*row, *further] for row, further in zip(rows, cells)]
-    return [header, *rows]
+    kind = text_kind.get(task.kind)
+    has_probabilities = predictions[kind.prediction].ndim > 1
+    has_pairs = getattr(examples, "has_pairs", None)  # Of `custom_tasks.StoredExamples`.
+    if has_pairs is None:
+        has_pairs = any(example.text_b is not None for example in examples)
+    names = columns_of(examples[:1], has_pairs)[0] if len(examples) else []
+    yield ["index", "label", *(task.labels if has_probabilities else ()), *names]
+    for start, part in stored_predictions.pieces(predictions):
+        texts, values = kind.texts(kind.answers(part), task.labels), part[kind.prediction]
+        cells: List[List[str]] = [[]] * len(texts)
+        if len(examples):
+            cells = columns_of(examples[start : start + len(texts)], has_pairs)[1]
+        for index, text in enumerate(texts):
+            probabilities = map(str, values[index]) if has_probabilities else ()
+            yield [str(start + index), text, *probabilities, *cells[index]]
 
 
-def columns_of(examples: Sequence[InputExample]) -> Tuple[List[str], List[List[str]]]:
+def columns_of(
+    examples: Sequence[InputExample], has_pairs: Optional[bool] = None
+) -> Tuple[List[str], List[List[str]]]:
     """Returns the columns that predictions repeat: those of --id_columns, text and text_b.
 
     Args:
       examples: at least one.
+      has_pairs: whether there is a column text_b; by default, if an example has one.
 
     Returns:
       (names, the cells of each example's row).
     """
-    has_pairs = any(example.text_b is not None for example in examples)
+    if has_pairs is None:
+        has_pairs = any(example.text_b is not None for example in examples)
     names = [*examples[0].columns, "text", *["text_b"] * has_pairs]
     return names, [
         [*each.columns.values(), each.text_a, *[each.text_b or ""] * has_pairs] for each in examples

@@ -4,17 +4,33 @@
 are published.
 """
 
+import collections
+import collections.abc
+import hashlib
 import itertools
 import os
 import re
 from decimal import Decimal
-from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
+import numpy as np
 from absl import logging
 
 from adapter_bert.files import gfile
 from adapter_bert.shell.errors import UserError
-from adapter_bert.tasks import arrow_files, splits, table_readers, tables
+from adapter_bert.tasks import arrow_files, splits, stored_tables, table_readers, tables
 from adapter_bert.tasks.text import text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import SplitProcessor, TaskInfo, TaskProcessor, get_processor
@@ -68,10 +84,14 @@ class Layout(NamedTuple):
         """The default of --split; the paper does not say how its tasks were split."""
         return splits.STRATIFIED if self.name == "custom" else splits.RANDOM
 
+    def is_label(self, column: str) -> bool:
+        """Returns whether a column may be the label's, by its name."""
+        return column.startswith(self.label) if self.is_label_prefix else column == self.label
+
     def label_column(self, table: tables.DataTable) -> Optional[int]:
         """Returns the index of the label's column in a `tables.DataTable`, or None."""
         if self.is_label_prefix:
-            names = [name for name in table.columns if name.startswith(self.label)]
+            names = [name for name in table.columns if self.is_label(name)]
             return table.columns.index(names[0]) if names else None
         if self.label not in table.columns:
             return None
@@ -308,6 +328,106 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
     return existing
 
 
+def matching_files(flag: str, pattern: str) -> List[str]:
+    """Returns the paths that match a pattern, or the one path that a flag gives, in order.
+
+    Raises:
+      UserError: none does.
+    """
+    is_path = gfile.exists(pattern) or not set("*?[") & set(pattern)
+    found = [pattern] if is_path else sorted(gfile.glob(pattern))
+    if not found or not gfile.exists(found[0]):
+        raise UserError(f"--{flag}={pattern}: there is no such file.")
+    return found
+
+
+class StoredExamples(collections.abc.Sequence):
+    """The examples of a split, each of which is read when it is accessed.
+
+    Args:
+      split: name, the first part of each guid.
+      table: `tables.DataTable` of `stored_tables.StoredRows`, the split's rows.
+      text_a, text_b: numbers of columns; text_b may be None.
+      columns: number of each further column, by its name.
+      labels: the distinct labels.
+      codes: int [N], the index of each row's label.
+
+    Attributes:
+      key: digest of all that the examples hold.
+      has_pairs: whether they have a second text.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        table: tables.DataTable,
+        text_a: int,
+        text_b: Optional[int],
+        columns: Dict[str, int],
+        labels: Sequence[Any],
+        codes: np.ndarray,
+    ):
+        self._split, self._columns = split, columns
+        self._table: Any = table
+        self._text_a, self._text_b = text_a, text_b
+        self._labels, self._codes = labels, codes
+        rows: Any = table.rows
+        self._rows = rows
+        self.has_pairs = text_b is not None
+        key = hashlib.sha256(repr((rows.key, text_a, text_b, list(labels))).encode())
+        self.key = key.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        codes, rows = self._codes[index], self._rows[index]
+        if isinstance(index, slice):
+            self._rows.release()
+            return list(map(self._example, rows, codes.tolist()))
+        return self._example(rows, int(codes))
+
+    def __iter__(self) -> Iterator[InputExample]:
+        return map(self._example, self._rows, self._codes)
+
+    def _example(self, row: tables.TableRow, code: int) -> InputExample:
+        table, text_b = self._table, self._text_b
+        return InputExample(
+            f"{self._split}-{row.line}",
+            table.text(row, self._text_a),
+            None if text_b is None else table.text(row, text_b),
+            self._labels[code],
+            {name: table.text_or_blank(row, column) for name, column in self._columns.items()},
+        )
+
+    def check(self) -> None:
+        """Raises UserError if a text is missing or has another type."""
+        for column in self._text_columns():
+            for index in np.flatnonzero(~self._rows.values("is_text", column)):
+                self._table.text(self._rows[index], column)
+
+    def num_characters(self) -> np.ndarray:
+        """Returns the number of characters of each example's texts, int64 [N]."""
+        counts = (self._rows.values("characters", column) for column in self._text_columns())
+        return sum(counts, np.zeros(len(self), np.int64))
+
+    def num_labels(self) -> int:
+        """Returns the number of distinct labels, or sets of labels, of the examples."""
+        return len({self._labels[code] for code in np.unique(self._codes)})
+
+    def _text_columns(self) -> List[int]:
+        return [self._text_a] if self._text_b is None else [self._text_a, self._text_b]
+
+    def count_labels(self) -> Dict[str, int]:
+        """Returns how many examples have each label."""
+        counts: Dict[str, int] = collections.defaultdict(int)
+        numbers = np.bincount(self._codes, minlength=len(self._labels)).tolist()
+        for label, number in zip(self._labels, numbers):
+            for name in names_in(label):
+                counts[name] += number
+        return counts
+
+
 class TableProcessor(SplitProcessor):
     """Reads the examples of a `Layout`.
 
@@ -374,8 +494,8 @@ class TableProcessor(SplitProcessor):
     def _missing(self) -> List[str]:
         return [split for split in ("dev", "test") if self.is_held_out(split)]
 
-    def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
-        """Returns the examples of a split, in the order of its file."""
+    def get_examples(self, split: str, data_dir: str) -> Sequence[InputExample]:  # type: ignore[override]
+        """Returns the `StoredExamples` of a split, in the order of its file."""
         del data_dir
         table = self._split(split)
         layout, label = self._layout, self._label_column(table, split)
@@ -387,17 +507,14 @@ class TableProcessor(SplitProcessor):
             text_b = table.column(layout.text_b, layout.flag("--text_b_column"))
         names = () if split == "train" else self.id_columns
         ids = {name: table.column(name, "--id_columns") for name in names}
-        examples = [
-            InputExample(
-                f"{split}-{row.line}",
-                table.text(row, text_a),
-                None if text_b is None else table.text(row, text_b),
-                self._label(table, row, label),
-                {name: table.text_or_blank(row, column) for name, column in ids.items()},
-            )
-            for row in table.rows
-        ]
-        if label is not None and not any(example.label for example in examples):
+        labels, codes = [self._kind.placeholder(self.task.labels)], np.zeros(len(table.rows), int)
+        if label is not None:
+            distinct = _distinct(table, label)
+            labels = [self._label(table, row, label) for row in distinct.rows]
+            codes = distinct.codes
+        examples = StoredExamples(split, table, text_a, text_b, ids, labels, codes)
+        examples.check()
+        if label is not None and not any(labels):
             raise UserError(f"{table.path}: found no label in {len(examples)} rows.")
         return examples
 
@@ -418,7 +535,7 @@ class TableProcessor(SplitProcessor):
         """Returns whether a file has only blanks and marks, or one placeholder, as labels."""
         if column is None or self._is_published(table.path):  # In the latter, a blank may be one.
             return column is None
-        rows = (row for row in table.rows if not table.is_blank(row, column))
+        rows = (row for row in _distinct(table, column).rows if not table.is_blank(row, column))
         names = {n for row in rows for n in names_in(self._parse_label(table, row, column))}
         marks = set(filter(_is_mark, names - self._known))
         is_label = any(self._kind.is_label(name, self._known) for name in names - marks)
@@ -437,24 +554,27 @@ class TableProcessor(SplitProcessor):
             return table
         if self._partition is None:
             keys, default = self._keys(table), self._layout.default_split
+            rows: Any = table.rows
             self._partition = splits.Partition(
-                self._split_config, missing, keys, table.path, default
+                self._split_config, missing, keys, table.path, default, cache_key=rows.key
             )
         advice = "{}" if self._in_memory else "a file {}.tsv, .csv, .jsonl or .parquet"
-        return table._replace(rows=self._partition.select(split, table.rows, advice))
+        return _select(table, self._partition.indices(split, advice))
 
-    def _keys(self, table: tables.DataTable) -> List[Any]:
+    def _keys(self, table: tables.DataTable) -> splits.Keys:
         """Returns what each row is stratified by; see `splits.set_apart`."""
         column = self._layout.label_column(table)
         is_stratified = self._split_config.is_stratified(self._layout.default_split)
         if column is None or not is_stratified:  # A task adapter knows the labels.
-            return [""] * len(table.rows)
-        labels = [names_in(self._parse_label(table, row, column)) for row in table.rows]
-        keys = splits.rarest(labels)
+            return splits.Keys([""], np.zeros(len(table.rows), int))
+        distinct = _distinct(table, column)
+        labels = [names_in(self._parse_label(table, row, column)) for row in distinct.rows]
+        keys = splits.rarest(labels, distinct.counts.tolist())
         are_numbers = not self._kind.min_labels and all(
             self._kind.is_label(key, ()) for key in keys
         )
-        return list(map(float, keys)) if are_numbers else keys
+        values, codes = splits.keys_of(map(float, keys) if are_numbers else keys)
+        return splits.Keys(values, codes[distinct.codes])
 
     def _training_table(self) -> tables.DataTable:
         """Returns the `DataTable` of the training file, before rows are held out."""
@@ -475,6 +595,9 @@ class TableProcessor(SplitProcessor):
         """Returns the path of a split; None if it is a share of the training file."""
         if self._in_memory:
             return split if split in self._in_memory else None
+        given = getattr(self._split_config, f"{split}_file", None)
+        if given or not self._data_dir:
+            return given
         paths = files_of(self._layout, split, self._data_dir)
         return paths[0] if paths else None
 
@@ -496,7 +619,8 @@ class TableProcessor(SplitProcessor):
         if column is None:
             return
         num_rows = sum(len(table.rows) for table in self._tables.values())
-        num_classes = len({self._label_or_blank(train, row, column) for row in train.rows})
+        rows = _distinct(train, column).rows
+        num_classes = len({self._label_or_blank(train, row, column) for row in rows})
         if (num_rows, num_classes) != expected:
             logging.info(
                 "%s: %s rows and %d classes; the paper's Table 3 has %s and %d.",
@@ -506,46 +630,66 @@ class TableProcessor(SplitProcessor):
 
     def _read(self, path: str) -> tables.DataTable:
         layout = self._layout
-        if path in self._in_memory:
-            return self._in_memory[path]
-        if not self._is_published(path):
-            return table_readers.read_table(path)
-        if gfile.isdir(path):
-            folders = [os.path.join(self._data_dir, name) for name in layout.files]
-            return table_readers.read_folders(folders, (layout.label, layout.text_a))
-        return table_readers.read_table(path, layout.columns, allow_legacy=True)
+        options: Dict[str, Any] = {}
+        source: Any = self._in_memory.get(path, path)
+        for split in _FILE_NAMES:
+            if path == getattr(self._split_config, f"{split}_file", None):
+                matching = matching_files(f"{split}_file", path)
+                source = matching[0] if len(matching) == 1 else (path, matching)
+        if isinstance(source, str) and self._is_published(path):
+            options = {"columns": layout.columns, "allow_legacy": True}
+            if gfile.isdir(path):
+                folders = [os.path.join(self._data_dir, name) for name in layout.files]
+                source = table_readers.read_folders(folders, (layout.label, layout.text_a))
+        names = [layout.text_a, *filter(None, [layout.text_b]), *self.id_columns]
+        return stored_tables.store(
+            source,
+            lambda name: name in names or layout.is_label(name),
+            layout.is_label,
+            getattr(self._split_config, "feature_folder", None),
+            getattr(self._split_config, "verify_data", False),
+            names=[*names, layout.label, str(layout.is_label_prefix)],
+            **options,
+        )
 
     def _filter_rows(self, table: tables.DataTable) -> tables.DataTable:
         layout, label = self._layout, self._layout.label_column(table)
-        rows, excluded = table.rows, set(layout.excluded_labels) - self._known
+        rows: Any = table.rows
+        num_rows, excluded = len(rows), set(layout.excluded_labels) - self._known
+        is_kept = np.ones(num_rows, bool)
         if label is not None:
-            labels = [self._label_or_blank(table, row, label) for row in rows]
+            distinct = _distinct(table, label)
+            labels = [self._label_or_blank(table, row, label) for row in distinct.rows]
             if "+" in {*labels, *self._known}:
                 excluded.discard(_NO_MAJORITY)
-            # A test file may have only marks.
-            rows = [r for r, text in zip(rows, labels) if text not in excluded] or rows
+            is_kept = np.array([text not in excluded for text in labels])[distinct.codes]
+            if not is_kept.any():  # A test file may have only marks.
+                is_kept[:] = True
+        is_published = self._is_published(table.path)
         if layout.skip_empty:
             text = table.column(layout.text_a, layout.flag("--text_column"))
-            rows = [row for row in rows if table.text(row, text).strip()]
-        if not rows:
-            raise UserError(f"{table.path}: all {len(table.rows)} rows are skipped.")
-        is_published = self._is_published(table.path)
-        if len(rows) < len(table.rows):
+            for index in np.flatnonzero(~rows.values("is_text", text) & is_kept):
+                table.text(rows[index], text)  # Fails for another type.
+            is_kept &= ~rows.values("is_space", text)
+        if not is_kept.any():
+            raise UserError(f"{table.path}: all {num_rows} rows are skipped.")
+        if not is_kept.all():
+            table = _select(table, np.flatnonzero(is_kept))
             logging.log(
                 logging.INFO if is_published else logging.WARNING,
                 "%s: skipped %d of %d rows, without a text or with one of the labels %s.",
                 table.path,
-                len(table.rows) - len(rows),
-                len(table.rows),
+                num_rows - len(table.rows),
+                num_rows,
                 sorted(excluded),
             )
         if layout.text_a in table.columns and not is_published:
-            text = table.columns.index(layout.text_a)
-            num_empty = sum(table.is_blank(row, text) for row in rows)
+            rows, text = table.rows, table.columns.index(layout.text_a)
+            num_empty = int(rows.values("is_blank", text).sum())
             if num_empty:
                 where = table.path, layout.text_a, num_empty, len(rows)
                 logging.warning("%s: the column %s is empty in %d of %d rows.", *where)
-        return table._replace(rows=rows)
+        return table
 
     def _label_or_blank(self, table: tables.DataTable, row: tables.TableRow, column: int) -> str:
         if table.is_blank(row, column):
@@ -557,20 +701,22 @@ class TableProcessor(SplitProcessor):
             return ()
         table = self._training_table()
         label = self._required_label_column(table)
-        rows = [names_in(self._parse_label(table, row, label)) for row in table.rows]
-        labels = set(itertools.chain.from_iterable(rows))
+        distinct, num_rows = _distinct(table, label), len(table.rows)
+        names = [names_in(self._parse_label(table, row, label)) for row in distinct.rows]
+        labels = set(itertools.chain.from_iterable(names))
         if not labels:
-            raise UserError(f"{table.path}: found no label in {len(rows)} rows.")
+            raise UserError(f"{table.path}: found no label in {num_rows} rows.")
         for mark in sorted(_marks_among(labels) - self._known):
-            found = [row for row, names in zip(table.rows, rows) if mark in names]
+            found = [index for index, each in enumerate(names) if mark in each]
             raise UserError(
-                f"{table.where(found[0])}: the label {mark!r}, of {len(found)} rows, looks"
+                f"{table.where(distinct.rows[found[0]])}: the label {mark!r}, of"
+                f" {distinct.counts[found].sum()} rows, looks"
                 " like a mark of rows without a label; remove these rows, or describe the label in"
                 " --label_descriptions if it is a class."
             )
         if len(labels) < self._kind.min_labels:
             raise UserError(
-                f"{table.path}: found only the label {labels.pop()!r} in {len(rows)} rows,"
+                f"{table.path}: found only the label {labels.pop()!r} in {num_rows} rows,"
                 " expected at least two labels."
             )
         ordered = in_order(labels)
@@ -600,10 +746,8 @@ class TableProcessor(SplitProcessor):
             table_readers.check_label(name, where)
         return label
 
-    def _label(self, table: tables.DataTable, row: tables.TableRow, column: Optional[int]) -> Any:
-        """Returns a row's label, checked to be the task's; without a column a placeholder."""
-        if column is None:
-            return self._kind.placeholder(self.task.labels)
+    def _label(self, table: tables.DataTable, row: tables.TableRow, column: int) -> Any:
+        """Returns a row's label; raises UserError if it is not one of the task's."""
         label = self._parse_label(table, row, column)
         for name in names_in(label):
             if not self._kind.is_label(name, self._known):
@@ -612,6 +756,26 @@ class TableProcessor(SplitProcessor):
                     f"{table.where(row)}: found the label {name!r}, expected {expected}."
                 )
         return label
+
+
+class _DistinctLabels(NamedTuple):
+    """The first row with each distinct cell of the label's column; see `stored_tables.Distinct`."""
+
+    rows: List[tables.TableRow]
+    codes: np.ndarray
+    counts: np.ndarray
+
+
+def _distinct(table: tables.DataTable, column: int) -> _DistinctLabels:
+    rows: Any = table.rows
+    first, codes, counts = rows.distinct(column)
+    return _DistinctLabels([rows[index] for index in first], codes, counts)
+
+
+def _select(table: tables.DataTable, indices: np.ndarray) -> tables.DataTable:
+    """Returns the table of the rows with these indices."""
+    rows: Any = table.rows
+    return table._replace(rows=rows.select(indices))
 
 
 def _is_mark(label: str) -> bool:

@@ -38,12 +38,16 @@ def from_flags(
     return config, TextTask(config, start.adapter, tables), start
 
 
-def _shown(examples: Any) -> Tuple[Dict[str, str], ...]:
+def _shown(examples: classifier_data.Examples) -> Tuple[Dict[str, str], ...]:
     """Returns the texts of a few `InputExample`s by field; see `short_examples`."""
-    texts = [
-        {"text": e.text_a, **({} if e.text_b is None else {"text_b": e.text_b})} for e in examples
-    ]
-    return short_examples(texts, [e.label for e in examples])
+
+    def read(row: int) -> Tuple[Dict[str, str], Any]:
+        example = examples[row]
+        second = {} if example.text_b is None else {"text_b": example.text_b}
+        return {"text": example.text_a, **second}, example.label
+
+    lengths = classifier_data.num_characters(examples)
+    return short_examples(lengths, classifier_data.num_labels(examples), read)
 
 
 class TextTask(Task):
@@ -58,6 +62,8 @@ class TextTask(Task):
       UserError: the task is unknown, its data is missing, or --class_weights or --label_smoothing
         does not fit it.
     """
+
+    stacks_predictions = True
 
     def __init__(
         self,
@@ -112,7 +118,9 @@ class TextTask(Task):
         label_ids = None if train is None else train["label_ids"]
         self._weights = classifier_data.class_weights(config.class_weights, self._task, label_ids)
         self.num_examples = len(self._rows.get("train", ()))
-        self.settings = {"data": classifier_data.digest(examples.get("train", ()))}
+        cache = config.feature_folder
+        train_examples = examples.get("train", ())
+        self.settings = {"data": classifier_data.digest(train_examples, folder=cache)}
         if self._weights:
             self.settings["class_weights"] = self._weights
         if config.label_smoothing and train is not None:
@@ -120,11 +128,13 @@ class TextTask(Task):
         self._split_settings = self._processor.split_settings()
         self.settings.update({**config.window_settings(), **self._split_settings})
         dev_sets = [examples[split] for split in examples if split.startswith("dev")]
-        self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets)}
+        self.dev_settings = {"dev_data": classifier_data.digest(*dev_sets, folder=cache)}
         self.fields = classifier_data.fields_of(examples)
         if config.answers:  # GLUE's tasks have examples that were written for them.
             self.examples = _shown(examples.get("dev", ()))
-        self._trained_on = classifier_data.trained_on(self._processor, examples, self._data_dir)
+        self._trained_on = classifier_data.trained_on(
+            self._processor, examples, self._data_dir, cache
+        )
         self._labeled = {split for split in examples if self._processor.has_labels(split)}
         # Frees the texts of the training; those of the other splits are written with predictions.
         self._examples = {split: examples[split] for split in examples if split != "train"}

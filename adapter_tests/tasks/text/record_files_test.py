@@ -64,6 +64,17 @@ class TfRecordTest(RefusalTestCase):
             },
         )
 
+    def test_files_that_match_a_pattern_are_read_in_order(self):
+        for name, label in (("b", 1), ("a", 0), ("c", 2)):
+            self.write(dict(self.row(4), label_ids=[label]))
+            os.rename(self.path, os.path.join(self.get_temp_dir(), f"part-{name}.tf_record"))
+        pattern = os.path.join(self.get_temp_dir(), "part-*.tf_record")
+        input_fn = record_files.file_based_input_fn_builder(pattern, 4, False, False)
+        (arrays,) = self.batches(input_fn)
+        self.assertAllEqual(arrays["label_ids"], [0, 1, 2])
+        build = record_files.file_based_input_fn_builder
+        self.assert_refused(["none-*", "no file matches"], build, "none-*", 4, False, False)
+
     def test_records_are_those_of_berts_script(self):
         path, example = self.path, classifier_features.InputExample("", "the dog", "a cat", "1")
         args = [example, classifier_features.PaddingInputExample()], ["0", "1"], 9, tiny_tokenizer()
