@@ -4,14 +4,14 @@
     python run_sweep.py --grid=results/grids/sizes.json -- --precision=float32
     python run_sweep.py --chosen_from=output/glue --select_by=accuracy --set=random_seed=1,2,3
 
-The same command resumes a sweep. Several machines share one with --shard=1/2 and --shard=2/2.
+The same command resumes a sweep, or joins one that runs on another machine with the same folder.
 run_report.py draws the results.
 """
 
 from adapter_bert.shell import environment
 
 if __name__ == "__main__":
-    environment.prepare()
+    environment.prepare(environment.SWEEPS)
 
 import dataclasses
 import re
@@ -125,6 +125,8 @@ def _run(config: SweepConfig, trials: List[grids.Trial], extra_flags: Sequence[s
         return list(map(sweep.shell_line, commands))
     if not config.status:
         print("\n".join(_table(runner, criterion)), flush=True)
+        environment.import_for_training()
+        environment.silence_tensorflow()
         _run_stages(runner, config, criterion)
     lines = _table(runner, criterion)
     if config.halving:

@@ -61,7 +61,9 @@ class Trial(NamedTuple):
 
     def with_flags(self, flags: Dict[str, Any]) -> "Trial":
         """Returns the trial with further flags, a dict."""
-        return self._replace(flags=tuple(sorted({**dict(self.flags), **flags}.items())))
+        if not flags:
+            return self
+        return Trial(self.script, tuple(sorted({**dict(self.flags), **flags}.items())))
 
     @property
     def method(self) -> str:
@@ -176,7 +178,7 @@ def check_flags(trials: Iterable[Trial]) -> None:
     absl's own flags are refused, as some read and run files, such as --flagfile.
     """
     given = {(trial.script, name, value) for trial in trials for name, value in trial.flags}
-    flags_by_script = {script: _flags_of(script) for script, _, _ in given}
+    flags_by_script = {script: _flags_of(script) for script in {script for script, _, _ in given}}
     for script, name, value in sorted(given, key=str):
         known = flags_by_script[script]
         if name not in known:

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
 
 from adapter_bert.files import atomic, gfile
+from adapter_bert.formats import tfhub
 from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import grids, records, sweep
@@ -224,7 +225,7 @@ class KeysTest(SweepTestCase):
         flags = {"bert_hub_module_handle": "$MODULE_DIR/module"}
         bert = mock.Mock(config=tiny.config())
         variables = mock.patch.dict(os.environ, {"MODULE_DIR": self.scripts})
-        read_bert = mock.patch.object(sweep.tfhub, "read_bert", return_value=bert)
+        read_bert = mock.patch.object(tfhub, "read_bert", return_value=bert)
         with variables, read_bert as read:
             for content in ("first", "second"):
                 with open(os.path.join(module, "saved_model.pb"), "w") as writer:
