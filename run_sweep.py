@@ -247,9 +247,8 @@ def _best(done: List[selection.Record], trials: List[grids.Trial]) -> str:
     if not done:
         return ""
     best = max(done, key=selection.criterion_points)
-    varied = [
-        name for name in sorted(best["flags"]) if len({dict(t.flags).get(name) for t in trials}) > 1
-    ]
+    flags = [dict(trial.flags) for trial in trials]
+    varied = [name for name in sorted(best["flags"]) if len({f.get(name) for f in flags}) > 1]
     setting = " ".join(f"{name}={best['flags'][name]}" for name in varied)
     note = " (predicts only one label)" if selection.predicts_one_label(best) else ""
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}{note}"

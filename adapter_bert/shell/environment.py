@@ -100,6 +100,17 @@ def prepare(packages: Packages = TRAINING) -> None:
     sys.exit(f"Error: {problem}. Run {advice} with Python {pythons}.")
 
 
+@contextlib.contextmanager
+def deferred_imports() -> Iterator[None]:
+    """Defers the project's modules that are imported while entered until their first use."""
+    finder = _DeferringFinder(TRAINING)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
 def load() -> None:
     """Imports the modules that `prepare` deferred, TensorFlow first; without any, does nothing.
 

@@ -26,6 +26,7 @@ from absl import flags
 
 from adapter_bert.files import json_objects
 from adapter_bert.model import configs, task_kinds
+from adapter_bert.shell import environment
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import records
 
@@ -167,8 +168,9 @@ def hide_values_in_errors(names: Iterable[str]) -> Iterator[None]:
 def _flags_of(script: str) -> flags.FlagValues:
     """Returns a script's own flags, without those of absl."""
     values = flags.FlagValues()
-    module = importlib.import_module(f"adapter_bert.{script[: -len('.py')]}")
-    module.define_flags(values)
+    with environment.deferred_imports():  # Flags need no TensorFlow.
+        module = importlib.import_module(f"adapter_bert.{script[: -len('.py')]}")
+        module.define_flags(values)
     return values
 
 

@@ -154,9 +154,8 @@ def append(folder: str, shard: Tuple[int, int], record: Dict[str, Any]) -> None:
     """
     path = os.path.join(folder, _file_name(shard))
     line = json.dumps(record, sort_keys=True, default=float) + "\n"
-    with gfile.convert_write_errors(path), gfile.open_to_append(path) as writer, locks.waited(
-        writer
-    ):
+    writing = gfile.convert_write_errors(path)
+    with writing, gfile.open_to_append(path) as writer, locks.waited(writer):
         # Appended by offset, as network file systems do not append atomically.
         if writer.seek(0, os.SEEK_END) and not _ends_with_newline(writer):
             line = "\n" + line  # Ends a truncated line of a killed process.

@@ -242,11 +242,10 @@ class Sweep:
     def _check_same_data(self) -> None:
         """Raises UserError if a custom task's trials read different data, or other labels."""
         names = ("task_name", *records.COLUMNS)
-        flags = {key: dict(trial.flags) for key, trial in self.trials.items()}
-        different = {
-            (trial.script, trial.task, *(flags[key].get(name) for name in names), id(data)): key
-            for (key, trial), data in zip(self.trials.items(), self._data.values())
-        }
+        different = {}
+        for (key, trial), data in zip(self.trials.items(), self._data.values()):
+            labels = map(dict(trial.flags).get, names)
+            different[(trial.script, trial.task, *labels, id(data))] = key
         runs = [self._description(key) for key in different.values()]
         custom = [run for run in runs if str(run["flags"].get("task_name")).lower() == "custom"]
         for some in (custom, [{**run, "data": {}} for run in runs]):
@@ -417,12 +416,12 @@ class Sweep:
         width = config.hidden_size, config.intermediate_size
         path = os.path.join(self._root, "precision.json")
         lock = path + ".lock"
-        with gfile.convert_write_errors(lock), gfile.open_to_append(lock) as lock_file:
-            with locks.waited(lock_file):  # Another sweeper may be measuring.
-                precisions = json_objects.read_object(path) if os.path.exists(path) else {}
-                if str(width) not in precisions:
-                    precisions[str(width)] = devices.choose_precision("auto", False, width)
-                    json_objects.write_object(path, precisions)
+        writing = gfile.convert_write_errors(lock)
+        with writing, gfile.open_to_append(lock) as file, locks.waited(file):
+            precisions = json_objects.read_object(path) if os.path.exists(path) else {}
+            if str(width) not in precisions:  # Nor has another sweeper measured it.
+                precisions[str(width)] = devices.choose_precision("auto", False, width)
+                json_objects.write_object(path, precisions)
         return [f"--precision={precisions[str(width)]}"]
 
     def _folder(self, key: str) -> str:
