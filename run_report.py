@@ -156,7 +156,8 @@ def _read_results(config: ReportConfig) -> reports.Results:
     if len(backbones | {ablation.backbone for ablation in ablations}) > 1:
         raise UserError("--ablations: another BERT than that of the other files or of --records.")
     records.check_same_data(trainings, "--records")
-    trainings = selection.by_criterion(selection.prepare(trainings), config.select_by)
+    selection.prepare(trainings)
+    trainings = selection.by_criterion(trainings, config.select_by)
     if config.equal_epochs:
         trainings = cells.at_equal_epochs(trainings)
     return reports.Results(trainings, ablations, searches, config.equal_epochs)

@@ -150,17 +150,15 @@ def _derive(record: Record) -> _Derived:
     )
 
 
-def prepare(records: List[Record]) -> List[Record]:
-    """Returns records whose settings have been computed, once for each setting, for reports."""
+def prepare(records: List[Record]) -> None:
+    """Adds to records what reports read of their settings, computed once for each setting."""
     known: Dict[str, _Derived] = {}
-    result = []
     for record in records:
         flags = [pair for pair in record["flags"].items() if pair[0] != "random_seed"]
         key = repr((record["script"], record.get("settings"), flags))
         if key not in known:
             known[key] = _derive(record)
-        result.append({**record, _DERIVED: known[key]})
-    return result
+        record[_DERIVED] = known[key]
 
 
 def by_criterion(records: List[Record], criterion: str) -> List[Record]:
