@@ -29,7 +29,7 @@ with open(os.path.join(here, "starts"), "a") as starts:
     starts.write(json.dumps(flags) + "\\n")
 print("label", flags.get("label_column"))
 print("GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"))
-alone = open(os.path.join(flags["output_dir"], "alone"), "w")
+alone = open(os.path.join(here, os.path.basename(flags["output_dir"])), "w")
 try:
     fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:

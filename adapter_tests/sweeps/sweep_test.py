@@ -384,6 +384,11 @@ class KeysTest(SweepTestCase):
         bert = ["bert_model.ckpt.index", "bert_config.json", "vocab.txt"]
         self.assertCountEqual(read, [*bert, "train.tsv", "dev.tsv"])
 
+    def test_flags_of_a_script_are_defined_once_for_all_values(self):
+        with mock.patch.object(grids, "_flags_of", wraps=grids._flags_of) as flags_of:
+            self.assertLen(self.sweep([8], {"random_seed": list(range(500))}).trials, 500)
+        self.assertEqual(flags_of.call_count, 1)
+
     def test_variables_in_non_data_flags_are_expanded(self):
         self.go()
         self.write_mrpc()
