@@ -156,6 +156,7 @@ def _read_results(config: ReportConfig) -> reports.Results:
     if len(backbones | {ablation.backbone for ablation in ablations}) > 1:
         raise UserError("--ablations: another BERT than that of the other files or of --records.")
     records.check_same_data(trainings, "--records")
+    selection.prepare(trainings)
     trainings = selection.by_criterion(trainings, config.select_by)
     if config.equal_epochs:
         trainings = cells.at_equal_epochs(trainings)

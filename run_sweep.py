@@ -4,14 +4,14 @@
     python run_sweep.py --grid=results/grids/sizes.json -- --precision=float32
     python run_sweep.py --chosen_from=output/glue --select_by=accuracy --set=random_seed=1,2,3
 
-The same command resumes a sweep. Several machines share one with --shard=1/2 and --shard=2/2.
+The same command resumes a sweep, or joins one that runs on another machine with the same folder.
 run_report.py draws the results.
 """
 
 from adapter_bert.shell import environment
 
 if __name__ == "__main__":
-    environment.prepare()
+    environment.prepare(environment.SWEEPS)
 
 import dataclasses
 import re
@@ -125,6 +125,8 @@ def _run(config: SweepConfig, trials: List[grids.Trial], extra_flags: Sequence[s
         return list(map(sweep.shell_line, commands))
     if not config.status:
         print("\n".join(_table(runner, criterion)), flush=True)
+        environment.import_for_training()
+        environment.silence_tensorflow()
         _run_stages(runner, config, criterion)
     lines = _table(runner, criterion)
     if config.halving:
@@ -245,9 +247,8 @@ def _best(done: List[selection.Record], trials: List[grids.Trial]) -> str:
     if not done:
         return ""
     best = max(done, key=selection.criterion_points)
-    varied = [
-        name for name in sorted(best["flags"]) if len({dict(t.flags).get(name) for t in trials}) > 1
-    ]
+    flags = [dict(trial.flags) for trial in trials]
+    varied = [name for name in sorted(best["flags"]) if len({f.get(name) for f in flags}) > 1]
     setting = " ".join(f"{name}={best['flags'][name]}" for name in varied)
     note = " (predicts only one label)" if selection.predicts_one_label(best) else ""
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}{note}"

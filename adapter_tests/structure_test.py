@@ -37,6 +37,7 @@ WITHOUT_TENSORFLOW = [
     "adapter_bert.formats.onnx_backbone",
     "adapter_bert.tasks.table_readers",
     "adapter_bert.tasks.squad.squad_data",
+    "adapter_bert.sweeps.sweep",
 ]
 if SERVES:
     WITHOUT_TENSORFLOW += [

@@ -177,8 +177,7 @@ def comparable(records: List[Record], flag: Optional[str]) -> List[Record]:
 
 def _setting_without(record: Record, flags: Collection[Optional[str]]) -> str:
     """Returns a canonical text of a record's setting without some flags."""
-    setting = selection.setting(record)
-    return selection.key_of({name: value for name, value in setting.items() if name not in flags})
+    return selection.setting_key(record, frozenset(flags))
 
 
 def variants(records: List[Record]) -> List[Tuple[Cell, Optional[Cell]]]:

@@ -248,7 +248,7 @@ def _gaps(cells: Iterable[Cell]) -> List[str]:
 
 def _settings_tried(records: List[Record]) -> int:
     """Returns the number of settings that the records, or the searches behind them, tried."""
-    by_setting = selection.group_by(records, lambda r: selection.key_of(selection.setting(r)))
+    by_setting = selection.group_by(records, selection.setting_key)
     return sum(max(r["flags"].get("trials", 1) for r in group) for group in by_setting.values())
 
 

@@ -4,6 +4,7 @@ All values are test scores in points, of BERT-Large in Table 1 and of BERT-Base 
 have the same names as in records.
 """
 
+import functools
 import re
 from typing import Dict, NamedTuple, Optional, Tuple
 
@@ -105,6 +106,7 @@ def sort_key(task: str) -> Tuple[int, str]:
     return (task_order.index(name) if name in task_order else len(task_order), task)
 
 
+@functools.lru_cache(maxsize=None)
 def split_sample(task: str) -> Tuple[str, str]:
     """Returns ("MNLI", "9k") for "mnli_9k", a sample of GLUE's rows, and (task, "") for others."""
     match = re.fullmatch(r"(\w+?)_(\d+k)", task)

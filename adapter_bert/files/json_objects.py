@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from adapter_bert.files import atomic, gfile
@@ -58,11 +59,11 @@ def _depth(text: str) -> int:
 
 
 def _object_without_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    result: Dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise DuplicateKeyError(key)
-        result[key] = value
+    # Interned, as the parser makes each key again for each of thousands of JSON lines.
+    result = {sys.intern(key): value for key, value in pairs}
+    if len(result) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise DuplicateKeyError(next(key for key in names if names.count(key) > 1))
     return result
 
 

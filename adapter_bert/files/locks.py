@@ -4,7 +4,10 @@ import atexit
 import contextlib
 import os
 import socket
-from typing import Dict, Tuple
+import time
+from typing import BinaryIO, Dict, Iterator, Tuple
+
+from absl import logging
 
 from adapter_bert.files import gfile
 from adapter_bert.shell.errors import UserError
@@ -15,6 +18,7 @@ except ImportError:  # Windows has no fcntl, so there nothing is locked.
     fcntl = None  # type: ignore[assignment]  # mypy expects a module.
 
 HELD = ".held"  # Ends the names of files that stand for locks; see `lock`.
+_POLL_SECONDS = 0.05
 _HELD: Dict[str, int] = {}  # Such files of this process → its id.
 
 
@@ -46,6 +50,26 @@ def lock(descriptor: int, held: str, shared: bool = False) -> bool:
     except OSError:  # The file system has no locks.
         return _HELD.get(held) == os.getpid() or _create(held, shared)
     return True
+
+
+@contextlib.contextmanager
+def waited(file: BinaryIO) -> Iterator[None]:
+    """Waits for the lock of an open local file, and holds it until the file is closed.
+
+    On a file system without locks, the file `held` is the file's name and `HELD`; it is removed on
+    leaving.
+    """
+    held, is_logged = file.name + HELD, False
+    while not lock(file.fileno(), held):
+        if not is_logged and os.path.exists(held):
+            logging.info("Waiting for %s%s.", file.name, holder(held))
+            is_logged = True
+        time.sleep(_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        file.flush()
+        unlock(held)
 
 
 def _create(held: str, shared: bool) -> bool:

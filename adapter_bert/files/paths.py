@@ -131,3 +131,12 @@ def existing_folder(path: str, source: str) -> str:
             raise UserError(f"{source}: {path} is a file; expected the folder that it is in.")
         raise UserError(f"{source}: there is no folder {path}.")
     return path
+
+
+def check_output_dir(path: str) -> None:
+    """Raises UserError if TensorFlow would take an output_dir for a pattern."""
+    if set(path) & set("*?[\\"):
+        raise UserError(
+            f"--output_dir={path}: TensorFlow cannot find checkpoints in a path with *, ?, [ or a"
+            " backslash."
+        )

@@ -31,13 +31,21 @@ _DEMO_PYTHON = os.path.join(os.path.dirname(PACKAGE), ".venv", "bin", "python") 
 
 
 class Packages(NamedTuple):
-    """Packages that a script may need: their display names by package, and what installs them."""
+    """Packages that a script may need.
+
+    Attributes:
+      names: their display names by package.
+      extra: what installs them.
+      is_deferred: whether the script imports them itself, and only if it trains.
+    """
 
     names: Dict[str, str]
     extra: str = "train"
+    is_deferred: bool = False
 
 
 TRAINING = Packages({"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"})
+SWEEPS = TRAINING._replace(is_deferred=True)
 MODELS = Packages({"tensorflow": "TensorFlow"})
 SERVING = Packages(
     {"onnxruntime": "ONNX Runtime", "starlette": "Starlette", "uvicorn": "uvicorn"}, "serve"
@@ -53,7 +61,7 @@ def missing_packages(packages: Packages) -> List[str]:
     """Returns the display names, such as "TensorFlow", of the packages that this Python lacks.
 
     Args:
-      packages: `TRAINING`, `MODELS`, `SERVING` or `REPORTS`.
+      packages: `TRAINING`, `MODELS`, `SERVING`, `REPORTS` or `SWEEPS`.
     """
     names = packages.names.items()
     return [name for package, name in names if not importlib.util.find_spec(package)]
@@ -67,7 +75,7 @@ def prepare(packages: Packages = TRAINING) -> None:
     this call are deferred until `load`.
 
     Args:
-      packages: `TRAINING`, `MODELS`, `SERVING` or `REPORTS`.
+      packages: `TRAINING`, `MODELS`, `SERVING`, `REPORTS` or `SWEEPS`.
     """
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
@@ -92,6 +100,17 @@ def prepare(packages: Packages = TRAINING) -> None:
     sys.exit(f"Error: {problem}. Run {advice} with Python {pythons}.")
 
 
+@contextlib.contextmanager
+def deferred_imports() -> Iterator[None]:
+    """Defers the project's modules that are imported while entered until their first use."""
+    finder = _DeferringFinder(TRAINING)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
 def load() -> None:
     """Imports the modules that `prepare` deferred, TensorFlow first; without any, does nothing.
 
@@ -102,9 +121,10 @@ def load() -> None:
         logging.disable(logging.INFO)  # matplotlib logs the fonts that it finds.
         try:
             with _quiet_import():
-                if "tensorflow" in finder.packages.names:
+                names = () if finder.packages.is_deferred else finder.packages.names
+                if "tensorflow" in names:
                     imports.import_tensorflow()
-                if "tensorflow_estimator" in finder.packages.names:
+                if "tensorflow_estimator" in names:
                     from adapter_bert.shell import tf_estimator  # noqa: F401
         except ImportError as error:
             sys.exit(f"Error: {error}")

@@ -26,6 +26,7 @@ from absl import flags
 
 from adapter_bert.files import json_objects
 from adapter_bert.model import configs, task_kinds
+from adapter_bert.shell import environment
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import records
 
@@ -61,7 +62,9 @@ class Trial(NamedTuple):
 
     def with_flags(self, flags: Dict[str, Any]) -> "Trial":
         """Returns the trial with further flags, a dict."""
-        return self._replace(flags=tuple(sorted({**dict(self.flags), **flags}.items())))
+        if not flags:
+            return self
+        return Trial(self.script, tuple(sorted({**dict(self.flags), **flags}.items())))
 
     @property
     def method(self) -> str:
@@ -165,8 +168,9 @@ def hide_values_in_errors(names: Iterable[str]) -> Iterator[None]:
 def _flags_of(script: str) -> flags.FlagValues:
     """Returns a script's own flags, without those of absl."""
     values = flags.FlagValues()
-    module = importlib.import_module(f"adapter_bert.{script[: -len('.py')]}")
-    module.define_flags(values)
+    with environment.deferred_imports():  # Flags need no TensorFlow.
+        module = importlib.import_module(f"adapter_bert.{script[: -len('.py')]}")
+        module.define_flags(values)
     return values
 
 
@@ -176,7 +180,7 @@ def check_flags(trials: Iterable[Trial]) -> None:
     absl's own flags are refused, as some read and run files, such as --flagfile.
     """
     given = {(trial.script, name, value) for trial in trials for name, value in trial.flags}
-    flags_by_script = {script: _flags_of(script) for script, _, _ in given}
+    flags_by_script = {script: _flags_of(script) for script in {script for script, _, _ in given}}
     for script, name, value in sorted(given, key=str):
         known = flags_by_script[script]
         if name not in known:

@@ -1,6 +1,6 @@
 """Reads and writes the records of a sweep's trials: append-only files of JSON lines in a folder.
 
-Each process of a sweep writes its shard's file and reads all files. A record:
+Each process of a sweep appends to its shard's file, which it locks, and reads all files. A record:
 
     {"key": "3f9c…",             see `grids.Trial.key`
      "script": "run_classifier.py", "flags": {"task_name": "CoLA", "adapter_size": 64, …},
@@ -13,7 +13,7 @@ Each process of a sweep writes its shard's file and reads all files. A record:
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
 """
 
-import io
+import dataclasses
 import json
 import os
 import time
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set,
 
 from absl import logging
 
-from adapter_bert.files import gfile, json_objects
+from adapter_bert.files import gfile, json_objects, locks
 from adapter_bert.shell.errors import UserError
 
 DONE, FAILED = "done", "failed"
@@ -36,7 +36,7 @@ NUMBERS = (
     "random_seed",
     "trials",
 )
-_COLUMNS = ("label_column", "tag_column")  # They select a task's labels from its data.
+COLUMNS = ("label_column", "tag_column")  # They select a task's labels from its data.
 
 
 def now() -> str:
@@ -73,29 +73,72 @@ class Reader:
         if gfile.is_remote(folder):
             raise UserError(f"{folder}: records need a local folder.")
         self._folder = folder
-        # From a line to its record; None if the line has none.
-        self._parsed: Dict[str, Optional[Dict[str, Any]]] = {"": None}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._files: Dict[str, _ReadFile] = {}
+        self._records: Dict[str, Dict[str, Any]] = {}
+        self._shared: Dict[Any, Any] = {}  # Equal objects of many records, such as a BERT.
 
     def read(self) -> List[Dict[str, Any]]:
         """Returns all records; see the function `read`."""
-        paths = sorted(gfile.glob(_FILES, self._folder))
-        all_records = [record for path in paths for record in self._read_records(path)]
-        records: Dict[str, Dict[str, Any]] = {}
-        for record in sorted(all_records, key=lambda record: record["finished"]):
-            earlier = records.get(record["key"], record)
-            if record["status"] == DONE or earlier["status"] == FAILED:
-                records.pop(record["key"], None)
-                records[record["key"]] = record
-        return list(records.values())
+        return sorted(self.by_key().values(), key=lambda record: record["finished"])
 
-    def _read_records(self, path: str) -> Iterator[Dict[str, Any]]:
-        """Yields a file's records."""
-        for number, line in enumerate(_read_lines(path), 1):
-            if line not in self._parsed:
-                self._parsed[line] = _parse_record(line, f"{path}, line {number}")
-            record = self._parsed[line]
-            if record is not None:
-                yield record
+    def by_key(self) -> Dict[str, Dict[str, Any]]:
+        """Returns all records as a dict by key, which later calls update."""
+        paths = sorted(gfile.glob(_FILES, self._folder))
+        if not self._files.keys() <= set(paths) or any(
+            os.path.getsize(path) < file.position for path, file in self._files.items()
+        ):
+            self._forget()  # A file was removed or replaced.
+        for path in paths:
+            for record in self._read_new_records(path):
+                key = record["key"]
+                if _rank(record) >= _rank(self._records.get(key, record)):
+                    self._records.pop(key, None)
+                    self._records[key] = record  # The last of those that end in one second.
+        return self._records
+
+    def _read_new_records(self, path: str) -> Iterator[Dict[str, Any]]:
+        """Yields the records that were appended to a file since the last call."""
+        file = self._files.setdefault(path, _ReadFile())
+        try:
+            with gfile.open_regular(path) as reader:
+                reader.seek(file.position)
+                for line in reader:
+                    text, where = line.decode(), f"{path}, line {file.lines + 1}"
+                    record = _parse_record(text, where, is_known=text == file.truncated)
+                    if record is None and not text.endswith("\n"):
+                        file.truncated = text  # A process may be writing the rest.
+                        return
+                    file.position += len(line)
+                    file.lines += text.endswith("\n")
+                    if record:
+                        yield self._share(record)
+        except UserError:  # It is a ValueError, too.
+            raise
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({gfile.reason(error)}).") from error
+
+    def _share(self, record: Dict[str, Any]) -> Dict[str, Any]:
+        """Returns a record that shares equal objects with others, which saves memory."""
+        for name in ("backbone", "data"):
+            if record.get(name):
+                record[name] = self._shared.setdefault((*record[name].items(),), record[name])
+        return record
+
+
+@dataclasses.dataclass
+class _ReadFile:
+    """How far a file has been read: bytes, whole lines, and the truncated line at its end."""
+
+    position: int = 0
+    lines: int = 0
+    truncated: str = ""
+
+
+def _rank(record: Dict[str, Any]) -> Tuple[bool, str]:
+    return record["status"] == DONE, record["finished"]
 
 
 def append(folder: str, shard: Tuple[int, int], record: Dict[str, Any]) -> None:
@@ -111,8 +154,10 @@ def append(folder: str, shard: Tuple[int, int], record: Dict[str, Any]) -> None:
     """
     path = os.path.join(folder, _file_name(shard))
     line = json.dumps(record, sort_keys=True, default=float) + "\n"
-    with gfile.convert_write_errors(path), gfile.open_to_append(path) as writer:
-        if writer.tell() and not _ends_with_newline(writer):
+    writing = gfile.convert_write_errors(path)
+    with writing, gfile.open_to_append(path) as writer, locks.waited(writer):
+        # Appended by offset, as network file systems do not append atomically.
+        if writer.seek(0, os.SEEK_END) and not _ends_with_newline(writer):
             line = "\n" + line  # Ends a truncated line of a killed process.
         writer.write(line.encode())
         writer.flush()
@@ -144,7 +189,7 @@ def check_same_data(trainings: Iterable[Dict[str, Any]], flag: str) -> None:
         values = {f"digest of the {split} split": digest for split, digest in data.items()}
         # In records of earlier versions, a column's number may be an int.
         values.update(
-            (f"--{name}", str(record["flags"].get(name, "not given"))) for name in _COLUMNS
+            (f"--{name}", str(record["flags"].get(name, "not given"))) for name in COLUMNS
         )
         for name, value in values.items():
             key = (record["script"], record["task"], name)
@@ -197,16 +242,16 @@ def _ends_with_newline(writer: BinaryIO) -> bool:
     return writer.read(1) == b"\n"
 
 
-def _read_lines(path: str) -> List[str]:
-    try:
-        with gfile.open_regular(path) as reader, io.TextIOWrapper(reader, "utf-8") as text:
-            return text.read().split("\n")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({gfile.reason(error)}).") from error
+def _parse_record(line: str, where: str, is_known: bool) -> Optional[Dict[str, Any]]:
+    """Returns a line's record; None if the line is empty or truncated.
 
-
-def _parse_record(line: str, where: str) -> Optional[Dict[str, Any]]:
-    """Returns a line's record, or None if the line is truncated."""
+    Args:
+      line: str.
+      where: begins errors and the warning.
+      is_known: whether the warning has been logged before.
+    """
+    if not line.strip():
+        return None
     try:
         record = json_objects.parse_json(line)
     except ValueError:
@@ -217,7 +262,10 @@ def _parse_record(line: str, where: str) -> Optional[Dict[str, Any]]:
         return record
     if record is not None or not line.startswith("{"):
         raise UserError(f"{where}: expected the record of a trial.")
-    logging.warning("%s: skipped a truncated or damaged record; its trial does not count.", where)
+    if not is_known:
+        logging.warning(
+            "%s: skipped a truncated or damaged record; its trial does not count.", where
+        )
     return None
 
 
@@ -230,8 +278,8 @@ def _is_record(value: Any) -> bool:
         for name, setting in json_objects.require_type(value["flags"], dict).items():
             # A trial may have failed because of such a flag.
             must_be_number = name in NUMBERS and value["status"] == DONE
-            is_number = must_be_number or not isinstance(setting, (str, bool))
-            json_objects.require_type(setting, float if is_number else type(setting))
+            if must_be_number or not isinstance(setting, (str, bool)):
+                json_objects.require_type(setting, float)
         if json_objects.require_type(value["status"], str) == FAILED:
             json_objects.require_type(value["reason"], str)
             return True
@@ -245,7 +293,8 @@ def _has_scores(record: Dict[str, Any]) -> bool:
     if record["script"] == "run_baseline.py":
         json_objects.require_type(record["settings"], dict)
     for score in json_objects.require_type(record["scores"], dict).values():
-        json_objects.require_type(score, float)
+        if type(score) is not float:
+            json_objects.require_type(score, float)
     backbone = record.get("backbone") or {"name": "", "fingerprint": ""}
     for name in ("name", "fingerprint"):
         json_objects.require_type(backbone[name], str)

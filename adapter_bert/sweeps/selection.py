@@ -7,9 +7,21 @@ score, or by accuracy after `by_criterion`.
 
 import collections
 import dataclasses
+import functools
 import json
 import math
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 
@@ -102,6 +114,8 @@ def score_name(record: Record, split: str) -> str:
 
 def predicts_one_label(record: Record, split: str = VALIDATION) -> bool:
     """Returns whether a run predicts only one label for a split; older records do not say so."""
+    if f"{split}_{task_kinds.PREDICTED_LABELS}" not in record["scores"]:
+        return False
     kind = grids.scripts().get(record["script"])
     reads_tokens = kind is not None and kind.reads_tokens
     return task_kinds.predicts_one_label(record["scores"], split, reads_tokens)
@@ -110,6 +124,41 @@ def predicts_one_label(record: Record, split: str = VALIDATION) -> bool:
 def points(record: Record, split: str) -> Any:
     """Returns a record's score on a split in points, or None."""
     return to_points(record, score_name(record, split))
+
+
+class _Derived(NamedTuple):
+    """What follows from a record's flags without the seed; records of one setting share it."""
+
+    method: str
+    setting: Dict[str, Any]
+    key: str
+    design: Dict[str, Any]
+    schedule: Dict[str, Any]
+
+
+_DERIVED = "derived"  # A record's field after `prepare`.
+
+
+def _derived(record: Record) -> _Derived:
+    return record.get(_DERIVED) or _derive(record)
+
+
+def _derive(record: Record) -> _Derived:
+    values = _setting(record)
+    return _Derived(
+        _find_method(record), values, key_of(values), _design(values), _schedule(record)
+    )
+
+
+def prepare(records: List[Record]) -> None:
+    """Adds to records what reports read of their settings, computed once for each setting."""
+    known: Dict[str, _Derived] = {}
+    for record in records:
+        flags = [pair for pair in record["flags"].items() if pair[0] != "random_seed"]
+        key = repr((record["script"], record.get("settings"), flags))
+        if key not in known:
+            known[key] = _derive(record)
+        record[_DERIVED] = known[key]
 
 
 def by_criterion(records: List[Record], criterion: str) -> List[Record]:
@@ -165,18 +214,32 @@ def setting(record: Record) -> Dict[str, Any]:
     Learning rate and number of epochs are always in it, also if they are the method's default. A
     baseline without BERT has its model instead of the flags by which it was found.
     """
-    if _method_name(record) == NO_BERT.name:
+    return _derived(record).setting
+
+
+def setting_key(record: Record, without: FrozenSet[Optional[str]] = frozenset()) -> str:
+    """Returns a canonical text of a record's setting, without some of its flags."""
+    return _key_without(_derived(record).key, without)
+
+
+@functools.lru_cache(maxsize=None)
+def _key_without(key: str, without: FrozenSet[Optional[str]]) -> str:
+    return key_of({name: v for name, v in json.loads(key).items() if name not in without})
+
+
+def _setting(record: Record) -> Dict[str, Any]:
+    if _find_method(record) == NO_BERT.name:
         left_out = (*_NON_SETTING_FLAGS, *_SEARCH_FLAGS)
         flags = {name: v for name, v in record["flags"].items() if name not in left_out}
         return {**flags, **record["settings"]}
-    record = {**record, "flags": {**schedule_of(record), **record["flags"]}}
+    record = {**record, "flags": {**_schedule(record), **record["flags"]}}
     values = {name: flag_of(record, name) for name in sorted(record["flags"])}
     nondefault = {
         name: value
         for name, value in values.items()
         if name not in _NON_SETTING_FLAGS and not (name in DEFAULTS and value == DEFAULTS[name])
     }
-    if _method_name(record) != ADAPTERS.name:
+    if _find_method(record) != ADAPTERS.name:
         return nondefault
     return {ADAPTERS.level: flag_of(record, ADAPTERS.level), **nondefault}
 
@@ -188,9 +251,13 @@ def key_of(flags: Dict[str, Any]) -> str:
 
 def design(record: Record) -> Dict[str, Any]:
     """Returns the adapters' design, a dict of the flags that differ from the default adapter's."""
+    return _derived(record).design
+
+
+def _design(setting: Dict[str, Any]) -> Dict[str, Any]:
     return {
         name: value
-        for name, value in setting(record).items()
+        for name, value in setting.items()
         if name.startswith("adapter_") or name in (_POOLER, "layer_norms")
         if name != ADAPTERS.level
     }
@@ -216,6 +283,10 @@ def _trains_all_layers(record: Record) -> bool:
 
 
 def _method_name(record: Record) -> str:
+    return record[_DERIVED].method if _DERIVED in record else _find_method(record)
+
+
+def _find_method(record: Record) -> str:
     if record["script"] == "run_baseline.py":
         return NO_BERT.name
     return flag_of(record, "tuning")
@@ -295,7 +366,7 @@ def choose_mean(records: List[Record], split: str = VALIDATION) -> Optional[Sele
     """
     settings = collections.defaultdict(dict)
     for record in _filter_scored(records, split):
-        settings[key_of(setting(record))][_seed_of(record)] = record
+        settings[setting_key(record)][_seed_of(record)] = record
     if not settings:
         return None
 
@@ -325,7 +396,11 @@ def _seed_of(record: Record) -> int:
 
 def schedule_of(record: Record) -> Dict[str, Any]:
     """Returns a record's learning rate and number of epochs, given or default; {} without BERT."""
-    method = _method_name(record)
+    return record[_DERIVED].schedule if _DERIVED in record else _schedule(record)
+
+
+def _schedule(record: Record) -> Dict[str, Any]:
+    method = _find_method(record)
     if method == NO_BERT.name:
         return {}
     rate, epochs = config.default_schedule(method)

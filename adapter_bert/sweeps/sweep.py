@@ -4,9 +4,9 @@
     folder/trials/<name>/        a trial's output_dir, with its output in log.txt
     folder/precision.json        the measured precision for trials with --precision=auto
 
-Several sweepers on one machine may share a folder: each trial's log is locked while the sweeper or
-the trial has it open, so after a kill the next sweeper waits for trials that still run. Sweepers on
-several machines take shards.
+Several sweepers may share a folder, on any machines whose file system has locks between them: each
+trial's log is locked while the sweeper or the trial has it open, so after a kill the next sweeper
+waits for trials that still run. This module imports TensorFlow only to start trials.
 """
 
 import collections
@@ -15,6 +15,7 @@ import functools
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,14 +39,13 @@ from absl import logging
 from tqdm import tqdm
 
 from adapter_bert.files import gfile, json_objects, locks, paths
-from adapter_bert.formats import bert_folders, checkpoints, task_adapter, tfhub
+from adapter_bert.formats import bert_folders, task_adapter
 from adapter_bert.model import configs
-from adapter_bert.ops import devices
 from adapter_bert.shell import interrupts
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import data_digests, grids, records, selection
 from adapter_bert.sweeps.records import DONE, FAILED
-from adapter_bert.training import evaluations, pretrained, progress, run_folder
+from adapter_bert.training import evaluations, pretrained
 
 _POLL_SECONDS = 0.3
 _COMMAND_PREFIX = "\n$ "  # Precedes each command in the log.
@@ -66,6 +66,12 @@ _LOCATION_FLAGS = (
     *("tpu_name", "tpu_zone", "gcp_project", "master"),
 )
 
+# Flags that decide which BERT and which data a trial reads.
+_IDENTITY_FLAGS = {
+    *_LOCATION_FLAGS,
+    *("task_name", "name", "do_predict", *grids.DATA_FLAGS, *grids.SPLIT_FLAGS),
+}
+
 
 class _Running(NamedTuple):
     key: str
@@ -80,7 +86,7 @@ class Sweep:
     Args:
       trials: list of `grids.Trial`.
       folder: local path.
-      jobs: number of trials that run in parallel; each gets its share of the CPU cores.
+      jobs: number of trials that run in parallel; each gets its share of CPU cores and GPUs.
       shard: (i, n): this sweeper runs every n-th trial, from the i-th.
       extra_flags: "--name=value" flags for every trial. They count like the grid's, except those
         that locate BERT, the cache or a TPU.
@@ -112,7 +118,7 @@ class Sweep:
         self._keep, self._retry_failed = keep, retry_failed
         if gfile.is_remote(folder):
             raise UserError(f"--output_dir={folder}: a sweep needs a local folder.")
-        run_folder.check_path(folder)
+        paths.check_output_dir(folder)
         new_flags = _parse_flags(extra_flags, {name for trial in trials for name, _ in trial.flags})
         self._location_flags = {
             name: new_flags.pop(name) for name in _LOCATION_FLAGS if name in new_flags
@@ -123,16 +129,19 @@ class Sweep:
         grids.check_flags(all_flags)
         self.trials: Dict[str, grids.Trial] = {}
         self._data: Dict[str, Optional[Dict[str, str]]] = {}
-        self._keys_of: Dict[str, List[str]] = collections.defaultdict(list)
         self._digests = data_digests.DataDigests()
         self._flags_of_bert = functools.lru_cache(maxsize=None)(_flags_of_bert)
-        self._add_trials(trials)
-        runs = list(map(self._description, self.trials))
-        custom = [run for run in runs if str(run["flags"].get("task_name")).lower() == "custom"]
-        for some in (custom, [{**run, "data": {}} for run in runs]):
-            records.check_same_data(some, f"--output_dir={folder}")
-        self._commands = {key: self._command(key) for key in self.trials}
+        once = functools.lru_cache(maxsize=None)  # Reads files once for all trials.
+        self._fingerprint_of, self._digest_of = once(_backbone_fingerprint), once(self._digest)
+        self._digest_of_bert_files = once(_bert_files_digest)
+        self._identity_of = once(self._read_identity)
+        for trial in trials:
+            backbone, _, data = self._identity(trial)
+            key = _expand_flags(trial).key(backbone, data)
+            self.trials[key], self._data[key] = trial, data
+        self._check_same_data()
         self._records = records.Reader(folder)
+        self._keys_of: Dict[str, List[str]] = {}
         self._durations: List[float] = []
         self._awaited: Set[str] = set()
 
@@ -143,17 +152,27 @@ class Sweep:
 
     def records(self) -> Dict[str, Dict[str, Any]]:
         """Returns the trials' records, a dict by key; of earlier versions, the finished ones."""
-        by_key = {record["key"]: record for record in self._records.read()}
-        by_trial = {}
-        for recorded_key, record in by_key.items():
-            for key in self._keys_of[recorded_key]:
-                if key == recorded_key or (record["status"] == DONE and key not in by_key):
+        by_key = self._records.by_key()
+        by_trial = {key: by_key[key] for key in self.trials if key in by_key}
+        others = [record for key, record in by_key.items() if key not in self.trials]
+        if not others:
+            return by_trial
+        for record in sorted(others, key=lambda record: record["finished"]):
+            for key in self._earlier_keys().get(record["key"], ()):
+                if record["status"] == DONE and key not in by_key:
                     by_trial[key] = record
         return {key: by_trial[key] for key in self.trials if key in by_trial}
 
     def running(self) -> Dict[str, str]:
         """Returns the last line of output of each running trial, a dict by key."""
-        folders = {key: self._trial_folder(key) for key in self.trials}
+        folder = os.path.join(self._root, "trials")
+        names = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+        known = self.records() if names else {}
+        folders = {
+            key: self._trial_folder(key)
+            for key in (self.trials if names else ())
+            if not (key in known and known[key]["status"] == DONE) and self.name(key) in names
+        }
         return {
             key: self._hide(folder.last_line())
             for key, folder in folders.items()
@@ -181,8 +200,8 @@ class Sweep:
           UserError: a record cannot be written, or a trial's data have changed.
           KeyboardInterrupt: Ctrl-C; the trials have saved their last step.
         """
-        self._initial_records = self.records()
-        queue = collections.deque(self._remaining_keys(self._initial_records, keys))
+        queue = collections.deque(self._remaining_keys(self.records(), keys))
+        self._initial_records = dict(self._records.by_key())
         running: Dict[int, _Running] = {}
         self._awaited.clear()
         try:
@@ -192,25 +211,45 @@ class Sweep:
         finally:
             interrupt([trial.process for trial in running.values()])
 
-    def _add_trials(self, trials: Sequence[grids.Trial]) -> None:
-        """Adds trials by their keys; reads files of data and BERT once for all trials."""
-        once = functools.lru_cache(maxsize=None)
-        fingerprint, data_digest = once(_backbone_fingerprint), once(self._digest)
-        bert_files_digest = once(_bert_files_digest)
-        for trial in trials:
-            flags = self._expanded_locations(trial)
-            handle = flags.get("bert_hub_module_handle")
-            bert = fingerprint(handle, flags.get("init_checkpoint"))
-            data = data_digest(data_digests.data_source_of(trial), trial.task)
-            other_files = bert_files_digest(handle, *map(flags.get, _BERT_FILES))
-            expanded, backbone = _expand_flags(trial), [bert, other_files] if other_files else bert
-            key = expanded.key(backbone, data)
-            self.trials[key], self._data[key] = trial, data
-            # Keys of earlier versions lack the digests of the data, of the BERT's other files, or
-            # both; and a trial whose data could not be read had no digest of them.
-            earlier = trial.key(backbone), expanded.key(bert, data), trial.key(bert)
-            for recorded_key in {key, *earlier}:
-                self._keys_of[recorded_key].append(key)
+    def _identity(self, trial: grids.Trial) -> Tuple[Any, Any, Optional[Dict[str, str]]]:
+        """Returns what identifies a trial's BERT, as now and in earlier versions, and its data."""
+        flags = tuple(pair for pair in trial.flags if pair[0] in _IDENTITY_FLAGS)
+        return self._identity_of(grids.Trial(trial.script, flags))
+
+    def _read_identity(self, trial: grids.Trial) -> Tuple[Any, Any, Optional[Dict[str, str]]]:
+        flags = self._expanded_locations(trial)
+        handle = flags.get("bert_hub_module_handle")
+        bert = self._fingerprint_of(handle, flags.get("init_checkpoint"))
+        other_files = self._digest_of_bert_files(handle, *map(flags.get, _BERT_FILES))
+        data = self._digest_of(data_digests.data_source_of(trial), trial.task)
+        return [bert, other_files] if other_files else bert, bert, data
+
+    def _earlier_keys(self) -> Dict[str, List[str]]:
+        """Returns the keys that trials had in earlier versions, a dict to their keys now.
+
+        They lack the digests of the data, of the BERT's other files, or both; and a trial whose
+        data could not be read had no digest of them.
+        """
+        if not self._keys_of:
+            self._keys_of = collections.defaultdict(list)
+            for key, trial in self.trials.items():
+                backbone, bert, data = self._identity(trial)
+                earlier = trial.key(backbone), _expand_flags(trial).key(bert, data), trial.key(bert)
+                for recorded_key in {*earlier} - {key}:
+                    self._keys_of[recorded_key].append(key)
+        return self._keys_of
+
+    def _check_same_data(self) -> None:
+        """Raises UserError if a custom task's trials read different data, or other labels."""
+        names = ("task_name", *records.COLUMNS)
+        different = {}
+        for (key, trial), data in zip(self.trials.items(), self._data.values()):
+            labels = map(dict(trial.flags).get, names)
+            different[(trial.script, trial.task, *labels, id(data))] = key
+        runs = [self._description(key) for key in different.values()]
+        custom = [run for run in runs if str(run["flags"].get("task_name")).lower() == "custom"]
+        for some in (custom, [{**run, "data": {}} for run in runs]):
+            records.check_same_data(some, f"--output_dir={self._root}")
 
     def _description(self, key: str) -> Dict[str, Any]:
         """Returns the part of a trial's record that is known before it runs; see `records`."""
@@ -282,27 +321,37 @@ class Sweep:
 
     def _start_next(self, queue: Deque[str], running: Dict[int, _Running], slot: int) -> None:
         """Starts the first waiting trial that no other sweeper runs, and adds it to `running`."""
+        known_records = self._records.by_key() if queue else {}
         for _ in range(len(queue)):
             key = queue.popleft()
+            if self._was_recorded(key, known_records):
+                continue
             log = self._trial_folder(key).lock_log()
             if log is None:
                 queue.append(key)
                 self._log_wait(key)
-            elif self.records().get(key) != self._initial_records.get(key):
+            elif self._was_recorded(key, self._records.by_key()):
                 _close(log)  # Another sweeper has finished it.
             elif self._has_changed_data(key):
                 _close(log)
                 raise UserError(f"{self.trials[key].task}: {_DATA_CHANGED}.")
             else:
-                logging.info("Running %s", self.name(key))
-                cores = _assigned_cores(slot, self._jobs)
+                gpus = _assigned_gpus(slot, self._jobs)
+                where = f" on GPU {gpus}" if gpus else ""
+                logging.info("Running %s%s", self.name(key), where)
                 precision = self._precision_flags(key)
-                command = [*self._commands[key], *precision]
+                command = [*self._command(key), *precision]
                 line = shell_line([*self._command(key, is_expanded=False), *precision])
                 with interrupts.postpone_signals():  # Else Ctrl-C would leave it running.
-                    process = self._trial_folder(key).start(command, log, line, cores)
+                    process = self._trial_folder(key).start(
+                        command, log, line, _assigned_cores(slot, self._jobs), gpus
+                    )
                     running[slot] = _Running(key, process, log, time.monotonic())
                 return
+
+    def _was_recorded(self, key: str, known_records: Dict[str, Dict[str, Any]]) -> bool:
+        """Returns whether a trial got a record since this run began."""
+        return known_records.get(key) != self._initial_records.get(key)
 
     def _log_wait(self, key: str) -> None:
         """Logs once why a trial has to wait."""
@@ -358,21 +407,21 @@ class Sweep:
         A trial that has a checkpoint resumes with its precision.
         """
         flags = self._expanded_locations(self.trials[key])
-        is_resumed = run_folder.RunFolder(self._folder(key)).has_checkpoints()
+        is_resumed = _run_folder(self._folder(key)).has_checkpoints()
         if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or is_resumed:
             return []
+        from adapter_bert.ops import devices
+
         config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
         width = config.hidden_size, config.intermediate_size
         path = os.path.join(self._root, "precision.json")
-        lock, held = path + ".lock", path + ".lock" + locks.HELD
-        with gfile.convert_write_errors(lock), gfile.open_to_append(lock) as lock_file:
-            while not locks.lock(lock_file.fileno(), held):  # Another sweeper measures.
-                time.sleep(_POLL_SECONDS)
+        lock = path + ".lock"
+        writing = gfile.convert_write_errors(lock)
+        with writing, gfile.open_to_append(lock) as file, locks.waited(file):
             precisions = json_objects.read_object(path) if os.path.exists(path) else {}
-            if str(width) not in precisions:
+            if str(width) not in precisions:  # Nor has another sweeper measured it.
                 precisions[str(width)] = devices.choose_precision("auto", False, width)
                 json_objects.write_object(path, precisions)
-            locks.unlock(held)
         return [f"--precision={precisions[str(width)]}"]
 
     def _folder(self, key: str) -> str:
@@ -395,6 +444,28 @@ def _assigned_cores(slot: int, jobs: int) -> Optional[List[int]]:
         return None
     cores = sorted(os.sched_getaffinity(0))
     return cores[slot::jobs] if len(cores) >= jobs else None
+
+
+def _assigned_gpus(slot: int, jobs: int) -> Optional[str]:
+    """Returns CUDA_VISIBLE_DEVICES for one of several parallel trials; None for all GPUs."""
+    gpus = _gpus() if jobs > 1 else []
+    if len(gpus) < 2:
+        return None
+    return ",".join(gpus[slot::jobs]) or gpus[slot % len(gpus)]
+
+
+@functools.lru_cache(maxsize=None)
+def _gpus() -> List[str]:
+    """Returns the names of this process's GPUs for CUDA_VISIBLE_DEVICES."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    if not shutil.which("nvidia-smi"):
+        return []
+    command = ["nvidia-smi", "--list-gpus"]
+    listed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    gpus = [line for line in listed.decode().splitlines() if line.startswith("GPU ")]
+    return [str(index) for index in range(len(gpus))]
 
 
 def _parse_flags(texts: Iterable[str], known: Collection[str]) -> Dict[str, Any]:
@@ -427,11 +498,12 @@ def _expand_flags(trial: grids.Trial) -> grids.Trial:
 
     Data and BERT have digests in the key, which do not depend on their folders.
     """
+    named = [(name, value) for name, value in trial.flags if "$" in str(value)]
     return trial.with_flags(
         {
             name: _expand(name, value)
-            for name, value in trial.flags
-            if "$" in str(value) and name not in (*grids.DATA_FLAGS, *_LOCATION_FLAGS)
+            for name, value in named
+            if name not in (*grids.DATA_FLAGS, *_LOCATION_FLAGS)
         }
     )
 
@@ -450,6 +522,8 @@ def _flags_of_bert(source: str) -> Dict[str, str]:
 def _bert_config(handle: Optional[str], config_file: Optional[str]) -> configs.BertConfig:
     """Returns the `configs.BertConfig` that a trial's flags name."""
     if handle:
+        from adapter_bert.formats import tfhub
+
         return tfhub.read_bert(handle).config
     return configs.BertConfig.from_json_file(paths.find_bert("bert_config_file", config_file))
 
@@ -526,6 +600,7 @@ class TrialFolder:
         log: BinaryIO,
         line: Optional[str] = None,
         cores: Optional[List[int]] = None,
+        gpus: Optional[str] = None,
     ) -> subprocess.Popen:
         """Starts a trial's process.
 
@@ -534,8 +609,9 @@ class TrialFolder:
           log: from `lock_log`. The process inherits the lock, in case the sweeper is killed.
           line: the command for the log; None for `shell_line(command)`.
           cores: indices of the CPU cores that it may use; None for all.
+          gpus: CUDA_VISIBLE_DEVICES; None for all.
         """
-        run = run_folder.RunFolder(self._path)
+        run = _run_folder(self._path)
         if run.has_adapter() and not run.has_checkpoints():
             run.clear()  # The trial finished and was cleaned up, but its record is lost.
         with gfile.convert_write_errors(self._log):
@@ -546,6 +622,7 @@ class TrialFolder:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})},
             preexec_fn=_isolate_signals,
         )
         if cores:
@@ -576,6 +653,8 @@ class TrialFolder:
 
     def _result(self, trial: grids.Trial) -> Dict[str, Any]:
         """Returns a finished trial's results; raises UserError if a file is missing."""
+        from adapter_bert.training import progress
+
         path = os.path.join(self._path, "eval_results.json")
         results = json_objects.read_object(path)
         scores = evaluations.scalars(results)
@@ -600,6 +679,8 @@ class TrialFolder:
 
     def clean_up(self, keep: str) -> None:
         """Removes the files that need not stay; `keep` is of `KEEP`."""
+        from adapter_bert.formats import checkpoints
+
         patterns = [] if keep == "all" else [*checkpoints.TRAINING_FILES]
         patterns += [task_adapter.FOLDER] if keep == "scores" else []
         for pattern in patterns:
@@ -610,6 +691,13 @@ class TrialFolder:
         with open(self._log, "rb") as log:
             log.seek(max(0, os.path.getsize(self._log) - num_bytes))
             return log.read(num_bytes).decode(errors="replace")
+
+
+def _run_folder(path: str) -> Any:
+    """Returns the `run_folder.RunFolder` of a trial."""
+    from adapter_bert.training import run_folder
+
+    return run_folder.RunFolder(path)
 
 
 def _close(log: BinaryIO) -> None:

@@ -60,15 +60,6 @@ def run_files() -> List[str]:
     ]
 
 
-def check_path(path: str) -> None:
-    """Raises UserError if TensorFlow would take an output_dir for a pattern."""
-    if set(path) & set("*?[\\"):
-        raise UserError(
-            f"--output_dir={path}: TensorFlow cannot find checkpoints in a path with *, ?, [ or a"
-            " backslash."
-        )
-
-
 class RunFolder:
     """The folder of a run.
 
@@ -91,7 +82,7 @@ class RunFolder:
 
         Removes links in place of the folders in it, so that the run writes nothing elsewhere.
         """
-        check_path(self.path)
+        paths.check_output_dir(self.path)
         with gfile.convert_write_errors(f"--output_dir={self.path}"):
             gfile.makedirs(self.path)
             if not gfile.is_remote(self.path) and not os.access(self.path, os.W_OK | os.X_OK):

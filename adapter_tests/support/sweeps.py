@@ -18,7 +18,7 @@ CHECKPOINTS = {"checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index"}
 # files of a training; that of size 77 predicts only one label. The score follows from size, rate
 # and epochs: rate 2 is the best, then 1.
 SCRIPT = """
-import json, os, shutil, signal, sys, time
+import fcntl, json, os, shutil, signal, sys, time
 here = os.path.dirname(os.path.abspath(__file__))
 flags = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if "=" in argument)
 def interrupted(*_):
@@ -28,9 +28,18 @@ signal.signal(signal.SIGINT, interrupted)
 with open(os.path.join(here, "starts"), "a") as starts:
     starts.write(json.dumps(flags) + "\\n")
 print("label", flags.get("label_column"))
+print("GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"))
+alone = open(os.path.join(here, os.path.basename(flags["output_dir"])), "w")
+try:
+    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    with open(os.path.join(here, "overlaps"), "a") as overlaps:
+        overlaps.write(flags["adapter_size"] + "\\n")
 print("step 1/2", flush=True)
 while not os.path.exists(os.path.join(here, "go")):
     time.sleep(0.05)
+with open(os.path.join(here, "go")) as reader:
+    time.sleep(float(reader.read() or 0))
 size = int(flags["adapter_size"])
 if size == 13:
     if os.path.exists(os.path.join(here, "crash")):
@@ -77,10 +86,12 @@ class SweepTestCase(tf.test.TestCase):
         before, paths.PROJECT = paths.PROJECT, self.scripts
         self.addCleanup(setattr, paths, "PROJECT", before)
 
-    def go(self):
-        """Lets trials end from now on."""
-        with open(os.path.join(self.scripts, "go"), "w"):
-            pass
+    def go(self, seconds=0):
+        """Lets trials end from now on, after some seconds."""
+        path = os.path.join(self.scripts, "go")
+        with open(path + ".new", "w") as writer:
+            writer.write(str(seconds))
+        os.replace(path + ".new", path)
 
     def started_flags(self):
         """Returns the flags, a dict of str, of each start of the script."""

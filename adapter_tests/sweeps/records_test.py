@@ -1,5 +1,7 @@
 """Tests of records.py: lines truncated by kills, several files, broken files."""
 
+import concurrent.futures
+import fcntl
 import json
 import math
 import os
@@ -90,6 +92,24 @@ class SweepRecordsTest(tf.test.TestCase):
         self.write("{}\n", mode="a")
         with self.assertRaisesRegex(UserError, "line 3"):
             reader.read()
+
+    def test_reader_notices_a_replaced_file(self):
+        reader = records.Reader(self.folder)
+        for names in ("ab", "c", "", "cd"):
+            self.write("".join(json.dumps(record(name)) + "\n" for name in names))
+            self.assertEqual([found["key"] for found in reader.read()], list(names))
+
+    def test_append_waits_while_another_process_appends(self):
+        path = os.path.join(self.folder, "results.jsonl")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            with open(path, "ab") as other:
+                fcntl.flock(other, fcntl.LOCK_EX)
+                appending = pool.submit(records.append, self.folder, (0, 1), record("b"))
+                with self.assertRaises(concurrent.futures.TimeoutError):
+                    appending.result(timeout=0.3)
+                other.write(json.dumps(record("a")).encode())  # It is killed before the newline.
+            appending.result(timeout=60)
+        self.assertEqual(self.keys(), ["a", "b"])
 
     def test_invalid_records_are_refused_with_line_number(self):
         good = json.dumps(record("a")) + "\n"

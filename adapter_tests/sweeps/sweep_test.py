@@ -1,11 +1,14 @@
 """Tests of sweep.py with a script that stands in for a training."""
 
 import concurrent.futures
+import contextlib
 import errno
 import fcntl
+import functools
 import itertools
 import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -20,6 +23,7 @@ import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
 
 from adapter_bert.files import atomic, gfile
+from adapter_bert.formats import tfhub
 from adapter_bert.ops import devices
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import grids, records, sweep
@@ -201,6 +205,41 @@ class TrialsTest(SweepTestCase):
             self.assertIsNone(sweep._assigned_cores(0, 1))
             self.assertIsNone(sweep._assigned_cores(0, 6))
 
+    def test_parallel_trials_share_the_gpus(self):
+        self.addCleanup(sweep._gpus.cache_clear)
+        for visible, shares in (
+            ("0,1", ["0", "1"]),
+            ("GPU-a,GPU-b,3", ["GPU-a,3", "GPU-b"]),
+            ("5", [None, None]),
+            ("", [None, None]),
+        ):
+            sweep._gpus.cache_clear()
+            with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=visible):
+                self.assertEqual([sweep._assigned_gpus(slot, 2) for slot in range(2)], shares)
+                self.assertIsNone(sweep._assigned_gpus(0, 1))
+        sweep._gpus.cache_clear()
+        with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="4,7"):
+            self.go()
+            runner = self.sweep([8, 16], {"precision": "float32"}, jobs=3)
+            self.assertEqual(sweep._assigned_gpus(2, 3), "4")
+            runner.run()
+        seen = {re.search("GPUs (.*)", self.log(size, runner)).group(1) for size in (8, 16)}
+        self.assertEqual(seen, {"4", "7"})
+
+    def test_gpus_are_listed_by_nvidia_smi(self):
+        self.addCleanup(sweep._gpus.cache_clear)
+        program = os.path.join(self.scripts, "nvidia-smi")
+        with open(program, "w") as writer:
+            writer.write(
+                '#!/bin/sh\necho "GPU 0: H200 (UUID: GPU-a)"; echo "GPU 1: H200 (UUID: b)"'
+            )
+        os.chmod(program, 0o755)
+        environment = {name: v for name, v in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        for path, gpus in ((self.scripts + ":/bin", ["0", "1"]), ("/none", [])):
+            sweep._gpus.cache_clear()
+            with mock.patch.dict(os.environ, {**environment, "PATH": path}, clear=True):
+                self.assertEqual(sweep._gpus(), gpus)
+
 
 class KeysTest(SweepTestCase):
     def test_other_bert_makes_new_trials(self):
@@ -224,7 +263,7 @@ class KeysTest(SweepTestCase):
         flags = {"bert_hub_module_handle": "$MODULE_DIR/module"}
         bert = mock.Mock(config=tiny.config())
         variables = mock.patch.dict(os.environ, {"MODULE_DIR": self.scripts})
-        read_bert = mock.patch.object(sweep.tfhub, "read_bert", return_value=bert)
+        read_bert = mock.patch.object(tfhub, "read_bert", return_value=bert)
         with variables, read_bert as read:
             for content in ("first", "second"):
                 with open(os.path.join(module, "saved_model.pb"), "w") as writer:
@@ -345,6 +384,11 @@ class KeysTest(SweepTestCase):
         bert = ["bert_model.ckpt.index", "bert_config.json", "vocab.txt"]
         self.assertCountEqual(read, [*bert, "train.tsv", "dev.tsv"])
 
+    def test_flags_of_a_script_are_defined_once_for_all_values(self):
+        with mock.patch.object(grids, "_flags_of", wraps=grids._flags_of) as flags_of:
+            self.assertLen(self.sweep([8], {"random_seed": list(range(500))}).trials, 500)
+        self.assertEqual(flags_of.call_count, 1)
+
     def test_variables_in_non_data_flags_are_expanded(self):
         self.go()
         self.write_mrpc()
@@ -413,6 +457,44 @@ class ProcessesTest(SweepTestCase):
         self.assertEqual([sweeper.wait() for sweeper in sweepers], [0, 0])
         self.assertEqual(sorted(self.starts()), [1, 2, 3, 4, 5])
         self.assertEqual(self.scores(), {size: size / 100 for size in range(1, 6)})
+
+    def test_sweepers_share_trials_while_processes_are_killed(self):
+        """ADAPTER_BERT_SWEEPERS=10 kills processes of as many sweepers, with 200 trials."""
+        count = int(os.environ.get("ADAPTER_BERT_SWEEPERS", 3))
+        sizes, choose = range(100, 100 + 2 * count**2), random.Random(0)
+        self.go(seconds=0.2)
+        start = functools.partial(self.sweeper, sizes)
+        sweepers, killed = [start() for _ in range(count)], 0
+        while len(self.scores()) < len(sizes):
+            time.sleep(choose.uniform(0.1, 0.6))
+            if killed < 2 * count and len(self.starts()) > killed:
+                slot = choose.randrange(count)
+                self.kill(sweepers[slot], with_trials=choose.random() < 0.7)
+                sweepers[slot], killed = start(), killed + 1
+            self.assertIn(None, [sweeper.poll() for sweeper in sweepers])
+        self.assertEqual([sweeper.wait() for sweeper in sweepers], [0] * count)
+        self.assertEqual(self.scores(), {size: size / 100 for size in sizes})
+        with open(os.path.join(self.folder, "results.jsonl")) as reader:
+            keys = [json.loads(line)["key"] for line in reader]
+        self.assertLen(set(keys), len(sizes))
+        self.assertLen(keys, len(sizes))  # Each is recorded once.
+        self.assertLessEqual(len(self.starts()), len(sizes) + killed)  # A kill costs one start.
+        self.assertEqual(self.overlaps(), [])
+
+    def kill(self, sweeper, with_trials):
+        """Kills a sweeper, and its trials too, as a scheduler kills a job."""
+        children = f"/proc/{sweeper.pid}/task/{sweeper.pid}/children"
+        with contextlib.suppress(FileNotFoundError), open(children) as reader:
+            trials = [int(process) for process in reader.read().split()]
+            sweeper.kill()
+            for process in trials if with_trials else ():
+                os.kill(process, signal.SIGKILL)
+        sweeper.wait()
+
+    def overlaps(self):
+        """Returns the trials whose folder had two processes at a time."""
+        path = os.path.join(self.scripts, "overlaps")
+        return gfile.read_bytes(path, path).split() if os.path.exists(path) else []
 
     def test_two_shards_share_a_folder(self):
         self.go()
