@@ -184,7 +184,7 @@ class ScriptTest(tf.test.TestCase):
             writer.write("Metadata-Version: 2.1\nName: tensorflow-estimator\nVersion: 2.12.0\n")
         project = paths.PROJECT
         done = subprocess.run(
-            [sys.executable, os.path.join(project, "run_sweep.py"), "--preset=glue"],
+            [sys.executable, os.path.join(project, "run_classifier.py"), "--task_name=MRPC"],
             env=dict(os.environ, PYTHONPATH=os.path.dirname(folder)),
             capture_output=True,
             text=True,
