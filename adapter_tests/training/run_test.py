@@ -64,9 +64,9 @@ RESULTS += ("dev_predictions.tsv", "submission/MRPC.tsv")
 
 def predictions_counted():
     """Counts predictions while entered."""
-    real = estimator.Estimator._predict_in_batch_order
+    real = estimator.Estimator.predict_stacked
     return mock.patch.object(
-        estimator.Estimator, "_predict_in_batch_order", autospec=True, side_effect=real
+        estimator.Estimator, "predict_stacked", autospec=True, side_effect=real
     )
 
 
