@@ -12,8 +12,7 @@ An ablation compares a model with itself and needs two seeds only.
 """
 
 import dataclasses
-from types import MappingProxyType
-from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from adapter_bert.paper import cells as paper_cells
 from adapter_bert.paper import estimates, published
@@ -141,13 +140,13 @@ class _Difference:
     """Measures the difference of two sides, as a mean over tasks or for each task.
 
     Attributes:
-      paper: the paper's difference, by task; empty if it has none. Other tasks do not count.
+      paper: the paper's difference, by task; None if it has none. Other tasks do not count.
       is_mean: whether the value is the mean over tasks.
     """
 
     first: _Side
     second: _Side
-    paper: Mapping[str, Estimate] = MappingProxyType({})
+    paper: Optional[Dict[str, Estimate]] = None
     is_mean: bool = False
 
     def __call__(self, records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
@@ -162,7 +161,7 @@ class _Difference:
 
 def _differences(
     pairs: Dict[str, Tuple[Cell, Cell]],
-    paper: Mapping[str, Estimate] = MappingProxyType({}),
+    paper: Optional[Dict[str, Estimate]] = None,
     mean_over: int = 0,
 ) -> Optional[Measured]:
     """Returns the differences of pairs of cells by task or another label, or their mean.
@@ -178,7 +177,7 @@ def _differences(
         else _score(one).minus(_score(other))
         for label, (one, other) in pairs.items()
     }
-    same = {label: paper[label] for label in values if label in paper}
+    same = {label: paper[label] for label in values if paper and label in paper}
     if mean_over:
         values, same = (
             {_titles(values): estimates.mean(v.values())} if v else {} for v in (values, same)
