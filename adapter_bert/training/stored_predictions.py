@@ -51,9 +51,8 @@ class StoredPredictions(Dict[str, np.ndarray]):
         self._stack = contextlib.ExitStack()
         path = self._open(folder, key) if key else None
         if path is None:
-            temporary = tempfile.TemporaryDirectory()
-            self._stack.callback(temporary.cleanup)
-            path = temporary.name
+            path = tempfile.mkdtemp()
+            self._stack.callback(shutil.rmtree, path, ignore_errors=True)
         self._path: str = path
         weakref.finalize(self, self._stack.close)
         self._recorded = time.monotonic()
