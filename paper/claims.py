@@ -12,6 +12,7 @@ An ablation compares a model with itself and needs two seeds only.
 """
 
 import dataclasses
+import functools
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from adapter_bert.paper import cells as paper_cells
@@ -43,7 +44,7 @@ _MAX_TEXTS = 4  # More values or tasks would fill a table's cell.
 
 
 class Measured(NamedTuple):
-    """What records say of a claim.
+    """Holds what records say of a claim.
 
     Attributes:
       values: the estimates that must meet the condition, by task, size or design.
@@ -118,7 +119,7 @@ def _row(claim: Claim, found: Measured) -> Dict[str, str]:
 
 
 class _Side(NamedTuple):
-    """One side of a comparison: a method's cells, one for each task of a suite."""
+    """Selects one side of a comparison: a method's cells, one for each task of a suite."""
 
     suite: Callable[[List[Record]], List[Record]]
     method: Method
@@ -304,21 +305,14 @@ def _moderate_sizes(records: List[Record], ablations: List[Ablation]) -> Optiona
     )
 
 
-def _named_variants(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
-    """Measures the variants that section 3.6 names."""
-    return _variants(records, lambda label: label in _NAMED or label.startswith(_NAMED_KINDS))
-
-
-def _other_variants(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
-    """Measures the other variants."""
-    return _variants(records, lambda label: not (label in _NAMED or label.startswith(_NAMED_KINDS)))
-
-
-def _variants(records: List[Record], is_measured: Callable[[str], bool]) -> Optional[Measured]:
-    """Returns each measured variant minus the default adapter, as a mean over tasks."""
+def _variants(
+    records: List[Record], ablations: List[Ablation], *, are_named: bool
+) -> Optional[Measured]:
+    """Measures the variants that section 3.6 names, or the others, minus the default adapter."""
     by_variant: Dict[str, _Pairs] = {}
     for cell, default in paper_cells.variants(_glue_accuracy(records)):
-        if default and cell.method != paper_cells.DEFAULT and is_measured(cell.method):
+        is_named = cell.method in _NAMED or cell.method.startswith(_NAMED_KINDS)
+        if default and cell.method != paper_cells.DEFAULT and is_named == are_named:
             name = f"{cell.method}, size {cell.level}"
             by_variant.setdefault(name, {})[cell.task] = cell, default
     parts = {}
@@ -567,11 +561,15 @@ CLAIMS = (
     Claim(
         "GLUE: the paper's variants of the adapter, minus the default, accuracy",
         "similar",
-        _named_variants,
+        functools.partial(_variants, are_named=True),
         _SIMILAR,
     ),
     # Ours: the paper does not name these variants, and a converted encoder's pooler is untrained.
-    Claim("GLUE: other variants of the adapter, minus the default, accuracy", "", _other_variants),
+    Claim(
+        "GLUE: other variants of the adapter, minus the default, accuracy",
+        "",
+        functools.partial(_variants, are_named=False),
+    ),
     *(
         Claim(
             f"GLUE: adapters{text}, pooler trained,{_FULL}",

@@ -50,7 +50,7 @@ class Estimate(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a claim says of estimates: each is between `low` and `high`.
+    """Requires of each estimate that it is between `low` and `high`.
 
     Attributes:
       text: the condition in words.

@@ -131,25 +131,15 @@ def claims(results: Results) -> Report:
     )
     for row in rows:
         row["verdict"], _, row["open because the runs have only"] = row["verdict"].partition(": ")
-    columns = {
-        "": ["claim", "paper", "paper, same tasks", "ours", "verdict"],
-        "Not in the paper": ["claim", "ours"],
-        "What the verdicts rest on": [
-            *("claim", "agrees if", "settings tried", "seeds", "open because the runs have only")
-        ],
-    }
-    listed = {
-        "": [row for row in rows if row["verdict"]],
-        "Not in the paper": [row for row in rows if not row["verdict"]],
-        "What the verdicts rest on": rows,
-    }
+    of_paper = ["claim", "paper", "paper, same tasks", "ours", "verdict"]
+    grounds = ["claim", "agrees if", "settings tried", "seeds", "open because the runs have only"]
     tables = [
-        Table(
-            heading,
-            columns[heading],
-            [[row[name] or report_tables.GAP for name in columns[heading]] for row in of_table],
+        Table(heading, columns, [[row[c] or report_tables.GAP for c in columns] for row in listed])
+        for heading, columns, listed in (
+            ("", of_paper, [row for row in rows if row["verdict"]]),
+            ("Not in the paper", ["claim", "ours"], [row for row in rows if not row["verdict"]]),
+            ("What the verdicts rest on", grounds, rows),
         )
-        for heading, of_table in listed.items()
     ]
     return Report("The paper's claims", caption, _without_empty(tables), rows)
 

@@ -127,7 +127,7 @@ def points(record: Record, split: str) -> Any:
 
 
 class _Derived(NamedTuple):
-    """What follows from a record's flags without the seed; records of one setting share it."""
+    """Holds what follows from flags without the seed; records of one setting share it."""
 
     method: str
     setting: Dict[str, Any]

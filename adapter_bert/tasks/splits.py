@@ -225,7 +225,7 @@ def check_trained(
 
 
 class Keys(NamedTuple):
-    """What each of N rows is stratified by, as K distinct keys and each row's index into them.
+    """Holds what N rows are stratified by: K distinct keys, and each row's index into them.
 
     A key is a label, or a float for numbers, which are stratified by quantile.
     """
