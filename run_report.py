@@ -89,7 +89,7 @@ def run(values: Any) -> List[str]:
         first, second = config.compare
         return significance.describe(significance.compare(first, second, config.labels))
     names = _names(config)
-    results = _read_results(config)
+    results, notes = _read_results(config)
     by_name = {name: reports.REPORTS[name].make(results) for name in names}
     available_reports = {name: report for name, report in by_name.items() if report.numbers}
     missing = [name for name in names if name not in available_reports]
@@ -105,8 +105,7 @@ def run(values: Any) -> List[str]:
         for file_name, content in reports.render(config.name or name, report).items():
             written.append(posixpath.join(config.report_dir, file_name))
             atomic.write_atomically(written[-1], content)
-    trials = [record for record in results.records if record["script"] in grids.scripts()]
-    return [*records.missing_digests_note(trials), *(f"Written: {path}" for path in written)]
+    return [*notes, *(f"Written: {path}" for path in written)]
 
 
 def _is_all(config: ReportConfig) -> bool:
@@ -128,8 +127,8 @@ def _names(config: ReportConfig) -> List[str]:
     return names
 
 
-def _read_results(config: ReportConfig) -> reports.Results:
-    """Returns the results that the flags name, limited to --tasks."""
+def _read_results(config: ReportConfig) -> Tuple[reports.Results, List[str]]:
+    """Returns the results that the flags name, limited to --tasks, and notes on them."""
     ablations = ablation_results.read(config.ablations)
     searches = [search_results.read(path) for path in config.searches]
     if not (config.records or ablations or searches):
@@ -156,11 +155,12 @@ def _read_results(config: ReportConfig) -> reports.Results:
     if len(backbones | {ablation.backbone for ablation in ablations}) > 1:
         raise UserError("--ablations: another BERT than that of the other files or of --records.")
     records.check_same_data(trainings, "--records")
-    selection.prepare(trainings)
-    trainings = selection.by_criterion(trainings, config.select_by)
+    runs = selection.read(trainings, config.select_by)
     if config.equal_epochs:
-        trainings = cells.at_equal_epochs(trainings)
-    return reports.Results(trainings, ablations, searches, config.equal_epochs)
+        runs = cells.at_equal_epochs(runs)
+    trials = [record for record in trainings if record["script"] in grids.scripts()]
+    notes = records.missing_digests_note(trials)
+    return reports.Results(runs, ablations, searches, config.equal_epochs), notes
 
 
 define_flags = ReportConfig.define_flags

@@ -14,6 +14,7 @@ if __name__ == "__main__":
     environment.prepare(environment.SWEEPS)
 
 import dataclasses
+import math
 import re
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -154,15 +155,17 @@ def _admitted_keys(runner: sweep.Sweep, config: SweepConfig, criterion: str) -> 
     """Returns the keys of the trials to run, as far as the records decide it."""
     if not config.halving:
         return set(runner.trials)
-    return set(halving.admitted_keys(runner.trials, _comparable(runner, criterion)))
+    done = _done_runs(runner, criterion)
+    scores = {
+        key: done[key].criterion_points if key in done else -math.inf for key in runner.records()
+    }
+    return set(halving.admitted_keys(runner.trials, scores))
 
 
-def _comparable(runner: sweep.Sweep, criterion: str) -> Dict[str, selection.Record]:
-    """Returns the records by key, prepared for comparison by the criterion."""
-    by_key = runner.records()
-    done = [record for record in by_key.values() if record["status"] == DONE]
-    compared = {record["key"]: record for record in selection.by_criterion(done, criterion)}
-    return {key: compared.get(record["key"], record) for key, record in by_key.items()}
+def _done_runs(runner: sweep.Sweep, criterion: str) -> Dict[str, selection.Run]:
+    """Returns the finished runs by key."""
+    done = {key: r for key, r in runner.records().items() if r["status"] == DONE}
+    return dict(zip(done, selection.read(done.values(), criterion)))
 
 
 def _trials(config: SweepConfig) -> List[grids.Trial]:
@@ -200,7 +203,7 @@ def _chosen_grids(config: SweepConfig) -> List[Dict[str, Any]]:
         raise UserError(f"{flag}: the folder has no finished run.")
     records.check_same_backbone(done, flag)
     records.check_same_data(done, flag)
-    return selection.chosen_grids(selection.by_criterion(done, config.select_by or "score"))
+    return selection.chosen_grids(done, config.select_by or "score")
 
 
 def _shard(text: str) -> Tuple[int, int]:
@@ -214,18 +217,22 @@ def _shard(text: str) -> Tuple[int, int]:
 
 def _table(runner: sweep.Sweep, criterion: str) -> List[str]:
     """Returns the sweep's progress as lines: by task and method, with the best on the dev set."""
-    by_key, running = _comparable(runner, criterion), runner.running()
+    by_key, running = runner.records(), runner.running()
+    runs = _done_runs(runner, criterion)
     groups = {}
     for key, trial in runner.trials.items():
         groups.setdefault((trial.task, trial.method), []).append(key)
     rows = [("task", "method", "trials", "done", "failed", "running", "best on the dev set")]
     notes = []
     for group, keys in groups.items():
-        done = [by_key[key] for key in keys if key in by_key and by_key[key]["status"] == DONE]
+        done = [key for key in keys if key in runs]
         failed = sum(key in by_key for key in keys) - len(done)
         counts = len(keys), len(done), failed, sum(key in running for key in keys)
-        rows.append((*group, *map(str, counts), _best(done, [runner.trials[key] for key in keys])))
-        one_label = sum(map(selection.predicts_one_label, done))
+        best = max(done, key=lambda key: runs[key].criterion_points, default="")
+        varied = _varied([dict(runner.trials[key].flags) for key in keys])
+        text = _describe(by_key[best], runs[best], varied) if best else ""
+        rows.append((*group, *map(str, counts), text))
+        one_label = sum(runs[key].predicts_one_label() for key in done)
         if one_label:
             count = f"{one_label} of {len(done)} finished trials"
             notes.append(f"one label: {' '.join(group)}: {count} predict only one label")
@@ -242,16 +249,18 @@ def _table(runner: sweep.Sweep, criterion: str) -> List[str]:
     return [printing.one_line(line).rstrip() for line in lines]
 
 
-def _best(done: List[selection.Record], trials: List[grids.Trial]) -> str:
-    """Returns the best record's score and the values of the flags that vary, as a text."""
-    if not done:
-        return ""
-    best = max(done, key=selection.criterion_points)
-    flags = [dict(trial.flags) for trial in trials]
-    varied = [name for name in sorted(best["flags"]) if len({f.get(name) for f in flags}) > 1]
-    setting = " ".join(f"{name}={best['flags'][name]}" for name in varied)
-    note = " (predicts only one label)" if selection.predicts_one_label(best) else ""
-    return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}{note}"
+def _varied(flags: List[Dict[str, Any]]) -> List[str]:
+    """Returns the names of the flags that differ."""
+    names = sorted({name for one in flags for name in one})
+    return [name for name in names if len({one.get(name) for one in flags}) > 1]
+
+
+def _describe(record: Dict[str, Any], run: selection.Run, names: List[str]) -> str:
+    """Returns a record's score and the values of the named flags, as a text."""
+    given = [name for name in names if name in record["flags"]]
+    setting = " ".join(f"{name}={record['flags'][name]}" for name in given)
+    note = " (predicts only one label)" if run.predicts_one_label() else ""
+    return f"{record['score']} {record['scores'][record['score']]:.4f} {setting}{note}"
 
 
 define_flags = SweepConfig.define_flags

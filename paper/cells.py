@@ -1,30 +1,34 @@
-"""Selects the records that tables, figures and claims are about, and a `Cell` for each task.
+"""Selects the runs that tables, figures and claims are about, and a `Cell` for each task.
 
 Reports are about the paper's adapter, with initial weights of any scale; `variants` has the others.
 """
 
 import collections
-from typing import Any, Callable, Collection, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from adapter_bert.model import task_kinds
 from adapter_bert.paper import published
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import (
     ADAPTERS,
+    EPOCHS,
     FULL,
     INIT_SCALE,
+    LAYERS,
     NO_BERT,
+    POOLER,
+    SIZE,
     TEST,
     TOP_LAYERS,
     VALIDATION,
     Method,
-    Record,
+    Run,
+    Selected,
 )
 
 MAJORITY = "majority class"  # The label of cells of the most frequent label.
 DEFAULT = "default"  # The label of the default adapter.
-POOLER = "train_pooler"
-VARIABLE = Method("variable", "variable fine-tuning", "num_top_layers")  # Table 2.
+VARIABLE = Method("variable", "variable fine-tuning", LAYERS)  # Table 2.
 
 
 class Cell(NamedTuple):
@@ -32,14 +36,14 @@ class Cell(NamedTuple):
 
     Attributes:
       method: its label.
-      records: those from which the setting was selected.
+      runs: those from which the setting was selected.
     """
 
     method: str
     level: Any
     task: str
-    choice: selection.Selected
-    records: List[Record] = []
+    choice: Selected
+    runs: List[Run] = []
 
     @property
     def note(self) -> str:
@@ -68,119 +72,109 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def glue(records: List[Record]) -> List[Record]:
-    """Returns the records of GLUE's tasks; MNLI's become two, one for each dev set.
+def glue(runs: List[Run]) -> List[Run]:
+    """Returns the runs of GLUE's tasks; MNLI's become two, one for each dev set.
 
     Samples of a task's rows only count if full fine-tuning was trained on them too.
     """
     result = []
-    compared = {r["task"] for r in selection.filter_by_method(records, FULL)}
-    for record in records:
-        task = record["task"]
-        if record["script"] != "run_classifier.py":
+    compared = {run.task for run in runs if run.is_full}
+    names = ("accuracy", f"{task_kinds.MAJORITY}accuracy", task_kinds.PREDICTED_LABELS)
+    for run in runs:
+        if run.setting.script != "run_classifier.py":
             continue
-        if task == "MNLI":
-            result.append({**record, "task": "MNLI-m"})
-            names = ("accuracy", f"{task_kinds.MAJORITY}accuracy", task_kinds.PREDICTED_LABELS)
-            mismatched = {f"eval_{n}": record["scores"].get(f"eval_mismatched_{n}") for n in names}
-            scores = {**record["scores"], **mismatched}
-            result.append({**record, "task": "MNLI-mm", "scores": scores})
-        elif task in published.GLUE or (published.is_glue(task) and task in compared):
-            result.append(record)
+        if run.task == "MNLI":
+            mismatched = {f"eval_{n}": run.scores.get(f"eval_mismatched_{n}") for n in names}
+            result.append(run._replace(task="MNLI-m"))
+            result.append(run._replace(task="MNLI-mm", scores={**run.scores, **mismatched}))
+        elif run.task in published.GLUE or (published.is_glue(run.task) and run.task in compared):
+            result.append(run)
     return result
 
 
-def further(records: List[Record]) -> List[Record]:
-    """Returns the records of classification outside GLUE that have test scores."""
+def further(runs: List[Run]) -> List[Run]:
+    """Returns the runs of classification outside GLUE that have test scores."""
     return [
-        record
-        for record in records
-        if record["script"] in selection.TEXT_SCRIPTS
-        and not published.is_glue(record["task"])
-        and selection.points(record, TEST) is not None
+        run
+        for run in runs
+        if run.setting.script in selection.TEXT_SCRIPTS
+        and not published.is_glue(run.task)
+        and run.points(TEST) is not None
     ]
 
 
-def by_accuracy(records: List[Record]) -> List[Record]:
-    """Returns the records with accuracy as their score, if a classifier's have it.
+def by_accuracy(runs: List[Run]) -> List[Run]:
+    """Returns the runs with accuracy as their score, if a classifier's have it.
 
     The paper's figures 3 and 4 show it for GLUE too. It does not say what they show for STS-B,
     which keeps its score.
     """
-    return [
-        {**record, "score": selection.ACCURACY} if selection.has_accuracy(record) else record
-        for record in records
-    ]
+    return list(map(selection.by_accuracy, runs))
 
 
 def of_method(
-    records: List[Record], method: Method, sizes: Collection[int] = (), pooler: bool = False
-) -> List[Record]:
-    """Returns the records of a method as in the paper, with adapters of any initial scale.
+    runs: List[Run], method: Method, sizes: Collection[int] = (), pooler: bool = False
+) -> List[Run]:
+    """Returns the runs of a method as in the paper, with adapters of any initial scale.
 
     Args:
-      records: those of any methods.
+      runs: those of any methods.
       method: the method.
       sizes: values of --adapter_size; empty for all.
       pooler: whether adapters are trained together with the pooler, unlike in the paper.
     """
     if method is VARIABLE:  # Of all layers, it is full fine-tuning.
-        top = of_method(records, TOP_LAYERS)
-        tasks = {record["task"] for record in top}
-        full = of_method(records, FULL)
-        return top + [r for r in full if r["task"] in tasks and TOP_LAYERS.level_of(r) is None]
-    design = {INIT_SCALE, POOLER} if pooler else {INIT_SCALE}
+        top = of_method(runs, TOP_LAYERS)
+        tasks = {run.task for run in top}
+        return top + [run for run in runs if run.setting.method == FULL.name and run.task in tasks]
+    design = {POOLER} if pooler else set()
     return [
-        record
-        for record in selection.filter_by_method(records, method)
-        if set(selection.design(record)) <= design
-        and selection.flag_of(record, POOLER) == pooler
-        and (not sizes or method.level_of(record) in sizes)
+        run
+        for run in selection.of_method(runs, method)
+        if run.setting.design.keys() - {INIT_SCALE} == design
+        and (not sizes or run.setting.flag(SIZE) in sizes)
     ]
 
 
-def at_equal_epochs(records: List[Record]) -> List[Record]:
-    """Returns the records with a number of epochs that all methods of their task share.
+def at_equal_epochs(runs: List[Run]) -> List[Run]:
+    """Returns the runs with a number of epochs that all methods of their task share.
 
     The baseline without BERT has none. Tasks whose methods share none are left out.
     """
+    by_task: Dict[str, Dict[str, Set[Any]]] = collections.defaultdict(dict)
+    for run in runs:
+        if run.setting.method != NO_BERT.name:
+            by_method = by_task[run.task].setdefault(run.setting.method, set())
+            by_method.add(run.setting.flag(EPOCHS))
+    shared = {task: set.intersection(*methods.values()) for task, methods in by_task.items()}
+    return [
+        run
+        for run in runs
+        if run.setting.method == NO_BERT.name or run.setting.flag(EPOCHS) in shared[run.task]
+    ]
 
-    def epochs(record: Record) -> Any:
-        return selection.schedule_of(record).get("num_train_epochs")
 
-    result = selection.filter_by_method(records, NO_BERT)
-    trained = [record for record in records if epochs(record) is not None]
-    for group in selection.group_by(trained, lambda record: record["task"]).values():
-        by_method = selection.group_by(group, lambda r: selection.flag_of(r, "tuning"))
-        shared = set.intersection(*(set(map(epochs, rs)) for rs in by_method.values()))
-        result += [record for record in group if epochs(record) in shared]
-    return result
-
-
-def comparable(records: List[Record], flag: Optional[str]) -> List[Record]:
-    """Returns the records whose other settings were trained with most values of a flag.
+def comparable(runs: List[Run], flag: Optional[str]) -> List[Run]:
+    """Returns the runs whose other settings were trained with most values of a flag.
 
     A setting needs more than half as many values as the setting with the most. Otherwise, values
     that a further study tried with more settings would look better. Tasks are treated separately.
     """
-    result = []
-    for task_records in selection.group_by(records, lambda record: record["task"]).values():
-        curves = selection.group_by(task_records, lambda record: _setting_without(record, {flag}))
-        counts = {
-            key: len({selection.flag_of(record, flag) for record in curve})
-            for key, curve in curves.items()
-        }
-        for key, curve in curves.items():
-            result += curve if 2 * counts[key] > max(counts.values()) else []
-    return result
+    values: Dict[Tuple[str, str], Set[Any]] = collections.defaultdict(set)
+    others = [(run.task, _key_without(run, {flag})) for run in runs]
+    for run, other in zip(runs, others):
+        values[other].add(run.setting.flag(flag))
+    most: Dict[str, int] = {}
+    for (task, _), found in values.items():
+        most[task] = max(most.get(task, 0), len(found))
+    return [run for run, other in zip(runs, others) if 2 * len(values[other]) > most[run.task]]
 
 
-def _setting_without(record: Record, flags: Collection[Optional[str]]) -> str:
-    """Returns a canonical text of a record's setting without some flags."""
-    return selection.setting_key(record, frozenset(flags))
+def _key_without(run: Run, flags: Collection[Any]) -> str:
+    return selection.key_without(run.setting.key, frozenset(flags))
 
 
-def variants(records: List[Record]) -> List[Tuple[Cell, Optional[Cell]]]:
+def variants(runs: List[Run]) -> List[Tuple[Cell, Optional[Cell]]]:
     """Returns the variants of the adapter (section 3.6), each with the default adapter's cell.
 
     A cell's method is the difference from the default adapter: "depth 2". Its level is the size. A
@@ -188,75 +182,66 @@ def variants(records: List[Record]) -> List[Tuple[Cell, Optional[Cell]]]:
     same task: the learning rate, the number of epochs and the scale of initial weights. A variant
     without such a setting has None. Defaults with such a setting are in the list too.
     """
-    adapters = [
-        record
-        for record in selection.filter_by_method(records, ADAPTERS)
-        if not selection.flag_of(record, POOLER)
-    ]
-    default = of_method(records, ADAPTERS)
-    others = [record for record in adapters if _design_label(record)]
+    adapters = selection.of_method(runs, ADAPTERS)
+    adapters = [run for run in adapters if not run.setting.flag(POOLER)]
 
-    def variant_of(record: Record) -> Tuple[int, str, Tuple[int, str]]:
-        task = published.sort_key(record["task"])
-        return ADAPTERS.level_of(record), _design_label(record), task
+    def common(run: Run) -> Tuple[str, str]:
+        return run.task, _key_without(run, run.setting.design.keys() - {INIT_SCALE})
 
+    default, others = (
+        selection.group_by([r for r in adapters if bool(_variant(r)) == is_variant], common)
+        for is_variant in (False, True)
+    )
     result: List[Tuple[Cell, Optional[Cell]]] = []
-    for (size, label, _), group in selection.group_by(adapters, variant_of).items():
-        matched = _match(group, default if label else others)
-        chosen = matched or (group if label else [])
-        first, *_ = *cells_of(DEFAULT, _match(default, matched), VALIDATION, level=size), None
-        cells = cells_of(label or DEFAULT, chosen, VALIDATION, level=size)
+    groups = selection.group_by(
+        adapters, lambda r: (r.setting.flag(SIZE), _variant(r), published.sort_key(r.task))
+    )
+    for (size, name, _), group in groups.items():
+        matched = [run for run in group if common(run) in (default if name else others)]
+        same = [run for key in set(map(common, matched)) for run in default.get(key, ())]
+        first, *_ = *cells_of(DEFAULT, same, VALIDATION, level=size), None
+        chosen = matched or (group if name else [])
+        cells = cells_of(name or DEFAULT, chosen, VALIDATION, level=size)
         result += [(cell, first) for cell in cells]
     return result
 
 
-def _design_label(record: Record) -> str:
+def _variant(run: Run) -> str:
     """Returns how an adapter differs from the default one, "" if only in its initial weights."""
-    design = {name: v for name, v in selection.design(record).items() if name != INIT_SCALE}
+    design = {name: v for name, v in run.setting.design.items() if name != INIT_SCALE}
     return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in design.items())
-
-
-def _match(records: List[Record], others: List[Record]) -> List[Record]:
-    """Returns the records whose task and setting, except the design, occur among the others."""
-
-    def plain(record: Record) -> Tuple[str, str]:
-        design = set(selection.design(record)) - {INIT_SCALE}
-        return record["task"], _setting_without(record, design)
-
-    settings = set(map(plain, others))
-    return [record for record in records if plain(record) in settings]
 
 
 def cells_of(
     label: str,
-    records: List[Record],
+    runs: List[Run],
     split: str,
-    choose: Callable[[List[Record], str], Optional[selection.Selected]] = selection.choose_mean,
+    choose: Callable[[List[Run], str], Optional[Selected]] = selection.choose_mean,
     level: Any = None,
 ) -> List[Cell]:
     """Returns the `Cell` of each task that has a score, in the paper's order.
 
     Args:
       label, level: the cells' method and level.
-      records: the records of this method and level.
+      runs: the runs of this method and level.
       split: the split to score.
       choose: `selection.choose_mean` or `selection.choose_best`.
     """
-    by_task = selection.group_by(records, lambda record: published.sort_key(record["task"]))
+    by_task = selection.group_by(runs, lambda run: published.sort_key(run.task))
     choices = ((task, choose(group, split), group) for (_, task), group in by_task.items())
     return [Cell(label, level, task, choice, group) for task, choice, group in choices if choice]
 
 
 def curve(
-    records: List[Record], method: Method, flag: Optional[str] = None, split: str = VALIDATION
+    runs: List[Run], method: Method, flag: Optional[str] = None, split: str = VALIDATION
 ) -> List[Cell]:
     """Returns a method's `Cell`s, one for each task and level, or each value of another flag.
 
-    Only given values of another flag count, without 0, as axes are logarithmic; a task needs three.
+    Values of another flag count without 0, as axes are logarithmic; a task needs three.
     """
     name = flag or method.level
-    chosen = [r for r in of_method(records, method) if not flag or selection.flag_of(r, flag)]
-    by_level = selection.group_by(comparable(chosen, name), lambda r: selection.flag_of(r, name))
+    chosen = [run for run in of_method(runs, method) if not flag or run.setting.flag(flag)]
+    by_level = selection.group_by(comparable(chosen, name), lambda run: run.setting.flag(name))
     cells = [
         cell
         for level, group in by_level.items()
@@ -269,19 +254,17 @@ def curve(
 def majority_cells(cells: Iterable[Cell], split: str) -> List[Cell]:
     """Returns a `Cell` of always predicting the most frequent label, for each task of cells.
 
-    Tasks whose records are too old to have this score have none.
+    Tasks whose runs are too old to have this score have none.
     """
-    records = [record for cell in cells for record in cell.records]
-    return cells_of(MAJORITY, records, split, _majority)
+    runs = [run for cell in cells for run in cell.runs]
+    return cells_of(MAJORITY, runs, split, _majority)
 
 
-def _majority(records: List[Record], split: str) -> Optional[selection.Selected]:
-    for record in records:
-        name = selection.score_name(record, split)
-        majority = f"{split}_{task_kinds.MAJORITY}{name[len(split) + 1 :]}"
-        value = selection.to_points(record, majority)
+def _majority(runs: List[Run], split: str) -> Optional[Selected]:
+    for run in runs:
+        value = run.points(split, task_kinds.MAJORITY + run.score)
         if value is not None:
-            return selection.Selected(name, value)
+            return Selected(f"{split}_{run.score}", value)
     return None
 
 

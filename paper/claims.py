@@ -1,6 +1,6 @@
-"""Compares the paper's claims with the records of a sweep.
+"""Compares the paper's claims with the runs of a sweep.
 
-`CLAIMS` is a table: each row has the paper's value, a function that measures it in the records, and
+`CLAIMS` is a table: each row has the paper's number, a function that measures it in the runs, and
 the condition of the verdict "agrees". Scores are means over seeds at each method's best setting on
 the dev set. A difference between two methods is compared with the paper's difference on the same
 tasks: a verdict is on the paper's number, so that a better result differs, too.
@@ -11,9 +11,19 @@ count; without enough of them, the claim is open. Two seeds with equal scores ha
 An ablation compares a model with itself and needs two seeds only.
 """
 
-import dataclasses
 import functools
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from adapter_bert.paper import cells as paper_cells
 from adapter_bert.paper import estimates, published
@@ -26,12 +36,15 @@ from adapter_bert.sweeps.selection import (
     FULL,
     INIT_SCALE,
     LAYER_NORM,
+    LAYERS,
     NO_BERT,
+    RATE,
+    SIZE,
     TEST,
     TOP_LAYERS,
     VALIDATION,
     Method,
-    Record,
+    Run,
 )
 
 _MIN_TASKS = 3  # A mean over tasks needs these.
@@ -43,24 +56,36 @@ _NAMED = ("sites attention", "placement parallel", "interaction multiply, placem
 _MAX_TEXTS = 4  # More values or tasks would fill a table's cell.
 
 
-class Measured(NamedTuple):
-    """Holds what records say of a claim.
+class Value(NamedTuple):
+    """A value that runs have for a claim.
 
     Attributes:
-      values: the estimates that must meet the condition, by task, size or design.
-      paper: the paper's values of the same; empty if it has none.
+      label: its task, size or design.
+      paper: the paper's value of the same, if it has one.
+      gaps: what the runs lack for a verdict.
       tried: numbers of settings tried, for each method and task.
       seeds: numbers of seeds of the chosen settings.
-      gaps: what the records lack for a verdict.
-      share: the mean share of BERT's parameters that the first method trains, if known.
+      share: the share of BERT's parameters that the first method trains, if known.
     """
 
-    values: Dict[str, Estimate]
-    paper: Dict[str, Estimate] = {}
-    tried: Sequence[int] = ()
-    seeds: Sequence[int] = ()
+    label: str
+    ours: Estimate
+    paper: Optional[Estimate] = None
     gaps: Sequence[str] = ()
+    tried: Sequence[int] = (1,)
+    seeds: Sequence[int] = ()
     share: Optional[float] = None
+
+
+class _Runs(NamedTuple):
+    """The runs that claims are about, by suite of tasks."""
+
+    glue: List[Run]
+    glue_accuracy: List[Run]
+    further: List[Run]
+    squad: List[Run]
+    figure_6: List[Run]
+    ablations: List[Ablation]
 
 
 class Claim(NamedTuple):
@@ -71,277 +96,230 @@ class Claim(NamedTuple):
 
     title: str
     headline: str
-    measure: Callable[[List[Record], List[Ablation]], Optional[Measured]]
+    measure: Callable[[_Runs], Iterable[Value]]
     condition: Optional[Condition] = None
     max_share: Optional[float] = None
 
 
-def rows(records: List[Record], ablations: List[Ablation]) -> List[Dict[str, str]]:
-    """Returns the rows of all claims with records, as texts.
+def rows(runs: List[Run], ablations: List[Ablation]) -> List[Dict[str, str]]:
+    """Returns the rows of all claims with runs, as texts.
 
     A row has the claim, the paper's own number, its value on the tasks that were run ("" if it has
     none), our value, the condition of "agrees", the numbers of settings tried and of seeds of the
     chosen settings, and the verdict: "agrees", "differs", "unclear", or "open: " and what is
     missing. Condition and verdict of a comparison of ours are "".
     """
-    measured = ((claim, claim.measure(records, ablations)) for claim in CLAIMS)
-    return [_row(claim, found) for claim, found in measured if found and found.values]
+    glue = [run for run in paper_cells.glue(runs) if run.task in published.GLUE]
+    accurate = paper_cells.by_accuracy(glue)
+    suites = _Runs(
+        glue=glue,
+        glue_accuracy=[run for run in accurate if run.score == "accuracy"],
+        further=[run for run in paper_cells.further(runs) if run.task in published.TABLE_2],
+        squad=[r for r in runs if r.setting.script == "run_squad.py" and r.task == "SQuAD"],
+        figure_6=paper_cells.by_accuracy([run for run in runs if _is_of_figure_6(run.task)]),
+        ablations=[
+            one
+            for one in ablations
+            if one.score == "accuracy" and one.majority is not None and _is_of_figure_6(one.task)
+        ],
+    )
+    measured = ((claim, *_without_gaps(list(claim.measure(suites)))) for claim in CLAIMS)
+    return [_row(claim, values, gaps) for claim, values, gaps in measured if values]
 
 
-def _row(claim: Claim, found: Measured) -> Dict[str, str]:
+def _is_of_figure_6(task: str) -> bool:
+    """Returns whether a task is MNLI, a sample of it, or CoLA."""
+    return published.split_sample(task)[0] in ("MNLI", "CoLA")
+
+
+def _row(claim: Claim, values: List[Value], gaps: List[str]) -> Dict[str, str]:
     agrees_if = verdict = ""
-    ours = _texts(found.values)
+    ours = _texts({value.label: value.ours for value in values})
+    papers = {value.label: value.paper for value in values if value.paper}
     if claim.condition:
-        agrees_if, values = claim.condition.text, found.values
-        if claim.condition is _SAME:
-            values = {label: one.minus(found.paper[label]) for label, one in values.items()}
-        verdict = claim.condition.verdict(values.values())
-        if verdict == "differs" and claim.condition is _SAME:
-            is_higher = sum(value.value for value in values.values()) > 0
-            verdict += ", higher" if is_higher else ", lower"
-        if found.gaps:
-            verdict = f"open: {', '.join(found.gaps)}"
-    if claim.max_share and found.share is not None:
+        compared = [v.ours.minus(v.paper) if v.paper else v.ours for v in values]
+        agrees_if, verdict = claim.condition.text, claim.condition.verdict(compared)
+        if verdict == "differs" and papers:
+            verdict += ", higher" if sum(one.value for one in compared) > 0 else ", lower"
+    share = values[0].share
+    if claim.max_share and share is not None:
         agrees_if += f"; at most {claim.max_share:.1%} trained"
-        ours += f", {found.share:.2%} trained"
-        if found.share > claim.max_share and not found.gaps:
-            verdict = "differs, more trained"
+        ours += f", {share:.2%} trained"
+        verdict = "differs, more trained" if share > claim.max_share else verdict
     return {
         "claim": claim.title,
         "paper": claim.headline,
-        "paper, same tasks": _texts(found.paper),
+        "paper, same tasks": _texts(papers),
         "ours": ours,
         "agrees if": agrees_if,
-        "settings tried": f"{_range(found.tried)} per method and task",
-        "seeds": _range(found.seeds),
-        "verdict": verdict,
+        "settings tried": f"{_range(_joined(v.tried for v in values))} per method and task",
+        "seeds": _range(_joined(value.seeds for value in values)),
+        "verdict": f"open: {', '.join(gaps)}" if gaps and claim.condition else verdict,
     }
+
+
+def _joined(lists: Iterable[Sequence[int]]) -> List[int]:
+    return [item for one in lists for item in one]
+
+
+def _without_gaps(values: List[Value], minimum: int = 1) -> Tuple[List[Value], List[str]]:
+    """Returns the values that have no gaps, and []; if too few, all and their gaps."""
+    complete = [value for value in values if not value.gaps]
+    if len(complete) >= minimum:
+        return complete, []
+    texts = []
+    for text in dict.fromkeys(gap for value in values for gap in value.gaps):
+        labels = [value.label for value in values if text in value.gaps]
+        texts.append(text if len(labels) == len(values) else f"{text} ({_titles(labels)})")
+    if len(values) < minimum:
+        texts.append(paper_cells.pluralize(len(values), "task"))
+    return values, texts
+
+
+def _difference(one: Cell, other: Cell, label: str = "", paper: Optional[Estimate] = None) -> Value:
+    """Returns the difference of two cells; 0 without an error if they are the same runs."""
+    first, second = (estimates.over_seeds(cell.choice.values) for cell in (one, other))
+    gaps = {first.gap, second.gap, *_gaps(one), *_gaps(other)} - {""}
+    return Value(
+        label or one.task,
+        Estimate(0.0) if one.choice == other.choice else first.minus(second),
+        paper,
+        sorted(gaps),
+        [_settings_tried(cell.runs) for cell in (one, other)],
+        [one.choice.seeds, other.choice.seeds],
+        one.choice.share,
+    )
+
+
+def _mean(values: List[Value], minimum: int = _MIN_TASKS, prefix: str = "") -> List[Value]:
+    """Returns the mean over tasks, of those without gaps if they are enough; [] without any."""
+    values, gaps = _without_gaps(values, minimum)
+    if not values:
+        return []
+    papers = [value.paper for value in values if value.paper]
+    shares = [value.share for value in values if value.share is not None]
+    return [
+        Value(
+            prefix + _titles(value.label for value in values),
+            estimates.mean([value.ours for value in values]),
+            estimates.mean(papers) if papers else None,
+            gaps,
+            _joined(value.tried for value in values),
+            _joined(value.seeds for value in values),
+            sum(shares) / len(shares) if len(shares) == len(values) else None,
+        )
+    ]
+
+
+def _gaps(cell: Cell) -> Iterator[str]:
+    """Yields what a cell's runs lack for a verdict, besides seeds.
+
+    The baseline without BERT has its own search. Each size and number of layers needs two rates.
+    """
+    levels = {ADAPTERS.label: SIZE, TOP_LAYERS.label: LAYERS}
+    level = levels.get(cell.method)
+    rates: Dict[object, set] = {}
+    for run in cell.runs:
+        rates.setdefault(run.setting.flag(level), set()).add(run.setting.flag(RATE))
+    if cell.method != NO_BERT.label and min(map(len, rates.values())) < 2:
+        yield "one learning rate"
+
+
+def _settings_tried(runs: List[Run]) -> int:
+    """Returns the number of settings that the runs, or the searches behind them, tried."""
+    trials: Dict[str, int] = {}
+    for run in runs:
+        key, count = run.setting.key, run.setting.flags.get("trials", 1)
+        trials[key] = max(trials.get(key, 1), count)
+    return sum(trials.values())
 
 
 class _Side(NamedTuple):
     """Selects one side of a comparison: a method's cells, one for each task of a suite."""
 
-    suite: Callable[[List[Record]], List[Record]]
+    suite: str  # A field of `_Runs`.
     method: Method
     sizes: Tuple[int, ...] = ()
     layers: Optional[int] = None
     pooler: bool = False
 
-    def cells(self, records: List[Record]) -> Dict[str, Cell]:
+    def cells(self, runs: _Runs) -> Dict[str, Cell]:
         """Returns task → its cell."""
-        chosen = paper_cells.of_method(self.suite(records), self.method, self.sizes, self.pooler)
+        suite = getattr(runs, self.suite)
+        chosen = paper_cells.of_method(suite, self.method, self.sizes, self.pooler)
         if self.layers:
-            chosen = [r for r in chosen if TOP_LAYERS.level_of(r) == self.layers]
-        split = TEST if self.suite is _further else VALIDATION
+            chosen = [run for run in chosen if run.setting.flag(LAYERS) == self.layers]
+        split = TEST if self.suite == "further" else VALIDATION
         return {cell.task: cell for cell in paper_cells.cells_of(self.method.label, chosen, split)}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Difference:
-    """Measures the difference of two sides, as a mean over tasks or for each task.
+def _by_task(
+    first: _Side, second: _Side, paper: Optional[Dict[str, Estimate]] = None
+) -> Callable[[_Runs], List[Value]]:
+    """Returns a measurement of the sides' differences by task; of the paper's tasks, if any."""
 
-    Attributes:
-      paper: the paper's difference, by task; None if it has none. Other tasks do not count.
-      is_mean: whether the value is the mean over tasks.
-    """
+    def measure(runs: _Runs) -> List[Value]:
+        others, papers = second.cells(runs), paper or {}
+        return [
+            _difference(cell, others[task], paper=papers.get(task))
+            for task, cell in first.cells(runs).items()
+            if task in others and (task in papers or not papers)
+        ]
 
-    first: _Side
-    second: _Side
-    paper: Optional[Dict[str, Estimate]] = None
-    is_mean: bool = False
-
-    def __call__(self, records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
-        first, second = self.first.cells(records), self.second.cells(records)
-        pairs = {
-            task: (cell, second[task])
-            for task, cell in first.items()
-            if task in second and task in (self.paper or first)
-        }
-        return _differences(pairs, self.paper, _MIN_TASKS if self.is_mean else 0)
+    return measure
 
 
-def _differences(
-    pairs: Dict[str, Tuple[Cell, Cell]],
-    paper: Optional[Dict[str, Estimate]] = None,
-    mean_over: int = 0,
-) -> Optional[Measured]:
-    """Returns the differences of pairs of cells by task or another label, or their mean.
+def _mean_of(*sides_and_paper: Any) -> Callable[[_Runs], List[Value]]:
+    """Returns a measurement of the mean of `_by_task` over tasks."""
+    return lambda runs: _mean(_by_task(*sides_and_paper)(runs))
 
-    Only pairs without gaps count, if they are enough: one, or `mean_over` for a mean.
-    """
-    pairs, gaps = _without_gaps(pairs, mean_over or 1)
-    if not pairs:
-        return None
-    values = {
-        label: Estimate(0.0)  # The same runs.
-        if one.choice == other.choice
-        else _score(one).minus(_score(other))
-        for label, (one, other) in pairs.items()
+
+def _by_size(runs: _Runs, suite: str, second: _Side) -> Iterator[Tuple[int, Value]]:
+    """Yields the mean difference of each size of adapters from another side."""
+    found = {
+        run.setting.flag(SIZE) for run in paper_cells.of_method(getattr(runs, suite), ADAPTERS)
     }
-    same = {label: paper[label] for label in values if paper and label in paper}
-    if mean_over:
-        values, same = (
-            {_titles(values): estimates.mean(v.values())} if v else {} for v in (values, same)
-        )
-    cells = [cell for pair in pairs.values() for cell in pair]
-    shares = [one.choice.share for one, _ in pairs.values()]
-    return Measured(
-        values,
-        same,
-        [_settings_tried(cell.records) for cell in cells],
-        [cell.choice.seeds for cell in cells],
-        gaps,
-        None if None in shares else sum(shares) / len(shares),  # type: ignore[arg-type]
-    )
+    for size in sorted(found):
+        values = _by_task(_Side(suite, ADAPTERS, (size,)), second)(runs)
+        for mean in _mean(values, prefix=f"size {size}: "):
+            yield size, mean
 
 
-def _join(parts: Dict[str, Optional[Measured]]) -> Optional[Measured]:
-    """Returns measurements of one value each as one, of those without gaps if there are any."""
-    found = {name: one for name, one in parts.items() if one}
-    found = {name: one for name, one in found.items() if not one.gaps} or found
-    return Measured(
-        {f"{name}: {label}": v for name, one in found.items() for label, v in one.values.items()},
-        tried=[count for one in found.values() for count in one.tried],
-        seeds=[count for one in found.values() for count in one.seeds],
-        gaps=list(dict.fromkeys(gap for one in found.values() for gap in one.gaps)),
-    )
-
-
-def _score(cell: Cell) -> Estimate:
-    return estimates.over_seeds(cell.choice.values)
-
-
-_Pairs = Dict[str, Tuple[Cell, Cell]]
-
-
-def _without_gaps(pairs: _Pairs, minimum: int) -> Tuple[_Pairs, List[str]]:
-    """Returns the pairs of cells that have no gaps, and []; if too few, all and their gaps."""
-    gaps = {label: _gaps(pair) for label, pair in pairs.items()}
-    complete = {label: pair for label, pair in pairs.items() if not gaps[label]}
-    if len(complete) >= minimum:
-        return complete, []
-    texts = []
-    for text in sorted({text for missing in gaps.values() for text in missing}):
-        labels = [label for label in pairs if text in gaps[label]]
-        texts.append(text if len(labels) == len(pairs) else f"{text} ({_titles(labels)})")
-    if len(pairs) < minimum:
-        texts.append(paper_cells.pluralize(len(pairs), "task"))
-    return pairs, texts
-
-
-def _gaps(cells: Iterable[Cell]) -> List[str]:
-    """Returns what cells lack for a verdict.
-
-    The baseline without BERT has its own search. Each size and number of layers needs two rates.
-    """
-    found = set()
-    for cell in cells:
-        found.add(_score(cell).gap)
-        levels = {ADAPTERS.label: ADAPTERS.level_of, TOP_LAYERS.label: TOP_LAYERS.level_of}
-        level_of = levels.get(cell.method, lambda record: None)
-        for records in selection.group_by(cell.records, level_of).values():
-            rates = {selection.schedule_of(record).get("learning_rate") for record in records}
-            if len(rates) < 2 and cell.method != NO_BERT.label:
-                found.add("one learning rate")
-    return sorted(found - {""})
-
-
-def _settings_tried(records: List[Record]) -> int:
-    """Returns the number of settings that the records, or the searches behind them, tried."""
-    by_setting = selection.group_by(records, selection.setting_key)
-    return sum(max(r["flags"].get("trials", 1) for r in group) for group in by_setting.values())
-
-
-def _glue(records: List[Record]) -> List[Record]:
-    return [r for r in paper_cells.glue(records) if r["task"] in published.GLUE]
-
-
-def _glue_accuracy(records: List[Record]) -> List[Record]:
-    """Returns the records of GLUE's classification tasks, with accuracy as their score."""
-    accurate = paper_cells.by_accuracy(_glue(records))
-    return [record for record in accurate if record["score"] == "eval_accuracy"]
-
-
-def _mnli_and_cola(records: List[Record]) -> List[Record]:
-    """Returns the records of figure 6's tasks, by accuracy; a sample of MNLI counts as MNLI."""
-    return paper_cells.by_accuracy([r for r in records if _is_of_figure_6(r["task"])])
-
-
-def _is_of_figure_6(task: str) -> bool:
-    return published.split_sample(task)[0] in ("MNLI", "CoLA")
-
-
-def _squad(records: List[Record]) -> List[Record]:
-    return [r for r in records if r["script"] == "run_squad.py" and r["task"] == "SQuAD"]
-
-
-def _further(records: List[Record]) -> List[Record]:
-    return [r for r in paper_cells.further(records) if r["task"] in published.TABLE_2]
-
-
-def _by_size(records: List[Record], first: _Side, second: _Side) -> Dict[str, Optional[Measured]]:
-    """Returns the mean difference of each size of adapters of a side from another side."""
-    adapters = paper_cells.of_method(first.suite(records), ADAPTERS)
-    return {
-        f"size {size}": _Difference(first._replace(sizes=(size,)), second, is_mean=True)(
-            records, []
-        )
-        for size in sorted(set(map(ADAPTERS.level_of, adapters)))
-    }
-
-
-def _sizes(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+def _sizes(runs: _Runs) -> List[Value]:
     """Measures section 3.6's mean accuracies of sizes 8 and 256, minus that of size 64."""
-    adapters = _Side(_glue_accuracy, ADAPTERS)
-    parts = _by_size(records, adapters, adapters._replace(sizes=(64,)))
-    return _join({name: parts.get(name) for name in ("size 8", "size 256")})
+    means = _by_size(runs, "glue_accuracy", _Side("glue_accuracy", ADAPTERS, (64,)))
+    return [mean for size, mean in means if size in (8, 256)]
 
 
-def _moderate_sizes(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+def _moderate_sizes(runs: _Runs) -> List[Value]:
     """Measures each size that trains 0.5 to 5% of BERT, minus full fine-tuning, on GLUE."""
-    parts = _by_size(records, _Side(_glue, ADAPTERS), _FULL_GLUE)
-    return _join(
-        {name: one for name, one in parts.items() if one and 0.005 <= (one.share or 0) <= 0.05}
-    )
+    means = _by_size(runs, "glue", _FULL_GLUE)
+    return [mean for _, mean in means if 0.005 <= (mean.share or 0) <= 0.05]
 
 
-def _variants(
-    records: List[Record], ablations: List[Ablation], *, are_named: bool
-) -> Optional[Measured]:
+def _variants(runs: _Runs, *, are_named: bool) -> Iterator[Value]:
     """Measures the variants that section 3.6 names, or the others, minus the default adapter."""
-    by_variant: Dict[str, _Pairs] = {}
-    for cell, default in paper_cells.variants(_glue_accuracy(records)):
+    by_variant: Dict[str, List[Value]] = {}
+    for cell, default in paper_cells.variants(runs.glue_accuracy):
         is_named = cell.method in _NAMED or cell.method.startswith(_NAMED_KINDS)
         if default and cell.method != paper_cells.DEFAULT and is_named == are_named:
-            name = f"{cell.method}, size {cell.level}"
-            by_variant.setdefault(name, {})[cell.task] = cell, default
-    parts = {}
-    for name, pairs in by_variant.items():
-        complete, _ = _without_gaps(pairs, 1)
-        parts[name] = _differences(complete, mean_over=len(complete))
-    return _join(parts)
+            name = f"{cell.method}, size {cell.level}: "
+            by_variant.setdefault(name, []).append(_difference(cell, default))
+    for name, values in by_variant.items():
+        yield from _mean(values, minimum=1, prefix=name)
 
 
 def _of_ablations(
     values_of: Callable[[Ablation], Dict[str, Sequence[float]]],
-) -> Callable[[List[Record], List[Ablation]], Measured]:
+) -> Callable[[_Runs], Iterator[Value]]:
     """Returns a measurement of figure 6's ablations, from their values, one for each model."""
 
-    def measure(records: List[Record], ablations: List[Ablation]) -> Measured:
-        ablations = [
-            one
-            for one in ablations
-            if one.score == "accuracy" and one.majority is not None and _is_of_figure_6(one.task)
-        ]
-        ablations = [one for one in ablations if len(one.full) > 1] or ablations
-        values = {
-            published.title(one.task) + label: estimates.over_seeds(scores)
-            for one in ablations
-            for label, scores in values_of(one).items()
-        }
-        gaps = sorted({value.gap for value in values.values()} - {""})
-        seeds = [len(one.full) for one in ablations]
-        return Measured(values, tried=[1] * len(seeds), seeds=seeds, gaps=gaps)
+    def measure(runs: _Runs) -> Iterator[Value]:
+        for one in runs.ablations:
+            for label, scores in values_of(one).items():
+                ours = estimates.over_seeds(scores)
+                gaps = [ours.gap] if ours.gap else []
+                yield Value(published.title(one.task) + label, ours, gaps=gaps, seeds=[len(scores)])
 
     return measure
 
@@ -369,47 +347,35 @@ def _none_minus_majority(one: Ablation) -> Dict[str, Sequence[float]]:
     return {"": [score - (one.majority or 0) for score in one.none]}
 
 
-def _scales(records: List[Record]) -> Dict[str, Dict[float, Cell]]:
-    """Returns task → scale → cell, of tasks with the usual scale, one below and one above."""
-    cells = paper_cells.curve(_mnli_and_cola(records), ADAPTERS, INIT_SCALE)
-    by_task: Dict[str, Dict[float, Cell]] = {}
-    for cell in cells:
-        by_task.setdefault(published.title(cell.task), {})[cell.level] = cell
-    return {
-        task: by_scale
-        for task, by_scale in by_task.items()
-        if _USUAL_SCALE in by_scale and min(by_scale) < _USUAL_SCALE < max(by_scale)
-    }
+def _scales(runs: _Runs) -> Iterator[Tuple[str, Dict[float, Cell]]]:
+    """Yields (task, scale → cell) of tasks with the usual scale, one below and one above."""
+    cells = paper_cells.curve(runs.figure_6, ADAPTERS, INIT_SCALE)
+    for task, of_task in selection.group_by(cells, lambda cell: cell.task).items():
+        by_scale = {cell.level: cell for cell in of_task}
+        if _USUAL_SCALE in by_scale and min(by_scale) < _USUAL_SCALE < max(by_scale):
+            yield published.title(task), by_scale
 
 
-def _small_scales(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+def _small_scales(runs: _Runs) -> Iterator[Value]:
     """Measures the accuracy at each initial scale below the usual one, minus that at the usual."""
-    pairs = {
-        f"{task}, {scale:g}": (cell, by_scale[_USUAL_SCALE])
-        for task, by_scale in _scales(records).items()
-        for scale, cell in by_scale.items()
-        if scale < _USUAL_SCALE
-    }
-    return _differences(pairs)
+    for task, by_scale in _scales(runs):
+        for scale in sorted(scale for scale in by_scale if scale < _USUAL_SCALE):
+            yield _difference(by_scale[scale], by_scale[_USUAL_SCALE], f"{task}, {scale:g}")
 
 
-def _large_scales(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+def _large_scales(runs: _Runs) -> Iterator[Value]:
     """Measures the accuracy at the largest initial scale, minus that at the usual."""
-    pairs = {
-        task: (by_scale[max(by_scale)], by_scale[_USUAL_SCALE])
-        for task, by_scale in _scales(records).items()
-    }
-    return _differences(pairs)
+    for task, by_scale in _scales(runs):
+        yield _difference(by_scale[max(by_scale)], by_scale[_USUAL_SCALE], task)
 
 
-def _large_scales_of_cola(records: List[Record], ablations: List[Ablation]) -> Optional[Measured]:
+def _large_scales_of_cola(runs: _Runs) -> Iterator[Value]:
     """Measures the change by large scales on CoLA, minus that on MNLI."""
-    found = _large_scales(records, ablations)
-    if not found or "CoLA" not in found.values:
-        return None
-    cola, *others = sorted(found.values, key=lambda title: title != "CoLA")
-    values = {f"CoLA, {title}": found.values[cola].minus(found.values[title]) for title in others}
-    return found._replace(values=values)
+    values = list(_large_scales(runs))
+    for cola in (value for value in values if value.label == "CoLA"):
+        for other in (value for value in values if value is not cola):
+            (both,) = _mean([cola, other], minimum=2)
+            yield both._replace(label=f"CoLA, {other.label}", ours=cola.ours.minus(other.ours))
 
 
 def _paper_1(label: str) -> Dict[str, Estimate]:
@@ -436,56 +402,56 @@ _BELOW_0, _ABOVE_0 = Condition("below 0", high=0), Condition("above 0", low=0)
 _SIMILAR = Condition("each within ±1", -1, 1)
 
 _FULL = " minus full fine-tuning"
-_FULL_GLUE, _FULL_FURTHER = _Side(_glue, FULL), _Side(_further, FULL)
+_FULL_GLUE, _FULL_FURTHER = _Side("glue", FULL), _Side("further", FULL)
 CLAIMS = (
     # Table 1, section 3.2.
     Claim(
         f"GLUE: adapters, best size per task,{_FULL}",
         "−0.4, 3.6% trained",
-        _Difference(_Side(_glue, ADAPTERS, SIZES), _FULL_GLUE, _paper_1(published.BEST_SIZE), True),
+        _mean_of(_Side("glue", ADAPTERS, SIZES), _FULL_GLUE, _paper_1(published.BEST_SIZE)),
         _SAME,
         max_share=0.036,
     ),
     Claim(
         f"GLUE: adapters of size 64,{_FULL}",
         "−0.8",
-        _Difference(_Side(_glue, ADAPTERS, (64,)), _FULL_GLUE, _paper_1("adapters 64"), True),
+        _mean_of(_Side("glue", ADAPTERS, (64,)), _FULL_GLUE, _paper_1("adapters 64")),
         _SAME,
     ),
     # Table 2, section 3.3.
     Claim(
         f"Further tasks: adapters,{_FULL}, test accuracy",
         "−0.4 (17 tasks)",
-        _Difference(_Side(_further, ADAPTERS), _FULL_FURTHER, _paper_2("adapters"), True),
+        _mean_of(_Side("further", ADAPTERS), _FULL_FURTHER, _paper_2("adapters")),
         _SAME,
     ),
     Claim(
         f"Further tasks: top layers, best number per task,{_FULL}, test accuracy",
         "+0.3 (17 tasks)",
-        _Difference(_Side(_further, VARIABLE), _FULL_FURTHER, _paper_2("variable"), True),
+        _mean_of(_Side("further", VARIABLE), _FULL_FURTHER, _paper_2("variable")),
         _SAME,
     ),
     Claim(
         f"Further tasks: no-BERT baseline,{_FULL}, test accuracy",
         "−1.0 (17 tasks)",
-        _Difference(_Side(_further, NO_BERT), _FULL_FURTHER, _paper_2("no_bert"), True),
+        _mean_of(_Side("further", NO_BERT), _FULL_FURTHER, _paper_2("no_bert")),
         _SAME,
     ),
     # Section 3.4.
     Claim(
         "GLUE: top layer alone, minus adapters of size 64, accuracy",
         "−5.9 (MNLI-m); on GLUE, it decreases dramatically",
-        _Difference(
-            _Side(_glue_accuracy, TOP_LAYERS, layers=1), _Side(_glue_accuracy, ADAPTERS, (64,))
+        _by_task(
+            _Side("glue_accuracy", TOP_LAYERS, layers=1), _Side("glue_accuracy", ADAPTERS, (64,))
         ),
         _BELOW_0._replace(text="below 0 on each task"),
     ),
     Claim(
         f"GLUE: LayerNorms alone,{_FULL}, accuracy",
         "about −3.5 (CoLA), −4 (MNLI); it does not say from what",
-        _Difference(
-            _Side(_glue_accuracy, LAYER_NORM),
-            _Side(_glue_accuracy, FULL),
+        _by_task(
+            _Side("glue_accuracy", LAYER_NORM),
+            _Side("glue_accuracy", FULL),
             {"CoLA": Estimate(-3.5), "MNLI-m": Estimate(-4.0)},
         ),
         _SAME,
@@ -500,13 +466,13 @@ CLAIMS = (
     Claim(
         f"SQuAD: F1 of adapters of size 64,{_FULL}",
         "−0.3",
-        _Difference(_Side(_squad, ADAPTERS, (64,)), _Side(_squad, FULL), {"SQuAD": Estimate(-0.3)}),
+        _by_task(_Side("squad", ADAPTERS, (64,)), _Side("squad", FULL), {"SQuAD": Estimate(-0.3)}),
         _SAME,
     ),
     Claim(
         f"SQuAD: F1 of adapters of size 2,{_FULL}",
         "−0.8",
-        _Difference(_Side(_squad, ADAPTERS, (2,)), _Side(_squad, FULL), {"SQuAD": Estimate(-0.8)}),
+        _by_task(_Side("squad", ADAPTERS, (2,)), _Side("squad", FULL), {"SQuAD": Estimate(-0.8)}),
         _SAME,
     ),
     # Section 3.6.
@@ -574,7 +540,7 @@ CLAIMS = (
         Claim(
             f"GLUE: adapters{text}, pooler trained,{_FULL}",
             "",
-            _Difference(_Side(_glue, ADAPTERS, sizes, pooler=True), _FULL_GLUE, is_mean=True),
+            _mean_of(_Side("glue", ADAPTERS, sizes, pooler=True), _FULL_GLUE),
         )
         for text, sizes in ((", best size per task", SIZES), (" of size 64", (64,)))
     ),

@@ -4,7 +4,7 @@ import math
 from typing import Collection, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-import scipy.stats
+import scipy.special
 
 from adapter_bert.sweeps import selection
 
@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
         if self.sem is None:
             return -math.inf, math.inf
         half = self.sem and self.sem * float(
-            scipy.stats.t.ppf(1 - 0.025 / count, min(self.freedom, 1e6))  # Old SciPy takes no inf.
+            scipy.special.stdtrit(min(self.freedom, 1e6), 1 - 0.025 / count)  # No inf.
         )
         return self.value - half, self.value + half
 

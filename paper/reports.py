@@ -37,13 +37,11 @@ from adapter_bert.sweeps.selection import (
     TEST,
     TOP_LAYERS,
     VALIDATION,
-    Record,
+    Run,
 )
 
 _PERCENTILES = ("20th", "50th", "80th")
 _BAND = "20th to 80th percentile"
-_LEARNING_RATE = "learning_rate"
-_EPOCHS = "num_train_epochs"
 _STYLES = {
     method.label: style
     for method, style in zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES)
@@ -62,13 +60,13 @@ class Results(NamedTuple):
     """The input of reports.
 
     Attributes:
-      records: records of finished runs.
+      runs: the finished ones.
       ablations: results of `ablation_results.read`.
       searches: results of `search_results.read`.
-      is_equal_epochs: whether `paper_cells.at_equal_epochs` selected the records.
+      is_equal_epochs: whether `paper_cells.at_equal_epochs` selected the runs.
     """
 
-    records: List[Record]
+    runs: List[Run]
     ablations: List[ablation_results.Ablation] = []
     searches: List[search_results.Search] = []
     is_equal_epochs: bool = False
@@ -97,7 +95,7 @@ def _without_empty(tables: List[Table]) -> List[Table]:
 
 def claims(results: Results) -> Report:
     """Returns the comparison of the paper's claims with the records."""
-    rows: List[Dict[str, Any]] = list(paper_claims.rows(results.records, results.ablations))
+    rows: List[Dict[str, Any]] = list(paper_claims.rows(results.runs, results.ablations))
     epochs = (
         "Methods are compared at the numbers of epochs that all of a task's methods share"
         " (--equal_epochs)."
@@ -146,17 +144,12 @@ def claims(results: Results) -> Report:
 
 def table1(results: Results) -> Report:
     """Returns GLUE's table: full fine-tuning and adapters by size; ours, with the pooler."""
-    records = paper_cells.glue(results.records)
-    accurate = [r for r in by_accuracy(records) if r["score"] == selection.ACCURACY]
-    cells = cells_of(FULL.label, of_method(records, FULL), VALIDATION, selection.choose_best)
-    cells += _by_size(records)
-    pooled = _by_size(records, pooler=True)
-    accuracies, pooled_accuracies = (
-        [cell for cell in _by_size(accurate, pooler) if "chosen" not in cell.method]
-        for pooler in (False, True)
-    )
+    runs = paper_cells.glue(results.runs)
+    cells = cells_of(FULL.label, of_method(runs, FULL), VALIDATION, selection.choose_best)
+    cells += _by_size(runs)
+    pooled = _by_size(runs, pooler=True)
     majority = majority_cells(cells, VALIDATION)
-    is_by_accuracy = any("selected_by" in record for record in records)
+    is_by_accuracy = any(run.criterion != run.score for run in runs)
     criterion = "dev accuracy (STS-B: Spearman)" if is_by_accuracy else "dev score"
     caption = (
         "Dev scores in points, the GLUE score of each task. Each is that of the run with the best"
@@ -167,30 +160,26 @@ def table1(results: Results) -> Report:
     methods_table = report_tables.methods_table
     tables = [
         methods_table("", cells + majority, len(tasks_of(cells))),
-        methods_table("Dev accuracy by adapter size", accuracies),
         *report_tables.paper_table_1(tasks_of(cells)),
         methods_table(
             "Not in the paper: adapters with the pooler trained", pooled, len(tasks_of(pooled))
         ),
     ]
-    # Without duplicates: for tasks whose score is accuracy, both lists have the same cells.
-    listed = cells + pooled
-    listed += [cell for cell in accuracies + pooled_accuracies if cell not in listed]
-    numbers = _rows(listed + majority)
-    return Report("GLUE", caption, _without_empty(tables), numbers)
+    return Report("GLUE", caption, _without_empty(tables), _rows(cells + pooled + majority))
 
 
-def _by_size(records: List[Record], pooler: bool = False) -> List[Cell]:
+def _by_size(runs: List[Run], pooler: bool = False) -> List[Cell]:
     """Returns the best cells of adapters, with or without a trained pooler.
 
     The first choose the size for each task, from the paper's sizes, and then from all.
     """
     note = ", pooler trained" if pooler else ""
-    by_size = selection.group_by(of_method(records, ADAPTERS, pooler=pooler), ADAPTERS.level_of)
+    runs = of_method(runs, ADAPTERS, pooler=pooler)
+    by_size = selection.group_by(runs, lambda run: run.setting.flag(selection.SIZE))
     chosen = [size for size in by_size if size in paper_claims.SIZES]
     rows = {
         f"adapters, size chosen per task ({', '.join(map(str, sizes))}){note}": [
-            record for size in sizes for record in by_size[size]
+            run for size in sizes for run in by_size[size]
         ]
         for sizes in (chosen, list(by_size))
         if len(sizes) > 1
@@ -205,11 +194,11 @@ def _by_size(records: List[Record], pooler: bool = False) -> List[Cell]:
 
 def table2(results: Results) -> Report:
     """Returns the further tasks' table: baseline, full and variable fine-tuning, adapters."""
-    records = paper_cells.further(results.records)
+    runs = paper_cells.further(results.runs)
     cells = [
         cell
         for method in (NO_BERT, FULL, VARIABLE, ADAPTERS)
-        for cell in cells_of(method.label, of_method(records, method), TEST)
+        for cell in cells_of(method.label, of_method(runs, method), TEST)
     ]
     tasks = tasks_of(cells)
     caption = (
@@ -225,25 +214,25 @@ def table2(results: Results) -> Report:
 
 def figure1(results: Results) -> Report:
     """Returns GLUE's percentiles over tasks of the difference from full fine-tuning."""
-    records = by_accuracy(paper_cells.glue(results.records))
-    return _percentiles_report(records, VALIDATION, "GLUE")
+    runs = by_accuracy(paper_cells.glue(results.runs))
+    return _percentiles_report(runs, VALIDATION, "GLUE")
 
 
 def figure3(results: Results) -> Report:
     """Returns the further tasks' percentiles, like `figure1` but with test scores."""
-    return _percentiles_report(paper_cells.further(results.records), TEST, "Further tasks")
+    return _percentiles_report(paper_cells.further(results.runs), TEST, "Further tasks")
 
 
 def figure4(results: Results) -> Report:
     """Returns the dev score against trained parameters, with a panel for each task."""
-    records = [r for r in results.records if r["script"] == "run_classifier.py"]
-    return _parameters_report(by_accuracy(records), "Score against trained parameters")
+    runs = [run for run in results.runs if run.setting.script == "run_classifier.py"]
+    return _parameters_report(by_accuracy(runs), "Score against trained parameters")
 
 
 def figure5(results: Results) -> Report:
     """Returns `figure4` for SQuAD."""
-    records = [record for record in results.records if record["script"] == "run_squad.py"]
-    return _parameters_report(records, "SQuAD: score against trained parameters")
+    runs = [run for run in results.runs if run.setting.script == "run_squad.py"]
+    return _parameters_report(runs, "SQuAD: score against trained parameters")
 
 
 def figure6(results: Results) -> Report:
@@ -262,7 +251,7 @@ def figure6(results: Results) -> Report:
             " adapters of a span of layers are removed without further training. Layers count from"
             " 0; the diagonal has the single layers."
         )
-    cells = curve(by_accuracy(results.records), ADAPTERS, INIT_SCALE)
+    cells = curve(by_accuracy(results.runs), ADAPTERS, INIT_SCALE)
     if cells:
         numbers += _rows(cells)
         x_label = "Standard deviation of initial weights"
@@ -283,15 +272,15 @@ def figure6(results: Results) -> Report:
 
 def figure7(results: Results) -> Report:
     """Returns the best score at each learning rate, for adapters and full fine-tuning."""
-    records = by_accuracy(results.records)
-    cells = [c for method in (ADAPTERS, FULL) for c in curve(records, method, _LEARNING_RATE)]
+    runs = by_accuracy(results.runs)
+    cells = [c for method in (ADAPTERS, FULL) for c in curve(runs, method, selection.RATE)]
     caption = f"Dev score at each learning rate, {_describe_seeds(cells)}."
     return _curves_report("Robustness to the learning rate", caption, cells, "Learning rate")
 
 
 def variants(results: Results) -> Report:
     """Returns the variants of section 3.6, compared with the default adapter of their size."""
-    found = paper_cells.variants(by_accuracy(results.records))
+    found = paper_cells.variants(by_accuracy(results.runs))
     cells = [cell for cell, _ in found]
     differences = {
         cell[:3]: cell.choice.value - default.choice.value for cell, default in found if default
@@ -300,7 +289,7 @@ def variants(results: Results) -> Report:
     def suffix(cell: Cell) -> str:
         return f" ({differences[cell[:3]]:+.1f})" if cell[:3] in differences else ""
 
-    rates, epochs = _values(cells, _LEARNING_RATE), _values(cells, _EPOCHS)
+    rates, epochs = _values(cells, selection.RATE), _values(cells, selection.EPOCHS)
     caption = (
         f"Dev scores in points, {_describe_seeds(cells)}. The number after the name is the size."
         " The other settings are each adapter's best on the dev set. In parentheses, the difference"
@@ -384,8 +373,7 @@ def _describe_scores(cells: List[Cell]) -> str:
 
 def _values(cells: List[Cell], flag: str) -> str:
     """Returns the values of a flag with which cells were trained: "3 or 10"."""
-    records = [record for cell in cells for record in cell.records]
-    values = {selection.schedule_of(record)[flag] for record in records}
+    values = {run.setting.flag(flag) for cell in cells for run in cell.runs}
     return " or ".join(f"{value:g}" for value in sorted(values))
 
 
@@ -396,9 +384,8 @@ def _total_note(cells: List[Cell]) -> str:
 
 def _design_note(cells: List[Cell]) -> str:
     """Returns a caption's sentence on the scale of initial weights, or "" for the default one."""
-    records = [record for cell in cells for record in cell.records]
-    adapters = selection.filter_by_method(records, ADAPTERS)
-    scales = sorted({selection.flag_of(record, INIT_SCALE) for record in adapters})
+    adapters = selection.of_method((run for cell in cells for run in cell.runs), ADAPTERS)
+    scales = sorted({run.setting.flag(INIT_SCALE) for run in adapters})
     if scales in ([], [selection.DEFAULTS[INIT_SCALE]]):
         return ""
     text = " or ".join(f"{scale:g}" for scale in scales)
@@ -409,7 +396,7 @@ def _notes(cells: List[Cell]) -> str:
     """Returns a caption's sentences on the other settings and epochs."""
     labels = dict.fromkeys(cell.method for cell in cells)
     epochs = ", ".join(
-        f"{label} {_values([cell for cell in cells if cell.method == label], _EPOCHS)}"
+        f"{label} {_values([cell for cell in cells if cell.method == label], selection.EPOCHS)}"
         for label in labels
     )
     return (
@@ -418,10 +405,10 @@ def _notes(cells: List[Cell]) -> str:
     )
 
 
-def _percentiles_report(records: List[Record], split: str, title: str) -> Report:
+def _percentiles_report(runs: List[Run], split: str, title: str) -> Report:
     """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
-    full = {cell.task: cell for cell in curve(records, FULL, split=split)}
-    curves = [*curve(records, ADAPTERS, split=split), *curve(records, TOP_LAYERS, split=split)]
+    full = {cell.task: cell for cell in curve(runs, FULL, split=split)}
+    curves = [*curve(runs, ADAPTERS, split=split), *curve(runs, TOP_LAYERS, split=split)]
     cells = _select_complete([c for c in curves if c.task in full and c.choice.trained])
     numbers, texts, points = [], [], {}
     for (method, level), by_task in report_tables.by_level(cells).items():
@@ -468,10 +455,10 @@ def _select_complete(cells: List[Cell]) -> List[Cell]:
     ]
 
 
-def _parameters_report(records: List[Record], title: str) -> Report:
+def _parameters_report(runs: List[Run], title: str) -> Report:
     """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
     methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
-    cells = [c for method in methods for c in curve(records, method) if c.choice.trained]
+    cells = [c for method in methods for c in curve(runs, method) if c.choice.trained]
     caption = (
         "Dev score against the parameters trained per task (logarithmic axis),"
         f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"

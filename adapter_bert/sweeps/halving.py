@@ -11,22 +11,22 @@ from typing import Any
 
 from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import selection
-from adapter_bert.sweeps.records import DONE
 
 _EPOCHS, _SEED = "num_train_epochs", "random_seed"
 
 
-def admitted_keys(trials: Any, records: Any) -> Any:
-    """Returns the keys of the trials to train, as far as the records decide it.
+def admitted_keys(trials: Any, scores: Any) -> Any:
+    """Returns the keys of the trials to train, as far as their scores decide it.
 
     Settings of the same task, method, size and design (`selection.curve_point`) are compared by the
-    mean over seeds of `selection.criterion_points`. Of n settings, n / 2 remain, rounded up; ties
+    mean over seeds of the criterion. Of n settings, n / 2 remain, rounded up; ties
     go to the one that the grid lists first. A failed trial loses to all others. A setting without a
     number of epochs has the default.
 
     Args:
       trials: ordered dict from keys to `grids.Trial`.
-      records: dict from the keys of recorded trials to records, see `records`.
+      scores: dict from the keys of recorded trials to their scores by the criterion; -inf for a
+        failed one.
 
     Raises:
       UserError: a number of epochs is none; or no setting has two of them in the grid.
@@ -34,8 +34,8 @@ def admitted_keys(trials: Any, records: Any) -> Any:
     points = {}
     for key, trial in trials.items():
         flags = dict(trial.flags)
-        run = {"script": trial.script, "flags": flags}
-        point, epochs = selection.curve_point(run), selection.schedule_of(run)[_EPOCHS]
+        whole = selection.setting_of(trial.script, flags)
+        point, epochs = selection.curve_point(whole), whole.flag(_EPOCHS)
         if isinstance(epochs, (str, bool)):
             raise UserError(f"--halving: {_EPOCHS} is {epochs!r}; expected a number.")
         setting = selection.key_of(
@@ -48,35 +48,25 @@ def admitted_keys(trials: Any, records: Any) -> Any:
             "--halving: each setting has one number of epochs; expected several, as in"
             " --set=num_train_epochs=3,10,20."
         )
-    admitted = {key for stages in points.values() for key in _admitted(stages, records)}
+    admitted = {key for stages in points.values() for key in _admitted(stages, scores)}
     return [key for key in trials if key in admitted]
 
 
-def _admitted(stages: Any, records: Any) -> Any:
+def _admitted(stages: Any, scores: Any) -> Any:
     """Yields the keys of one point's trials.
 
     Args:
       stages: number of epochs → setting → keys, one for each seed.
-      records: see `admitted_keys`.
+      scores: see `admitted_keys`.
     """
     dropped = set()
     for epochs in sorted(stages):
-        scores = {}
-        for setting, keys in stages[epochs].items():
-            if setting not in dropped:
-                yield from keys
-                scores[setting] = _mean_score([records.get(key) for key in keys])
-        if None in scores.values():
+        kept = {name: keys for name, keys in stages[epochs].items() if name not in dropped}
+        for keys in kept.values():
+            yield from keys
+        if not all(key in scores for keys in kept.values() for key in keys):
             return
+        means = {name: sum(map(scores.get, keys)) / len(keys) for name, keys in kept.items()}
         # The sort is stable: ties keep the grid's order.
-        ranked = sorted(scores, key=lambda setting: -scores[setting])
+        ranked = sorted(means, key=lambda name: -means[name])
         dropped.update(ranked[math.ceil(len(ranked) / 2) :])
-
-
-def _mean_score(records: Any) -> Any:
-    """Returns the mean over a setting's seeds, -inf if one failed, None if one is not recorded."""
-    if None in records:
-        return None
-    if any(record["status"] != DONE for record in records):
-        return -math.inf
-    return sum(map(selection.criterion_points, records)) / len(records)

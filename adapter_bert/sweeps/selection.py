@@ -1,8 +1,7 @@
 """Selects settings by their score on the dev set, over seeds.
 
-A record is a dict, see `records`. Its setting is its flags without the seed and the task. Scores
-are in points, i.e. multiplied by 100, like the paper's. Settings are compared by their task's
-score, or by accuracy after `by_criterion`.
+`read` makes a `Run` of each record of `records`; runs that differ in their seed only share one
+`Setting`. Scores are in points, i.e. multiplied by 100, like the paper's.
 """
 
 import collections
@@ -21,6 +20,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    TypeVar,
 )
 
 import numpy as np
@@ -32,17 +32,14 @@ from adapter_bert.training import config
 Record = Dict[str, Any]  # See `records`.
 VALIDATION, TEST = "eval", "test"  # Prefixes of the names of scores.
 CRITERIA = ("accuracy", "score")
-ACCURACY = "eval_accuracy"
 TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
-
-_POOLER, INIT_SCALE = "train_pooler", "adapter_init_scale"
-_DEFAULT_SEED = config.FinetuningConfig.random_seed
+SIZE, LAYERS, POOLER = "adapter_size", "num_top_layers", "train_pooler"
+INIT_SCALE, RATE, EPOCHS = "adapter_init_scale", "learning_rate", "num_train_epochs"
 
 # From a flag to its value for records without it.
-DEFAULTS = {
+DEFAULTS: Dict[str, Any] = {
     "tuning": "adapters",
-    _POOLER: False,
-    "layer_norms": None,
+    POOLER: False,
     **{f"adapter_{f.name}": f.default for f in dataclasses.fields(configs.AdapterConfig)},
 }
 
@@ -68,17 +65,158 @@ class Method(NamedTuple):
     label: str
     level: Optional[str] = None
 
-    def level_of(self, record: Record) -> Any:
-        """Returns a record's level on the curve, or None."""
-        return flag_of(record, self.level)
 
-
-ADAPTERS = Method("adapters", "adapters", "adapter_size")
-TOP_LAYERS = Method("top_layers", "top layers", "num_top_layers")
+ADAPTERS = Method("adapters", "adapters", SIZE)
+TOP_LAYERS = Method("top_layers", "top layers", LAYERS)
 LAYER_NORM = Method("layer_norm", "LayerNorms only")
 HEAD = Method("head", "head only")
 FULL = Method("full", "full fine-tuning")
 NO_BERT = Method("no_bert", "no-BERT baseline")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What runs have in common that differ in their seed only.
+
+    Attributes:
+      script: the script's name.
+      method: the name of its `Method`.
+      flags: the recorded flags, without the seed.
+      values: the flags without task, stages and default values. Learning rate and number of epochs
+        are always in it. A baseline without BERT has its model instead of the search's flags.
+      key: canonical text of `values`.
+      design: the flags in which the adapters differ from the default adapter, except the size.
+    """
+
+    script: str
+    method: str
+    flags: Dict[str, Any]
+    values: Dict[str, Any]
+    key: str
+    design: Dict[str, Any]
+
+    def flag(self, name: Any) -> Any:
+        """Returns a flag's value, its default, or else None."""
+        return self.values.get(name, self.flags.get(name, DEFAULTS.get(name)))
+
+
+def setting_of(script: str, flags: Dict[str, Any], model: Any = None) -> Setting:
+    """Returns the setting of a script's flags; `model` is the baseline's."""
+    given = {name: flags[name] for name in sorted(flags) if name not in _NON_SETTING_FLAGS}
+    if script == "run_baseline.py":
+        values = {name: value for name, value in given.items() if name not in _SEARCH_FLAGS}
+        values.update(model)
+        return Setting(script, NO_BERT.name, flags, values, key_of(values), {})
+    method = flags.get("tuning", ADAPTERS.name)
+    rate, epochs = config.default_schedule(method)
+    norms = "all" if flags.get("adapter_layers") is None else "adapted"
+    defaults = {**DEFAULTS, "layer_norms": norms}
+    values = {name: v for name, v in given.items() if name not in defaults or v != defaults[name]}
+    values = dict(sorted({RATE: rate, EPOCHS: int(epochs), **values}.items()))
+    if method == ADAPTERS.name:
+        values = {SIZE: flags.get(SIZE, DEFAULTS[SIZE]), **values}
+    design = {
+        name: value
+        for name, value in values.items()
+        if name != SIZE and (name.startswith("adapter_") or name in (POOLER, "layer_norms"))
+    }
+    return Setting(script, method, flags, values, key_of(values), design)
+
+
+def key_of(flags: Dict[str, Any]) -> str:
+    """Returns a canonical text of a dict of flags."""
+    return json.dumps(flags, sort_keys=True)
+
+
+@functools.lru_cache(maxsize=None)
+def key_without(key: str, names: FrozenSet[str]) -> str:
+    """Returns a setting's canonical text without some of its flags."""
+    return key_of({name: v for name, v in json.loads(key).items() if name not in names})
+
+
+class Run(NamedTuple):
+    """A finished training.
+
+    Attributes:
+      score: the name of the score to report, without its split, such as "accuracy".
+      criterion: the name of the score by which settings are compared on the dev set.
+      scores: all scores by name, such as "eval_accuracy", and the numbers of parameters.
+    """
+
+    setting: Setting
+    seed: int
+    task: str
+    score: str
+    criterion: str
+    scores: Dict[str, Any]
+
+    def points(self, split: str, score: Optional[str] = None) -> Any:
+        """Returns a score on a split in points, or None if it is missing or not finite."""
+        value = self.scores.get(f"{split}_{score or self.score}")
+        if value is None or not math.isfinite(value):
+            return None
+        return value if self.setting.script == "run_squad.py" else 100 * value
+
+    @property
+    def criterion_points(self) -> Any:
+        """The value by which its setting is compared, in points, or None."""
+        return self.points(VALIDATION, self.criterion)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all layers are trained; of all top layers, the embeddings, some 10% of BERT.
+
+        The pooler, below 1%, is not used for SQuAD.
+        """
+        if self.setting.method != TOP_LAYERS.name:
+            return self.setting.method == FULL.name
+        total = self.scores.get("total_parameters", 0)
+        return self.scores.get("trained_parameters", 0) > 0.98 * total > 0
+
+    def predicts_one_label(self, split: str = VALIDATION) -> bool:
+        """Returns whether it predicts only one label for a split; older records do not say so."""
+        if f"{split}_{task_kinds.PREDICTED_LABELS}" not in self.scores:
+            return False
+        kind = grids.scripts().get(self.setting.script)
+        reads_tokens = kind is not None and kind.reads_tokens
+        return task_kinds.predicts_one_label(self.scores, split, reads_tokens)
+
+
+def read(records: Iterable[Record], criterion: str = "score") -> List[Run]:
+    """Returns the runs of records of finished trainings.
+
+    Args:
+      records: dicts, see `records`.
+      criterion: one of `CRITERIA`: "score" is the task's score; "accuracy" is the validation
+        accuracy as in section 3.1 of the paper, or the score of tasks without one (STS-B, SQuAD).
+    """
+    settings: Dict[str, Setting] = {}
+    runs = []
+    for record in records:
+        script, flags, model = record["script"], dict(record["flags"]), record.get("settings")
+        seed = flags.pop("random_seed", config.FinetuningConfig.random_seed)
+        key = repr((script, flags, model))
+        if key not in settings:
+            settings[key] = setting_of(script, flags, model)
+        score = record["score"][len(VALIDATION) + 1 :]
+        run = Run(settings[key], seed, record["task"], score, score, record["scores"])
+        has_accuracy = criterion == "accuracy" and by_accuracy(run).score != score
+        runs.append(run._replace(criterion="accuracy") if has_accuracy else run)
+    return runs
+
+
+def by_accuracy(run: Run) -> Run:
+    """Returns a run with accuracy as its score, if it is a classifier's that has it."""
+    is_text = run.setting.script in TEXT_SCRIPTS
+    has_accuracy = is_text and run.points(VALIDATION, "accuracy") is not None
+    return run._replace(score="accuracy") if has_accuracy else run
+
+
+def of_method(runs: Iterable[Run], method: Method) -> List[Run]:
+    """Returns the runs of a method, of any design; all top layers are also full fine-tuning."""
+    return [
+        run for run in runs if run.setting.method == method.name or (method is FULL and run.is_full)
+    ]
 
 
 class Selected(NamedTuple):
@@ -107,250 +245,28 @@ class Selected(NamedTuple):
     one_label: int = 0
 
 
-def score_name(record: Record, split: str) -> str:
-    """Returns the name of the task's score on a split, such as "test_accuracy"."""
-    return split + record["score"][len(VALIDATION) :]
-
-
-def predicts_one_label(record: Record, split: str = VALIDATION) -> bool:
-    """Returns whether a run predicts only one label for a split; older records do not say so."""
-    if f"{split}_{task_kinds.PREDICTED_LABELS}" not in record["scores"]:
-        return False
-    kind = grids.scripts().get(record["script"])
-    reads_tokens = kind is not None and kind.reads_tokens
-    return task_kinds.predicts_one_label(record["scores"], split, reads_tokens)
-
-
-def points(record: Record, split: str) -> Any:
-    """Returns a record's score on a split in points, or None."""
-    return to_points(record, score_name(record, split))
-
-
-class _Derived(NamedTuple):
-    """Holds what follows from flags without the seed; records of one setting share it."""
-
-    method: str
-    setting: Dict[str, Any]
-    key: str
-    design: Dict[str, Any]
-    schedule: Dict[str, Any]
-
-
-_DERIVED = "derived"  # A record's field after `prepare`.
-
-
-def _derived(record: Record) -> _Derived:
-    return record.get(_DERIVED) or _derive(record)
-
-
-def _derive(record: Record) -> _Derived:
-    values = _setting(record)
-    return _Derived(
-        _find_method(record), values, key_of(values), _design(values), _schedule(record)
-    )
-
-
-def prepare(records: List[Record]) -> None:
-    """Adds to records what reports read of their settings, computed once for each setting."""
-    known: Dict[str, _Derived] = {}
-    for record in records:
-        flags = [pair for pair in record["flags"].items() if pair[0] != "random_seed"]
-        key = repr((record["script"], record.get("settings"), flags))
-        if key not in known:
-            known[key] = _derive(record)
-        record[_DERIVED] = known[key]
-
-
-def by_criterion(records: List[Record], criterion: str) -> List[Record]:
-    """Returns records prepared for comparing settings by a criterion.
-
-    Args:
-      records: list of records of finished runs.
-      criterion: one of `CRITERIA`: "score" is the task's score; "accuracy" is the validation
-        accuracy as in section 3.1 of the paper, or the score of tasks without one (STS-B, SQuAD).
-    """
-    if criterion == "score":
-        return records
-    return [
-        {**record, "selected_by": ACCURACY} if has_accuracy(record) else record
-        for record in records
-    ]
-
-
-def has_accuracy(record: Record) -> bool:
-    """Returns whether a record has a classifier's accuracy on the dev set."""
-    return record["script"] in TEXT_SCRIPTS and to_points(record, ACCURACY) is not None
-
-
-def criterion_points(record: Record) -> Any:
-    """Returns the value by which a record's setting is compared in points, or None."""
-    return to_points(record, record.get("selected_by", score_name(record, VALIDATION)))
-
-
-def to_points(record: Record, name: str) -> Any:
-    """Returns a score by its name in points, or None if it is missing or not finite."""
-    value = record["scores"].get(name)
-    if value is None or not math.isfinite(value):
-        return None
-    return value if record["script"] == "run_squad.py" else 100 * value
-
-
-def flag_of(record: Record, name: Any) -> Any:
-    """Returns a flag's value or its known default, or else None.
-
-    --layer_norms is None if it has the value that it would have if not given: "all", or "adapted"
-    with --adapter_layers.
-    """
-    value = record["flags"].get(name, DEFAULTS.get(name))
-    if name == "layer_norms":
-        implied = "all" if flag_of(record, "adapter_layers") is None else "adapted"
-        return None if value == implied else value
-    return value
-
-
-def setting(record: Record) -> Dict[str, Any]:
-    """Returns a record's setting, a dict of flags without seed, task and default values.
-
-    Learning rate and number of epochs are always in it, also if they are the method's default. A
-    baseline without BERT has its model instead of the flags by which it was found.
-    """
-    return _derived(record).setting
-
-
-def setting_key(record: Record, without: FrozenSet[Optional[str]] = frozenset()) -> str:
-    """Returns a canonical text of a record's setting, without some of its flags."""
-    return _key_without(_derived(record).key, without)
-
-
-@functools.lru_cache(maxsize=None)
-def _key_without(key: str, without: FrozenSet[Optional[str]]) -> str:
-    return key_of({name: v for name, v in json.loads(key).items() if name not in without})
-
-
-def _setting(record: Record) -> Dict[str, Any]:
-    if _find_method(record) == NO_BERT.name:
-        left_out = (*_NON_SETTING_FLAGS, *_SEARCH_FLAGS)
-        flags = {name: v for name, v in record["flags"].items() if name not in left_out}
-        return {**flags, **record["settings"]}
-    record = {**record, "flags": {**_schedule(record), **record["flags"]}}
-    values = {name: flag_of(record, name) for name in sorted(record["flags"])}
-    nondefault = {
-        name: value
-        for name, value in values.items()
-        if name not in _NON_SETTING_FLAGS and not (name in DEFAULTS and value == DEFAULTS[name])
-    }
-    if _find_method(record) != ADAPTERS.name:
-        return nondefault
-    return {ADAPTERS.level: flag_of(record, ADAPTERS.level), **nondefault}
-
-
-def key_of(flags: Dict[str, Any]) -> str:
-    """Returns a canonical text of a dict of flags."""
-    return json.dumps(flags, sort_keys=True)
-
-
-def design(record: Record) -> Dict[str, Any]:
-    """Returns the adapters' design, a dict of the flags that differ from the default adapter's."""
-    return _derived(record).design
-
-
-def _design(setting: Dict[str, Any]) -> Dict[str, Any]:
-    return {
-        name: value
-        for name, value in setting.items()
-        if name.startswith("adapter_") or name in (_POOLER, "layer_norms")
-        if name != ADAPTERS.level
-    }
-
-
-def filter_by_method(records: List[Record], method: Method) -> List[Record]:
-    """Returns the records of a method, of any design; all top layers are also full fine-tuning."""
-    return [
-        record
-        for record in records
-        if _method_name(record) == method.name or (method is FULL and _trains_all_layers(record))
-    ]
-
-
-def _trains_all_layers(record: Record) -> bool:
-    """Returns whether a record is of all top layers: the embeddings, some 10% of BERT, train too.
-
-    The pooler, below 1%, is not used for SQuAD.
-    """
-    scores = record["scores"]
-    trained, total = scores.get("trained_parameters", 0), scores.get("total_parameters", 0)
-    return _method_name(record) == TOP_LAYERS.name and trained > 0.98 * total > 0
-
-
-def _method_name(record: Record) -> str:
-    return record[_DERIVED].method if _DERIVED in record else _find_method(record)
-
-
-def _find_method(record: Record) -> str:
-    if record["script"] == "run_baseline.py":
-        return NO_BERT.name
-    return flag_of(record, "tuning")
-
-
-def curve_point(record: Record) -> Tuple[str, ...]:
-    """Returns the group within which a setting is selected, as a hashable key.
-
-    It consists of task, method, level (size of adapters, number of top layers) and design.
-    """
-    levels = [flag_of(record, method.level) for method in (ADAPTERS, TOP_LAYERS)]
-    names = ("task_name", *grids.DATA_FLAGS, *grids.SPLIT_FLAGS)
-    data = [record["flags"].get(name) for name in names]
-    method = (record["script"], _method_name(record), *levels)
-    return (*map(str, (*method, *data)), key_of(design(record)))
-
-
-def chosen_grids(records: List[Record]) -> List[Dict[str, Any]]:
-    """Returns the setting that `choose_mean` selects for each `curve_point`, as grids of flags.
-
-    Args:
-      records: list of records of finished runs.
-    """
-    result = []
-    for point_records in group_by(records, curve_point).values():
-        choice = choose_mean(point_records)
-        if choice:
-            record = next(r for r in point_records if setting(r) == choice.setting)
-            result.append({"script": record["script"], **record["flags"]})
-    return result
-
-
-def group_by(records: List[Record], key: Callable[[Record], Any]) -> Dict[Any, List[Record]]:
-    """Returns a dict from `key(record)` to its list of records, sorted by key."""
-    groups = collections.defaultdict(list)
-    for record in records:
-        groups[key(record)].append(record)
-    ranked = sorted(groups, key=lambda name: (name is not None, name))  # None cannot be compared.
-    return {name: groups[name] for name in ranked}
-
-
-def choose_best(records: List[Record], split: str = VALIDATION) -> Optional[Selected]:
+def choose_best(runs: List[Run], split: str = VALIDATION) -> Optional[Selected]:
     """Returns the best run on the dev set over all settings and seeds, as for GLUE.
 
     Of runs with an equal criterion, it is the one with the best score of the task.
 
     Args:
-      records: one task's records.
+      runs: one task's.
       split: the split to score.
 
     Returns:
-      `Selected`, whose setting includes the seed; None if no record has the scores.
+      `Selected`, whose setting includes the seed; None if no run has the scores.
     """
-    scored = _filter_scored(records, split)
+    scored = _scored(runs, split)
     if not scored:
         return None
-    best = max(scored, key=lambda record: (criterion_points(record), points(record, VALIDATION)))
-    seeds = len(set(map(_seed_of, scored)))
-    selected = _selected([best], split)
-    seed = best["flags"].get("random_seed")
-    return selected._replace(seeds=seeds, setting={**selected.setting, "random_seed": seed})
+    best = max(scored, key=lambda run: (run.criterion_points, run.points(VALIDATION)))
+    selected, seeds = _selected([best], split), {run.seed for run in scored}
+    setting = {**selected.setting, "random_seed": best.seed}
+    return selected._replace(seeds=len(seeds), setting=setting)
 
 
-def choose_mean(records: List[Record], split: str = VALIDATION) -> Optional[Selected]:
+def choose_mean(runs: List[Run], split: str = VALIDATION) -> Optional[Selected]:
     """Returns the setting with the best mean over seeds on the dev set.
 
     Settings are compared over the seeds that all of them have (over all seeds if they share none),
@@ -358,82 +274,61 @@ def choose_mean(records: List[Record], split: str = VALIDATION) -> Optional[Sele
     reduce the shared seeds, if another one beats it on all its seeds, or ties and has more seeds.
 
     Args:
-      records: one task's records.
+      runs: one task's.
       split: the split to score.
 
     Returns:
-      `Selected`, over all seeds of the setting; None if no record has the scores.
+      `Selected`, over all seeds of the setting; None if no run has the scores.
     """
-    settings = collections.defaultdict(dict)
-    for record in _filter_scored(records, split):
-        settings[setting_key(record)][_seed_of(record)] = record
-    if not settings:
+    by_setting: Dict[str, Dict[int, Run]] = collections.defaultdict(dict)
+    for run in _scored(runs, split):
+        by_setting[run.setting.key][run.seed] = run
+    if not by_setting:
         return None
-
-    def validation(key: str, seeds: Iterable[int]) -> float:
-        # In one order, as rounding could make each of two equal settings beat the other.
-        return float(np.mean([criterion_points(settings[key][seed]) for seed in sorted(seeds)]))
-
-    def is_beaten(key: str) -> bool:
-        seeds = settings[key].keys()
-
-        def rank(other: str) -> Tuple[float, int]:
-            return validation(other, seeds), len(settings[other])
-
-        return any(
-            seeds <= settings[other].keys() and rank(other) > rank(key) for other in settings
-        )
-
-    candidates = [key for key in sorted(settings) if not is_beaten(key)]
-    shared = set.intersection(*(set(settings[key]) for key in candidates))
-    best = max(candidates, key=lambda key: validation(key, shared or settings[key]))
-    return _selected(list(settings[best].values()), split)
-
-
-def _seed_of(record: Record) -> int:
-    return record["flags"].get("random_seed", _DEFAULT_SEED)
+    keys = sorted(by_setting)
+    column = {
+        seed: i for i, seed in enumerate(sorted({s for one in by_setting.values() for s in one}))
+    }
+    points = np.full([len(keys), len(column)], np.nan)
+    for row, key in enumerate(keys):
+        for seed, run in by_setting[key].items():
+            points[row, column[seed]] = run.criterion_points
+    has = ~np.isnan(points)
+    # Of setting j over the seeds of setting i; rounded, so that two equal ones do not both win.
+    sums = np.round(has.astype(float) @ np.where(has, points, 0).T, 9)
+    counts, own = has.sum(axis=1), np.diag(sums)[:, np.newaxis]
+    is_tried_on_all = has.astype(float) @ ~has.T == 0
+    has_more = counts > counts[:, np.newaxis]
+    is_beaten = (is_tried_on_all & ((sums > own) | (sums == own) & has_more)).any(axis=1)
+    shared = has[~is_beaten].all(axis=0)
+    compared = points[:, shared] if shared.any() else points
+    means = np.nanmean(np.where(is_beaten[:, np.newaxis], -np.inf, compared), axis=1)
+    return _selected(list(by_setting[keys[int(means.argmax())]].values()), split)
 
 
-def schedule_of(record: Record) -> Dict[str, Any]:
-    """Returns a record's learning rate and number of epochs, given or default; {} without BERT."""
-    return record[_DERIVED].schedule if _DERIVED in record else _schedule(record)
-
-
-def _schedule(record: Record) -> Dict[str, Any]:
-    method = _find_method(record)
-    if method == NO_BERT.name:
-        return {}
-    rate, epochs = config.default_schedule(method)
-    default = {"learning_rate": rate, "num_train_epochs": int(epochs)}
-    return {name: record["flags"].get(name, value) for name, value in default.items()}
-
-
-def _filter_scored(records: List[Record], split: str) -> List[Record]:
-    """Returns the records that have both the criterion and the split's score."""
+def _scored(runs: List[Run], split: str) -> List[Run]:
+    """Returns the runs that have both the criterion and the split's score."""
     return [
-        record
-        for record in records
-        if criterion_points(record) is not None and points(record, split) is not None
+        run for run in runs if run.criterion_points is not None and run.points(split) is not None
     ]
 
 
-def _selected(records: List[Record], split: str) -> Selected:
-    """Returns the `Selected` of one setting's records, one per seed."""
-    values = [points(record, split) for record in records]
-    scores = records[0]["scores"]
-    trained, backbone = scores.get("trained_parameters"), scores.get("backbone_parameters")
-    if _method_name(records[0]) == NO_BERT.name:
+def _selected(runs: List[Run], split: str) -> Selected:
+    """Returns the `Selected` of one setting's runs, one per seed."""
+    first, values = runs[0], [run.points(split) for run in runs]
+    trained, backbone = map(first.scores.get, ("trained_parameters", "backbone_parameters"))
+    if first.setting.method == NO_BERT.name:
         backbone = None
     return Selected(
-        score=score_name(records[0], split),
+        score=f"{split}_{first.score}",
         value=float(np.mean(values)),
         sem=standard_error(values),
         seeds=len(values),
         trained=int(trained) if trained else None,
         share=trained / backbone if trained and backbone else None,
-        setting=setting(records[0]),
+        setting=first.setting.values,
         values=tuple(values),
-        one_label=sum(predicts_one_label(record, split) for record in records),
+        one_label=sum(run.predicts_one_label(split) for run in runs),
     )
 
 
@@ -442,3 +337,42 @@ def standard_error(values: Sequence[float]) -> Optional[float]:
     if len(values) < 2:
         return None
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def curve_point(setting: Setting) -> Tuple[str, ...]:
+    """Returns the group within which a setting is selected, as a hashable key.
+
+    It consists of task, method, level (size of adapters, number of top layers) and design.
+    """
+    names = (SIZE, LAYERS, "task_name", *grids.DATA_FLAGS, *grids.SPLIT_FLAGS)
+    values = setting.script, setting.method, *map(setting.flag, names)
+    return (*map(str, values), key_of(setting.design))
+
+
+def chosen_grids(records: List[Record], criterion: str) -> List[Dict[str, Any]]:
+    """Returns the setting that `choose_mean` selects for each `curve_point`, as grids of flags.
+
+    Args:
+      records: those of finished trainings.
+      criterion: one of `CRITERIA`.
+    """
+    pairs = list(zip(read(records, criterion), records))
+    result = []
+    for group in group_by(pairs, lambda pair: curve_point(pair[0].setting)).values():
+        choice = choose_mean([run for run, _ in group])
+        if choice:
+            record = next(r for run, r in group if run.setting.values == choice.setting)
+            result.append({"script": record["script"], **record["flags"]})
+    return result
+
+
+_Item = TypeVar("_Item")
+
+
+def group_by(items: Iterable[_Item], key: Callable[[_Item], Any]) -> Dict[Any, List[_Item]]:
+    """Returns a dict from `key(item)` to its list of items, sorted by key."""
+    groups = collections.defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    ranked = sorted(groups, key=lambda name: (name is not None, name))  # None cannot be compared.
+    return {name: groups[name] for name in ranked}

@@ -434,7 +434,8 @@ class Sweep:
 def _describe_record(record: Dict[str, Any]) -> str:
     if record["status"] != DONE:
         return f"failed: {record['reason']}"
-    note = ", but predicts only one label" if selection.predicts_one_label(record) else ""
+    (run,) = selection.read([record])
+    note = ", but predicts only one label" if run.predicts_one_label() else ""
     return f"has {record['score']} {record['scores'][record['score']]:.4f}{note}"
 
 

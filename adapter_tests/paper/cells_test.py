@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.paper import cells
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import ADAPTERS, FULL, NO_BERT, TOP_LAYERS, VALIDATION
-from adapter_tests.support.records import record, seeds
+from adapter_tests.support.records import record, run, seeds
 
 
 class GlueTest(tf.test.TestCase):
@@ -27,8 +27,8 @@ class GlueTest(tf.test.TestCase):
             self.mnli(0.80, 0.70, learning_rate=1e-4),
             self.mnli(0.78, 0.75, learning_rate=1e-3),
         ]
-        records = cells.glue(selection.by_criterion(records, "accuracy"))
-        found = cells.cells_of("adapters", records, VALIDATION)
+        runs = cells.glue(selection.read(records, "accuracy"))
+        found = cells.cells_of("adapters", runs, VALIDATION)
         self.assertEqual(
             [(c.task, round(c.choice.value, 6), c.choice.setting["learning_rate"]) for c in found],
             [("MNLI-m", 80.0, 1e-4), ("MNLI-mm", 75.0, 1e-3)],
@@ -42,67 +42,69 @@ class GlueTest(tf.test.TestCase):
         )
 
     def test_samples_need_full_fine_tuning_and_other_scripts_do_not_count(self):
-        sample = record("mnli_9k", 0.6)
-        others = [record("airline", 0.5), record("CoLA", 0.5, script="run_baseline.py")]
+        sample = run("mnli_9k", 0.6)
+        others = [run("airline", 0.5), run("CoLA", 0.5, script="run_baseline.py")]
         self.assertEqual(cells.glue([sample, *others]), [])
-        full = record("mnli_9k", 0.7, tuning="full")
+        full = run("mnli_9k", 0.7, tuning="full")
         self.assertEqual(cells.glue([sample, *others, full]), [sample, full])
 
     def test_accuracy_replaces_the_score_of_classifiers_that_have_it(self):
-        cola = record("CoLA", 0.3, score="matthews")
-        sts, squad = record("STS-B", 0.8, score="spearman"), record("SQuAD", 60.0, score="f1")
-        squad["script"] = "run_squad.py"
-        tagger = record("conll", 0.5, score="f1", script="run_tagger.py")
+        cola = run("CoLA", 0.3, score="matthews")
+        sts, squad = (
+            run("STS-B", 0.8, score="spearman"),
+            run("SQuAD", 60.0, score="f1", script="run_squad.py"),
+        )
+        tagger = run("conll", 0.5, score="f1", script="run_tagger.py")
         for entry in (cola, tagger):
-            entry["scores"]["eval_accuracy"] = 0.7
-        names = [entry["score"] for entry in cells.by_accuracy([cola, sts, squad, tagger])]
-        self.assertEqual(names, ["eval_accuracy", "eval_spearman", "eval_f1", "eval_f1"])
+            entry.scores["eval_accuracy"] = 0.7
+        names = [entry.score for entry in cells.by_accuracy([cola, sts, squad, tagger])]
+        self.assertEqual(names, ["accuracy", "spearman", "f1", "f1"])
 
 
 class MethodTest(tf.test.TestCase):
     def test_adapters_are_the_paper_s_with_any_initial_weights(self):
-        records = [
-            record("MRPC", 0.1, adapter_size=8),
-            record("MRPC", 0.1, adapter_size=64, adapter_init_scale=0.01),
-            record("MRPC", 0.1, adapter_size=64, adapter_depth=2),
-            record("MRPC", 0.1, adapter_size=8, train_pooler=True, adapter_init_scale=0.01),
-            record("MRPC", 0.1, adapter_size=64, train_pooler=True),
-            record("MRPC", 0.1, adapter_size=8, adapter_depth=2, train_pooler=True),
-            record("MRPC", 0.1, tuning="full"),
+        runs = [
+            run("MRPC", 0.1, adapter_size=8),
+            run("MRPC", 0.1, adapter_size=64, adapter_init_scale=0.01),
+            run("MRPC", 0.1, adapter_size=64, adapter_depth=2),
+            run("MRPC", 0.1, adapter_size=8, train_pooler=True, adapter_init_scale=0.01),
+            run("MRPC", 0.1, adapter_size=64, train_pooler=True),
+            run("MRPC", 0.1, adapter_size=8, adapter_depth=2, train_pooler=True),
+            run("MRPC", 0.1, tuning="full"),
         ]
-        self.assertEqual(cells.of_method(records, ADAPTERS), records[:2])
-        self.assertEqual(cells.of_method(records, ADAPTERS, (64, 256)), records[1:2])
-        self.assertEqual(cells.of_method(records, ADAPTERS, pooler=True), records[3:5])
-        self.assertEqual(cells.of_method(records, ADAPTERS, [64], pooler=True), records[4:5])
-        self.assertEqual(cells.of_method(records, FULL), records[6:])
-        self.assertEqual(cells.of_method(records, NO_BERT), [])
+        self.assertEqual(cells.of_method(runs, ADAPTERS), runs[:2])
+        self.assertEqual(cells.of_method(runs, ADAPTERS, (64, 256)), runs[1:2])
+        self.assertEqual(cells.of_method(runs, ADAPTERS, pooler=True), runs[3:5])
+        self.assertEqual(cells.of_method(runs, ADAPTERS, [64], pooler=True), runs[4:5])
+        self.assertEqual(cells.of_method(runs, FULL), runs[6:])
+        self.assertEqual(cells.of_method(runs, NO_BERT), [])
 
     def test_variable_fine_tuning_is_that_of_top_layers_or_of_all(self):
         top = {"tuning": "top_layers", "trained": 100}
-        records = [
-            record("airline", 0.1, num_top_layers=2, **top),
-            record("airline", 0.1, num_top_layers=6, tuning="top_layers", trained=1000),
-            record("airline", 0.1, tuning="full"),
-            record("sms_spam", 0.1, tuning="full"),  # Its top layers were not trained.
+        runs = [
+            run("airline", 0.1, num_top_layers=2, **top),
+            run("airline", 0.1, num_top_layers=6, tuning="top_layers", trained=1000),
+            run("airline", 0.1, tuning="full"),
+            run("sms_spam", 0.1, tuning="full"),  # Its top layers were not trained.
         ]
-        for entry in records:
-            entry["scores"]["total_parameters"] = 1000
-        self.assertEqual(cells.of_method(records, cells.VARIABLE), records[:3])
-        self.assertEqual(cells.of_method(records, FULL), records[1:])
-        self.assertEqual(cells.of_method(records, TOP_LAYERS), records[:2])
+        for entry in runs:
+            entry.scores["total_parameters"] = 1000
+        self.assertEqual(cells.of_method(runs, cells.VARIABLE), runs[:3])
+        self.assertEqual(cells.of_method(runs, FULL), runs[1:])
+        self.assertEqual(cells.of_method(runs, TOP_LAYERS), runs[:2])
 
 
 class EqualEpochsTest(tf.test.TestCase):
     def of(self, task, tuning, *epochs, **options):
-        return [record(task, 0.5, tuning=tuning, num_train_epochs=n, **options) for n in epochs]
+        return [run(task, 0.5, tuning=tuning, num_train_epochs=n, **options) for n in epochs]
 
     def test_numbers_of_epochs_that_all_methods_share_stay(self):
         three, twenty = self.of("MRPC", "adapters", 3, 20)
         full = self.of("MRPC", "full", 3, 20)
         (top,) = self.of("MRPC", "top_layers", 3, num_top_layers=1)
-        records = [three, twenty, *full, top]
-        self.assertEqual(cells.at_equal_epochs(records), [three, full[0], top])
-        self.assertEqual(cells.at_equal_epochs(records[:4]), records[:4])
+        runs = [three, twenty, *full, top]
+        self.assertEqual(cells.at_equal_epochs(runs), [three, full[0], top])
+        self.assertEqual(cells.at_equal_epochs(runs[:4]), runs[:4])
 
     def test_tasks_without_shared_epochs_are_left_out(self):
         rte = [*self.of("RTE", "adapters", 3), *self.of("RTE", "full", 5)]
@@ -110,16 +112,16 @@ class EqualEpochsTest(tf.test.TestCase):
         self.assertEqual(cells.at_equal_epochs([*rte, *cola]), cola)
 
     def test_the_baseline_without_bert_stays(self):
-        baseline = record("airline", 0.6, script="run_baseline.py")
+        baseline = run("airline", 0.6, script="run_baseline.py")
         adapters, full = (self.of("airline", tuning, 3) for tuning in ("adapters", "full"))
-        records = [baseline, *adapters, *full, *self.of("airline", "full", 5)]
+        runs = [baseline, *adapters, *full, *self.of("airline", "full", 5)]
         self.assertCountEqual(
-            map(str, cells.at_equal_epochs(records)), map(str, [baseline, *adapters, *full])
+            map(str, cells.at_equal_epochs(runs)), map(str, [baseline, *adapters, *full])
         )
 
     def test_a_missing_flag_counts_as_the_default(self):
         squad = {"script": "run_squad.py", "score": "f1"}
-        full = record("SQuAD", 60.0, tuning="full", **squad)  # 3 epochs.
+        full = run("SQuAD", 60.0, tuning="full", **squad)  # 3 epochs.
         adapters = self.of("SQuAD", "adapters", 2, 3, **squad)
         found = cells.at_equal_epochs([full, *adapters])
         self.assertEqual(found, [full, adapters[1]])
@@ -127,14 +129,14 @@ class EqualEpochsTest(tf.test.TestCase):
 
 class ComparableTest(tf.test.TestCase):
     def test_settings_with_few_values_of_the_flag_are_left_out(self):
-        curve = [record("MRPC", 0.5, adapter_size=size) for size in (8, 64, 256)]
+        curve = [run("MRPC", 0.5, adapter_size=size) for size in (8, 64, 256)]
         # Lacks the largest size, which may have failed.
-        nearly = [record("MRPC", 0.5, adapter_size=size, learning_rate=1e-4) for size in (8, 64)]
-        other = [record("MRPC", 0.5, adapter_size=64, learning_rate=1e-3)]
-        alone = [record("CoLA", 0.5, seed, adapter_size=64) for seed in (1, 2)]
+        nearly = [run("MRPC", 0.5, adapter_size=size, learning_rate=1e-4) for size in (8, 64)]
+        other = [run("MRPC", 0.5, adapter_size=64, learning_rate=1e-3)]
+        alone = [run("CoLA", 0.5, seed, adapter_size=64) for seed in (1, 2)]
         found = cells.comparable([*other, *curve, *nearly, *alone], "adapter_size")
         self.assertCountEqual(map(str, found), map(str, [*curve, *nearly, *alone]))
-        single = [record("CoLA", 0.5, tuning="full", learning_rate=rate) for rate in (1e-5, 5e-5)]
+        single = [run("CoLA", 0.5, tuning="full", learning_rate=rate) for rate in (1e-5, 5e-5)]
         self.assertCountEqual(map(str, cells.comparable(single, None)), map(str, single))
 
 
@@ -143,53 +145,55 @@ class CurveTest(tf.test.TestCase):
         return [(cell.task, cell.level, round(cell.choice.value, 6)) for cell in found]
 
     def test_curve_has_the_best_setting_of_each_level(self):
-        records = [
-            record("MRPC", 0.5, adapter_size=8),
-            record("MRPC", 0.6, adapter_size=8, num_train_epochs=20),
-            record("MRPC", 0.8, adapter_size=64),
-            record("MRPC", 0.7, adapter_size=64, num_train_epochs=20),
-            record("CoLA", 0.3, adapter_size=64),
-            record("MRPC", 0.9, tuning="full"),
+        runs = [
+            run("MRPC", 0.5, adapter_size=8),
+            run("MRPC", 0.6, adapter_size=8, num_train_epochs=20),
+            run("MRPC", 0.8, adapter_size=64),
+            run("MRPC", 0.7, adapter_size=64, num_train_epochs=20),
+            run("CoLA", 0.3, adapter_size=64),
+            run("MRPC", 0.9, tuning="full"),
         ]
-        found = self.levels(cells.curve(records, ADAPTERS))
+        found = self.levels(cells.curve(runs, ADAPTERS))
         self.assertEqual(found, [("MRPC", 8, 60.0), ("CoLA", 64, 30.0), ("MRPC", 64, 80.0)])
-        self.assertEqual(self.levels(cells.curve(records, FULL)), [("MRPC", None, 90.0)])
+        self.assertEqual(self.levels(cells.curve(runs, FULL)), [("MRPC", None, 90.0)])
 
-    def test_curve_along_a_flag_needs_three_values_that_are_given_and_not_0(self):
+    def test_curve_along_a_flag_needs_three_values_besides_0(self):
         scales = (0.001, 0.01, 0.1)
-        records = [
-            *(record("MRPC", 0.5 + scale, adapter_init_scale=scale) for scale in scales),
-            record("MRPC", 0.9, adapter_init_scale=0.0),
-            *(record("RTE", 0.5, adapter_init_scale=scale) for scale in (0.0, *scales[:2])),
+        runs = [
+            *(run("MRPC", 0.5 + scale, adapter_init_scale=scale) for scale in scales),
+            run("MRPC", 0.9, adapter_init_scale=0.0),
+            *(run("RTE", 0.5, adapter_init_scale=scale) for scale in (0.0, *scales[:2])),
         ]
-        found = self.levels(cells.curve(records, ADAPTERS, "adapter_init_scale"))
+        found = self.levels(cells.curve(runs, ADAPTERS, "adapter_init_scale"))
         self.assertEqual(found, [("MRPC", s, 50 + 100 * s) for s in scales])
-        records = [record("MRPC", 0.5, learning_rate=rate) for rate in (1e-4, 1e-3)]
-        found = cells.curve([*records, record("MRPC", 0.6)], ADAPTERS, "learning_rate")
-        self.assertEqual(found, [])
+        runs = [run("MRPC", 0.5, learning_rate=rate) for rate in (1e-4, 1e-3)]
+        self.assertEqual(cells.curve(runs, ADAPTERS, "learning_rate"), [])
+        # The default rate is a third one.
+        found = self.levels(cells.curve([*runs, run("MRPC", 0.6)], ADAPTERS, "learning_rate"))
+        self.assertEqual(found, [("MRPC", 1e-4, 50.0), ("MRPC", 3e-4, 60.0), ("MRPC", 1e-3, 50.0)])
 
 
 class VariantsTest(tf.test.TestCase):
-    def values(self, records):
+    def values(self, runs):
         """Returns (label, size, task) → [score, the default's if it has one] of variants."""
         found = {}
-        for cell, default in cells.variants(records):
+        for cell, default in cells.variants(runs):
             pair = [one.choice.value for one in (cell, default) if one]
             found[cell[:3]] = pair
         return found
 
     def test_default_and_variant_are_at_their_best_shared_settings(self):
         rates = {"learning_rate": 1e-4}, {"learning_rate": 1e-3}
-        records = [
-            record("CoLA", 0.30, **rates[0]),
-            record("CoLA", 0.40, **rates[1]),
-            record("CoLA", 0.90, num_train_epochs=20, **rates[0]),  # No variant has 20 epochs.
-            record("CoLA", 0.25, adapter_depth=2, **rates[0]),
-            record("CoLA", 0.35, adapter_activation="relu", **rates[0]),
-            record("CoLA", 0.20, adapter_activation="relu", **rates[1]),
+        runs = [
+            run("CoLA", 0.30, **rates[0]),
+            run("CoLA", 0.40, **rates[1]),
+            run("CoLA", 0.90, num_train_epochs=20, **rates[0]),  # No variant has 20 epochs.
+            run("CoLA", 0.25, adapter_depth=2, **rates[0]),
+            run("CoLA", 0.35, adapter_activation="relu", **rates[0]),
+            run("CoLA", 0.20, adapter_activation="relu", **rates[1]),
         ]
         self.assertAllClose(
-            self.values(records),
+            self.values(runs),
             {
                 ("default", 64, "CoLA"): (40.0, 40.0),
                 ("depth 2", 64, "CoLA"): (25.0, 30.0),
@@ -198,19 +202,19 @@ class VariantsTest(tf.test.TestCase):
         )
 
     def test_variant_without_shared_settings_has_no_default(self):
-        records = [
-            record("CoLA", 0.30),
-            record("CoLA", 0.25, adapter_depth=2, num_train_epochs=20),
-            record("CoLA", 0.35, adapter_depth=2, adapter_size=8),
-            record("CoLA", 0.50, adapter_depth=3, adapter_init_scale=0.01),
-            record("CoLA", 0.70, train_pooler=True),
+        runs = [
+            run("CoLA", 0.30),
+            run("CoLA", 0.25, adapter_depth=2, num_train_epochs=20),
+            run("CoLA", 0.35, adapter_depth=2, adapter_size=8),
+            run("CoLA", 0.50, adapter_depth=3, adapter_init_scale=0.01),
+            run("CoLA", 0.70, train_pooler=True),
             # The settings are shared on another task only.
-            record("MRPC", 0.80),
-            record("MRPC", 0.70, adapter_activation="tanh"),
-            record("CoLA", 0.45, adapter_activation="tanh", num_train_epochs=3),
+            run("MRPC", 0.80),
+            run("MRPC", 0.70, adapter_activation="tanh"),
+            run("CoLA", 0.45, adapter_activation="tanh", num_train_epochs=3),
         ]
         self.assertAllClose(
-            self.values(records),
+            self.values(runs),
             {
                 ("depth 2", 8, "CoLA"): (35.0,),
                 ("depth 2", 64, "CoLA"): (25.0,),
@@ -224,7 +228,7 @@ class VariantsTest(tf.test.TestCase):
 
 class CountsTest(tf.test.TestCase):
     def test_counts_of_seeds_are_in_words(self):
-        one = cells.cells_of("a", [record("CoLA", 0.5)], VALIDATION)
-        three = cells.cells_of("b", seeds("CoLA", [0.5, 0.6, 0.7]), VALIDATION)
+        one = cells.cells_of("a", [run("CoLA", 0.5)], VALIDATION)
+        three = cells.cells_of("b", selection.read(seeds("CoLA", [0.5, 0.6, 0.7])), VALIDATION)
         texts = [cells.count_seeds(some) for some in (one, three, one + three)]
         self.assertEqual(texts, ["1 seed", "3 seeds", "1 to 3 seeds"])

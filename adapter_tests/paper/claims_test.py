@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.paper import claims, estimates, published
 from adapter_bert.paper.presets import PRESETS
-from adapter_bert.sweeps import grids
+from adapter_bert.sweeps import grids, selection
 from adapter_tests.support.records import ABLATION, record, seeds
 
 OFFSETS = (-2, -1, 0, 1, 2)
@@ -32,7 +32,7 @@ def runs(task, mean, spread=0.1, dev=None, **flags):
 
 
 def rows(records, ablations=()):
-    return {row["claim"]: row for row in claims.rows(records, list(ablations))}
+    return {row["claim"]: row for row in claims.rows(selection.read(records), list(ablations))}
 
 
 def title(start):

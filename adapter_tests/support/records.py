@@ -3,6 +3,7 @@
 import itertools
 
 from adapter_bert.paper import ablation_results
+from adapter_bert.sweeps import selection
 
 BACKBONE = 10_000  # Number of parameters of the BERT.
 _KEYS = itertools.count()
@@ -51,6 +52,12 @@ def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, scr
         "scores": {**scores, "backbone_parameters": BACKBONE},
         **model,
     }
+
+
+def run(*arguments, **options):
+    """Returns the run of a `record`."""
+    (result,) = selection.read([record(*arguments, **options)])
+    return result
 
 
 def with_majority(entries, majority, labels, split="eval"):

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import math
 import os
 
 import tensorflow.compat.v1 as tf
@@ -18,14 +19,6 @@ def trials_of(*trial_grids):
     return collections.OrderedDict(enumerate(grids.expand_grids(list(trial_grids))))
 
 
-def result(trial, score):
-    """Returns a trial's record with the fields that halving reads; failed if the score is None."""
-    outcome = {"status": "failed", "reason": "x"}
-    if score is not None:
-        outcome = {"status": "done", "score": "eval_f1", "scores": {"eval_f1": score}}
-    return {"script": trial.script, "flags": dict(trial.flags), **outcome}
-
-
 def train_all(trials, score):
     """Trains until no new key is admitted; returns the list of new keys of each stage."""
     stages, known = [], {}
@@ -35,7 +28,8 @@ def train_all(trials, score):
         if not new:
             return stages
         stages.append(new)
-        known.update({key: result(trials[key], score(dict(trials[key].flags))) for key in new})
+        for key in new:
+            known[key] = score(dict(trials[key].flags))
 
 
 class AdmittedKeysTest(tf.test.TestCase):
@@ -93,7 +87,7 @@ class AdmittedKeysTest(tf.test.TestCase):
 
     def test_failed_trials_lose_and_ties_keep_grid_order(self):
         trials = trials_of({"learning_rate": [1, 2, 3, 4], "num_train_epochs": [3, 10]})
-        scores = {1: None, 2: 0.5, 3: 0.5, 4: 0.5}
+        scores = {1: -math.inf, 2: 0.5, 3: 0.5, 4: 0.5}
         stages = self.stages(trials, lambda flags: scores[flags["learning_rate"]], "learning_rate")
         self.assertEqual(stages[1], [(2,), (3,)])
 
@@ -142,7 +136,7 @@ class SweepTest(SweepTestCase):
         self.assertEqual(self.starts(), expected)
         self.assertEqual(table[-1], "halving: 7 of 12 trials selected")
         self.assertRegex(table[1], r"adapters +12 +7 +0 +0 +eval_f1 0.0800 learning_rate=2")
-        settings = selection.chosen_grids(records.read(self.folder))
+        settings = selection.chosen_grids(records.read(self.folder), "score")
         self.assertEqual([(s["learning_rate"], s["num_train_epochs"]) for s in settings], [(2, 4)])
         path = os.path.join(self.folder, "results.jsonl")
         with open(path) as reader:

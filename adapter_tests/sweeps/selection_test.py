@@ -6,22 +6,30 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import ADAPTERS, FULL, NO_BERT, TEST, TOP_LAYERS, VALIDATION
-from adapter_tests.support.records import record, seeds
+from adapter_tests.support.records import record, run, seeds
+
+
+def choose_mean(records, split=VALIDATION):
+    return selection.choose_mean(selection.read(records), split)
+
+
+def choose_best(records, split=VALIDATION):
+    return selection.choose_best(selection.read(records), split)
 
 
 class PointsTest(tf.test.TestCase):
     def test_fractions_are_scaled_and_squad_percents_kept(self):
-        found = selection.points(record("CoLA", 0.25, score="matthews"), VALIDATION)
+        found = run("CoLA", 0.25, score="matthews").points(VALIDATION)
         self.assertAlmostEqual(found, 25.0)
-        found = selection.points(record("airline", 0.5, test=0.75), TEST)
+        found = run("airline", 0.5, test=0.75).points(TEST)
         self.assertAlmostEqual(found, 75.0)
-        squad = record("SQuAD", 63.5, score="f1", script="run_squad.py")
-        self.assertEqual(selection.points(squad, VALIDATION), 63.5)
+        squad = run("SQuAD", 63.5, score="f1", script="run_squad.py")
+        self.assertEqual(squad.points(VALIDATION), 63.5)
 
     def test_missing_and_nan_scores_give_no_points(self):
-        self.assertIsNone(selection.points(record("CoLA", 0.25), TEST))
-        self.assertIsNone(selection.points(record("CoLA", math.nan), VALIDATION))
-        self.assertIsNone(selection.points({**record("CoLA", 0.1), "scores": {}}, VALIDATION))
+        self.assertIsNone(run("CoLA", 0.25).points(TEST))
+        self.assertIsNone(run("CoLA", math.nan).points(VALIDATION))
+        self.assertIsNone(run("CoLA", 0.1)._replace(scores={}).points(VALIDATION))
 
 
 class OneLabelTest(tf.test.TestCase):
@@ -37,10 +45,10 @@ class OneLabelTest(tf.test.TestCase):
             (tagger, {"eval_predicted_labels": 1.0, **spans}, False),
             (tagger, {"eval_predicted_labels": 0.0, **spans}, True),
         ):
-            entry = record("task", 0.5, **options)
-            entry["scores"].update(scores)
-            self.assertEqual(selection.predicts_one_label(entry), expected, (options, scores))
-            self.assertFalse(selection.predicts_one_label(entry, TEST))
+            entry = run("task", 0.5, **options)
+            entry.scores.update(scores)
+            self.assertEqual(entry.predicts_one_label(), expected, (options, scores))
+            self.assertFalse(entry.predicts_one_label(TEST))
 
 
 class StandardErrorTest(tf.test.TestCase):
@@ -60,7 +68,7 @@ class ChooseMeanTest(tf.test.TestCase):
             *seeds("airline", [0.5, 0.6, 0.7], [0.1, 0.2, 0.3], learning_rate=1e-4, trained=7),
             *seeds("airline", [0.9, 0.3, 0.3], [0.8, 0.9, 1.0], learning_rate=1e-3),
         ]
-        found = selection.choose_mean(records, TEST)
+        found = choose_mean(records, TEST)
         self.assertEqual(found.score, "test_accuracy")
         self.assertAlmostEqual(found.value, 20.0)
         self.assertAlmostEqual(found.sem, 10 / math.sqrt(3))
@@ -75,7 +83,7 @@ class ChooseMeanTest(tf.test.TestCase):
             *seeds("MRPC", [0.80, 0.70, 0.72], learning_rate=1e-4),
             *seeds("MRPC", [0.79], learning_rate=1e-3),
         ]
-        found = selection.choose_mean(records)
+        found = choose_mean(records)
         self.assertEqual(found.setting["learning_rate"], 1e-4)
         self.assertEqual(found.seeds, 3)
         self.assertAlmostEqual(found.value, 74.0)
@@ -86,7 +94,7 @@ class ChooseMeanTest(tf.test.TestCase):
             *seeds("MRPC", [0.79, 0.79, 0.79], learning_rate=3e-4),
             *seeds("MRPC", [0.10], learning_rate=1e-3),  # Abandoned after its first seed.
         ]
-        self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 3e-4)
+        self.assertEqual(choose_mean(records).setting["learning_rate"], 3e-4)
 
     def test_tie_goes_to_the_setting_with_more_seeds(self):
         records = [
@@ -94,7 +102,7 @@ class ChooseMeanTest(tf.test.TestCase):
             *seeds("MRPC", [0.87, 0.80, 0.80], adapter_size=8, learning_rate=1e-4),
             *seeds("MRPC", [0.87], adapter_size=8, learning_rate=1e-3),
         ]
-        choice = selection.choose_mean(records)
+        choice = choose_mean(records)
         self.assertAlmostEqual(choice.value, 86.0)
         self.assertEqual((choice.setting["adapter_size"], choice.seeds), (64, 3))
 
@@ -105,20 +113,20 @@ class ChooseMeanTest(tf.test.TestCase):
             for rate, scores in ((1e-4, {1: 2, 2: 3, 3: 1}), (1e-3, {1: 2, 3: 3, 2: 1}))
             for seed, thousandths in scores.items()
         ]
-        self.assertAlmostEqual(selection.choose_mean(records).value, 0.2)
+        self.assertAlmostEqual(choose_mean(records).value, 0.2)
 
     def test_all_seeds_are_compared_if_settings_share_no_seed(self):
         records = [
             record("MRPC", 0.8, 1, learning_rate=1e-4),
             record("MRPC", 0.9, 2, learning_rate=1e-3),
         ]
-        self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 1e-3)
+        self.assertEqual(choose_mean(records).setting["learning_rate"], 1e-3)
 
     def test_trained_is_an_integer_and_baseline_has_no_share(self):
         # All scores are floats, even a number of parameters.
-        found = selection.choose_mean([record("MRPC", 0.8, trained=22713986.0)])
+        found = choose_mean([record("MRPC", 0.8, trained=22713986.0)])
         self.assertEqual(repr(found.trained), "22713986")
-        found = selection.choose_mean([record("airline", 0.8, script="run_baseline.py")])
+        found = choose_mean([record("airline", 0.8, script="run_baseline.py")])
         self.assertIsNone(found.share)
 
     def test_seeds_of_a_baseline_are_the_runs_of_one_model(self):
@@ -126,37 +134,37 @@ class ChooseMeanTest(tf.test.TestCase):
         same = record("airline", 0.6, 2, script="run_baseline.py", preset="airline")
         other = record("airline", 0.9, 2, script="run_baseline.py", preset="airline")
         other["settings"] = {"hidden_size": 128}
-        self.assertEqual(selection.choose_mean([search, same]).values, (80.0, 60.0))
-        self.assertEqual(selection.choose_mean([search, other]).values, (90.0,))
+        self.assertEqual(choose_mean([search, same]).values, (80.0, 60.0))
+        self.assertEqual(choose_mean([search, other]).values, (90.0,))
         shorter = record("airline", 0.7, script="run_baseline.py", max_words=64)
-        self.assertEqual(selection.choose_mean([search, shorter]).values, (80.0,))
+        self.assertEqual(choose_mean([search, shorter]).values, (80.0,))
 
     def test_one_seed_has_no_error(self):
-        found = selection.choose_mean([record("MRPC", 0.8)])
+        found = choose_mean([record("MRPC", 0.8)])
         self.assertIsNone(found.sem)
         self.assertEqual(found.seeds, 1)
 
     def test_explicit_and_implied_default_seed_count_once(self):
         records = [record("CoLA", 0.6), record("CoLA", 0.6, seed=12345)]
         del records[0]["flags"]["random_seed"]
-        self.assertEqual(selection.choose_mean(records).seeds, 1)
-        self.assertEqual(selection.choose_best(records).seeds, 1)
+        self.assertEqual(choose_mean(records).seeds, 1)
+        self.assertEqual(choose_best(records).seeds, 1)
 
     def test_setting_without_a_score_is_not_chosen(self):
         records = [
             record("airline", 0.9, test=None, learning_rate=1e-3),
             record("airline", 0.5, test=0.4, learning_rate=1e-4),
         ]
-        self.assertAlmostEqual(selection.choose_mean(records, TEST).value, 40.0)
-        self.assertIsNone(selection.choose_mean(records[:1], TEST))
-        self.assertIsNone(selection.choose_mean([]))
+        self.assertAlmostEqual(choose_mean(records, TEST).value, 40.0)
+        self.assertIsNone(choose_mean(records[:1], TEST))
+        self.assertIsNone(choose_mean([]))
 
     def test_default_flags_and_stages_do_not_split_a_setting(self):
         records = [
             record("MRPC", 0.6, 1, adapter_size=64, do_train=True, do_eval=True),
             record("MRPC", 0.8, 2, tuning="adapters", do_predict=True, adapter_activation="gelu"),
         ]
-        found = selection.choose_mean(records)
+        found = choose_mean(records)
         self.assertEqual(found.seeds, 2)
         self.assertAlmostEqual(found.value, 70.0)
         self.assertAlmostEqual(found.sem, 10.0)
@@ -168,13 +176,13 @@ class ChooseMeanTest(tf.test.TestCase):
                 record("MRPC", 0.8, 2, tuning=tuning, learning_rate=rate),
                 record("MRPC", 0.7, 3, tuning=tuning, num_train_epochs=epochs),
             ]
-            found = selection.choose_mean(records)
+            found = choose_mean(records)
             self.assertEqual(found.seeds, 3)
             self.assertAlmostEqual(found.value, 80.0)
 
     def test_repeated_run_of_a_seed_counts_once(self):
         records = [record("MRPC", 0.6), record("MRPC", 0.6, adapter_size=64)]
-        self.assertEqual(selection.choose_mean(records).seeds, 1)
+        self.assertEqual(choose_mean(records).seeds, 1)
 
 
 class ChooseBestTest(tf.test.TestCase):
@@ -183,12 +191,12 @@ class ChooseBestTest(tf.test.TestCase):
             *seeds("airline", [0.5, 0.6, 0.7], [0.1, 0.2, 0.3], adapter_size=8),
             *seeds("airline", [0.9, 0.3], [0.4, 0.9], adapter_size=256),
         ]
-        found = selection.choose_best(records, TEST)
+        found = choose_best(records, TEST)
         self.assertAlmostEqual(found.value, 40.0)
         self.assertIsNone(found.sem)
         self.assertEqual(found.seeds, 3)
         self.assertEqual((found.setting["adapter_size"], found.setting["random_seed"]), (256, 1))
-        self.assertIsNone(selection.choose_best(records[:0]))
+        self.assertIsNone(choose_best(records[:0]))
 
 
 class CriterionTest(tf.test.TestCase):
@@ -203,9 +211,9 @@ class CriterionTest(tf.test.TestCase):
 
     def test_accuracy_selects_but_the_task_score_is_reported(self):
         for criterion, rate, value in (("score", 1e-4, 50.0), ("accuracy", 1e-3, 40.0)):
-            records = selection.by_criterion(self.records(), criterion)
+            runs = selection.read(self.records(), criterion)
             for choose in (selection.choose_mean, selection.choose_best):
-                found = choose(records)
+                found = choose(runs)
                 self.assertEqual(found.setting["learning_rate"], rate)
                 self.assertAlmostEqual(found.value, value)
                 self.assertEqual(found.score, "eval_matthews")
@@ -214,9 +222,8 @@ class CriterionTest(tf.test.TestCase):
         tagger = record("CoNLL", 0.5, score="f1", script="run_tagger.py")
         tagger["scores"]["eval_accuracy"] = 0.9  # Accuracy per word.
         for entry in (tagger, record("STS-B", 0.8, score="spearman")):
-            (found,) = selection.by_criterion([entry], "accuracy")
-            points = selection.points(entry, VALIDATION)
-            self.assertEqual(selection.criterion_points(found), points)
+            (found,) = selection.read([entry], "accuracy")
+            self.assertEqual(found.criterion_points, found.points(VALIDATION))
 
     def test_chosen_grids_hold_best_setting_of_each_curve_point(self):
         records = [
@@ -227,7 +234,7 @@ class CriterionTest(tf.test.TestCase):
             *seeds("MRPC", [0.9, 0.9], adapter_size=8, learning_rate=1e-2, train_pooler=True),
             *seeds("CoLA", [0.9, 0.9], adapter_size=8, learning_rate=1e-2),
         ]
-        found = selection.chosen_grids(records)
+        found = selection.chosen_grids(records, "score")
         self.assertCountEqual(
             [(g["task_name"], g.get("adapter_size"), g["learning_rate"]) for g in found],
             [
@@ -240,45 +247,42 @@ class CriterionTest(tf.test.TestCase):
 
 class MethodsTest(tf.test.TestCase):
     def test_each_record_belongs_to_one_method(self):
-        records = [
-            record("MRPC", 0.1),
-            record("MRPC", 0.2, tuning="adapters", adapter_size=8),
-            record("MRPC", 0.3, tuning="full"),
-            record("MRPC", 0.4, tuning="top_layers", num_top_layers=3),
-            record("MRPC", 0.5, script="run_baseline.py"),
+        runs = [
+            run("MRPC", 0.1),
+            run("MRPC", 0.2, tuning="adapters", adapter_size=8),
+            run("MRPC", 0.3, tuning="full"),
+            run("MRPC", 0.4, tuning="top_layers", num_top_layers=3),
+            run("MRPC", 0.5, script="run_baseline.py"),
         ]
         counts = [
-            len(selection.filter_by_method(records, method))
+            len(selection.of_method(runs, method))
             for method in (ADAPTERS, FULL, TOP_LAYERS, NO_BERT)
         ]
         self.assertEqual(counts, [2, 1, 1, 1])
-        self.assertEqual([ADAPTERS.level_of(r) for r in records[:2]], [64, 8])
-        self.assertEqual(TOP_LAYERS.level_of(records[3]), 3)
-        self.assertIsNone(FULL.level_of(records[2]))
+        self.assertEqual([r.setting.flag("adapter_size") for r in runs[:2]], [64, 8])
+        self.assertEqual(runs[3].setting.flag("num_top_layers"), 3)
 
     def test_all_top_layers_are_also_full_fine_tuning(self):
         top = {"tuning": "top_layers", "script": "run_squad.py", "score": "f1"}
         # BERT-Base has 108.9 million parameters without the pooler, and a pooler of 0.6 million.
-        records = [
-            record("SQuAD", 80.0, num_top_layers=11, trained=78_000_000, **top),
-            record("SQuAD", 81.0, num_top_layers=12, trained=108_900_000, **top),
-            record("SQuAD", 79.0, num_top_layers=12, **top),  # Its parameters were not recorded.
+        runs = [
+            run("SQuAD", 80.0, num_top_layers=11, trained=78_000_000, **top),
+            run("SQuAD", 81.0, num_top_layers=12, trained=108_900_000, **top),
+            run("SQuAD", 79.0, num_top_layers=12, **top),  # Its parameters were not recorded.
         ]
-        for entry in records[:2]:
-            entry["scores"]["total_parameters"] = 109_500_000
-        self.assertEqual(selection.filter_by_method(records, FULL), records[1:2])
-        self.assertEqual(selection.filter_by_method(records, TOP_LAYERS), records)
+        for entry in runs[:2]:
+            entry.scores["total_parameters"] = 109_500_000
+        self.assertEqual(selection.of_method(runs, FULL), runs[1:2])
+        self.assertEqual(selection.of_method(runs, TOP_LAYERS), runs)
 
     def test_implied_layer_norms_do_not_change_the_design(self):
-        plain = record("MRPC", 0.1)
-        upper = record("MRPC", 0.1, adapter_layers="6-11")
-        for one, value, is_same in (
-            (plain, "all", True),
-            (plain, "adapted", False),
-            (plain, "none", False),
-            (upper, "adapted", True),
-            (upper, "all", False),
+        for flags, value, is_same in (
+            ({}, "all", True),
+            ({}, "adapted", False),
+            ({}, "none", False),
+            ({"adapter_layers": "6-11"}, "adapted", True),
+            ({"adapter_layers": "6-11"}, "all", False),
         ):
-            said = {**one, "flags": {**one["flags"], "layer_norms": value}}
-            expected = {} if is_same else {"layer_norms": value}
-            self.assertEqual(selection.design(said), {**selection.design(one), **expected}, value)
+            expected = flags if is_same else {**flags, "layer_norms": value}
+            found = run("MRPC", 0.1, layer_norms=value, **flags)
+            self.assertEqual(found.setting.design, expected, value)
