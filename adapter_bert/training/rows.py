@@ -102,7 +102,7 @@ class TextRows(Rows):
 
 
 # The arrays per token of `PackedRows`.
-_PER_TOKEN = (("input_ids", np.int32), ("input_mask", np.uint8), ("segment_ids", np.uint8))
+PER_TOKEN = (("input_ids", np.int32), ("input_mask", np.uint8), ("segment_ids", np.uint8))
 
 
 def pack(features: Sequence[Any]) -> Arrays:
@@ -124,7 +124,7 @@ def pack(features: Sequence[Any]) -> Arrays:
         segments += bytes(list(each.segment_ids[:length]))
     return {
         "length": np.array(lengths),
-        **{name: np.array(v, t) for (name, t), v in zip(_PER_TOKEN, (ids, mask, segments))},
+        **{name: np.array(v, t) for (name, t), v in zip(PER_TOKEN, (ids, mask, segments))},
         "label_ids": column([each.label_id for each in features]),
         "is_real_example": column([each.is_real_example for each in features]),
     }
@@ -159,9 +159,9 @@ class PackedRows(Rows):
         self._columns = dict(arrays)
         self.lengths = self._columns.pop("length")
         self._ends = np.cumsum(self.lengths)
-        self._tokens = {name: self._columns.pop(name) for name, _ in _PER_TOKEN}
+        self._tokens = {name: self._columns.pop(name) for name, _ in PER_TOKEN}
         if not self.lengths.any():  # `take` needs a valid index.
-            self._tokens = {name: np.zeros(1, dtype) for name, dtype in _PER_TOKEN}
+            self._tokens = {name: np.zeros(1, dtype) for name, dtype in PER_TOKEN}
         self.max_seq_length = max_seq_length
         self.nbytes = (
             self.lengths.nbytes + self._ends.nbytes + _nbytes(self._tokens) + _nbytes(self._columns)
