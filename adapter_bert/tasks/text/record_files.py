@@ -235,13 +235,13 @@ class RecordExamples(custom_tasks.StoredExamples):
         codes = self._codes[list(indices)].tolist()
         examples = []
         for number, code, ids, mask, segments in zip(indices, codes, *columns):
-            texts: Tuple[List[str], List[str]] = [], []
+            texts: List[List[str]] = [[], []]
             for token, is_token, segment in zip(ids, mask, segments):
                 if is_token:
                     texts[segment].append(tokens.get(token, "[UNK]"))
             first, second = map(" ".join, texts)
-            pair = (first, second) if self.has_pairs else (first,)
-            examples.append(InputExample(str(number), *pair, label=self._labels[code]))
+            text_b = second if self.has_pairs else None
+            examples.append(InputExample(str(number), first, text_b, self._labels[code]))
         return examples
 
     def contents(self) -> List[str]:
