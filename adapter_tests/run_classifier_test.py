@@ -815,6 +815,50 @@ class RemotePathsTest(tf.test.TestCase):
                 self.assertTrue(_exists(f"{BUCKET}/export/{number}/{name}"), name)
         self.assertEmpty([name for name in os.listdir(".") if name.startswith("ram:")])
 
+    def test_patterns_of_remote_files_are_read(self):
+        pyarrow = pytest.importorskip("pyarrow", reason="Python 3.7 has no pyarrow of today")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        with tempfile.TemporaryDirectory() as folder:
+            data = os.path.join(folder, "data")
+            bert = tiny.write_bert(os.path.join(folder, "bert"), num_hidden_layers=1)
+            tokenizer = tokenization.FullTokenizer(bert + "/vocab.txt")
+            examples = run_classifier.MrpcProcessor().get_train_examples(
+                tiny.write_mrpc(os.path.join(folder, "mrpc"))
+            )
+            for part in range(2):
+                rows = examples[part::2]
+                lines = [f"{e.label}\t{e.text_a}\t{e.text_b}\n" for e in rows]
+                write(f"{data}/part-{part}.tsv", "".join(["label\ta\tb\n", *lines]))
+                columns = zip(*((e.label, e.text_a, e.text_b) for e in rows))
+                table = pyarrow.table(dict(zip(("label", "a", "b"), columns)))
+                parquet.write_table(table, f"{data}/part-{part}.parquet")
+                run_classifier.file_based_convert_examples_to_features(
+                    rows, ["0", "1"], 32, tokenizer, f"{data}/part-{part}.tf_record"
+                )
+            self.upload(data, BUCKET + "/parts")
+            given = {
+                "task_name": "custom",
+                "name": "pairs",
+                "tuning": "head",
+                "do_train": True,
+                "do_eval": True,
+                "max_seq_length": 32,
+                "train_batch_size": 12,
+                "bert_config_file": bert + "/bert_config.json",
+                "vocab_file": bert + "/vocab.txt",
+                "init_checkpoint": bert + "/bert_model.ckpt",
+            }
+            columns = {"text_column": "a", "text_b_column": "b", "label_column": "label"}
+            losses = set()
+            for ending, more in (("tsv", columns), ("parquet", columns), ("tf_record", {})):
+                output = os.path.join(folder, ending)
+                pattern = f"{BUCKET}/parts/part-*.{ending}"
+                files = dict.fromkeys(["train_file", "dev_file", "test_file"], pattern)
+                self.run_script(output_dir=output, **given, **files, **more)
+                with open(os.path.join(output, "eval_results.json")) as reader:
+                    losses.add(json.load(reader)["eval_loss"])
+            self.assertLen(losses, 1)
+
     def test_missing_remote_data_is_refused(self):
         with self.assertRaisesRegex(errors.UserError, "ram://bucket/none"):
             self.run_script(task_name="MRPC", data_dir=BUCKET + "/none")

@@ -54,6 +54,8 @@ from adapter_bert.training.rows import Features, Rows, as_rows
 
 Prediction = Dict[str, np.ndarray]
 
+_TPU_ROWS = "tpu_rows"  # The folder in output_dir of rows for a TPU.
+
 # From this many rows, predictions come in batches of many tokens, which are 4 times as fast as
 # BERT's batches of 8. Predictions of fewer rows equal those of earlier versions bit for bit.
 _MANY_ROWS = 4096
@@ -309,13 +311,16 @@ class Estimator:
         train_hooks: Sequence[tf.train.SessionRunHook],
     ) -> None:
         """Trains in one session, to a step or to the end of `save_hook`."""
-        if self.model.use_tpu:
-            input_fn = input_pipeline.input_fn_for_tpu(rows, last_step=stop)
-        else:
-            input_fn = input_pipeline.input_fn_builder(rows, None, True, True)
         try:
             save_hooks = [save_hook] if self.run.distribution.workers.is_chief else []
-            with self._explain_errors(), hooks.StopOnInterrupt() as interrupt_hook:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(self._explain_errors())
+                interrupt_hook = stack.enter_context(hooks.StopOnInterrupt())
+                if self.model.use_tpu:
+                    folder = stack.enter_context(self._tpu_rows())
+                    input_fn = input_pipeline.input_fn_for_tpu(rows, folder, last_step=stop)
+                else:
+                    input_fn = input_pipeline.input_fn_builder(rows, None, True, True)
                 self._train(input_fn, [interrupt_hook, *save_hooks, *train_hooks], stop)
         except KeyboardInterrupt:
             logging.warning(
@@ -542,14 +547,25 @@ class Estimator:
         if batch_size != self.run.predict_batch_size:  # It is fixed in a TPU's Estimator.
             run = dataclasses.replace(self.run, predict_batch_size=batch_size)
             estimator = build_estimator(self.model, run, self._model_fn_builder)
-        predictions = estimator.predict(
-            input_pipeline.input_fn_for_tpu(rows, order=padded),
-            hooks=[hooks.OneSession()],
-            checkpoint_path=checkpoint,
-        )
-        yield from zip(order, predictions)
-        for _ in predictions:  # Padding. TPUEstimator releases the TPU after the last one.
-            pass
+        with self._tpu_rows() as folder:
+            predictions = estimator.predict(
+                input_pipeline.input_fn_for_tpu(rows, folder, padded),
+                hooks=[hooks.OneSession()],
+                checkpoint_path=checkpoint,
+            )
+            yield from zip(order, predictions)
+            for _ in predictions:  # Padding. TPUEstimator releases the TPU after the last one.
+                pass
+
+    @contextlib.contextmanager
+    def _tpu_rows(self) -> Iterator[str]:
+        """Yields a folder for rows that the TPU's host reads, and removes it afterwards."""
+        folder = posixpath.join(self.run.output_dir, _TPU_ROWS)
+        try:
+            yield folder
+        finally:
+            if gfile.isdir(folder):
+                gfile.rmtree(folder)
 
     @contextlib.contextmanager
     def _explain_errors(self) -> Iterator[None]:

@@ -13,13 +13,14 @@ are parsed.
 
 import bisect
 import itertools
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+import posixpath
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from adapter_bert.files import gfile
 from adapter_bert.formats import checkpoints
-from adapter_bert.shell.errors import UserError
-from adapter_bert.training.rows import Arrays, Features, Rows, as_rows
+from adapter_bert.training.rows import PER_TOKEN, Arrays, Features, Rows, as_rows
 
 # The lengths that batches are truncated to. Each padding token costs compute in every step; each
 # length costs one compilation of kernels per process. Steps of 1/16 to 1/3 of the length keep both
@@ -41,8 +42,6 @@ BATCHES_PER_POOL = 16
 # A batch of this many tokens takes about the memory of a training step of 32 rows of 128 tokens
 # without its gradients, and is as fast as any larger one on CPUs and GPUs of today.
 _TOKENS_PER_BATCH, MIN_BATCH_SIZE = 8192, 8
-
-_MAX_GRAPH_BYTES = 2**31 - 1  # The limit of a protocol buffer.
 
 
 def epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
@@ -261,15 +260,19 @@ def _training_plan(
 
 
 def input_fn_for_tpu(
-    features: Features, order: Optional[np.ndarray] = None, last_step: Optional[int] = None
+    features: Features,
+    folder: str,
+    order: Optional[np.ndarray] = None,
+    last_step: Optional[int] = None,
 ) -> Callable:
     """Returns an Estimator's input_fn over rows for a TPU, also one with a remote host.
 
-    All shapes are fixed. Rows and plan are constants in the graph, as another machine cannot call
-    a Python function, such as the generator in `input_fn_builder`.
+    All shapes are fixed. The rows are written to files in the order in which they are read, as
+    another machine cannot call a Python function, such as the generator in `input_fn_builder`.
 
     Args:
       features: as in `input_fn_builder`.
+      folder: that the TPU's host can read, for a file of rows per host.
       order: int [rows], indices of the rows to read once; -1 is a padding row. Rows that do not
         fill a batch are dropped.
       last_step: the last step of a training, given instead of an order.
@@ -278,38 +281,100 @@ def input_fn_for_tpu(
       input_fn(params, config) → Dataset, as in `input_fn_builder`.
 
     Raises:
-      UserError: by the input_fn, if the rows do not fit into a graph.
+      WriteError: by the input_fn, if the files cannot be written.
     """
     rows = as_rows(features)
 
     def input_fn(params: Dict[str, Any], config: Any) -> Any:
         import tensorflow.compat.v1 as tf
 
-        batch_size, indices, num_hosts = params["batch_size"], order, 1
-        if last_step is not None:
-            num_replicas, replicas = _replicas(params.get("context"), None)
-            num_hosts = num_replicas // len(replicas)
+        batch_size = params["batch_size"]
+        num_replicas, replicas = _replicas(params.get("context"), None)
+        parts: Iterable[np.ndarray]
+        if last_step is None:
+            parts = evaluation_batches(np.asarray(order), batch_size)
+        else:
             start_step = checkpoints.last_step(config.model_dir)
             plan = _training_plan(rows, True, batch_size, config, num_replicas, replicas)
-            num_shares = len(replicas) * (last_step - start_step)
-            indices = np.concatenate(list(itertools.islice(plan, num_shares)))
-        indices = np.array(indices, np.int32)
-        nbytes = num_hosts * (rows.nbytes + indices.nbytes)
-        if nbytes > _MAX_GRAPH_BYTES:
-            raise UserError(
-                f"{len(rows):,} rows and the plan of their batches take {nbytes / 1e9:.1f} GB, but"
-                f" the graph that carries them to a TPU holds at most {_MAX_GRAPH_BYTES / 1e9:.1f}"
-                " GB: use fewer rows."
-            )
-        dataset = tf.data.Dataset.from_tensor_slices(indices)
+            parts = itertools.islice(plan, len(replicas) * (last_step - start_step))
+        path = posixpath.join(folder, f"rows-{replicas.start}-of-{num_replicas}")
+        layout = _write_rows(path, rows, parts)
+        num_bytes = sum(column.num_bytes for column in layout)
+        dataset = tf.data.FixedLengthRecordDataset([path], num_bytes)
         dataset = dataset.batch(batch_size, drop_remainder=True)
         if last_step is not None:
             # A lost session is rebuilt from a later checkpoint, but on this graph.
             done_steps = tf.train.get_or_create_global_step().read_value() - start_step
             dataset = dataset.skip(len(replicas) * done_steps)
-        return disable_autotune(dataset.map(rows.in_graph()).prefetch(2))
+
+        def parse(records: Any) -> Dict[str, Any]:
+            contents = tf.split(
+                tf.decode_raw(records, tf.uint8), [column.num_bytes for column in layout], axis=1
+            )
+            return {column.name: column.parse(content) for column, content in zip(layout, contents)}
+
+        return disable_autotune(dataset.map(parse).prefetch(2))
 
     return input_fn
+
+
+class _Column(NamedTuple):
+    """A column of a file of rows.
+
+    Attributes:
+      name: of the column.
+      shape: of a row's values.
+      dtype, stored_dtype: types of the values in `rows.Rows` and in the file.
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: np.dtype
+    stored_dtype: np.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """The number of bytes of a row's values."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.stored_dtype.itemsize
+
+    def content(self, values: np.ndarray) -> np.ndarray:
+        """Returns the bytes, uint8 [B, num_bytes], of values [B, *shape]."""
+        stored = np.ascontiguousarray(values, self.stored_dtype).reshape(len(values), -1)
+        return stored.view(np.uint8)
+
+    def parse(self, content: Any) -> Any:
+        """Returns the values [B, *shape], a Tensor, of bytes, uint8 [B, num_bytes]."""
+        import tensorflow.compat.v1 as tf
+
+        size = self.stored_dtype.itemsize
+        shape = [content.shape[0], *self.shape, *[size] * (size > 1)]
+        return tf.cast(tf.bitcast(tf.reshape(content, shape), self.stored_dtype), self.dtype)
+
+
+def _write_rows(path: str, rows: Rows, parts: Iterable[np.ndarray]) -> List[_Column]:
+    """Writes the rows of parts of an order to a file, without padding between them.
+
+    Args:
+      path: of the file.
+      rows: `rows.Rows`.
+      parts: iterable of int [B], indices of rows; -1 is a padding row.
+
+    Returns:
+      The columns of a row, in order.
+    """
+    small = {name: np.dtype(dtype) for name, dtype in PER_TOKEN}
+    layout = [
+        _Column(name, values.shape[1:], values.dtype, small.get(name, values.dtype))
+        for name, values in rows.take([0]).items()
+    ]
+    with gfile.convert_write_errors(path):
+        gfile.makedirs(gfile.parent(path))
+        with gfile.open_file(path, "wb") as writer:
+            for indices in parts:
+                arrays = rows.take(indices)
+                contents = [column.content(arrays[column.name]) for column in layout]
+                writer.write(np.concatenate(contents, axis=1).tobytes())
+    return layout
 
 
 def disable_autotune(dataset: Any) -> Any:

@@ -1,13 +1,11 @@
 """Rows of token ids, accessed by index and padded only on access.
 
-All classes have `len(rows)`, `rows.lengths` (int [N], tokens), `rows.take(indices, length)`,
-`rows.in_graph()`, and `rows.nbytes`, the bytes that `in_graph` adds to a graph. All but
-`ProductRows` also have `rows[name]`, a whole column. S is max_seq_length.
+All classes have `len(rows)`, `rows.lengths` (int [N], tokens) and `rows.take(indices, length)`. All
+but `ProductRows` also have `rows[name]`, a whole column. S is max_seq_length.
 """
 
 import array
-import types
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -22,7 +20,6 @@ class Rows:
 
     lengths: np.ndarray
     max_seq_length: int
-    nbytes: int
     _columns: Arrays
 
     def __len__(self) -> int:
@@ -42,13 +39,9 @@ class Rows:
           dict of "input_ids", "input_mask" and "segment_ids", int32 [B, length], and the columns
           [B, ...].
         """
-        return self._take(np.asarray(indices), length or self.max_seq_length, _NUMPY)
+        return self._take(np.asarray(indices), length or self.max_seq_length)
 
-    def in_graph(self) -> Callable:
-        """Returns `take` for Tensors, a function of int32 [B]; the rows are graph constants."""
-        return lambda indices: self._take(indices, self.max_seq_length, _tensorflow())
-
-    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
+    def _take(self, indices: np.ndarray, length: int) -> Arrays:
         raise NotImplementedError
 
 
@@ -76,33 +69,31 @@ class TextRows(Rows):
         self.max_seq_length = max_seq_length
         length_b = self._parts["b_length"]
         self.lengths = self._parts["a_length"] + length_b + np.where(length_b > 0, 3, 2)
-        self.nbytes = self.lengths.nbytes + _nbytes(self._parts) + _nbytes(self._columns)
 
-    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
+    def _take(self, indices: np.ndarray, length: int) -> Arrays:
         start_a, length_a, start_b, length_b = (
-            ops.cast(_take_rows(self._parts[name], indices, ops), np.int32)[:, None]
-            for name in PARTS[1:]
+            _take_rows(self._parts[name], indices)[:, None] for name in PARTS[1:]
         )
-        total = ops.cast(_take_rows(self.lengths, indices, ops), np.int32)[:, None]
-        positions = ops.constant(np.arange(length, dtype=np.int32))
+        total = _take_rows(self.lengths, indices)[:, None]
+        positions = np.arange(length)
         offset_b = length_a + 2  # The position of b's first token.
         in_a = (positions >= 1) & (positions <= length_a)
         in_b = (positions >= offset_b) & (positions < offset_b + length_b)
-        sources = ops.where(in_a, start_a + positions - 1, start_b + positions - offset_b)
+        sources = np.where(in_a, start_a + positions - 1, start_b + positions - offset_b)
         is_text = in_a | in_b
-        tokens = ops.take(ops.constant(self._parts["tokens"]), ops.where(is_text, sources, 0))
-        specials = ops.where(positions < 1, np.int32(self._cls_id), np.int32(self._sep_id))
-        mask = ops.cast(positions < total, np.int32)
+        tokens = self._parts["tokens"][np.where(is_text, sources, 0)]
+        specials = np.where(positions < 1, np.int32(self._cls_id), np.int32(self._sep_id))
+        mask = (positions < total).astype(np.int32)
         return {
-            "input_ids": mask * ops.where(is_text, ops.cast(tokens, np.int32), specials),
+            "input_ids": mask * np.where(is_text, tokens.astype(np.int32), specials),
             "input_mask": mask,
-            "segment_ids": mask * ops.cast(positions >= offset_b, np.int32),
-            **{name: _take_rows(values, indices, ops) for name, values in self._columns.items()},
+            "segment_ids": mask * (positions >= offset_b),
+            **{name: _take_rows(values, indices) for name, values in self._columns.items()},
         }
 
 
 # The arrays per token of `PackedRows`.
-_PER_TOKEN = (("input_ids", np.int32), ("input_mask", np.uint8), ("segment_ids", np.uint8))
+PER_TOKEN = (("input_ids", np.int32), ("input_mask", np.uint8), ("segment_ids", np.uint8))
 
 
 def pack(features: Sequence[Any]) -> Arrays:
@@ -124,7 +115,7 @@ def pack(features: Sequence[Any]) -> Arrays:
         segments += bytes(list(each.segment_ids[:length]))
     return {
         "length": np.array(lengths),
-        **{name: np.array(v, t) for (name, t), v in zip(_PER_TOKEN, (ids, mask, segments))},
+        **{name: np.array(v, t) for (name, t), v in zip(PER_TOKEN, (ids, mask, segments))},
         "label_ids": column([each.label_id for each in features]),
         "is_real_example": column([each.is_real_example for each in features]),
     }
@@ -159,29 +150,24 @@ class PackedRows(Rows):
         self._columns = dict(arrays)
         self.lengths = self._columns.pop("length")
         self._ends = np.cumsum(self.lengths)
-        self._tokens = {name: self._columns.pop(name) for name, _ in _PER_TOKEN}
+        self._tokens = {name: self._columns.pop(name) for name, _ in PER_TOKEN}
         if not self.lengths.any():  # `take` needs a valid index.
-            self._tokens = {name: np.zeros(1, dtype) for name, dtype in _PER_TOKEN}
+            self._tokens = {name: np.zeros(1, dtype) for name, dtype in PER_TOKEN}
         self.max_seq_length = max_seq_length
-        self.nbytes = (
-            self.lengths.nbytes + self._ends.nbytes + _nbytes(self._tokens) + _nbytes(self._columns)
-        )
 
-    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
+    def _take(self, indices: np.ndarray, length: int) -> Arrays:
         lengths, ends = (
-            ops.cast(_take_rows(values, indices, ops), np.int32)[:, None]
-            for values in (self.lengths, self._ends)
+            _take_rows(values, indices)[:, None] for values in (self.lengths, self._ends)
         )
-        positions = ops.constant(np.arange(length, dtype=np.int32))
+        positions = np.arange(length)
         is_token = positions < lengths
-        sources = ops.where(is_token, ends - lengths + positions, 0)
+        sources = np.where(is_token, ends - lengths + positions, 0)
         return {
             **{
-                name: ops.cast(ops.take(ops.constant(values), sources), np.int32)
-                * ops.cast(is_token, np.int32)
+                name: values[sources].astype(np.int32) * is_token
                 for name, values in self._tokens.items()
             },
-            **{name: _take_rows(values, indices, ops) for name, values in self._columns.items()},
+            **{name: _take_rows(values, indices) for name, values in self._columns.items()},
         }
 
 
@@ -203,10 +189,9 @@ class PaddedRows(Rows):
         self._truncated = token_names - set(untruncated)
         after_last = self.max_seq_length - np.argmax(mask[:, ::-1] > 0, axis=1)
         self.lengths = np.where(mask.any(axis=1), after_last, 0)
-        self.nbytes = _nbytes(arrays)
 
-    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
-        taken = {name: _take_rows(values, indices, ops) for name, values in self._columns.items()}
+    def _take(self, indices: np.ndarray, length: int) -> Arrays:
+        taken = {name: _take_rows(values, indices) for name, values in self._columns.items()}
         return {
             name: values[:, :length] if name in self._truncated else values
             for name, values in taken.items()
@@ -228,12 +213,11 @@ class ProductRows(Rows):
         self._rows, self._name, self._values = rows, name, values
         self.max_seq_length = rows.max_seq_length
         self.lengths = np.repeat(rows.lengths, len(values))
-        self.nbytes = rows.nbytes + values.nbytes
 
-    def _take(self, indices: Any, length: int, ops: Any) -> Dict[str, Any]:
+    def _take(self, indices: np.ndarray, length: int) -> Arrays:
         count = len(self._values)
-        values = ops.take(ops.constant(self._values), indices % count)
-        return {**self._rows._take(indices // count, length, ops), self._name: values}
+        values = self._values[indices % count]
+        return {**self._rows._take(indices // count, length), self._name: values}
 
 
 class OrderedRows(Rows):
@@ -278,34 +262,8 @@ def as_rows(features: Features) -> Rows:
     return PackedRows(pack(features), len(features[0].input_ids))
 
 
-def _nbytes(arrays: Arrays) -> int:
-    return sum(values.nbytes for values in arrays.values())
-
-
-_NUMPY = types.SimpleNamespace(
-    constant=np.asarray,
-    where=np.where,
-    maximum=np.maximum,
-    take=lambda values, indices: np.take(values, indices, axis=0),
-    cast=lambda values, dtype: values.astype(dtype),
-)
-
-
-def _tensorflow() -> types.SimpleNamespace:
-    """Returns the functions of `_NUMPY` for Tensors."""
-    import tensorflow.compat.v1 as tf  # Only needed in graphs.
-
-    return types.SimpleNamespace(
-        constant=tf.constant,
-        where=tf.where_v2,
-        maximum=tf.maximum,
-        take=tf.gather,
-        cast=tf.cast,
-    )
-
-
-def _take_rows(values: np.ndarray, indices: Any, ops: Any) -> Any:
+def _take_rows(values: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """Returns values[indices], with zeros for indices of -1."""
-    taken = ops.take(ops.constant(values), ops.maximum(indices, 0))
+    taken = values[np.maximum(indices, 0)]
     is_row = (indices >= 0)[(...,) + (None,) * (values.ndim - 1)]
-    return taken * ops.cast(is_row, values.dtype)
+    return taken * is_row.astype(values.dtype)

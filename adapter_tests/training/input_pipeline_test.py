@@ -8,7 +8,6 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks.text import classifier_features
 from adapter_bert.training import input_pipeline, rows
 from adapter_tests.support import tiny
@@ -368,7 +367,7 @@ class InputFnTest(tf.test.TestCase):
         self.save_step(4)
         self.make_step(4)
         plan = take(input_pipeline.training_batches(7, 4, 11), 10)[4:]
-        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, last_step=10)
+        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, self.model_dir, last_step=10)
         for hosts, each in ((1, 1), (1, 4), (2, 2)):
             datasets = []
             for host in range(hosts):
@@ -385,7 +384,7 @@ class InputFnTest(tf.test.TestCase):
         plan = take(input_pipeline.training_batches(7, 6, 11), 10)
         context = mock.Mock(num_replicas=2)
         context.current_input_fn_deployment.return_value = ("cpu", 0, 1, 2)
-        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, last_step=10)
+        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, self.model_dir, last_step=10)
         dataset = input_fn({"batch_size": 3, "context": context}, Config(self.model_dir, 11))
         iterator = tf.data.make_initializable_iterator(dataset)
         rows = iterator.get_next()["label_ids"]
@@ -402,7 +401,9 @@ class InputFnTest(tf.test.TestCase):
         order = np.array([4, 6, -1, 1, 3])
         params, config = {"batch_size": 2}, Config(self.model_dir, 11)
         with tf.Graph().as_default() as graph:
-            dataset = input_pipeline.input_fn_for_tpu(self.arrays, order)(params, config)
+            dataset = input_pipeline.input_fn_for_tpu(self.arrays, self.model_dir, order)(
+                params, config
+            )
             found = run(dataset)
             for shape in self.shapes(dataset).values():
                 self.assertEqual(shape[0], 2)
@@ -415,15 +416,23 @@ class InputFnTest(tf.test.TestCase):
         self.assertAllEqual(found[1]["input_ids"][0], np.zeros(20))
         self.assertLen(found, 2)  # The last row does not fill a batch.
 
-    def test_data_too_large_for_tpu_graph_are_refused(self):
-        held = sum(values.nbytes for values in self.arrays.values()) + 4 * 3  # Three int32 indices.
-        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, np.array([0, 1, 2]))
-        args = {"batch_size": 3}, Config(self.model_dir, 11)
-        with mock.patch.object(input_pipeline, "_MAX_GRAPH_BYTES", held):
-            input_fn(*args)
-        less = mock.patch.object(input_pipeline, "_MAX_GRAPH_BYTES", held - 1)
-        with less, self.assertRaisesRegex(UserError, "^7 rows .* fewer rows"):
-            input_fn(*args)
+    def test_rows_for_a_tpu_equal_taken_rows(self):
+        random, folder = np.random.RandomState(5), os.path.join(self.model_dir, "rows")
+        columns = {
+            "a_float": random.rand(7).astype(np.float32),
+            "several": random.randint(-9, 9, [7, 3]).astype(np.int32),
+            "bytes": random.randint(0, 9, [7, 2]).astype(np.uint8),
+            "long": random.randint(-9, 9, 7) << 40,
+        }
+        for some in (self.arrays, {**self.arrays, **columns}):
+            order, taken = np.array([6, -1, 3, 0]), rows.as_rows(some)
+            input_fn = input_pipeline.input_fn_for_tpu(some, folder, order)
+            (found,) = run(input_fn({"batch_size": 4}, Config(self.model_dir, 11)))
+            expected = taken.take(order)
+            self.assertEqual(set(found), set(expected))
+            for name, values in expected.items():
+                self.assertEqual(found[name].dtype, values.dtype, name)
+                self.assertAllEqual(found[name], values, name)
 
     def test_autotuning_is_disabled(self):
         # With autotuning, closing a session would wait up to a minute for the tuning thread.

@@ -65,22 +65,6 @@ class TextRowsTest(tf.test.TestCase):
         taken = rows.TextRows(arrays, CLS, SEP, 4).take([0, -1])
         self.assertAllEqual(taken["input_ids"], [[CLS, SEP, 0, 0], [0, 0, 0, 0]])
 
-    def test_in_graph_equals_take(self):
-        padded = self.rows().take([0, 1, 2, 3, 4])
-        indices = [3, 1, -1, 4, 1]
-        for some in (self.rows(), rows.PaddedRows(padded), rows.as_rows(features_of(padded))):
-            with tf.Graph().as_default(), tf.Session() as session:
-                tensors = some.in_graph()(tf.constant(indices, tf.int32))
-                for name, tensor in tensors.items():
-                    self.assertEqual(tensor.shape[0], 5, name)
-                    self.assertTrue(tensor.shape.is_fully_defined(), name)
-                found = session.run(tensors)
-            expected = some.take(indices)
-            self.assertEqual(set(found), set(expected))
-            for name, values in expected.items():
-                self.assertEqual(found[name].dtype, values.dtype, name)
-                self.assertAllEqual(found[name], values, name)
-
     def test_padding_rows_are_zero(self):
         taken = self.rows().take([1, -1])
         self.assertAllEqual(taken["input_ids"][0], self.expected([1], 9)[0, 0])
@@ -202,13 +186,3 @@ class ProductRowsTest(tf.test.TestCase):
         self.assertAllEqual(taken["input_ids"], [[1], [3], [5], [3]])
         self.assertAllEqual(taken["gates"], [[0, 1], [0, 0], [1, 0], [1, 0]])
         self.assertEqual(taken["gates"].dtype, np.float32)
-
-    def test_in_graph_pairs_rows_with_values(self):
-        mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
-        product_rows = rows.ProductRows(rows.as_rows({"input_mask": mask}), "gates", np.eye(3))
-        with tf.Graph().as_default(), tf.Session() as session:
-            tensors = product_rows.in_graph()(tf.constant([5, 0, -1], tf.int32))
-            self.assertTrue(tensors["gates"].shape.is_fully_defined())
-            found = session.run(tensors)
-        self.assertAllEqual(found["input_mask"], [[1, 1, 1], [1, 1, 0], [0, 0, 0]])
-        self.assertAllEqual(found["gates"][:2], [[0, 0, 1], [1, 0, 0]])

@@ -180,7 +180,6 @@ class TaggedRows:
         self._text = TextRows(text, cls_id, sep_id, max_seq_length)
         self._labels = TextRows(labels, IGNORED, IGNORED, max_seq_length)
         self.max_seq_length, self.lengths = max_seq_length, self._text.lengths
-        self.nbytes = self._text.nbytes + self._labels.nbytes
         self.num_learned = int(np.sum(arrays["labels"] >= FIRST_TAG))
 
     def __len__(self) -> int:
@@ -193,11 +192,6 @@ class TaggedRows:
         """Returns the arrays of the selected rows; see `rows.TextRows`."""
         labels = self._labels.take(indices, length)["input_ids"]
         return {**self._text.take(indices, length), "label_ids": labels}
-
-    def in_graph(self) -> Callable:
-        """Returns `take` for Tensors; see `rows.TextRows`."""
-        text, labels = self._text.in_graph(), self._labels.in_graph()
-        return lambda indices: {**text(indices), "label_ids": labels(indices)["input_ids"]}
 
     def positions(self, row: int) -> np.ndarray:
         """Returns the positions of a row at which tags are read, in the order of the words."""

@@ -18,7 +18,14 @@ from adapter_bert.model import task_kinds
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
 from adapter_bert.tasks import caveats, splits, tables
-from adapter_bert.tasks.text import classifier_features, custom_tasks, glue, text_kind, text_windows
+from adapter_bert.tasks.text import (
+    classifier_features,
+    custom_tasks,
+    glue,
+    record_files,
+    text_kind,
+    text_windows,
+)
 from adapter_bert.training import feature_cache, record, rows
 from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
 from adapter_bert.training.rows import PackedRows
@@ -29,7 +36,8 @@ _LABEL_TYPE = "class"  # The default of --label_type.
 _FILES = ("train_file", "dev_file", "test_file")
 _FILE = (
     "{}, of a task with named columns: a file, or a pattern of several such as data/part-*.parquet;"
-    " overrides --data_dir."
+    " of any task that assigns a class, TFRecord files of features, such as data/part-*.tfrecord."
+    " Overrides --data_dir."
 )
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
@@ -274,6 +282,8 @@ def find_task(
             f" ({flag})."
         )
     id_columns = getattr(config, "id_columns", None)
+    if _has_records(config):
+        return _record_processor(task, trained, config), data_dir
     if isinstance(task, glue.TaskProcessor):
         if id_columns:
             raise UserError(
@@ -283,7 +293,7 @@ def find_task(
         for name in config.changed_flags(_FILES):
             raise UserError(
                 f"--{name}={getattr(config, name)}: {task.task.name} reads the files of --data_dir;"
-                " expected --task_name=custom or a further task of the paper."
+                " expected TFRecord files, --task_name=custom or a further task of the paper."
             )
         return task, data_dir
     path = getattr(config, "label_descriptions", None)
@@ -299,6 +309,34 @@ def find_task(
     )
     processor.id_columns = _column_names(id_columns)
     return processor, data_dir
+
+
+def _has_records(config: Any) -> bool:
+    """Returns whether a flag gives TFRecord files."""
+    return any(record_files.is_record_file(getattr(config, name)) for name in _FILES)
+
+
+def _record_processor(
+    task: Any, trained: "Optional[task_adapter.Description]", config: Any
+) -> "record_files.RecordProcessor":
+    """Returns the processor of a task with TFRecord files; see `find_task`."""
+    flag = next(n for n in _FILES if record_files.is_record_file(getattr(config, n)))
+    where = f"--{flag}={getattr(config, flag)}: TFRecord files"
+    others = task if isinstance(task, glue.TaskProcessor) else None
+    info = others.task if others else glue.TaskInfo(task.name, (), {}, kind=task.kind)
+    kind = text_kind.get(info.kind)
+    if not kind.is_single_label:
+        raise UserError(f"{where} have one class a row; {info.name} is a {info.kind} task.")
+    if not others and task.name != "custom":
+        raise UserError(f"{where} require a GLUE task or --task_name=custom; got {task.name}.")
+    if not hasattr(config, "max_seq_length"):
+        raise UserError(f"{where} have no texts, which this script requires.")
+    if config.long_texts != "cut":
+        raise UserError(f"{where} have no texts, which --long_texts={config.long_texts} requires.")
+    if not others:
+        labels = tuple(trained.labels) if trained else ()
+        info = info._replace(labels=labels, score=kind.score)
+    return record_files.RecordProcessor(info, others, config)
 
 
 def _column_names(text: Optional[str]) -> List[str]:
@@ -331,6 +369,9 @@ def _custom_layout(config: TaskConfig) -> "Optional[custom_tasks.Layout]":
     if not config.task_name:
         return None
     if is_custom(config.task_name):
+        if _has_records(config):
+            kind = text_kind.by_label_type()[config.label_type].name
+            return custom_tasks.Layout("custom", "", "", kind=kind)
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
@@ -359,6 +400,8 @@ def encode_examples(
       config: `TextConfig` and `LongTextConfig`.
       tokenizer: `tokenization.FullTokenizer`.
     """
+    if isinstance(examples, record_files.RecordExamples):
+        return examples.encoded(tokenizer)
     in_windows = config.long_texts == "windows"
     key = feature_cache.key_of(
         itertools.chain(
@@ -389,6 +432,13 @@ def _content_of(examples: Examples) -> Iterable[Any]:
     """Returns values that determine the texts and labels of examples."""
     if isinstance(examples, custom_tasks.StoredExamples):
         return [examples.key]
+    return _contents(examples)
+
+
+def _contents(examples: Examples) -> Iterable[Any]:
+    """Returns values that determine the examples, whatever their files are."""
+    if isinstance(examples, custom_tasks.StoredExamples):
+        return examples.contents()
     return ((e.text_a, e.text_b, e.label) for e in examples)
 
 
@@ -456,7 +506,7 @@ def has_pairs(examples: Examples) -> bool:
 
 def num_characters(examples: Examples) -> np.ndarray:
     """Returns the number of characters of each example's texts, int [N]."""
-    if isinstance(examples, custom_tasks.StoredExamples):
+    if isinstance(examples, custom_tasks.TableExamples):
         return examples.num_characters()
     return np.array([len(e.text_a) + len(e.text_b or "") for e in examples], np.int64)
 
@@ -521,8 +571,7 @@ def digest(*splits: Examples, folder: Optional[str] = None) -> str:
     """
 
     def compute() -> str:
-        examples = itertools.chain.from_iterable(splits)
-        return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
+        return task_adapter.digest(itertools.chain.from_iterable(map(_contents, splits)))
 
     keys = [each.key for each in splits if isinstance(each, custom_tasks.StoredExamples)]
     if folder is None or not splits or len(keys) < len(splits):

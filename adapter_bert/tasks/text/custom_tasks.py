@@ -15,6 +15,7 @@ from typing import (
     Any,
     Collection,
     Dict,
+    Iterable,
     Iterator,
     List,
     NamedTuple,
@@ -328,16 +329,20 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
     return existing
 
 
-def matching_files(flag: str, pattern: str) -> List[str]:
-    """Returns the paths that match a pattern, or the one path that a flag gives, in order.
+def matching_files(pattern: str, flag: str = "") -> List[str]:
+    """Returns the paths that match a pattern, or the pattern if it is a path, in order.
+
+    Args:
+      pattern: path, or a pattern of several such as data/part-*.parquet.
+      flag: beginning of the error, as in --train_file=.
 
     Raises:
-      UserError: none does.
+      UserError: no path does.
     """
     is_path = gfile.exists(pattern) or not set("*?[") & set(pattern)
     found = [pattern] if is_path else sorted(gfile.glob(pattern))
     if not found or not gfile.exists(found[0]):
-        raise UserError(f"--{flag}={pattern}: there is no such file.")
+        raise UserError(f"{flag}{pattern}: there is no such file.")
     return found
 
 
@@ -345,16 +350,50 @@ class StoredExamples(collections.abc.Sequence):
     """The examples of a split, each of which is read when it is accessed.
 
     Args:
-      split: name, the first part of each guid.
-      table: `tables.DataTable` of `stored_tables.StoredRows`, the split's rows.
-      text_a, text_b: numbers of columns; text_b may be None.
-      columns: number of each further column, by its name.
       labels: the distinct labels.
       codes: int [N], the index of each row's label.
 
     Attributes:
       key: digest of all that the examples hold.
       has_pairs: whether they have a second text.
+    """
+
+    key: str
+    has_pairs: bool
+
+    def __init__(self, labels: Sequence[Any], codes: np.ndarray):
+        self._labels, self._codes = labels, codes
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def contents(self) -> Iterable[Any]:
+        """Yields values that determine the texts and labels, whatever the files are."""
+        return ((e.text_a, e.text_b, e.label) for e in self)
+
+    def num_labels(self) -> int:
+        """Returns the number of distinct labels, or sets of labels, of the examples."""
+        return len({self._labels[code] for code in np.unique(self._codes)})
+
+    def count_labels(self) -> Dict[str, int]:
+        """Returns how many examples have each label."""
+        counts: Dict[str, int] = collections.defaultdict(int)
+        numbers = np.bincount(self._codes, minlength=len(self._labels)).tolist()
+        for label, number in zip(self._labels, numbers):
+            for name in names_in(label):
+                counts[name] += number
+        return counts
+
+
+class TableExamples(StoredExamples):
+    """The examples of a split in a table.
+
+    Args:
+      split: name, the first part of each guid.
+      table: `tables.DataTable` of `stored_tables.StoredRows`, the split's rows.
+      text_a, text_b: numbers of columns; text_b may be None.
+      columns: number of each further column, by its name.
+      labels, codes: as in `StoredExamples`.
     """
 
     def __init__(
@@ -367,18 +406,15 @@ class StoredExamples(collections.abc.Sequence):
         labels: Sequence[Any],
         codes: np.ndarray,
     ):
+        super().__init__(labels, codes)
         self._split, self._columns = split, columns
         self._table: Any = table
         self._text_a, self._text_b = text_a, text_b
-        self._labels, self._codes = labels, codes
         rows: Any = table.rows
         self._rows = rows
         self.has_pairs = text_b is not None
         key = hashlib.sha256(repr((rows.key, text_a, text_b, list(labels))).encode())
         self.key = key.hexdigest()
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
         codes, rows = self._codes[index], self._rows[index]
@@ -411,21 +447,8 @@ class StoredExamples(collections.abc.Sequence):
         counts = (self._rows.values("characters", column) for column in self._text_columns())
         return sum(counts, np.zeros(len(self), np.int64))
 
-    def num_labels(self) -> int:
-        """Returns the number of distinct labels, or sets of labels, of the examples."""
-        return len({self._labels[code] for code in np.unique(self._codes)})
-
     def _text_columns(self) -> List[int]:
         return [self._text_a] if self._text_b is None else [self._text_a, self._text_b]
-
-    def count_labels(self) -> Dict[str, int]:
-        """Returns how many examples have each label."""
-        counts: Dict[str, int] = collections.defaultdict(int)
-        numbers = np.bincount(self._codes, minlength=len(self._labels)).tolist()
-        for label, number in zip(self._labels, numbers):
-            for name in names_in(label):
-                counts[name] += number
-        return counts
 
 
 class TableProcessor(SplitProcessor):
@@ -495,7 +518,7 @@ class TableProcessor(SplitProcessor):
         return [split for split in ("dev", "test") if self.is_held_out(split)]
 
     def get_examples(self, split: str, data_dir: str) -> Sequence[InputExample]:  # type: ignore[override]
-        """Returns the `StoredExamples` of a split, in the order of its file."""
+        """Returns the `TableExamples` of a split, in the order of its file."""
         del data_dir
         table = self._split(split)
         layout, label = self._layout, self._label_column(table, split)
@@ -512,7 +535,7 @@ class TableProcessor(SplitProcessor):
             distinct = _distinct(table, label)
             labels = [self._label(table, row, label) for row in distinct.rows]
             codes = distinct.codes
-        examples = StoredExamples(split, table, text_a, text_b, ids, labels, codes)
+        examples = TableExamples(split, table, text_a, text_b, ids, labels, codes)
         examples.check()
         if label is not None and not any(labels):
             raise UserError(f"{table.path}: found no label in {len(examples)} rows.")
@@ -634,7 +657,7 @@ class TableProcessor(SplitProcessor):
         source: Any = self._in_memory.get(path, path)
         for split in _FILE_NAMES:
             if path == getattr(self._split_config, f"{split}_file", None):
-                matching = matching_files(f"{split}_file", path)
+                matching = matching_files(path, f"--{split}_file=")
                 source = matching[0] if len(matching) == 1 else (path, matching)
         if isinstance(source, str) and self._is_published(path):
             options = {"columns": layout.columns, "allow_legacy": True}

@@ -12,6 +12,7 @@ from adapter_bert.tasks.text import (
     classifier_data,
     classifier_report,
     classifier_results,
+    record_files,
     text_kind,
     text_windows,
 )
@@ -40,6 +41,8 @@ def from_flags(
 
 def _shown(examples: classifier_data.Examples) -> Tuple[Dict[str, str], ...]:
     """Returns the texts of a few `InputExample`s by field; see `short_examples`."""
+    if isinstance(examples, record_files.RecordExamples):
+        return ()
 
     def read(row: int) -> Tuple[Dict[str, str], Any]:
         example = examples[row]
@@ -84,7 +87,7 @@ class TextTask(Task):
         self.calibrates = config.calibrate and "train" in config.stages
         if config.calibrate and text_kind.get(task.kind).prediction != "probabilities":
             raise UserError(f"--calibrate: a {task.kind} task has no probabilities.")
-        if config.answers:
+        if classifier_data.is_custom(config.task_name):
             earlier = None if config.name else classifier_data.earlier_name(config, self.folder)
             self._task = self._task._replace(name=earlier or name)
         self.name, self.kind, self.score = self._task.name, self._task.kind, self._task.score

@@ -102,13 +102,6 @@ class RowsTest(tf.test.TestCase):
         self.assertEqual(rows.take([0], 7)["label_ids"].shape, (1, 7))
         self.assertAllEqual(rows.take([-1])["label_ids"], np.zeros([1, 8]))
 
-    def test_rows_in_a_graph_equal_taken_rows(self):
-        rows = self.rows([(["the", "dogs"], [0, 1]), (["a"], [1])])
-        with tf.Graph().as_default(), tf.Session() as session:
-            found = session.run(rows.in_graph()(tf.constant([1, 0, -1])))
-        for name, values in rows.take([1, 0, -1]).items():
-            self.assertAllEqual(found[name], values, name)
-
     def test_empty_and_overlong_words_keep_their_tags(self):
         long_word = ".".join("abc")
         words = ["\u200b", "x" * 10000, "." * 10000, long_word, "a"]
