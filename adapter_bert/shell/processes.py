@@ -8,6 +8,8 @@ import sys
 import warnings
 from typing import Any, BinaryIO, Callable, Iterator, List, Sequence, Tuple
 
+from adapter_bert.shell import control_groups
+
 _MIN_CALLS = 16  # With fewer calls, starting processes takes longer than they save.
 _LENGTH = struct.Struct("<Q")
 
@@ -26,7 +28,8 @@ def map_in_order(function: Callable[[Any], Any], arguments: Sequence[Any]) -> It
     Raises:
       Exception: that of the function, for the first argument that it fails for.
     """
-    num_workers = min(num_cores(), len(arguments) // _MIN_CALLS)
+    num_cores = control_groups.cpu_limit() or os.cpu_count() or 1
+    num_workers = min(num_cores, len(arguments) // _MIN_CALLS)
     if num_workers < 2 or not sys.platform.startswith("linux"):
         yield from map(function, arguments)
         return
@@ -44,11 +47,6 @@ def map_in_order(function: Callable[[Any], Any], arguments: Sequence[Any]) -> It
             reader.close()
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-
-
-def num_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _start(

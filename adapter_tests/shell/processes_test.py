@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.shell import processes
+from adapter_bert.shell import control_groups, processes
 from adapter_bert.shell.errors import UserError
 
 needs_linux = pytest.mark.skipif(
@@ -20,8 +20,8 @@ needs_linux = pytest.mark.skipif(
 class MapInOrderTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        cores = mock.patch.object(processes, "num_cores", return_value=3)
-        self.num_cores = cores.start()
+        cores = mock.patch.object(control_groups, "cpu_limit", return_value=3)
+        self.cpu_limit = cores.start()
         self.addCleanup(cores.stop)
 
     def test_values_are_in_order(self):
@@ -38,7 +38,7 @@ class MapInOrderTest(tf.test.TestCase):
             self.assertFalse(os.path.exists(f"/proc/{process}"))
 
     def test_one_core_computes_here(self):
-        self.num_cores.return_value = 1
+        self.cpu_limit.return_value = 1
         ids = set(processes.map_in_order(lambda _: os.getpid(), range(100)))
         self.assertEqual(ids, {os.getpid()})
 

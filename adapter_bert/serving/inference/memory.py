@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Iterator, Tuple
 
-from adapter_bert.serving.inference import control_groups
+from adapter_bert.shell import control_groups
 from adapter_bert.shell.errors import UserError
 
 try:

@@ -12,9 +12,8 @@ import numpy as np
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # Read by the import.
 import onnxruntime
 
-from adapter_bert.serving.inference import control_groups
+from adapter_bert.shell import control_groups
 
-_QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
@@ -32,30 +31,15 @@ def make_session(
     Args:
       model: `onnx.ModelProto`.
       constants: those outside the model, see `onnx_graph.Graph`.
-      num_threads: CPU threads of a batch. Default: `cpu_limit`, else one for each core.
+      num_threads: CPU threads of a batch. Default: `control_groups.cpu_limit`, else one for each
+        core.
     """
     options = onnxruntime.SessionOptions()
     # The graph has the fused operators already: ONNX Runtime's further fusions are slower on CPU.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    options.intra_op_num_threads = num_threads or cpu_limit() or 0  # 0: one for each core.
+    # 0: one for each core.
+    options.intra_op_num_threads = num_threads or control_groups.cpu_limit() or 0
     values = list(map(onnxruntime.OrtValue.ortvalue_from_numpy, constants.values()))
     options.add_external_initializers(list(constants), values)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers())
-
-
-def cpu_limit(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> Optional[int]:
-    """Returns how many of the machine's processors this process may use; None for all.
-
-    The limits are its affinity and the quotas of its control groups, such as a container's.
-
-    Args:
-      groups, root: the files of the control groups, version 1 or 2.
-    """
-    count = os.cpu_count() or 1
-    limits = [count]
-    if hasattr(os, "sched_getaffinity"):  # Linux has it.
-        limits.append(len(os.sched_getaffinity(0)))
-    for quota, period in control_groups.limits("cpu", _QUOTA, groups, root):
-        limits.append(max(1, quota // period))
-    return min(limits) if min(limits) < count else None

@@ -9,7 +9,8 @@ from unittest import mock
 import pytest
 from absl.testing import parameterized
 
-from adapter_bert.serving.inference import control_groups, memory
+from adapter_bert.serving.inference import memory
+from adapter_bert.shell import control_groups
 from adapter_bert.shell.errors import UserError
 
 pytest.importorskip("resource", reason="Windows has no limits of a process")

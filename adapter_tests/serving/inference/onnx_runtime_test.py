@@ -9,13 +9,13 @@ from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
-from absl.testing import parameterized
 
 pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
 
 # isort: split
 from adapter_bert.files import paths
 from adapter_bert.serving.inference import onnx_runtime
+from adapter_bert.shell import control_groups
 from adapter_tests.support import served
 
 # Writes what a process asks the network for, into the file $ASKED.
@@ -146,49 +146,7 @@ class ProcessesTest(tf.test.TestCase):
         self.assertEqual(self.run_python(_FORKS), ["0"] * 8)
 
 
-# The lines of a process's groups in version 1.
-OLD = "9:name=systemd:/\n4:cpu,cpuacct:/docker/a1\n0::/\n"
-
-
-class CpuLimitTest(parameterized.TestCase, tf.test.TestCase):
-    def limit(self, groups, files=(), processors=16, affinity=16):
-        """Returns the limit for the lines of a process's groups and files of quotas by path."""
-        root = tempfile.mkdtemp(dir=self.get_temp_dir())
-        for path, content in {"groups": groups, **dict(files)}.items():
-            os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
-            with open(f"{root}/{path}", "w") as writer:
-                writer.write(content)
-        with mock.patch.object(os, "cpu_count", return_value=processors), mock.patch.object(
-            os, "sched_getaffinity", return_value=set(range(affinity)), create=True
-        ):
-            return onnx_runtime.cpu_limit(f"{root}/groups", root)
-
-    @parameterized.parameters(
-        (None, "0::/\n", {}, 16),
-        (5, "0::/\n", {}, 5),
-        (None, "0::/\n", {"cpu.max": "max 100000\n"}, 16),
-        (2, "0::/\n", {"cpu.max": "200000 100000\n"}, 16),
-        (1, "0::/\n", {"cpu.max": "50000 100000\n"}, 16),
-        (2, "0::/\n", {"cpu.max": "250000 100000\n"}, 16),
-        (None, "0::/\n", {"cpu.max": "3200000 100000\n"}, 16),
-        (3, "0::/pod/a b\n", {"pod/cpu.max": "300000 100000", "pod/a b/cpu.max": "max 1"}, 16),
-        (1, "0::/pod/a\n", {"cpu.max": "4 1", "pod/cpu.max": "1 1", "pod/a/cpu.max": "2 1"}, 9),
-        (4, OLD, {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 16),
-        (None, OLD, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 16),
-        (
-            3,
-            OLD,
-            {
-                "cpu/docker/a1/cpu.cfs_quota_us": "150000\n",
-                "cpu/docker/a1/cpu.cfs_period_us": "50000\n",
-            },
-            7,
-        ),
-        (None, "4:cpuset:/a\n", {"cpu.max": "1 1"}, 16),
-    )
-    def test_the_smallest_of_affinity_and_quotas_counts(self, expected, groups, files, affinity):
-        self.assertEqual(self.limit(groups, files, affinity=affinity), expected)
-
+class SessionTest(tf.test.TestCase):
     def test_sessions_have_these_threads(self):
         for given, limit, expected in ((3, 2, 3), (None, 2, 2), (None, None, 0)):
             options = mock.patch.object(
@@ -196,5 +154,5 @@ class CpuLimitTest(parameterized.TestCase, tf.test.TestCase):
                 "InferenceSession",
                 side_effect=lambda model, options, providers: options.intra_op_num_threads,
             )
-            with options, mock.patch.object(onnx_runtime, "cpu_limit", return_value=limit):
+            with options, mock.patch.object(control_groups, "cpu_limit", return_value=limit):
                 self.assertEqual(onnx_runtime.make_session(mock.Mock(), {}, given), expected)

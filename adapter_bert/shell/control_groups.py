@@ -1,6 +1,26 @@
 """Limits of this process's control groups on Linux, such as those of its container."""
 
-from typing import Iterator, List, Sequence
+import os
+from typing import Iterator, List, Optional, Sequence
+
+_QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+
+
+def cpu_limit(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> Optional[int]:
+    """Returns how many of the machine's processors this process may use; None for all.
+
+    The limits are its affinity and the quotas of its control groups, such as a container's.
+
+    Args:
+      groups, root: the files of the control groups, version 1 or 2.
+    """
+    count = os.cpu_count() or 1
+    counts = [count]
+    if hasattr(os, "sched_getaffinity"):  # Linux has it.
+        counts.append(len(os.sched_getaffinity(0)))
+    for quota, period in limits("cpu", _QUOTA, groups, root):
+        counts.append(max(1, quota // period))
+    return min(counts) if min(counts) < count else None
 
 
 def limits(
