@@ -87,7 +87,8 @@ class ServeFlagsTest(ServeTestCase):
             *("--max_batch_size=6", "--read_timeout=7", "--answer_timeout=8"),
             *("--most_in_memory=9", "--keep_versions=10", "--max_text_length=11"),
             *("--max_connections=12", "--precision=int8", "--num_threads=13"),
-            "--max_task_metrics=14",
+            *("--max_task_metrics=14", "--drain_seconds=15"),
+            "--cors_origins=https://a.org,https://b.org",
         )
         self.assertEqual(
             found["RestApi"]["limits"],
@@ -108,7 +109,9 @@ class ServeFlagsTest(ServeTestCase):
         made = found["ServedTasks"]
         self.assertEqual((made["root"], made["keep_versions"]), (self.root, 10))
         self.assertEqual(made["encoding"].max_text_length, 11)
+        self.assertEqual(found["RestApi"]["cors_origins"], ("https://a.org", "https://b.org"))
         made = found["make_server"]
+        self.assertEqual(made["drain_seconds"], 15.0)
         self.assertEqual((made["max_connections"], made["read_seconds"]), (12, 7.0))
         self.assertGreater(made["stop_seconds"], 7.0 + 8.0)
 
@@ -165,14 +168,17 @@ class ServeFlagsTest(ServeTestCase):
         with self.assertRaisesRegex(flags.IllegalFlagValueError, "max_batch_size=33"):
             self.values("--max_batch_size=33")
 
+    def load(self, *flags):
+        config = serve.ServerConfig.from_flags(self.values(*flags))
+        return serve._load(config, serve._find_bert(config)[0])
+
     def test_duplicate_task_name_causes_a_warning(self):
         served.save_all(self.root, ["sms"])
         one = os.path.join(served.save_all(os.path.join(self.root, "a.b"), ["sms"]), "sms")
-        values = self.values(f"--adapters={one}", f"--adapter_dir={self.root}")
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
-            tasks, adapter_bank = serve._load(values)
-            tasks.load_found()
+            tasks, adapter_bank = self.load(f"--adapters={one}", f"--adapter_dir={self.root}")
+            tasks.update()
         for opened in (tasks, adapter_bank):
             opened.close()
         self.assertRegex(
@@ -189,14 +195,14 @@ class ServeFlagsTest(ServeTestCase):
         task_adapter.save(folder, adapter._replace(description=description))
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
-            tasks, adapter_bank = serve._load(self.values(f"--adapter_dir={self.root}"))
-            tasks.load_found()
+            tasks, adapter_bank = self.load(f"--adapter_dir={self.root}")
+            tasks.update()
         for opened in (tasks, adapter_bank):
             self.addCleanup(opened.close)
         self.assertEqual([task.name for task in tasks.current()], ["sms"])
         self.assertRegex(logs.output[0], "Not served: .*__class__")
         with found, self.assertRaisesRegex(UserError, "__class__"):
-            serve._load(self.values(f"--adapters={folder}"))
+            self.load(f"--adapters={folder}")
 
     def test_missing_package_raises_user_error(self):
         absent = mock.patch("builtins.__import__", side_effect=ImportError("No 'uvicorn'"))
