@@ -13,7 +13,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import urllib.error
 import urllib.request
+from concurrent import futures
 from unittest import mock
 
 import pytest
@@ -182,7 +186,7 @@ class ServeFlagsTest(ServeTestCase):
         for opened in (tasks, adapter_bank):
             opened.close()
         self.assertRegex(
-            logs.output[-1], "'sms' is served from .*/sms/adapter, not from .*/a.b/sms"
+            "\n".join(logs.output), "'sms' is served from .*/sms/adapter, not from .*/a.b/sms"
         )
 
     def test_adapter_with_hostile_config_is_not_served(self):
@@ -266,6 +270,68 @@ class ProgramTest(ServeTestCase):
             rest = process.stdout.read()
             self.assertEqual(process.wait(30), 0, rest)
         self.assertRegex(rest, r"Stopped; 3 requests were answered\.\n$")
+
+    def test_folders_are_looked_at_by_polls_and_at_sighup(self):
+        served.save_all(self.root, ["sms"])
+        for seconds in (0, 0.1):
+            with self.running("--port=0", f"--poll_seconds={seconds}") as (process, url):
+                self.wait(lambda url=url: self.call(url + "readyz"))
+                self.predicted(url, "sms")
+                os.rename(f"{self.root}/sms", f"{self.root}/other")
+                if not seconds:
+                    time.sleep(0.3)
+                    self.predicted(url, "sms")
+                    process.send_signal(signal.SIGHUP)
+                self.wait(lambda url=url: self.predicted(url, "other"))
+                with self.assertRaisesRegex(urllib.error.HTTPError, "404"):
+                    self.predicted(url, "sms")
+                os.rename(f"{self.root}/other", f"{self.root}/sms")
+
+    def wait(self, call):
+        """Calls a function until the server's answer is no error."""
+        for _ in range(200):
+            with contextlib.suppress(urllib.error.HTTPError):
+                return call()
+            time.sleep(0.05)
+        raise AssertionError("The server has only errors.")
+
+    def test_probes_answer_while_a_bert_is_loading_and_while_draining(self):
+        served.save_all(self.root, ["sms"])
+        go, port = threading.Event(), tiny.free_port()
+
+        def load(*arguments):
+            go.wait(20)
+            raise UserError("damaged")
+
+        def status(path):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as response:
+                    return response.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        def probe():
+            try:
+                return [status(path) for path in ("healthz", "readyz", "v1/models")]
+            finally:
+                go.set()
+
+        bert = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
+        values = self.values(f"--adapter_dir={self.root}", f"--port={port}")
+        with bert, mock.patch.object(serve, "_load", load), futures.ThreadPoolExecutor(1) as pool:
+            probing = pool.submit(probe)
+            with self.assertRaisesRegex(UserError, "damaged"):
+                serve.run(values)
+            self.assertEqual(probing.result(), [200, 503, 503])
+        with self.running(f"--port={port}", "--drain_seconds=60") as (process, _):
+            self.wait(lambda: self.call(f"http://127.0.0.1:{port}/readyz"))
+            process.send_signal(signal.SIGTERM)
+            while status("readyz") == 200:
+                time.sleep(0.01)
+            self.assertEqual([status("healthz"), status("v1/models")], [200, 200])
+            process.send_signal(signal.SIGTERM)
+            rest = process.stdout.read()
+            self.assertEqual(process.wait(30), 0, rest)
 
     def test_names_of_folders_cannot_send_controls_to_the_terminal(self):
         names = ("a\x1b[31mred", "b\rc", "d\u202ee")
