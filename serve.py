@@ -34,7 +34,7 @@ from adapter_bert.formats import adapter_folders
 from adapter_bert.model import configs
 from adapter_bert.serving.http import registry
 from adapter_bert.serving.inference import bank, batcher, memory, request_texts
-from adapter_bert.shell import cli
+from adapter_bert.shell import cli, control_groups
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
 from adapter_bert.training import pretrained
@@ -285,10 +285,11 @@ def _find_bert(config: ServerConfig) -> Tuple[configs.PretrainedBert, int]:
         raise UserError(f"--adapter_dir={config.adapter_dir} is not a folder.")
     bert = pretrained.find(config, reads_checkpoint=False)
     weights, batch = bank.memory_of(bert.config)
+    batches = 2 * batch  # Of `batcher.Lanes`.
     # Measured: reading takes 2.6 times the weights, and 1.6 times stay.
-    needed = 1.6 * weights + max(weights, batch + _MIN_REQUESTS_BYTES)
+    needed = 1.6 * weights + max(weights, batches + _MIN_REQUESTS_BYTES)
     memory.require(needed, f"Serving {bert.init_checkpoint}")
-    num_free = memory.free()[0] - 1.6 * weights - batch
+    num_free = memory.free()[0] - 1.6 * weights - batches
     return bert, int(min(max(_MIN_REQUESTS_BYTES, num_free), 1 << 40))
 
 
@@ -304,6 +305,8 @@ def _load(
         max_in_memory=config.most_in_memory,
         num_threads=config.num_threads,
     )
+    threads = config.num_threads or control_groups.cpu_limit() or "one of each core"
+    logging.info("CPU threads of a batch: %s.", threads)
     encoding = request_texts.TextEncoding(bert.config, tokenizers, config.max_text_length)
     tasks = registry.ServedTasks(
         adapter_bank, encoding, config.adapter_dir, config.keep_versions, config.adapters

@@ -214,7 +214,7 @@ class RestApi:
             tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
             max_tasks=limits.max_task_metrics,
         )
-        self._batcher = batcher.Batcher(
+        self._batcher = batcher.Lanes(
             functools.partial(adapter_bank.predict, return_errors=True),
             lambda row: len(row.input_ids),
             max_batch_size=limits.max_batch_rows,
