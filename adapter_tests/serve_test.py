@@ -147,7 +147,7 @@ class ServeFlagsTest(ServeTestCase):
                 serve.run(values)
 
     def test_little_memory_limits_waiting_rows_and_unsent_bytes(self):
-        with mock.patch.object(memory, "free", return_value=(66 << 20, "ulimit -v")):
+        with mock.patch.object(memory, "free", return_value=(68 << 20, "ulimit -v")):
             made = self.arguments()
         unsent, rows = made["make_server"], made["RestApi"]["limits"].max_queue_rows
         self.assertBetween(unsent["max_unsent_bytes"], 32 << 20, 33 << 20)
