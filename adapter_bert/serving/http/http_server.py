@@ -12,7 +12,6 @@ import math
 import os
 import signal
 import socket
-import sys
 import time
 import urllib.parse
 from typing import Any, Callable, Optional
@@ -182,12 +181,12 @@ def run(
     SIGHUP calls `on_hangup`, which must be safe in a signal handler; but the SIGHUP of a terminal
     that was closed ends the server.
     """
-    has_terminal = os.isatty(sys.__stdin__.fileno()) if sys.__stdin__ else False
+    has_terminal = os.isatty(0)
 
     def handle(signum: int, frame: Any) -> None:
         if signum != getattr(signal, "SIGHUP", None):
             server.handle_exit(signum, frame)
-        elif has_terminal and not os.isatty(sys.__stdin__.fileno()):
+        elif has_terminal and not os.isatty(0):
             server.should_exit = True
         else:
             on_hangup()
