@@ -572,14 +572,14 @@ class ServedTasks:
                     f" {_MAX_LABEL_LENGTH}."
                 )
             texts = request_texts.TaskTexts(description, self._encoding, f"{where} {folder}")
+            current = atomic.current_folder(folder)
+            modified = gfile.modified_ns(f"{current}/{task_adapter.CONFIG_FILE}") // 10**9
+            num_bytes = gfile.size(f"{current}/{task_adapter.TENSORS_FILE}")
         except BaseException:
             self._bank.remove(key)
             raise
-        current = atomic.current_folder(folder)
-        modified = gfile.modified_ns(f"{current}/{task_adapter.CONFIG_FILE}") // 1_000_000_000
         number = posixpath.basename(folder)
         version = int(number) if adapter_folders.is_version(number) else modified
-        num_bytes = gfile.size(f"{current}/{task_adapter.TENSORS_FILE}")
         digest = (self._bank.sha256(key) or "")[:_DIGEST_DIGITS]
         return ServedTask(name, version, digest, modified, num_bytes, description, texts, key)
 
