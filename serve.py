@@ -20,8 +20,11 @@ import contextlib
 import dataclasses
 import gc
 import os
+import queue
 import re
 import threading
+import time
+from concurrent import futures
 from typing import Any, List, Optional, Tuple
 
 from absl import logging
@@ -31,13 +34,14 @@ from adapter_bert.formats import adapter_folders
 from adapter_bert.model import configs
 from adapter_bert.serving.http import registry
 from adapter_bert.serving.inference import bank, batcher, memory, request_texts
-from adapter_bert.shell import cli
+from adapter_bert.shell import cli, control_groups
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import flag
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
+_MAX_POLLING = 0.05  # The share of the time that looks at folders may take.
 _STOP_SECONDS = 5.0  # To close connections after the last answer.
 _MIN_REQUESTS_BYTES = 64 << 20  # Memory for requests and their answers.
 _MAX_UNSENT_BYTES = 256 << 20  # Answers that wait for slow clients.
@@ -55,6 +59,13 @@ class ServerConfig(PretrainedConfig):
         "Folder of task adapters: <task>, <task>/adapter or <task>/<number>. The server serves all"
         " of them, and saves uploads there.",
         "Tasks",
+    )
+    poll_seconds: float = flag(
+        10.0,
+        "Seconds between two looks at the folders of adapters, to load, replace and remove tasks;"
+        " 0 looks only at SIGHUP. Looking takes at most a twentieth of the time.",
+        "Tasks",
+        lower=0,
     )
     keep_versions: int = flag(
         2,
@@ -85,6 +96,23 @@ class ServerConfig(PretrainedConfig):
     host: str = flag("127.0.0.1", "Address to listen on; 0.0.0.0 means all.", "Network")
     port: int = flag(
         8501, "Port to listen on; 0 picks a free one.", "Network", lower=0, upper=65535
+    )
+    cors_origins: Tuple[str, ...] = flag(
+        (),
+        "Origins of web pages that may call the server, such as https://example.org; * for all.",
+        "Network",
+    )
+    drain_seconds: float = flag(
+        0.0,
+        "Seconds from SIGTERM, when /readyz becomes 503, until connections are refused.",
+        "Network",
+        lower=0,
+    )
+    access_log: Optional[str] = flag(
+        None,
+        "Write a line for each request to stdout, as text or as JSON.",
+        "Network",
+        choices=("text", "json"),
     )
     token: Optional[str] = flag(
         None,
@@ -133,7 +161,7 @@ def run(values: Any) -> List[str]:
         missing.
     """
     config = ServerConfig.from_flags(values)
-    http_server, rest_api = _http_modules()
+    http_server, request_log, rest_api = _http_modules()
     token = _token(config)
     allows_changes = token is not None or http_server.is_loopback(config.host)
     if not allows_changes:
@@ -144,40 +172,76 @@ def run(values: Any) -> List[str]:
         )
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(http_server.listen(config.host, config.port))
-        tasks, adapter_bank = _load(config)
-        for resource in (adapter_bank, tasks):
-            stack.enter_context(contextlib.closing(resource))
-        requests_bytes = _requests_bytes(adapter_bank)
-        limits = _limits(config, rest_api, requests_bytes // 2)
-        api = rest_api.RestApi(tasks, adapter_bank, limits, token, allows_changes, config.host)
-        stack.enter_context(contextlib.closing(api))
+        bert, requests_bytes = _find_bert(config)
+        log, entrance = request_log.RequestLog(config.access_log), rest_api.Entrance()
         server = http_server.make_server(
-            api.application(),
+            entrance,
             max_connections=config.max_connections,
             read_seconds=config.read_timeout,
             stop_seconds=config.read_timeout + config.answer_timeout + _STOP_SECONDS,
             max_unsent_bytes=min(_MAX_UNSENT_BYTES, requests_bytes // 2),
+            drain_seconds=config.drain_seconds,
+            on_drain=entrance.drain,
+            on_refusal=lambda: log.add_refusal(503, "a connection beyond --max_connections"),
         )
-        url = http_server.url_of(listener)
-        num_tasks = len(tasks) + tasks.num_loading()
-        count = f"{num_tasks} task{'' if num_tasks == 1 else 's'}"
-        print(f"Serving {count} at {url} (Ctrl-C stops)", flush=True)
-        gc.freeze()  # Garbage collection need not scan what lives as long as the process.
-        threading.Thread(target=tasks.load_found, name="loading", daemon=True).start()
-        http_server.run(server, listener)
+
+        def start() -> "registry.ServedTasks":
+            tasks, adapter_bank = _load(config, bert)
+            for resource in (adapter_bank, tasks):
+                stack.enter_context(contextlib.closing(resource))
+            limits = _limits(config, rest_api, requests_bytes // 2)
+            rights = token, allows_changes, config.host, config.cors_origins
+            api = rest_api.RestApi(tasks, adapter_bank, limits, *rights, log)
+            stack.enter_context(contextlib.closing(api))
+            entrance.open(api.application())
+            num_tasks = len(tasks) + tasks.num_loading()
+            count = f"{num_tasks} task{'' if num_tasks == 1 else 's'}"
+            print(f"Serving {count} at {http_server.url_of(listener)} (Ctrl-C stops)", flush=True)
+            gc.freeze()  # Garbage collection need not scan what lives as long as the process.
+            return tasks
+
+        started: futures.Future[registry.ServedTasks] = futures.Future()
+        hangups: queue.SimpleQueue = queue.SimpleQueue()  # A signal handler may use it.
+
+        def load() -> None:
+            try:
+                started.set_result(start())
+            except BaseException as error:
+                started.set_exception(error)
+                server.should_exit = True
+            else:
+                _keep_updating(started.result(), config.poll_seconds, hangups)
+
+        threading.Thread(target=load, name="tasks", daemon=True).start()
+        http_server.run(server, listener, lambda: hangups.put(None))
+        started.result()  # Raises its error.
         num_requests = server.server_state.total_requests
     return [f"Stopped; {num_requests} requests were answered."]
 
 
-def _http_modules() -> Tuple[Any, Any]:
+def _keep_updating(
+    tasks: "registry.ServedTasks", poll_seconds: float, hangups: "queue.SimpleQueue"
+) -> None:
+    """Updates the tasks at once, at each SIGHUP, and every `poll_seconds` unless they are 0."""
+    seconds = 0.0  # Of an update that found no change.
+    while True:
+        start = time.perf_counter()
+        if not tasks.update():
+            seconds = time.perf_counter() - start
+        timeout = max(poll_seconds, seconds / _MAX_POLLING) if poll_seconds else None
+        with contextlib.suppress(queue.Empty):
+            hangups.get(timeout=timeout)
+
+
+def _http_modules() -> Tuple[Any, Any, Any]:
     """Returns the modules whose packages only the server needs."""
     try:
-        from adapter_bert.serving.http import http_server, rest_api
+        from adapter_bert.serving.http import http_server, request_log, rest_api
     except ImportError as error:
         raise UserError(
             f"serve.py needs more packages ({error}); run {extras.install_command('serve')}."
         ) from None
-    return http_server, rest_api
+    return http_server, request_log, rest_api
 
 
 def _token(config: ServerConfig) -> Optional[str]:
@@ -206,25 +270,13 @@ def _limits(config: ServerConfig, rest_api: Any, queue_bytes: int) -> Any:
     )
 
 
-def _check_memory(bert: configs.PretrainedBert) -> None:
-    """Raises UserError unless the memory suffices for a BERT, its batches and a few requests."""
-    weights, batch = bank.memory_of(bert.config)
-    # Measured: reading takes 2.6 times the weights, and 1.6 times stay.
-    needed = 1.6 * weights + max(weights, batch + _MIN_REQUESTS_BYTES)
-    memory.require(needed, f"Serving {bert.init_checkpoint}")
+def _find_bert(config: ServerConfig) -> Tuple[configs.PretrainedBert, int]:
+    """Returns (the BERT that the flags name, bytes of memory that are free for requests).
 
-
-def _requests_bytes(adapter_bank: "bank.AdapterBank") -> int:
-    """Returns the memory that is free for requests, beside the session and a batch to come."""
-    weights, batch = bank.memory_of(adapter_bank.backbone.bert_config())
-    num_free = memory.free()[0] - 0.6 * weights - batch
-    return int(min(max(_MIN_REQUESTS_BYTES, num_free), 1 << 40))
-
-
-def _load(config: ServerConfig) -> "Tuple[registry.ServedTasks, bank.AdapterBank]":
-    """Returns (`registry.ServedTasks`, `bank.AdapterBank`) as the flags say."""
-    folders = adapter_folders.match_patterns(config.adapters)
-    if not folders and config.adapter_dir is None:
+    Raises:
+      UserError: no flag names tasks; too little memory is free for the BERT.
+    """
+    if not config.adapters and config.adapter_dir is None:
         raise UserError(
             "Nothing to serve: set --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
@@ -232,7 +284,19 @@ def _load(config: ServerConfig) -> "Tuple[registry.ServedTasks, bank.AdapterBank
     if config.adapter_dir is not None and not gfile.isdir(config.adapter_dir):
         raise UserError(f"--adapter_dir={config.adapter_dir} is not a folder.")
     bert = pretrained.find(config, reads_checkpoint=False)
-    _check_memory(bert)
+    weights, batch = bank.memory_of(bert.config)
+    batches = 2 * batch  # Of `batcher.Lanes`.
+    # Measured: reading takes 2.6 times the weights, and 1.6 times stay.
+    needed = 1.6 * weights + max(weights, batches + _MIN_REQUESTS_BYTES)
+    memory.require(needed, f"Serving {bert.init_checkpoint}")
+    num_free = memory.free()[0] - 1.6 * weights - batches
+    return bert, int(min(max(_MIN_REQUESTS_BYTES, num_free), 1 << 40))
+
+
+def _load(
+    config: ServerConfig, bert: configs.PretrainedBert
+) -> "Tuple[registry.ServedTasks, bank.AdapterBank]":
+    """Returns (`registry.ServedTasks`, `bank.AdapterBank`) as the flags say."""
     tokenizers = request_texts.Tokenizers(str(bert.vocab_file), bool(config.spm_model_file))
     adapter_bank = bank.AdapterBank(
         bert.config,
@@ -241,12 +305,13 @@ def _load(config: ServerConfig) -> "Tuple[registry.ServedTasks, bank.AdapterBank
         max_in_memory=config.most_in_memory,
         num_threads=config.num_threads,
     )
+    threads = config.num_threads or control_groups.cpu_limit() or "one of each core"
+    logging.info("CPU threads of a batch: %s.", threads)
     encoding = request_texts.TextEncoding(bert.config, tokenizers, config.max_text_length)
-    tasks = registry.ServedTasks(adapter_bank, encoding, config.adapter_dir, config.keep_versions)
-    for name, folder in folders.items():
-        tasks.put(name, folder)
-    if config.adapter_dir is not None:
-        tasks.find_below_root()
+    tasks = registry.ServedTasks(
+        adapter_bank, encoding, config.adapter_dir, config.keep_versions, config.adapters
+    )
+    tasks.start()
     return tasks, adapter_bank
 
 

@@ -13,7 +13,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import urllib.error
 import urllib.request
+from concurrent import futures
 from unittest import mock
 
 import pytest
@@ -87,7 +91,8 @@ class ServeFlagsTest(ServeTestCase):
             *("--max_batch_size=6", "--read_timeout=7", "--answer_timeout=8"),
             *("--most_in_memory=9", "--keep_versions=10", "--max_text_length=11"),
             *("--max_connections=12", "--precision=int8", "--num_threads=13"),
-            "--max_task_metrics=14",
+            *("--max_task_metrics=14", "--drain_seconds=15"),
+            "--cors_origins=https://a.org,https://b.org",
         )
         self.assertEqual(
             found["RestApi"]["limits"],
@@ -108,7 +113,9 @@ class ServeFlagsTest(ServeTestCase):
         made = found["ServedTasks"]
         self.assertEqual((made["root"], made["keep_versions"]), (self.root, 10))
         self.assertEqual(made["encoding"].max_text_length, 11)
+        self.assertEqual(found["RestApi"]["cors_origins"], ("https://a.org", "https://b.org"))
         made = found["make_server"]
+        self.assertEqual(made["drain_seconds"], 15.0)
         self.assertEqual((made["max_connections"], made["read_seconds"]), (12, 7.0))
         self.assertGreater(made["stop_seconds"], 7.0 + 8.0)
 
@@ -140,7 +147,7 @@ class ServeFlagsTest(ServeTestCase):
                 serve.run(values)
 
     def test_little_memory_limits_waiting_rows_and_unsent_bytes(self):
-        with mock.patch.object(memory, "free", return_value=(66 << 20, "ulimit -v")):
+        with mock.patch.object(memory, "free", return_value=(68 << 20, "ulimit -v")):
             made = self.arguments()
         unsent, rows = made["make_server"], made["RestApi"]["limits"].max_queue_rows
         self.assertBetween(unsent["max_unsent_bytes"], 32 << 20, 33 << 20)
@@ -165,18 +172,21 @@ class ServeFlagsTest(ServeTestCase):
         with self.assertRaisesRegex(flags.IllegalFlagValueError, "max_batch_size=33"):
             self.values("--max_batch_size=33")
 
+    def load(self, *flags):
+        config = serve.ServerConfig.from_flags(self.values(*flags))
+        return serve._load(config, serve._find_bert(config)[0])
+
     def test_duplicate_task_name_causes_a_warning(self):
         served.save_all(self.root, ["sms"])
         one = os.path.join(served.save_all(os.path.join(self.root, "a.b"), ["sms"]), "sms")
-        values = self.values(f"--adapters={one}", f"--adapter_dir={self.root}")
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
-            tasks, adapter_bank = serve._load(values)
-            tasks.load_found()
+            tasks, adapter_bank = self.load(f"--adapters={one}", f"--adapter_dir={self.root}")
+            tasks.update()
         for opened in (tasks, adapter_bank):
             opened.close()
         self.assertRegex(
-            logs.output[-1], "'sms' is served from .*/sms/adapter, not from .*/a.b/sms"
+            "\n".join(logs.output), "'sms' is served from .*/sms/adapter, not from .*/a.b/sms"
         )
 
     def test_adapter_with_hostile_config_is_not_served(self):
@@ -189,14 +199,14 @@ class ServeFlagsTest(ServeTestCase):
         task_adapter.save(folder, adapter._replace(description=description))
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
-            tasks, adapter_bank = serve._load(self.values(f"--adapter_dir={self.root}"))
-            tasks.load_found()
+            tasks, adapter_bank = self.load(f"--adapter_dir={self.root}")
+            tasks.update()
         for opened in (tasks, adapter_bank):
             self.addCleanup(opened.close)
         self.assertEqual([task.name for task in tasks.current()], ["sms"])
         self.assertRegex(logs.output[0], "Not served: .*__class__")
         with found, self.assertRaisesRegex(UserError, "__class__"):
-            serve._load(self.values(f"--adapters={folder}"))
+            self.load(f"--adapters={folder}")
 
     def test_missing_package_raises_user_error(self):
         absent = mock.patch("builtins.__import__", side_effect=ImportError("No 'uvicorn'"))
@@ -260,6 +270,68 @@ class ProgramTest(ServeTestCase):
             rest = process.stdout.read()
             self.assertEqual(process.wait(30), 0, rest)
         self.assertRegex(rest, r"Stopped; 3 requests were answered\.\n$")
+
+    def test_folders_are_looked_at_by_polls_and_at_sighup(self):
+        served.save_all(self.root, ["sms"])
+        for seconds in (0, 0.1):
+            with self.running("--port=0", f"--poll_seconds={seconds}") as (process, url):
+                self.wait(lambda url=url: self.call(url + "readyz"))
+                self.predicted(url, "sms")
+                os.rename(f"{self.root}/sms", f"{self.root}/other")
+                if not seconds:
+                    time.sleep(0.3)
+                    self.predicted(url, "sms")
+                    process.send_signal(signal.SIGHUP)
+                self.wait(lambda url=url: self.predicted(url, "other"))
+                with self.assertRaisesRegex(urllib.error.HTTPError, "404"):
+                    self.predicted(url, "sms")
+                os.rename(f"{self.root}/other", f"{self.root}/sms")
+
+    def wait(self, call):
+        """Calls a function until the server's answer is no error."""
+        for _ in range(200):
+            with contextlib.suppress(urllib.error.HTTPError):
+                return call()
+            time.sleep(0.05)
+        raise AssertionError("The server has only errors.")
+
+    def test_probes_answer_while_a_bert_is_loading_and_while_draining(self):
+        served.save_all(self.root, ["sms"])
+        go, port = threading.Event(), tiny.free_port()
+
+        def load(*arguments):
+            go.wait(20)
+            raise UserError("damaged")
+
+        def status(path):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as response:
+                    return response.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        def probe():
+            try:
+                return [status(path) for path in ("healthz", "readyz", "v1/models")]
+            finally:
+                go.set()
+
+        bert = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
+        values = self.values(f"--adapter_dir={self.root}", f"--port={port}")
+        with bert, mock.patch.object(serve, "_load", load), futures.ThreadPoolExecutor(1) as pool:
+            probing = pool.submit(probe)
+            with self.assertRaisesRegex(UserError, "damaged"):
+                serve.run(values)
+            self.assertEqual(probing.result(), [200, 503, 503])
+        with self.running(f"--port={port}", "--drain_seconds=60") as (process, _):
+            self.wait(lambda: self.call(f"http://127.0.0.1:{port}/readyz"))
+            process.send_signal(signal.SIGTERM)
+            while status("readyz") == 200:
+                time.sleep(0.01)
+            self.assertEqual([status("healthz"), status("v1/models")], [200, 200])
+            process.send_signal(signal.SIGTERM)
+            rest = process.stdout.read()
+            self.assertEqual(process.wait(30), 0, rest)
 
     def test_names_of_folders_cannot_send_controls_to_the_terminal(self):
         names = ("a\x1b[31mred", "b\rc", "d\u202ee")

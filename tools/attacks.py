@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import statistics
@@ -243,6 +244,52 @@ def replaced_under_load(server, seconds=60):
             server.call("DELETE", "/v1/models/passing")
             changes += 1
     return f"{3 * changes} changes; {_counts(statuses)}; {len(wrong)} answers of neither version"
+
+
+@attack
+def folders_changed(server, seconds=180):
+    """folders added, replaced and removed for 180 s under load of 32 clients"""
+    expected, statuses, wrong, changes = {}, [], [], 0
+    for name in ("sms", "topics"):
+        status, digest, answer = _predict_version(server, name)
+        expected[digest] = answer
+    end = time.monotonic() + seconds
+
+    def ask():
+        while time.monotonic() < end:
+            status, digest, answer = _predict_version(server, "changing")
+            statuses.append(status)
+            if status == 200 and not _are_close(answer, expected[digest]):
+                wrong.append(answer)
+
+    with futures.ThreadPoolExecutor(32) as pool:
+        asking = [pool.submit(ask) for _ in range(32)]
+        while time.monotonic() < end:
+            for change in ("sms", "topics", None, "topics/2", "sms/3", None):
+                folder = os.path.join(server.root, "changing")
+                if change is None:
+                    shutil.rmtree(folder)
+                else:
+                    source, _, number = change.partition("/")
+                    files = os.path.join(server.root, source, "adapter")
+                    shutil.copytree(files, os.path.join(folder, number), dirs_exist_ok=True)
+                server.process.send_signal(signal.SIGHUP)
+                time.sleep(0.3)
+                changes += 1
+        for future in asking:
+            future.result()
+    return f"{changes} changes; {_counts(statuses)}; {len(wrong)} answers of another version"
+
+
+def _predict_version(server, task):
+    """Returns the (status, X-Adapter-Version, prediction) of a request."""
+    connection = http.client.HTTPConnection(*server.address, timeout=120)
+    with contextlib.closing(connection):
+        body = json.dumps({"instances": [_TEXT]})
+        connection.request("POST", f"/v1/models/{task}:predict", body)
+        response = connection.getresponse()
+        answer = json.loads(response.read()).get("predictions", [None])[0]
+        return response.status, response.headers["X-Adapter-Version"], answer
 
 
 def _are_close(one, other):

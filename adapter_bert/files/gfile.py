@@ -148,6 +148,19 @@ def modified_ns(path: str) -> int:
     return _gfile(path, "stat").mtime_nsec if is_remote(path) else os.stat(path).st_mtime_ns
 
 
+def stamp(path: str) -> Optional[Tuple[int, ...]]:
+    """Returns numbers that differ when a file has changed; None if there is no such file."""
+    try:
+        if is_remote(path):
+            remote = _gfile(path, "stat")
+            return remote.mtime_nsec, remote.length
+        local = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    # An image or an archive may give all files one modification time.
+    return local.st_mtime_ns, local.st_size, local.st_ctime_ns
+
+
 def makedirs(folder: str, mode: int = 0o777) -> None:
     """Creates a folder and its missing parents durably; an existing folder is no error.
 

@@ -3,9 +3,7 @@
 import glob
 import posixpath
 import re
-from typing import Dict, Iterable, List, Optional
-
-from absl import logging
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from adapter_bert.files import atomic, gfile, json_objects, paths
 from adapter_bert.formats import hub, task_adapter
@@ -19,6 +17,18 @@ FLAG_HELP = (
     " run's folder: mrpc for output/mrpc/adapter; or of its repository: name for hf://owner/name."
 )
 TASK_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"  # A regular expression.
+
+
+class Snapshot(NamedTuple):
+    """A task adapter's folder at one time; another adapter in the folder makes it differ.
+
+    Attributes:
+      folder: path.
+      files: the `gfile.stamp` of each of its files, None if it is missing.
+    """
+
+    folder: str
+    files: Tuple[Optional[Tuple[int, ...]], ...]
 
 
 def matches(path: str) -> bool:
@@ -91,10 +101,14 @@ def check_task_name(text: str) -> None:
         )
 
 
-def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
+def match_patterns(patterns: Iterable[str], *, skips: bool = False) -> Dict[str, str]:
     """Returns a dict from task names to the folders that the patterns of --adapters match.
 
     Addresses on the Hub are downloaded.
+
+    Args:
+      patterns: the flag's values.
+      skips: bool; whether to skip patterns without a match and matches without a task adapter.
 
     Raises:
       UserError: an address cannot be downloaded; a pattern matches nothing; a match is not a task
@@ -103,10 +117,12 @@ def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
     adapters = {}
     for pattern in patterns:
         folders = _expand(hub.local_folder(pattern, "--adapters"))
-        if not folders:
+        if not folders and not skips:
             raise UserError(f"--adapters={pattern}: no such folder.")
         for path in map(atomic.final_folder, folders):
             folder = resolve(path)
+            if folder is None and skips:
+                continue
             if folder is None:
                 raise UserError(
                     f"--adapters={pattern}: {path} is not a task adapter; expected a folder with"
@@ -132,28 +148,6 @@ def task_names(root: str) -> List[str]:
     return sorted(set(map(atomic.final_folder, _list_names(root, "--adapter_dir="))))
 
 
-def find(root: str, name: str) -> List[str]:
-    """Returns the `candidates` of one of the `task_names` of --adapter_dir.
-
-    If there are none, it logs a warning for a subfolder that cannot be read, whose name is not a
-    valid task name, or which has such a name but no task adapter.
-    """
-    try:
-        folders = candidates(posixpath.join(root, name))
-        if folders:
-            check_task_name(name)
-        elif is_task_name(name) and gfile.isdir(posixpath.join(root, name)):
-            logging.warning(
-                "Not served: %s: there is no task adapter in it, in its folder `adapter` or in a"
-                " numbered one.",
-                name,
-            )
-        return folders
-    except UserError as error:
-        logging.warning("Not served: %s: %s", name, error)
-        return []
-
-
 def candidates(folder: str) -> List[str]:
     """Returns the folders of task adapters in a task's folder, in order of preference.
 
@@ -171,6 +165,13 @@ def candidates(folder: str) -> List[str]:
         for path in folders
         if gfile.exists(posixpath.join(atomic.current_folder(path), task_adapter.CONFIG_FILE))
     ]
+
+
+def snapshot(folder: str) -> Optional[Snapshot]:
+    """Returns the `Snapshot` of a task adapter's folder; None if it has no config."""
+    current = atomic.current_folder(folder)
+    files = tuple(gfile.stamp(posixpath.join(current, name)) for name in task_adapter.FILES)
+    return Snapshot(folder, files) if files[0] else None
 
 
 def resolve(folder: str) -> Optional[str]:

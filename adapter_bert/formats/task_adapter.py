@@ -247,7 +247,13 @@ def _max_bytes(description: Description, where: str) -> int:
 
 def describe(folder: str, flag: str = "--adapter") -> Description:
     """Loads only the `Description` of a task adapter; raises UserError as `load` does."""
-    return _read_description(atomic.current_folder(folder), f"{flag} {folder}")[0]
+    return describe_with_digest(folder, flag)[0]
+
+
+def describe_with_digest(folder: str, flag: str = "--adapter") -> Tuple[Description, str]:
+    """Returns what `describe` does, and the SHA-256 of the tensors' file in hexadecimal."""
+    description, record = _read_description(atomic.current_folder(folder), f"{flag} {folder}")
+    return description, record["sha256"]
 
 
 def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:

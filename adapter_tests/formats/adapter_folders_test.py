@@ -69,36 +69,12 @@ class FoldersTest(tf.test.TestCase):
         ):
             self.assertEqual(adapter_folders.task_name(folder), name)
 
-    def found(self):
-        """Returns a dict from task names to the folders below the root."""
-        folders = {
-            name: adapter_folders.find(self.root, name)
-            for name in adapter_folders.task_names(self.root)
-        }
-        return {name: each for name, each in folders.items() if each}
-
-    def test_folders_without_adapters_are_skipped(self):
+    def test_names_of_tasks_are_those_in_the_root(self):
         served.save_all(self.root, ["sms", "stars"])
-        os.makedirs(os.path.join(self.root, "empty", "adapter"))
-        os.makedirs(os.path.join(self.root, ".hidden"))
-        with self.assertLogs("absl", "WARNING") as logs:
-            actual = self.found()
-        self.assertEqual(sorted(actual), ["sms", "stars"])
-        self.assertLen(logs.output, 1)
-        self.assertIn("Not served: empty: there is no task adapter in it", logs.output[0])
+        os.makedirs(os.path.join(self.root, "sms.partial"))
+        self.assertEqual(adapter_folders.task_names(self.root), ["sms", "stars"])
         with self.assertRaisesRegex(UserError, "--adapter_dir=.* is not a folder"):
             adapter_folders.task_names(os.path.join(self.root, "nothing"))
-
-    def test_invalid_task_names_are_skipped_with_a_warning(self):
-        served.save_all(self.root, ["sms"])
-        for name in ("sms+bf16", "_old"):
-            shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
-        os.makedirs(os.path.join(self.root, "_empty"))
-        with self.assertLogs("absl", "WARNING") as logs:
-            self.assertEqual(list(self.found()), ["sms"])
-        self.assertLen(logs.output, 2)
-        for line, name in zip(logs.output, ("_old", "sms+bf16")):
-            self.assertIn(f"Not served: {name}: '{name}' is not a valid task name; expected", line)
 
     def test_candidates_with_the_highest_number_come_first(self):
         folder = os.path.join(self.root, "sms")
@@ -130,7 +106,7 @@ class FoldersTest(tf.test.TestCase):
             with self.subTest(path), self.assertRaisesRegex(UserError, "leads out of"):
                 adapter_folders.check_below(self.root, os.path.join(self.root, path))
 
-    def test_unreadable_folders_are_skipped_or_refused(self):
+    def test_unreadable_folders_are_refused(self):
         served.save_all(self.root, ["sms", "stars"])
         closed, listdir = os.path.join(self.root, "sms"), gfile.listdir
 
@@ -140,11 +116,7 @@ class FoldersTest(tf.test.TestCase):
             return listdir(path)
 
         with mock.patch.object(gfile, "listdir", list_some):
-            with self.assertLogs("absl", "WARNING") as logs:
-                self.assertEqual(list(self.found()), ["stars"])
-            (line,) = logs.output
             sentence = f"{closed} cannot be read (Permission denied)."
-            self.assertIn(f"Not served: sms: {sentence}", line)
             with self.assertRaisesRegex(UserError, re.escape(sentence)):
                 adapter_folders.match_patterns([closed])
             closed = self.root
@@ -173,7 +145,8 @@ class FoldersTest(tf.test.TestCase):
         folder = os.path.join(self.root, "sms")
         shutil.copytree(folder, folder + ".partial")
         for _ in range(2):
-            self.assertEqual(self.found(), {"sms": [folder]})
+            self.assertEqual(adapter_folders.task_names(self.root), ["sms"])
+            self.assertEqual(adapter_folders.candidates(folder), [folder])
             pattern = os.path.join(self.root, "*")
             self.assertEqual(adapter_folders.match_patterns([pattern]), {"sms": folder})
             if os.path.exists(folder):

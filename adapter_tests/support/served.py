@@ -19,6 +19,7 @@ TASKS = {
     "sets": {"kind": "multilabel", "labels": ("x", "y")},
     "squad": {"kind": "span", "labels": (), "training": {"doc_stride": 3, "max_query_length": 4}},
 }
+VERSION = 1000  # When the folders of `save_all` were written, in Unix seconds.
 
 
 @functools.lru_cache(maxsize=None)
@@ -45,9 +46,11 @@ def make_bank(**options):
 
 
 def save_all(root, names=tuple(TASKS)):
-    """Saves task adapters as `<root>/<name>/adapter`; returns root."""
+    """Saves task adapters of version `VERSION` as `<root>/<name>/adapter`; returns root."""
     for name in names:
-        task_adapter.save(os.path.join(root, name, "adapter"), prepare()[1][name])
+        folder = os.path.join(root, name, "adapter")
+        task_adapter.save(folder, prepare()[1][name])
+        os.utime(os.path.join(folder, task_adapter.CONFIG_FILE), (VERSION, VERSION))
     return root
 
 
@@ -57,8 +60,8 @@ def tasks_of(some_bank, root=None, **options):
     reading = request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
     tasks = registry.ServedTasks(some_bank, reading, root, **options)
     if root:
-        tasks.find_below_root()
-        tasks.load_found()
+        tasks.start()
+        tasks.update()
     return tasks
 
 

@@ -18,6 +18,8 @@ import time
 from concurrent import futures
 from typing import Any, Callable, Generator, Iterator, Optional
 
+from adapter_bert.shell import control_groups
+
 _BASE_COST = 2000  # A request's fixed cost, in bytes whose reading takes as long.
 _BYTES_PER_ROW = 8192  # Estimate for a body whose instances are not counted yet.
 _HALF_LIFE = 10.0  # Seconds of work after which a measured speed has half its weight.
@@ -137,14 +139,14 @@ class Readers:
     Args:
       count_work: function of (0, seconds), called when work has returned a value. Failed work, such
         as invalid requests, computes no rows and would make the queue seem slow.
-      num_threads: by default one for each processor, at most four.
+      num_threads: by default one for each processor that the process may use, at most four.
     """
 
     def __init__(self, count_work: Callable[[int, float], None], num_threads: Optional[int] = None):
         self._count_work = count_work
         self._heap, self._arrival = [], itertools.count()
         self._changed, self._closed = threading.Condition(), False
-        num_threads = num_threads or min(4, os.cpu_count() or 1)
+        num_threads = num_threads or min(4, control_groups.cpu_limit() or os.cpu_count() or 1)
         self._threads = [
             threading.Thread(target=self._work, name="texts", daemon=True)
             for _ in range(num_threads)

@@ -9,7 +9,10 @@ import asyncio
 import ipaddress
 import json
 import math
+import os
+import signal
 import socket
+import time
 import urllib.parse
 from typing import Any, Callable, Optional
 
@@ -129,6 +132,9 @@ def make_server(
     read_seconds: float,
     stop_seconds: float,
     max_unsent_bytes: int = 512 << 20,
+    drain_seconds: float = 0.0,
+    on_drain: Callable[[], None] = lambda: None,
+    on_refusal: Callable[[], None] = lambda: None,
 ) -> uvicorn.Server:
     """Returns a `uvicorn.Server` for `run`.
 
@@ -139,12 +145,16 @@ def make_server(
       stop_seconds: maximum time for running answers when the server stops.
       max_unsent_bytes: of the answers that wait for their clients; above it, the slowest clients
         are disconnected.
+      drain_seconds: time from SIGTERM until connections are refused.
+      on_drain: function that is called at its start.
+      on_refusal: function that is called for each connection beyond `max_connections`.
     """
     _raise_file_limit(max_connections + _RESERVED_FILES)
     limits = {
         "max_connections": max_connections,
         "read_seconds": read_seconds,
         "max_unsent_bytes": max_unsent_bytes,
+        "on_refusal": staticmethod(on_refusal),
     }
     config = uvicorn.Config(
         application,
@@ -160,14 +170,53 @@ def make_server(
         timeout_keep_alive=max(1, int(read_seconds)),
         timeout_graceful_shutdown=max(1, int(stop_seconds)),
     )
-    return uvicorn.Server(config)
+    return _Server(config, drain_seconds, on_drain)
 
 
-def run(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Serves at a socket until Ctrl-C, SIGTERM or SIGHUP, then finishes running answers."""
+def run(
+    server: uvicorn.Server, listener: socket.socket, on_hangup: Callable[[], None] = lambda: None
+) -> None:
+    """Serves at a socket until Ctrl-C or SIGTERM, then finishes running answers.
+
+    SIGHUP calls `on_hangup`, which must be safe in a signal handler; but the SIGHUP of a terminal
+    that was closed ends the server.
+    """
+    has_terminal = os.isatty(0)
+
+    def handle(signum: int, frame: Any) -> None:
+        if signum != getattr(signal, "SIGHUP", None):
+            server.handle_exit(signum, frame)
+        elif has_terminal and not os.isatty(0):
+            server.should_exit = True
+        else:
+            on_hangup()
+
     # Uvicorn handles only two of these signals, and raises them again at its end.
-    with interrupts.handle_signals(server.handle_exit), interrupts.ignore_user_signals():
+    with interrupts.handle_signals(handle), interrupts.ignore_user_signals():
         server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server with a time between SIGTERM and its end."""
+
+    def __init__(
+        self, config: uvicorn.Config, drain_seconds: float, on_drain: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._drain_seconds, self._on_drain = drain_seconds, on_drain
+        self._ends_at = math.inf
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Handles a signal that ends the server; a second one ends it at once."""
+        if sig != signal.SIGTERM or not self._drain_seconds or self._ends_at < math.inf:
+            super().handle_exit(sig, frame)
+            return
+        self._ends_at = time.monotonic() + self._drain_seconds
+        self._on_drain()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Returns whether the server ends; uvicorn calls it ten times a second."""
+        return await super().on_tick(counter) or time.monotonic() > self._ends_at
 
 
 class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
@@ -176,6 +225,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
     max_connections: int
     read_seconds: float
     max_unsent_bytes: int
+    on_refusal: Callable[[], None]
     _timer = _unsent_bytes = None
     _read_by = math.inf  # The time by which the client must have read a large answer.
     # The requests without a complete answer.
@@ -184,6 +234,7 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         if len(self.connections) >= self.max_connections:
+            self.on_refusal()
             _refuse(transport, self.loop, _TOO_MANY)
             return
         super().connection_made(transport)

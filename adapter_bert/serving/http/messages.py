@@ -1,5 +1,6 @@
 """TensorFlow Serving's JSON formats: reads requests, and describes tasks and answers."""
 
+import datetime
 import json
 from typing import Any, Dict, List, Set, Tuple
 
@@ -81,6 +82,11 @@ def summary(task: registry.ServedTask) -> Dict[str, Any]:
         "max_seq_length": description.max_seq_length,
         "do_lower_case": description.do_lower_case,
         "scores": task_adapter.finite_scores(description),
+        "digest": task.digest,
+        "steps": description.global_step,
+        "date": f"{datetime.datetime.fromtimestamp(task.modified, datetime.timezone.utc):%FT%TZ}",
+        "size": task.num_bytes,
+        "package": description.versions.get("adapter_bert"),
     }
 
 

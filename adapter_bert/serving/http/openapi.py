@@ -49,19 +49,8 @@ def _paths(max_instances: int) -> Dict[str, Any]:
             ),
             "delete": _operation("Removes a task", {200: _VERSION}, (404, 504)),
         },
-        "/v1/models/{task}/metadata": {
-            "parameters": [_TASK],
-            "get": _operation("Returns a task's metadata", {200: _METADATA}, (404,)),
-        },
-        "/v1/models/{task}:predict": {
-            "parameters": [_TASK],
-            "post": _operation(
-                "Predicts instances of a task",
-                {200: _ANSWERS},
-                _PREDICTION_ERRORS,
-                {_JSON: {"schema": prediction}},
-            ),
-        },
+        **_of_a_task("", [_TASK], prediction),
+        **_of_a_task("/versions/{version}", [_TASK, _VERSION_NUMBER], prediction),
         "/v1/models:predict": {
             "post": _operation(
                 "Predicts instances of any tasks",
@@ -71,13 +60,38 @@ def _paths(max_instances: int) -> Dict[str, Any]:
             )
         },
         "/healthz": {"get": _operation("Returns whether the server is alive", {200: _STATE})},
-        "/readyz": {"get": _operation("Returns whether it is ready", {200: _STATE})},
+        "/readyz": {"get": _operation("Has status 503 while loading or stopping", {200: _STATE})},
         "/metrics": {"get": _operation("Returns metrics for Prometheus", {200: None})},
         "/openapi.json": {"get": _operation("Returns this document", {200: {"type": "object"}})},
+    }
+    paths["/v1/models/{task}/versions/{version}"] = {
+        "parameters": [_TASK, _VERSION_NUMBER],
+        "get": _operation("Returns the state of a version on disk", {200: _STATUS}, (404,)),
     }
     for path in ("/healthz", "/readyz", "/openapi.json"):
         paths[path]["get"]["security"] = []
     return paths
+
+
+def _of_a_task(
+    version: str, parameters: List[Dict[str, Any]], prediction: Dict[str, Any]
+) -> Dict[str, Any]:
+    """Returns the operations on a task, or on one of its versions."""
+    return {
+        f"/v1/models/{{task}}{version}/metadata": {
+            "parameters": parameters,
+            "get": _operation("Returns a task's metadata", {200: _METADATA}, (404,)),
+        },
+        f"/v1/models/{{task}}{version}:predict": {
+            "parameters": parameters,
+            "post": _operation(
+                "Predicts instances of a task",
+                {200: _ANSWERS},
+                _PREDICTION_ERRORS,
+                {_JSON: {"schema": prediction}},
+            ),
+        },
+    }
 
 
 def _object(
@@ -132,6 +146,12 @@ _TASK = {
     "required": True,
     "schema": {"type": "string", "pattern": f"^{adapter_folders.TASK_NAME}$"},
 }
+_VERSION_NUMBER = {
+    "name": "version",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"},
+}
 _FILE = {"type": "string", "contentMediaType": "application/octet-stream"}
 _CHANGE = {
     _JSON: {"schema": _object({"adapter": {"type": "string"}})},
@@ -161,6 +181,11 @@ _SUMMARY = _object(
         "max_seq_length": {"type": "integer"},
         "do_lower_case": {"type": "boolean"},
         "scores": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
+        "digest": {"type": "string"},
+        "steps": {"type": "integer"},
+        "date": {"type": "string"},
+        "size": {"type": "integer"},
+        "package": {"type": ["string", "null"]},
     }
 )
 _MODELS = _object({"models": {"type": "array", "items": _SUMMARY}})

@@ -30,6 +30,7 @@ class Metrics:
 
     Args:
       queue_rows, tasks, tasks_in_memory: functions that return the gauges' values.
+      is_served: function of a task's name.
       max_tasks: with more tasks, none is counted on its own.
     """
 
@@ -37,11 +38,12 @@ class Metrics:
         self,
         queue_rows: Callable[[], float],
         tasks: Callable[[], float],
+        is_served: Callable[[str], bool],
         tasks_in_memory: Callable[[], float],
         max_tasks: int = 1000,
     ):
         self._counts: Dict[str, _TaskCounts] = {}
-        self._num_tasks, self._max_tasks = tasks, max_tasks
+        self._num_tasks, self._max_tasks, self._is_served = tasks, max_tasks, is_served
         self._registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self._registry)
         at: Dict[str, Any] = {"namespace": "adapter_bert", "registry": self._registry}
@@ -94,13 +96,11 @@ class Metrics:
             return _TaskCounts()
         return self._counts.setdefault(task, _TaskCounts())
 
-    def remove_task(self, task: str) -> None:
-        """Drops the metrics of a removed task."""
-        self._counts.pop(task, None)
-
     def render(self) -> Tuple[bytes, str]:
         """Returns all metrics in Prometheus' format: (bytes, content type)."""
         content = prometheus_client.generate_latest(self._registry)
+        for task in [task for task in self._counts.copy() if not self._is_served(task)]:
+            self._counts.pop(task, None)
         if self._num_tasks() <= self._max_tasks:
             content += "".join(_task_lines(self._counts.copy())).encode()
         return content, prometheus_client.CONTENT_TYPE_LATEST

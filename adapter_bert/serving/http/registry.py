@@ -1,34 +1,51 @@
-"""The registry of served tasks, which can change while the server answers.
+"""The registry of served tasks, which changes as the folders of their adapters change.
+
+`ServedTasks.update` compares the folders with the served tasks, and adds, replaces and removes what
+differs: at the start, at each poll, and at SIGHUP. A request for a task that is not read yet, or
+whose folder has just changed, looks at that task's folders at once.
 
 Each version of a task is an entry in the bank. A request leases the versions that it starts with,
 so that its texts, adapters and labels are of one version. A replaced or removed version leaves the
 bank when its last lease ends.
-
-The tasks below the root are found by name first. Each is added before it is first used, or by
-`load_found`.
 """
 
 import collections
 import contextlib
+import datetime
 import gc
 import os
 import posixpath
 import shutil
 import threading
+import time
 import weakref
 from concurrent import futures
-from typing import BinaryIO, Callable, Iterable, Iterator, List, Mapping, NamedTuple, Optional
+from typing import (
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
 
 from absl import logging
 
 from adapter_bert.files import atomic, gfile
-from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.formats import adapter_folders, hub, task_adapter
 from adapter_bert.serving.inference import bank, memory, request_texts
 from adapter_bert.shell.errors import UserError
 
 CHANGE_SECONDS = 60.0  # Maximum time of a change, and that a change of the same task waits for.
 _FREEZE_EVERY = 256  # Tasks.
 _MAX_LABEL_LENGTH = 256  # In characters. An answer repeats a tag for each word.
+_MAX_REMOVED = 10_000  # Removed tasks whose time of removal is kept.
+_DIGEST_DIGITS = 12
 
 
 class TaskNotServed(UserError):
@@ -40,7 +57,10 @@ class ServedTask(NamedTuple):
 
     Attributes:
       name: its name in requests.
-      version: counted from 1; for an upload, the number of its folder.
+      version: the number of its folder; without one, when its config was written, in Unix seconds.
+      digest: the first digits of the SHA-256 of its tensors' file.
+      modified: when its config was written, in Unix seconds.
+      num_bytes: size of its tensors' file.
       description: `task_adapter.Description`.
       texts: `request_texts.TaskTexts`.
       key: its name in the bank.
@@ -48,6 +68,9 @@ class ServedTask(NamedTuple):
 
     name: str
     version: int
+    digest: str
+    modified: int
+    num_bytes: int
     description: task_adapter.Description
     texts: request_texts.TaskTexts
     key: str
@@ -57,14 +80,33 @@ class ServedTask(NamedTuple):
         return [bank.Row(self.key, *ids) for ids in request.rows]
 
 
+class _Found(NamedTuple):
+    """What is on disk for a label, in order of preference; or the hashes of its two parts.
+
+    Attributes:
+      pinned: the `adapter_folders.Snapshot` of the folder that a request has put, or None.
+      others: tuple of those of the label's own folders.
+    """
+
+    pinned: Any
+    others: Any
+
+    def hashed(self) -> "_Found":
+        """Returns the hashes, which take less memory."""
+        return _Found(hash(self.pinned), hash(self.others))
+
+
 class ServedTasks:
-    """The served tasks of one bank, by name. Every method may be called from any thread.
+    """The served tasks of one bank. Every method may be called from any thread.
+
+    A label is a task's name, or "<name>/<number>" for one of its numbered folders.
 
     Args:
       adapter_bank: `bank.AdapterBank`; only this object may add tasks to it.
       encoding: `request_texts.TextEncoding` of the same BERT.
       root: folder of the adapters that requests may name, and of uploads; or None.
       keep_versions: number of uploads of a task that stay on disk.
+      patterns: of the folders of further tasks, see `adapter_folders.match_patterns`.
     """
 
     def __init__(
@@ -73,21 +115,32 @@ class ServedTasks:
         encoding: request_texts.TextEncoding,
         root: Optional[str] = None,
         keep_versions: int = 2,
+        patterns: Sequence[str] = (),
     ):
         self._bank, self._encoding = adapter_bank, encoding
-        self._root, self._keep_versions = root, keep_versions
-        self._tasks, self._versions = {}, collections.Counter()
-        self._found = {}  # The names of tasks below the root that are not added yet.
-        # Added by their descriptions: the older folders of each task, in case its tensors are
-        # damaged.
-        self._unread = {}
+        self._root, self._keep_versions, self._patterns = root, keep_versions, patterns
+        # By name, and by label: the versions that requests have named.
+        self._tasks: Dict[str, ServedTask] = {}
+        self._numbered: Dict[str, ServedTask] = {}
+        self._found: Dict[str, None] = {}  # Names on disk that no update has looked at yet.
+        self._unread: Dict[str, None] = {}  # Names added by their descriptions only.
+        self._is_loaded = False  # Whether the first update has read all descriptions.
+        # From a name to the folder that the patterns match, and that was downloaded.
+        self._matched: Dict[str, str] = {}
+        self._downloaded: Dict[str, str] = {}
+        self._problem, self._has_changed = "", False  # Of the last update.
+        self._pinned: Dict[str, str] = {}  # From a name to the folder that a request has put.
+        self._seen: Dict[str, Any] = {}  # From a label to `_Found.hashed` or an error's text.
+        self._damaged: Dict[str, Any] = {}  # From a folder to its `Snapshot.files`.
+        self._sources: Dict[str, adapter_folders.Snapshot] = {}  # By a version's key in the bank.
+        self._removed: Dict[str, float] = {}  # From a name to the time when its task was removed.
         self._closed = False
-        self._lease_counts, self._retired = collections.Counter(), set()
-        self._folders = {}  # From a version's key in the bank to its folder.
+        self._counts, self._lease_counts = collections.Counter(), collections.Counter()
+        self._retired = set()
         self._remover = futures.ThreadPoolExecutor(1)  # Removing may wait for a batch or the disk.
         self._lock = threading.Lock()  # Never held while an adapter is read.
         self._memory = memory.Reservations()
-        # By task, while an adapter is read and added: one that hangs blocks no other task.
+        # By label, while an adapter is read and added: one that hangs blocks no other task.
         self._change_locks = weakref.WeakValueDictionary()
 
     def __len__(self) -> int:
@@ -102,20 +155,42 @@ class ServedTasks:
             tasks = self._tasks.copy()
         return [tasks[name] for name in sorted(tasks)]
 
-    def get(self, name: str) -> ServedTask:
-        """Returns the current `ServedTask` of a name, after `read`; raises `TaskNotServed`."""
+    def label(self, name: str, version: Optional[str]) -> str:
+        """Returns the label of a task, or of one of its versions; raises `TaskNotServed`."""
         self.read(name)
+        is_current = version in (None, str(self.get(name).version))
+        return name if is_current else f"{name}/{version}"
+
+    def get(self, label: str) -> ServedTask:
+        """Returns the current `ServedTask` of a label, after `read`; raises `TaskNotServed`."""
+        self.read(label)
+        return self._get(label)
+
+    def _get(self, label: str) -> ServedTask:
         try:
-            return self._tasks[name]
+            return self._served(label)[label]
         except KeyError:
-            raise TaskNotServed(f"There is no task {name[:100]!r} here.") from None
+            name, _, version = label.partition("/")
+            what = f"task {name[:100]!r}"
+            if version:
+                what = f"version {version[:100]!r} of {what}"
+            sentence = f"There is no {what} here"
+            if name in self._removed:
+                removed = datetime.datetime.fromtimestamp(
+                    self._removed[name], datetime.timezone.utc
+                )
+                sentence += f"; it was removed at {removed:%Y-%m-%d %H:%M:%S} UTC"
+            raise TaskNotServed(sentence + ".") from None
+
+    def _served(self, label: str) -> Dict[str, ServedTask]:
+        return self._numbered if "/" in label else self._tasks
 
     def put(self, name: str, folder: str, *, lazy: bool = False) -> ServedTask:
-        """Adds or replaces a task.
+        """Adds or replaces a task; it stays until the folders of its name change.
 
         Args:
           name: letters, digits, ".", "_" and "-".
-          folder: the task adapter's, which must not change afterwards.
+          folder: the task adapter's.
           lazy: bool; its tensors are known to be valid and are read when they are needed.
 
         Returns:
@@ -126,16 +201,27 @@ class ServedTasks:
         """
         adapter_folders.check_task_name(name)
         with self._changing(name):
-            return self._put(name, folder, lazy)
+            snapshot = adapter_folders.snapshot(folder)
+            task = self._put(name, snapshot or adapter_folders.Snapshot(folder, ()), lazy)
+            self._pinned[name] = folder
+            self._seen[name] = self._find(name).hashed()
+        return task
 
-    def _put(self, name: str, folder: str, lazy: bool) -> ServedTask:
-        task = self._add_to_bank(name, folder, lazy)
-        self._versions[name], self._folders[task.key] = task.version, folder
+    def _put(self, label: str, source: adapter_folders.Snapshot, lazy: bool) -> ServedTask:
+        task = self._add_to_bank(label, source.folder, lazy)
+        served = self._served(label)
+        old = served.get(label)
+        if old and self._bank.is_in_memory(old.key):  # No request then waits for the new one.
+            with contextlib.suppress(UserError):
+                self._bank.load(task.key)
+        self._sources[task.key] = source
         with self._lock:
-            old = self._tasks.get(name)
-            self._tasks[name] = task
+            served[label] = task
+            self._removed.pop(label, None)
         if old:
             self._retire(old.key)
+        if self._is_loaded:
+            logging.info("Task %s: serving version %d, %s.", label, task.version, source.folder)
         return task
 
     def put_below_root(self, name: str, path: str) -> ServedTask:
@@ -152,94 +238,221 @@ class ServedTasks:
         adapter_folders.check_below(root, adapter_folder)
         return self.put(name, adapter_folder)
 
-    def find_below_root(self) -> None:
-        """Finds the names of all tasks below the root; call it once.
-
-        Each is served from its newest valid folder. Invalid ones are logged.
+    def start(self) -> None:
+        """Serves the tasks of the patterns, and finds the names below the root for `update`.
 
         Raises:
-          UserError: the root is not a folder, or cannot be read.
+          UserError: a pattern matches nothing or an invalid adapter; the root cannot be read.
         """
-        self._found = dict.fromkeys(adapter_folders.task_names(self._require_root()))
+        self._matched = adapter_folders.match_patterns(self._patterns)
+        self._patterns = [each for each in self._patterns if not hub.is_address(each)]
+        local = adapter_folders.match_patterns(self._patterns)
+        self._downloaded = {n: f for n, f in self._matched.items() if n not in local}
+        for name, folder in self._matched.items():
+            adapter_folders.check_task_name(name)
+            source = adapter_folders.snapshot(folder) or adapter_folders.Snapshot(folder, ())
+            self._put(name, source, lazy=False)
+        self._list_names()
 
-    def load_found(self) -> None:
-        """Adds the found tasks by their descriptions, then reads their tensors to check them."""
-        for reads_tensors in (False, True):
-            for index, name in enumerate([*self._found, *self._unread]):
-                if self._closed:
-                    return
-                try:
-                    with self._locked(name):
-                        self._add_found(name, reads_tensors)
-                except Exception as error:  # One task must not keep the others from loading.
-                    logging.warning("Task %s is not loaded yet: %r", name, error)
-                if index % _FREEZE_EVERY == _FREEZE_EVERY - 1:
-                    gc.freeze()  # A collection would scan all descriptions, and stop all threads.
+    def _list_names(self) -> List[str]:
+        """Returns the labels whose folders may have changed; notes the new names as found."""
+        names = dict.fromkeys(self._matched)
+        if self._root is not None:
+            names.update(dict.fromkeys(adapter_folders.task_names(self._root)))
+        self._found = {name: None for name in names if name not in self._seen}
+        return list({**names, **dict.fromkeys([*self._seen, *self._tasks])})
+
+    def update(self) -> bool:
+        """Compares all folders with the served tasks, and adds, replaces and removes what differs.
+
+        A task is served from the first valid one of its folders, and stays as it is if none is
+        valid. The first update adds all tasks by their descriptions before it reads tensors.
+
+        Returns:
+          Whether folders have changed since the last update.
+        """
+        self._has_changed = False
+        try:
+            local = adapter_folders.match_patterns(self._patterns, skips=True)
+            self._matched = {**self._downloaded, **local}
+            labels, self._problem = self._list_names(), ""
+        except UserError as error:
+            if self._problem != str(error):
+                logging.warning("The tasks stay as they are: %s", error)
+            self._problem = str(error)
+            return False
+        self._for_each(labels, self._update)
+        self._is_loaded, self._found = True, {}
+        self._for_each(list(self._unread), self._check)
+        return self._has_changed
+
+    def _for_each(self, labels: List[str], function: Callable[[str], None]) -> None:
+        """Calls a function of a label for each of them, and logs its errors."""
+        for index, label in enumerate(labels):
+            if self._closed:
+                return
+            try:
+                function(label)
+            except Exception as error:  # One task must not keep the others from loading.
+                logging.warning("Task %s is not loaded yet: %r", label, error)
+            if not self._is_loaded and index % _FREEZE_EVERY == _FREEZE_EVERY - 1:
+                gc.freeze()  # A collection would scan all descriptions, and stop all threads.
+
+    def _update(self, label: str) -> None:
+        """Looks at a label's folders if they have changed; logs an unreadable one once."""
+        try:
+            if label in self._seen and self._find(label).hashed() == self._seen[label]:
+                return
+            self._has_changed = True
+            with self._locked(label):
+                # Only a valid adapter replaces another one.
+                self._look(label, lazy=not self._is_loaded and label not in self._tasks)
+        except memory.Exhausted:
+            raise
+        except UserError as error:
+            if self._seen.get(label) != str(error):
+                logging.warning("Not served: %s: %s", label, error)
+            self._seen[label] = str(error)
+        self._found.pop(label, None)
 
     def num_loading(self) -> int:
-        """Returns the number of found tasks that are not added yet."""
-        return len(self._found)
+        """Returns the number of tasks that the first update has not added yet."""
+        return 0 if self._is_loaded else len(self._found)
 
-    def is_read(self, name: str) -> bool:
+    def is_read(self, label: str) -> bool:
         """Returns whether `read` has nothing to do."""
-        return name not in self._found and name not in self._unread
+        if "/" in label:
+            return label in self._numbered
+        return label not in self._found and label not in self._unread
 
-    def read(self, name: str) -> None:
+    def read(self, label: str) -> None:
         """Adds a task that was found, if it is valid; reads its files unless `is_read`.
 
         Raises:
           memory.Exhausted: too little memory is free.
           TimeoutError: another thread changes the task for too long.
         """
-        if not self.is_read(name):
-            with self._changing(name):
+        if not self.is_read(label):
+            with self._changing(label):
                 pass
 
-    def _add_found(self, name: str, reads_tensors: bool) -> None:
-        """Adds a found task, unless it is added: the newest version whose description is valid.
+    def is_ready(self, label: str) -> bool:
+        """Returns whether `prepare` has nothing to do."""
+        task = self._served(label).get(label)
+        return self.is_read(label) and (task is None or self._bank.is_in_memory(task.key))
 
-        Args:
-          name: the task's, which this thread has locked.
-          reads_tensors: whether its tensors must be valid, too.
+    def prepare(self, label: str) -> None:
+        """Reads a task's adapter into memory; raises as `read` does.
+
+        If the adapter can no longer be read, its folder has changed since the last look.
         """
-        if name in self._found:
-            # Only a valid adapter replaces one of --adapters.
-            lazy = not reads_tensors and name not in self._tasks
-            self._put_first(name, iter(adapter_folders.find(self._require_root(), name)), lazy)
-            del self._found[name]
-        if reads_tensors and name in self._unread:
-            task = self._tasks[name]
-            folder = self._folders[task.key]
-            try:
-                with self._memory.reserved(_reading_bytes(folder), f"Task {name}: {folder}"):
-                    self._bank.check(task.key)
-            except memory.Exhausted:
-                raise
-            except Exception as error:
-                logging.warning("Not served: %s", error)
-                with self._lock:
-                    del self._tasks[name], self._versions[name]
-                self._retire(task.key)
-                self._put_first(name, self._unread[name], lazy=False)
-            del self._unread[name]
-
-    def _put_first(self, name: str, folders: Iterator[str], lazy: bool) -> None:
-        """Puts the first valid one of a task's folders; logs the others."""
-        old = self._folders.get(self._tasks[name].key) if name in self._tasks else None
-        for folder in folders:
-            try:
-                adapter_folders.check_below(self._require_root(), folder)
-                self._put(name, folder, lazy)
-            except UserError as error:
-                logging.warning("Not served: %s", error)
-            except Exception as error:  # One folder must not keep the others from starting.
-                logging.warning("Not served: %s: %r", folder, error)
-            else:
-                if old not in (None, folder):
-                    logging.warning("%r is served from %s, not from %s.", name, folder, old)
-                if lazy:
-                    self._unread[name] = folders
+        self.read(label)
+        for _ in range(2):
+            task = self._served(label).get(label)
+            if task is None:
                 return
+            try:
+                self._bank.load(task.key)
+                return
+            except UserError:  # If it is not mended here, the batch raises it again.
+                with self._locked(label):
+                    self._look(label)
+
+    def _find(self, label: str) -> _Found:
+        """Returns what is on disk for a label; raises UserError if a folder cannot be read."""
+        name, _, number = label.partition("/")
+        folders: List[str] = []
+        if number:
+            if self._root and name in self._tasks and adapter_folders.is_version(number):
+                folders = [posixpath.join(self._root, label)]
+        else:
+            if self._root is not None:
+                folders += adapter_folders.candidates(posixpath.join(self._root, name))
+            folders += [self._matched[name]] if name in self._matched else []
+        pinned = self._pinned.get(label)
+        return _Found(
+            adapter_folders.snapshot(pinned) if pinned else None,
+            tuple(filter(None, map(adapter_folders.snapshot, folders))),
+        )
+
+    def _look(self, label: str, lazy: bool = False) -> None:
+        """Serves a label from the first valid one of its folders, if any; this thread locked it.
+
+        Raises:
+          memory.Exhausted: too little memory is free for the adapter.
+          UserError: a folder cannot be read, or its name is no task's.
+        """
+        name, _, number = label.partition("/")
+        found, old = self._find(label), self._served(label).get(label)
+        seen = self._seen.get(label)
+        if found.others and isinstance(seen, _Found) and seen.others != hash(found.others):
+            self._pinned.pop(label, None)  # The folders have changed after the request.
+            found = found._replace(pinned=None)
+        if found.others and not number:
+            adapter_folders.check_task_name(name)
+        snapshots = [*filter(None, [found.pinned]), *found.others]
+        source = self._sources[old.key] if old else None
+        for snapshot in snapshots:
+            if snapshot == source:
+                break
+            if self._try_to_put(label, snapshot, lazy):
+                if source and source.folder == self._matched.get(name):
+                    logging.warning(
+                        "%r is served from %s, not from %s.", name, snapshot.folder, source.folder
+                    )
+                break
+        if old and not snapshots:
+            self._drop(label, was_removed=True)
+            logging.info("Task %s is no longer served: its folder is gone.", label)
+        is_folder = not number and gfile.isdir(posixpath.join(self._root or "", name))
+        if snapshots or is_folder:
+            self._seen[label] = found.hashed()
+        else:
+            self._seen.pop(label, None)
+        if is_folder and not snapshots and not old and adapter_folders.is_task_name(name):
+            logging.warning(
+                "Not served: %s: there is no task adapter in it, in its folder `adapter` or in a"
+                " numbered one.",
+                name,
+            )
+
+    def _try_to_put(self, label: str, snapshot: adapter_folders.Snapshot, lazy: bool) -> bool:
+        """Puts a task; returns whether its folder is valid. The reason why not is logged once."""
+        if self._damaged.get(snapshot.folder) == snapshot.files:
+            return False
+        try:
+            if snapshot.folder != self._matched.get(label):
+                adapter_folders.check_below(self._require_root(), snapshot.folder)
+            self._put(label, snapshot, lazy)
+        except memory.Exhausted:
+            raise
+        except Exception as error:  # One folder must not keep the others from starting.
+            reason = str(error) if isinstance(error, UserError) else f"{snapshot.folder}: {error!r}"
+            logging.warning("Not served: %s", reason)
+            self._damaged[snapshot.folder] = snapshot.files
+            return False
+        if lazy:
+            self._unread[label] = None
+        return True
+
+    def _check(self, label: str) -> None:
+        """Reads the tensors of a task; if they are damaged, an older folder takes its place."""
+        with self._locked(label):
+            task = self._tasks.get(label)
+            if label in self._unread and task is not None:
+                source = self._sources[task.key]
+                try:
+                    what = f"Task {label}: {source.folder}"
+                    with self._memory.reserved(_reading_bytes(source.folder), what):
+                        self._bank.check(task.key)
+                except memory.Exhausted:
+                    raise
+                except Exception as error:
+                    logging.warning("Not served: %s", error)
+                    self._damaged[source.folder] = source.files
+                    self._drop(label)
+                    self._look(label)
+            self._unread.pop(label, None)
 
     def upload(self, name: str, contents: Mapping[str, BinaryIO]) -> ServedTask:
         """Saves a task adapter as `<root>/<name>/<number>`, and adds or replaces the task.
@@ -262,7 +475,8 @@ class ServedTasks:
             adapter_folders.check_below(root, task_folder)
             is_new = not gfile.exists(task_folder)
             try:
-                number = max([self._versions[name], *adapter_folders.version_numbers(task_folder)])
+                served = [self._tasks[name].version] if name in self._tasks else [0]
+                number = max([*served, *adapter_folders.version_numbers(task_folder)])
                 task = self._upload(name, f"{task_folder}/{number + 1}", contents)
             except BaseException:
                 if is_new:
@@ -286,13 +500,27 @@ class ServedTasks:
             raise
 
     def remove(self, name: str) -> ServedTask:
-        """Removes a task from the server; its files stay. Raises `TaskNotServed`."""
+        """Removes a task from the server until its folders change; they stay.
+
+        Raises:
+          TaskNotServed: there is no such task.
+        """
         with self._changing(name):
-            with self._lock:
-                task = self.get(name)
-                del self._tasks[name]
-            self._retire(task.key)
+            task = self.get(name)
+            self._pinned.pop(name, None)
+            self._seen[name] = self._find(name).hashed()
+            self._drop(name, was_removed=True)
         return task
+
+    def _drop(self, label: str, was_removed: bool = False) -> None:
+        """Removes what is served under a label; notes the time if its user removed it."""
+        with self._lock:
+            task = self._served(label).pop(label)
+            if was_removed:
+                self._removed[label] = time.time()
+                for name in list(self._removed)[:-_MAX_REMOVED]:
+                    del self._removed[name]
+        self._retire(task.key)
 
     def are_in_memory(self, tasks: Iterable[ServedTask]) -> bool:
         """Returns whether the adapters of all these `ServedTask`s are in memory."""
@@ -322,17 +550,15 @@ class ServedTasks:
         return text
 
     def close(self) -> None:
-        """Ends `load_found`, and waits until all removed versions have left the bank."""
+        """Ends `update`, and waits until all removed versions have left the bank."""
         self._closed = True
         self._remover.shutdown()
 
-    def _add_to_bank(self, name: str, folder: str, lazy: bool = False) -> ServedTask:
-        """Adds a task adapter to the bank as the next version of a task."""
-        version = self._versions[name] + 1
-        parent, number = posixpath.split(folder)
-        if adapter_folders.is_version(number) and parent == posixpath.join(self._root or "", name):
-            version = max(version, int(number))
-        key, where = f"{name}@{version}", f"Task {name}:"
+    def _add_to_bank(self, label: str, folder: str, lazy: bool = False) -> ServedTask:
+        """Adds a task adapter to the bank as the next version of a label."""
+        name = label.partition("/")[0]
+        self._counts[label] += 1
+        key, where = f"{label}@{self._counts[label]}", f"Task {name}:"
         with contextlib.ExitStack() as stack:
             if not lazy:
                 num_bytes = _reading_bytes(folder)
@@ -346,15 +572,21 @@ class ServedTasks:
                     f" {_MAX_LABEL_LENGTH}."
                 )
             texts = request_texts.TaskTexts(description, self._encoding, f"{where} {folder}")
+            current = atomic.current_folder(folder)
+            modified = gfile.modified_ns(f"{current}/{task_adapter.CONFIG_FILE}") // 10**9
+            num_bytes = gfile.size(f"{current}/{task_adapter.TENSORS_FILE}")
         except BaseException:
             self._bank.remove(key)
             raise
-        return ServedTask(name, version, description, texts, key)
+        number = posixpath.basename(folder)
+        version = int(number) if adapter_folders.is_version(number) else modified
+        digest = (self._bank.sha256(key) or "")[:_DIGEST_DIGITS]
+        return ServedTask(name, version, digest, modified, num_bytes, description, texts, key)
 
-    def _acquire(self, name: str) -> ServedTask:
-        self.read(name)
+    def _acquire(self, label: str) -> ServedTask:
+        self.read(label)
         with self._lock:
-            task = self.get(name)
+            task = self._get(label)
             self._lease_counts[task.key] += 1
         return task
 
@@ -375,21 +607,35 @@ class ServedTasks:
         del self._lease_counts[key]
         if key in self._retired:
             self._retired.remove(key)
-            del self._folders[key]
+            del self._sources[key]
             self._remover.submit(self._bank.remove, key)
 
     @contextlib.contextmanager
-    def _changing(self, name: str) -> Iterator[None]:
-        """Locks a task, and adds it first if it was found; raises as `read` does."""
-        with self._locked(name):
-            self._add_found(name, reads_tensors=True)
+    def _changing(self, label: str) -> Iterator[None]:
+        """Locks a label, and reads it first if it was found; raises as `read` does."""
+        with self._locked(label):
+            if not self.is_read(label):
+                self._read(label)
             yield
 
+    def _read(self, label: str) -> None:
+        """Adds a task that was found and reads its tensors; this thread has locked it."""
+        if label in self._unread:
+            self._check(label)
+            return
+        try:
+            self._look(label)
+        except memory.Exhausted:
+            raise
+        except UserError as error:
+            logging.warning("Not served: %s: %s", label, error)
+        self._found.pop(label, None)
+
     @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        """Lets one thread at a time change a task; raises TimeoutError if it waits too long."""
+    def _locked(self, label: str) -> Iterator[None]:
+        """Lets one thread at a time change a label; raises TimeoutError if it waits too long."""
         with self._lock:
-            lock = self._change_locks.setdefault(name, threading.RLock())
+            lock = self._change_locks.setdefault(label, threading.RLock())
         if not lock.acquire(timeout=CHANGE_SECONDS):
             raise TimeoutError
         try:
@@ -403,7 +649,7 @@ class ServedTasks:
         numbers = sorted(adapter_folders.version_numbers(task_folder))
         uploads = list(filter(_is_upload, (f"{task_folder}/{number}" for number in numbers)))
         # A served folder may be a link to an upload.
-        served = set(map(os.path.realpath, list(self._folders.values())))
+        served = {os.path.realpath(source.folder) for source in list(self._sources.values())}
         for folder in uploads[: -self._keep_versions]:
             if os.path.realpath(folder) in served:
                 continue
@@ -429,18 +675,18 @@ class Lease:
         self._tasks, self._ended = {}, False
         self._lock = threading.Lock()
 
-    def get(self, name: str) -> ServedTask:
-        """Returns a task's `ServedTask`, always the same one; raises `TaskNotServed`."""
+    def get(self, label: str) -> ServedTask:
+        """Returns a label's `ServedTask`, always the same one; raises `TaskNotServed`."""
         with self._lock:
             if self._ended:
-                raise TaskNotServed(f"The request for {name[:100]!r} has ended.")
-            if name not in self._tasks:
-                self._tasks[name] = self._acquire(name)
-            return self._tasks[name]
+                raise TaskNotServed(f"The request for {label[:100]!r} has ended.")
+            if label not in self._tasks:
+                self._tasks[label] = self._acquire(label)
+            return self._tasks[label]
 
-    def names(self) -> List[str]:
-        """Returns the names of the leased tasks."""
-        return list(self._tasks)
+    def tasks(self) -> List[ServedTask]:
+        """Returns the leased `ServedTask`s, in the order of their first use."""
+        return list(self._tasks.values())
 
     def end(self) -> None:
         """Releases the versions."""

@@ -3,6 +3,7 @@
     GET    /v1/models/<task>            its state
     GET    /v1/models/<task>/metadata   its kind, labels and scores
     POST   /v1/models/<task>:predict    {"instances": [...]} or {"inputs": {...}}
+    ...    /v1/models/<task>/versions/<number>...    the same for a version on disk
     POST   /v1/models:predict           {"instances": [{"task": ..., ...}, ...]}
     GET    /v1/models                   all tasks
     PUT    /v1/models/<task>            adds or replaces it
@@ -14,10 +15,13 @@ An error is {"error": "..."} with a status of 4xx (the client's) or 5xx (the ser
 
 import asyncio
 import functools
+import gzip
 import hmac
 import os
+import re
 import threading
 import time
+import zlib
 from concurrent import futures
 from typing import (
     Any,
@@ -30,16 +34,17 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Sequence,
     Tuple,
 )
 
-from absl import logging
 from python_multipart.exceptions import FormParserError
 from starlette import convertors, formparsers
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -54,6 +59,7 @@ from adapter_bert.serving.http import (
     openapi,
     prometheus,
     registry,
+    request_log,
 )
 from adapter_bert.serving.inference import bank, batcher, memory, request_texts
 from adapter_bert.shell.errors import UserError
@@ -71,6 +77,12 @@ _MAX_CHANGES = 32  # Further ones at the same time get status 503.
 _MAX_SHARED = 16  # Answers that are kept for all clients.
 _MIN_UPLOAD_RATE = 125_000  # Bytes per second: 1 Mbit/s.
 _MAX_LABELS = 100_000  # Of all instances of a request together: an answer of about 3 MB.
+_MIN_GZIP_BYTES = 1000  # A shorter answer is sent without compression.
+_GZIP_LEVEL = 1  # Higher ones take several times as long, and save little.
+_VERSION_HEADERS = ("X-Adapter-Version", "X-Task-Version")
+_ACCEPTS_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
+_LOGGED = "adapter_bert.logged"  # In a request's scope: what its line in the log says.
+_LOADING = "the server is loading its BERT"
 
 
 class RequestLimits(NamedTuple):
@@ -105,6 +117,39 @@ class Refused(Exception):
         self.status, self.closes_connection = status, closes_connection
 
 
+class Entrance:
+    """The ASGI application of a server from its start to its end.
+
+    Before `open`, only /healthz has status 200.
+    After `drain`, /readyz has status 503, so that no further clients are sent here.
+    """
+
+    def __init__(self) -> None:
+        self._application: Optional[ASGIApp] = None
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Reports from now on that the server is stopping."""
+        self._is_draining = True
+
+    def open(self, application: ASGIApp) -> None:
+        """Lets an application answer from now on."""
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        answer: ASGIApp
+        if self._is_draining and scope["path"] == "/readyz":
+            answer = _error_response(503, "the server is stopping")
+        elif self._application is not None:
+            answer = self._application
+        elif scope["path"] == "/healthz":
+            answer = _json_response({"status": "alive"})
+        else:
+            answer = _error_response(503, _LOADING, {"retry-after": "1"})
+        await answer(scope, receive, send)
+
+
 class _TaskConvertor(convertors.StringConvertor):
     """Matches a task's name in a path, which ends before ":" or "/"."""
 
@@ -137,6 +182,8 @@ class RestApi:
         a request's Host must name this machine, which guards against DNS rebinding.
       allows_changes: whether requests may add and remove tasks.
       address: the address on which the server listens.
+      cors_origins: origins of web pages that may call the server, or "*".
+      log: `request_log.RequestLog`.
     """
 
     def __init__(
@@ -147,7 +194,10 @@ class RestApi:
         token: Optional[str] = None,
         allows_changes: bool = True,
         address: str = "127.0.0.1",
+        cors_origins: Sequence[str] = (),
+        log: Optional[request_log.RequestLog] = None,
     ):
+        self._cors_origins, self._log = cors_origins, log or request_log.RequestLog()
         self._tasks, self._limits = tasks, limits
         self._token, self._allows_changes, self._address = token, allows_changes, address
         self._precision = adapter_bank.precision
@@ -160,10 +210,11 @@ class RestApi:
         self._metrics = prometheus.Metrics(
             queue_rows=lambda: len(self._queue),
             tasks=lambda: len(tasks),
+            is_served=tasks.__contains__,
             tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
             max_tasks=limits.max_task_metrics,
         )
-        self._batcher = batcher.Batcher(
+        self._batcher = batcher.Lanes(
             functools.partial(adapter_bank.predict, return_errors=True),
             lambda row: len(row.input_ids),
             max_batch_size=limits.max_batch_rows,
@@ -173,6 +224,7 @@ class RestApi:
     def application(self) -> Callable:
         """Returns the ASGI application."""
         task_path, methods = "/v1/models/{task:task}", ["GET", "PUT", "DELETE"]
+        version = "/versions/{version:task}"
         routes = [
             Route("/", self.page),
             Route("/healthz", self.health),
@@ -184,6 +236,9 @@ class RestApi:
             Route(task_path + ":predict", self.predict, methods=["POST"]),
             Route(task_path + "/metadata", self.metadata),
             Route(task_path, self.model, methods=methods),
+            Route(task_path + version + ":predict", self.predict, methods=["POST"]),
+            Route(task_path + version + "/metadata", self.metadata),
+            Route(task_path + version, self.status),
         ]
         handlers: Dict[Any, Callable] = {
             Refused: _handle_refused,
@@ -196,7 +251,16 @@ class RestApi:
         }
         application = Starlette(routes=routes, exception_handlers=handlers)
         application.router.redirect_slashes = False  # A redirect would trust the request's Host.
-        return self._guarded(application)
+        guarded = self._guarded(application)
+        if not self._cors_origins:
+            return guarded
+        return CORSMiddleware(
+            guarded,
+            allow_origins=self._cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "Content-Encoding"],
+            expose_headers=_VERSION_HEADERS,
+        )
 
     def close(self) -> None:
         """Ends the threads, once they have read and computed what waits."""
@@ -223,7 +287,16 @@ class RestApi:
             finally:
                 endpoint = getattr(scope.get("endpoint"), "__name__", "none")
                 status = statuses[0] if statuses else "none"
-                self._metrics.count_request(endpoint, status, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                self._metrics.count_request(endpoint, status, seconds)
+                self._log.add(
+                    {
+                        "request": f"{scope['method']} {scope['path']}",
+                        **scope.get(_LOGGED, {}),
+                        "milliseconds": round(1000 * seconds, 1),
+                        "status": status,
+                    }
+                )
 
         return wrapped
 
@@ -260,9 +333,12 @@ class RestApi:
             if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
                 sentence = "expected the header Authorization: Bearer <token>"
                 return _error_response(401, sentence, {"www-authenticate": "Bearer"})
-        if any(n == b"content-encoding" and v.lower() != b"identity" for n, v in scope["headers"]):
-            sentence = "the body has a Content-Encoding: send it without compression"
-            return _error_response(415, sentence, {"accept-encoding": "identity"})
+        encodings = [v.lower() for n, v in scope["headers"] if n == b"content-encoding"]
+        accepted = [b"identity", b"gzip"] if scope["method"] == "POST" else [b"identity"]
+        if encodings and (len(encodings) > 1 or encodings[0] not in accepted):
+            names = b", ".join(reversed(accepted)).decode()
+            sentence = f"the body has another Content-Encoding than {names}"
+            return _error_response(415, sentence, {"accept-encoding": names})
         return None
 
     async def page(self, request: Request) -> Response:
@@ -285,7 +361,7 @@ class RestApi:
     async def metrics(self, request: Request) -> Response:
         """Returns the metrics for Prometheus."""
         content, kind = await run_in_threadpool(self._metrics.render)
-        return Response(content, headers={"content-type": kind})
+        return await _response(request, content, kind)
 
     async def openapi(self, request: Request) -> Response:
         """Returns the OpenAPI document."""
@@ -298,12 +374,15 @@ class RestApi:
         def build(tasks: List[registry.ServedTask]) -> Dict[str, Any]:
             return {"models": [{"name": task.name, **messages.summary(task)} for task in tasks]}
 
-        return await self._shared_response("", self._tasks.current(), build)
+        return await self._shared_response(request, "", self._tasks.current(), build)
 
-    async def _shared_response(self, name: str, tasks: Any, build: Callable) -> Response:
+    async def _shared_response(
+        self, request: Request, name: str, tasks: Any, build: Callable
+    ) -> Response:
         """Returns an answer, of megabytes perhaps, built once for all clients until tasks change.
 
         Args:
+          request: `Request`.
           name: under which it is kept.
           tasks: `registry.ServedTask`, or several.
           build: function of the tasks that returns a JSON value.
@@ -314,7 +393,7 @@ class RestApi:
             if len(self._shared) >= _MAX_SHARED:
                 self._shared.clear()
             self._shared[name] = tasks, content
-        return Response(content, media_type="application/json")
+        return await _response(request, content)
 
     async def model(self, request: Request) -> Response:
         """Calls `status`, `put` or `delete`, by the request's method."""
@@ -324,7 +403,7 @@ class RestApi:
 
     async def status(self, request: Request) -> Response:
         """Returns a task's state in TensorFlow Serving's format."""
-        task = await self._get(request.path_params["task"])
+        task = self._tasks.get(await self._label(request))
         ok_status = {"error_code": "OK", "error_message": ""}
         version = {"version": str(task.version), "state": "AVAILABLE", "status": ok_status}
         return _json_response({"model_version_status": [version]})
@@ -341,18 +420,24 @@ class RestApi:
             }
             return {"model_spec": spec, "metadata": metadata}
 
-        task = await self._get(request.path_params["task"])
-        return await self._shared_response(task.name, task, build)
+        label = await self._label(request)
+        return await self._shared_response(request, label, self._tasks.get(label), build)
 
-    async def _get(self, name: str) -> registry.ServedTask:
-        """Returns a `registry.ServedTask`, read in a thread if necessary."""
+    async def _label(self, request: Request) -> str:
+        """Returns the label of the task in a request's path, read in a thread if necessary."""
+        name, version = request.path_params["task"], request.path_params.get("version")
         if not self._tasks.is_read(name):
             await run_in_threadpool(self._tasks.read, name)
-        return self._tasks.get(name)
+        label = self._tasks.label(name, version)
+        if not self._tasks.is_read(label):
+            await run_in_threadpool(self._tasks.read, label)
+        return label
 
     async def predict(self, request: Request) -> Response:
         """Predicts instances of one task."""
-        return await self._predict(request, request.path_params["task"])
+        has_version = "version" in request.path_params
+        label = await self._label(request) if has_version else request.path_params["task"]
+        return await self._predict(request, label)
 
     async def predict_mixed(self, request: Request) -> Response:
         """Predicts instances of any tasks, in the order of the request."""
@@ -373,7 +458,6 @@ class RestApi:
             self._check_length(request, _MAX_CHANGE_BYTES)
             body = await self._read_body(request, _MAX_CHANGE_BYTES)
             task = await self._change(self._put_folder, name, body)
-        logging.info("Task %s: serving version %d.", name, task.version)
         return _json_response({"name": name, **messages.summary(task)}, 201 if is_new else 200)
 
     def _put_folder(self, name: str, body: bytes) -> registry.ServedTask:
@@ -410,8 +494,6 @@ class RestApi:
         """Removes a task."""
         self._check_allows_changes()
         task = await self._change(self._tasks.remove, request.path_params["task"])
-        self._metrics.remove_task(task.name)
-        logging.info("Task %s is no longer served.", task.name)
         return _json_response({"name": task.name, "version": str(task.version)})
 
     async def _change(self, change: Callable, *arguments: Any) -> registry.ServedTask:
@@ -443,7 +525,7 @@ class RestApi:
         if not self._allows_changes:
             raise Refused(403, "changing tasks over the network needs a server with --token")
 
-    async def _predict(self, request: Request, name: Optional[str]) -> Response:
+    async def _predict(self, request: Request, label: Optional[str]) -> Response:
         num_bytes = self._check_length(request, self._limits.max_body_bytes)
         client = request.client.host if request.client else ""
         try:
@@ -451,23 +533,27 @@ class RestApi:
                 body = self._read_body(request, self._limits.max_body_bytes, ticket)
                 body = await _while_queued(ticket, body, None)
                 start = time.perf_counter()
-                answer = self._answer(body, name, lease, ticket)
+                answer = self._answer(body, label, lease, ticket)
                 watching = asyncio.ensure_future(_watch_client(request, ticket))
                 try:
                     content = await _while_queued(ticket, answer, self._limits.answer_seconds)
                 finally:
                     watching.cancel()
-                served = filter(self._tasks.__contains__, lease.names())
-                self._metrics.count_tasks(served, time.perf_counter() - start)
+                    tasks = lease.tasks()
+                    request.scope[_LOGGED] = _loggable(tasks, ticket.rows)
+                seconds = time.perf_counter() - start
+                self._metrics.count_tasks({task.name for task in tasks}, seconds)
         except admission.Overloaded:
             raise Refused(503, "too many rows are waiting; try again later") from None
         except asyncio.TimeoutError:
             seconds = self._limits.answer_seconds
             raise Refused(504, f"no answer within {seconds:g} seconds") from None
-        return Response(content, media_type="application/json")
+        versions = (", ".join(task.digest for task in tasks), _numbers(tasks))
+        headers = dict(zip(_VERSION_HEADERS, versions))
+        return await _response(request, content, headers=headers)
 
     async def _answer(
-        self, body: bytes, name: Optional[str], lease: registry.Lease, ticket: admission.Ticket
+        self, body: bytes, label: Optional[str], lease: registry.Lease, ticket: admission.Ticket
     ) -> bytes:
         """Returns the body of a prediction's response."""
 
@@ -475,7 +561,7 @@ class RestApi:
             return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
 
         prediction = await in_thread(
-            self._encode_instances(body, name, lease, asyncio.get_running_loop())
+            self._encode_instances(body, label, lease, asyncio.get_running_loop())
         )
         rows = prediction.rows()
         self._queue.resize(ticket, len(rows))
@@ -487,19 +573,19 @@ class RestApi:
         except batcher.Closed:
             raise Refused(503, "the server is stopping") from None
         content, answered = await in_thread(_format_response(prediction, outputs))
-        self._metrics.count_instances(t.name for t in answered if t.name in self._tasks)
+        self._metrics.count_instances(task.name for task in answered)
         return content
 
     def _encode_instances(
         self,
         body: bytes,
-        name: Optional[str],
+        label: Optional[str],
         lease: registry.Lease,
         loop: asyncio.AbstractEventLoop,
     ) -> Generator[Any, None, _Prediction]:
         """Returns a request's `_Prediction`, in steps for `admission.Readers`."""
         instances, is_columnar = messages.parse_instances(body)
-        if is_columnar and name is None:
+        if is_columnar and label is None:
             raise UserError('a request of several tasks needs {"instances": [...]}')
         if not 0 < len(instances) <= self._limits.max_instances:
             raise UserError(
@@ -510,10 +596,10 @@ class RestApi:
             yield
             try:
                 task_name, instance = (
-                    (name, instance) if name is not None else messages.split_task(instance)
+                    (label, instance) if label is not None else messages.split_task(instance)
                 )
-                if not self._tasks.is_read(task_name):  # Another thread reads its files.
-                    reading = run_in_threadpool(self._tasks.read, task_name)
+                if not self._tasks.is_ready(task_name):  # Another thread reads its files.
+                    reading = run_in_threadpool(self._tasks.prepare, task_name)
                     future = asyncio.run_coroutine_threadsafe(reading, loop)
                     yield future
                     future.result()
@@ -561,14 +647,20 @@ class RestApi:
     async def _body_chunks(self, request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
         """Yields the chunks of a request's body."""
         size = 0
+        is_gzip = request.headers.get("content-encoding", "").lower() == "gzip"
+        decompress = _Gunzip() if is_gzip else None
         try:
             async for chunk in request.stream():
+                if decompress:
+                    chunk = decompress(chunk, max_bytes - size + 1)
                 size += len(chunk)
                 if size > max_bytes:
                     raise _too_large_error(max_bytes)
                 yield chunk
         except ClientDisconnect:
             raise _disconnected_error() from None
+        if decompress:
+            decompress.check_end()
 
     async def _in_time(self, reading: Awaitable, more_seconds: float = 0) -> Any:
         """Awaits the reading of a body, with a timeout."""
@@ -578,6 +670,25 @@ class RestApi:
         except asyncio.TimeoutError:
             sentence = f"the body did not arrive within {seconds:g} seconds"
             raise Refused(408, sentence, closes_connection=True) from None
+
+
+class _Gunzip:
+    """Decompresses the chunks of a gzip'd body; raises UserError if it is damaged."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: in gzip's format.
+
+    def __call__(self, chunk: bytes, max_bytes: int) -> bytes:
+        """Returns the next bytes, at most `max_bytes`; those beyond are lost."""
+        try:
+            return self._stream.decompress(chunk, max_bytes)
+        except zlib.error as error:
+            raise UserError(f"the body is not valid gzip ({error})") from None
+
+    def check_end(self) -> None:
+        """Raises UserError unless the body ends with the end of its only stream."""
+        if not self._stream.eof or self._stream.unused_data:
+            raise UserError("the body is not valid gzip (expected one complete stream)")
 
 
 def _offers_upgrade(headers: List[Tuple[bytes, bytes]]) -> bool:
@@ -651,6 +762,35 @@ def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
         if isinstance(output, Exception):
             return Refused(500, _UNEXPECTED)
     return request.decode(outputs)
+
+
+async def _response(
+    request: Request,
+    content: bytes,
+    media_type: str = "application/json",
+    headers: Optional[Mapping[str, str]] = None,
+) -> Response:
+    """Returns a response, compressed if the client accepts that and it is long."""
+    headers = {**(headers or {}), "vary": "accept-encoding", "content-type": media_type}
+    accepted = request.headers.get("accept-encoding", "").lower()
+    if len(content) >= _MIN_GZIP_BYTES and _ACCEPTS_GZIP.search(accepted):
+        content = await run_in_threadpool(gzip.compress, content, _GZIP_LEVEL)
+        headers["content-encoding"] = "gzip"
+    return Response(content, headers=headers)
+
+
+def _loggable(tasks: List[registry.ServedTask], rows: int) -> Dict[str, Any]:
+    """Returns what the log says of a prediction."""
+    return {
+        "task": ", ".join(task.name for task in tasks) or None,
+        "version": _numbers(tasks) or None,
+        "adapter": ", ".join(task.digest for task in tasks) or None,
+        "rows": rows,
+    }
+
+
+def _numbers(tasks: List[registry.ServedTask]) -> str:
+    return ", ".join(str(task.version) for task in tasks)
 
 
 def _json_response(

@@ -64,6 +64,7 @@ class _Entry:
       description: its `task_adapter.Description`.
       digest: its `_digest` from before the description was read. `read` fails if the folder was
         replaced since.
+      sha256: that of the tensors' file in a folder.
       label: the folder's name in errors.
     """
 
@@ -72,9 +73,10 @@ class _Entry:
         source: AdapterSource,
         description: task_adapter.Description,
         digest: Optional[str],
+        sha256: Optional[str],
         label: str,
     ):
-        self.description = description
+        self.description, self.sha256 = description, sha256
         adapter = description.adapter
         # None without adapters: every session computes such a task.
         self.architecture = compatibility.architecture_of(adapter) if adapter else None
@@ -182,14 +184,16 @@ class AdapterBank:
             adapter = os.fspath(adapter)
         digest = _digest(adapter)
         if isinstance(adapter, str):
-            where, description = f"{label} {adapter}", task_adapter.describe(adapter, label)
+            where = f"{label} {adapter}"
+            description, sha256 = task_adapter.describe_with_digest(adapter, label)
         else:
             where, description, lazy = f"The adapter of {name!r}", adapter.description, False
+            sha256 = None
         # Before the tensors: a description of a billion layers would fill the memory with names.
         compatibility.check_compatible(description, self.backbone, where)
         if not lazy:
             _check_tensors(adapter, label, where)
-        entry = _Entry(adapter, description, digest, label)
+        entry = _Entry(adapter, description, digest, sha256, label)
         with self._lock:
             if name in self._entries and not replace:
                 raise UserError(f"The bank has a task {name!r} already.")
@@ -225,6 +229,10 @@ class AdapterBank:
     def describe(self, name: str) -> task_adapter.Description:
         """Returns the `task_adapter.Description` of a task; raises `UnknownTask`."""
         return self._entry(name).description
+
+    def sha256(self, name: str) -> Optional[str]:
+        """Returns the SHA-256 of the file of a task's tensors; None if it came without a folder."""
+        return self._entry(name).sha256
 
     def check(self, name: str) -> None:
         """Reads a task's tensors and drops them; raises as `add` does without `lazy`."""

@@ -295,7 +295,8 @@ class HttpServerTest(tf.test.TestCase):
     def test_signals_stop_server_and_handlers_are_restored(self):
         tiny.enable_signals(self)
         before = signal.getsignal(signal.SIGTERM)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            hangups = []
             with http_server.listen("127.0.0.1", 0) as bound:
                 server = http_server.make_server(
                     echo, max_connections=10, read_seconds=5, stop_seconds=5
@@ -307,16 +308,49 @@ class HttpServerTest(tf.test.TestCase):
                         connection = self.connect(port, b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
                         answers.append(self.ask(port))  # By then the other request waits, too.
                     finally:
-                        for each in (signal.SIGUSR1, signal.SIGUSR2, number):
+                        for each in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, number):
                             os.kill(os.getpid(), each)
                     answers.append(connection.recv(1000)[:15])
 
                 asking = threading.Thread(target=ask_and_stop)
                 asking.start()
-                http_server.run(server, bound)
+                http_server.run(server, bound, lambda hangups=hangups: hangups.append(1))
                 asking.join()
+            self.assertEqual(hangups, [1])
             self.assertEqual(answers, [(200, b"hello"), b"HTTP/1.1 200 OK"])
             self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+    def test_sigterm_drains_and_a_second_one_stops_at_once(self):
+        tiny.enable_signals(self)
+        for seconds, signals, least, most in ((0.5, 1, 0.5, 5), (60, 2, 0, 5)):
+            drains, times = [], []
+            with http_server.listen("127.0.0.1", 0) as bound:
+                server = http_server.make_server(
+                    echo,
+                    max_connections=10,
+                    read_seconds=5,
+                    stop_seconds=5,
+                    drain_seconds=seconds,
+                    on_drain=lambda drains=drains: drains.append(1),
+                )
+                port = bound.getsockname()[1]
+
+                def ask_and_stop(port=port, signals=signals, times=times):
+                    self.ask(port)
+                    times.append(time.monotonic())
+                    for _ in range(signals):
+                        os.kill(os.getpid(), signal.SIGTERM)
+                        if signals == 1:
+                            self.assertEqual(self.ask(port), (200, b"hello"))
+                        else:
+                            time.sleep(0.2)
+
+                asking = threading.Thread(target=ask_and_stop)
+                asking.start()
+                http_server.run(server, bound)
+                asking.join()
+            self.assertEqual(drains, [1])
+            self.assertBetween(time.monotonic() - times[0], least, most)
 
 
 class DamagedRequestsTest(tf.test.TestCase):

@@ -48,8 +48,8 @@ class ServingPageTest(served.ServedTestCase):
             description = dataclasses.replace(adapter.description, presentation=presentation)
             folder = os.path.join(self.root, name, "adapter")
             task_adapter.save(folder, adapter._replace(description=description))
-        self.tasks.find_below_root()
-        self.tasks.load_found()
+        self.tasks.start()
+        self.tasks.update()
         api = self.api(mock.Mock(self.bank, predict=self.predict))
         server = servers.serving(api.application(), stop_seconds=1)
         self.url = f"http://127.0.0.1:{server.__enter__()}/"

@@ -3,7 +3,9 @@
 import collections
 import contextlib
 import dataclasses
+import errno
 import functools
+import hashlib
 import io
 import itertools
 import os
@@ -19,6 +21,7 @@ import pytest
 pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
 
 # isort: split
+from adapter_bert.files import gfile
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving.http.registry import TaskNotServed
 from adapter_bert.serving.inference import memory, request_texts
@@ -62,7 +65,7 @@ class ServedTasksTest(served.ServedTestCase):
     def test_tasks_are_found_by_name(self):
         self.assertEqual([task.name for task in self.tasks.current()], ["sms", "stars"])
         self.assertEqual(self.tasks.get("sms").description.labels, ("ham", "spam"))
-        self.assertEqual(self.tasks.get("sms").version, 1)
+        self.assertEqual(self.tasks.get("sms").version, served.VERSION)
         with self.assertRaisesRegex(TaskNotServed, "no task 'spam' here"):
             self.tasks.get("spam")
 
@@ -82,7 +85,7 @@ class ServedTasksTest(served.ServedTestCase):
         with self.tasks.lease() as lease:
             held = lease.get("sms")
             new = self.tasks.put_below_root("sms", "new")
-            self.assertEqual((held.version, new.version), (1, 2))
+            self.assertEqual(held.version, served.VERSION)
             self.assertEqual(self.tasks.get("sms"), new)
             self.assertEqual(lease.get("sms"), held)
             self.assertEqual(self.predicted(held), old)
@@ -111,12 +114,13 @@ class ServedTasksTest(served.ServedTestCase):
         with self.assertRaises(TaskNotServed):
             lease.get("sms")
 
-    def test_version_numbers_continue_after_removal(self):
-        self.tasks.remove("sms")
-        self.assertEqual(self.tasks.put_below_root("sms", "sms/adapter").version, 2)
-        # A digit, but not a decimal number.
-        shutil.copytree(os.path.join(self.root, "sms/adapter"), os.path.join(self.root, "sms/²"))
-        self.assertEqual(self.tasks.put_below_root("sms", "sms/²").version, 3)
+    def test_version_is_the_number_of_the_folder_or_the_time_of_its_config(self):
+        for name, version in (("7", 7), ("²", served.VERSION)):  # A digit, but not a number.
+            shutil.copytree(f"{self.root}/sms/adapter", f"{self.root}/sms/{name}")
+            self.assertEqual(self.tasks.put_below_root("sms", "sms/" + name).version, version)
+        with open(f"{self.root}/sms/7/{task_adapter.TENSORS_FILE}", "rb") as reader:
+            digest = hashlib.sha256(reader.read()).hexdigest()
+        self.assertEqual(self.tasks.get("sms").digest, digest[:12])
 
     def test_incompatible_adapter_keeps_the_served_version(self):
         strange = served.own_models.build_task_adapter(served.prepare()[0], vocabulary="0" * 16)
@@ -124,7 +128,7 @@ class ServedTasksTest(served.ServedTestCase):
         folder = os.path.join(self.root, "strange")
         with self.assertRaisesRegex(UserError, f"^Task sms: {folder} was .* another vocabulary"):
             self.tasks.put_below_root("sms", "strange")
-        self.assertEqual(self.tasks.get("sms").version, 1)
+        self.assertEqual(self.tasks.get("sms").version, served.VERSION)
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
 
     def test_a_long_label_is_refused(self):
@@ -180,8 +184,6 @@ class ServedTasksTest(served.ServedTestCase):
             loads.assert_called_once()  # It is checked before its folder has a number.
             self.assertEqual(task.version, number)
         self.assertEqual(self.uploads("fresh"), ["1", "2"])
-        found = adapter_folders.find(self.root, "fresh")
-        self.assertEqual(found[0], os.path.join(self.root, "fresh", "2"))
         with self.restarted() as (tasks, bank):
             again = tasks.get("fresh")
             self.assertEqual(again.version, 2)
@@ -194,7 +196,7 @@ class ServedTasksTest(served.ServedTestCase):
         tasks = served.tasks_of(bank, **options)
         self.addCleanup(tasks.close)
         tasks._root = self.root
-        tasks.find_below_root()
+        tasks.start()
         return tasks, bank
 
     def test_a_found_task_is_added_before_its_first_use(self):
@@ -205,7 +207,7 @@ class ServedTasksTest(served.ServedTestCase):
         self.assertEqual((tasks.num_loading(), bank.names()), (1, ["sms@1"]))
         with self.assertRaises(TaskNotServed):
             tasks.get("spam")
-        tasks.load_found()
+        tasks.update()
         self.assertEqual((tasks.num_loading(), bank.names()), (0, ["sms@1", "stars@1"]))
         self.assertEqual(bank.names_in_memory(), ["sms@1"])
 
@@ -217,14 +219,14 @@ class ServedTasksTest(served.ServedTestCase):
             return load(*arguments)
 
         with mock.patch.object(task_adapter, "load", load_and_count):
-            tasks.load_found()
+            tasks.update()
         self.assertEqual(numbers, [(0, 2), (0, 2)])
 
     def test_a_change_of_a_found_task_is_not_undone(self):
         tasks, bank = self.found()
-        self.assertEqual(tasks.put_below_root("sms", "stars").version, 2)
-        self.assertEqual(tasks.remove("stars").version, 1)
-        tasks.load_found()
+        self.assertEqual(tasks.put_below_root("sms", "stars").description.task, "stars")
+        self.assertEqual(tasks.remove("stars").version, served.VERSION)
+        tasks.update()
         tasks.close()
         self.assertEqual([task.name for task in tasks.current()], ["sms"])
         self.assertEqual(bank.names(), ["sms@2"])
@@ -236,21 +238,21 @@ class ServedTasksTest(served.ServedTestCase):
         for is_described in (False, True):
             tasks, bank = self.found()
             if is_described:
-                tasks._add_found("fresh", reads_tensors=False)
-                self.assertEqual(bank.names(), ["fresh@2"])
+                tasks._update("fresh")
+                self.assertEqual(bank.names(), ["fresh@1"])
             with self.assertLogs("absl", "WARNING") as logs:
                 self.assertEqual(tasks.get("fresh").version, 1)
             self.assertRegex(logs.output[0], "Not served: .*fresh/2.* is damaged")
             tasks.close()
-            self.assertEqual(bank.names(), ["fresh@1"])
+            self.assertEqual(bank.names(), ["fresh@2"])
 
     def test_without_memory_a_found_task_waits(self):
         tasks, bank = self.found()
-        tasks._add_found("sms", reads_tensors=False)
+        tasks._update("sms")
         with mock.patch.object(memory, "free", return_value=(0, "ulimit -v")):
             with self.assertRaises(memory.Exhausted), tasks.lease() as lease:
                 lease.get("sms")
-            tasks.load_found()
+            tasks.update()
         self.assertEqual(bank.names(), ["sms@1", "stars@1"])
         self.predicted(tasks.get("sms"), bank)
 
@@ -268,9 +270,8 @@ class ServedTasksTest(served.ServedTestCase):
 
     def test_upload_takes_precedence_over_the_trained_adapter(self):
         task = self.tasks.upload("sms", self.contents(served.other("sms")))
-        self.assertEqual(
-            adapter_folders.find(self.root, "sms")[0], os.path.join(self.root, "sms", "2")
-        )
+        self.assertEqual(task.version, served.VERSION + 1)
+        self.assertIn(str(task.version), self.uploads("sms"))
         again = self.tasks.put_below_root("again", "sms")
         self.assertAllClose(self.predicted(again), self.predicted(task))
 
@@ -282,7 +283,7 @@ class ServedTasksTest(served.ServedTestCase):
         self.assertEqual(self.uploads("sms"), ["adapter"])
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
         contents = self.contents(served.other("sms"))
-        self.assertEqual(self.tasks.upload("sms", contents).version, 2)
+        self.assertEqual(self.tasks.upload("sms", contents).version, served.VERSION + 1)
 
     def test_upload_gets_its_number_after_validation(self):
         contents, numbers = self.contents(served.other("sms")), []
@@ -305,7 +306,7 @@ class ServedTasksTest(served.ServedTestCase):
                 self.tasks.upload(name, contents)
         self.assertEqual(self.uploads("sms"), ["adapter"])
         self.assertEqual(sorted(os.listdir(self.root)), before)
-        self.assertEqual(self.tasks.get("sms").version, 1)
+        self.assertEqual(self.tasks.get("sms").version, served.VERSION)
 
     def test_links_out_of_the_root_are_not_served_or_written(self):
         outside = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()), ["topics"])
@@ -329,14 +330,15 @@ class ServedTasksTest(served.ServedTestCase):
             self.tasks.upload("sms", self.contents(served.other("sms", number)))
         self.tasks.close()
         expected = self.predicted(self.tasks.get("sms"))
-        newest = os.path.join(self.root, "sms", "5")
-        shutil.copytree(os.path.join(self.root, "sms", "4"), newest)
+        last = served.VERSION + 3
+        newest = os.path.join(self.root, "sms", str(last + 1))
+        shutil.copytree(os.path.join(self.root, "sms", str(last)), newest)
         with open(os.path.join(newest, "adapter.safetensors"), "r+b") as file:
             file.truncate(100)
         with self.assertLogs("absl", "WARNING") as logs, self.restarted() as (tasks, bank):
-            self.assertEqual(tasks.get("sms").version, 4)
+            self.assertEqual(tasks.get("sms").version, last)
             self.assertAllClose(self.predicted(tasks.get("sms"), bank), expected)
-        self.assertRegex(logs.output[0], "Not served: .*sms/5.* is damaged")
+        self.assertRegex(logs.output[0], f"Not served: .*sms/{last + 1}.* is damaged")
 
     def test_folder_with_an_unexpected_error_is_not_served(self):
         texts, spoilt = request_texts.TaskTexts, os.path.join(self.root, "sms", "adapter")
@@ -443,3 +445,143 @@ class ServedTasksTest(served.ServedTestCase):
                 pass
         self.tasks.close()
         self.assertEqual(self.uploads("fresh"), ["1", "2", "3"])
+
+
+class UpdateTest(served.ServedTestCase):
+    """Tests of `update`: folders change while tasks are served from them."""
+
+    NAMES = ("sms", "stars")
+
+    def save(self, name, adapter):
+        task_adapter.save(os.path.join(self.root, name), adapter)
+
+    def served(self):
+        """Returns a dict from names to (version, first digits of the digest) after an update."""
+        self.tasks.update()
+        return {task.name: (task.version, task.digest) for task in self.tasks.current()}
+
+    def digest(self, folder):
+        with open(os.path.join(self.root, folder, task_adapter.TENSORS_FILE), "rb") as reader:
+            return hashlib.sha256(reader.read()).hexdigest()[:12]
+
+    def test_changed_folders_are_served_after_an_update(self):
+        self.assertFalse(self.tasks.update())
+        self.save("topics/adapter", served.other("topics"))
+        self.save("sms/3", served.other("sms", 1))
+        shutil.rmtree(os.path.join(self.root, "stars"))
+        found = self.served()
+        self.assertEqual(sorted(found), ["sms", "topics"])
+        self.assertEqual(found["sms"], (3, self.digest("sms/3")))
+        self.assertFalse(self.tasks.update())
+        self.save("sms/3", served.other("sms", 2))
+        self.assertEqual(self.served()["sms"], (3, self.digest("sms/3")))
+        shutil.rmtree(os.path.join(self.root, "sms/3"))
+        self.assertEqual(self.served()["sms"], (served.VERSION, self.digest("sms/adapter")))
+        removed = r"no task 'stars' here; it was removed at 20\d\d-.* UTC\."
+        with self.assertRaisesRegex(TaskNotServed, removed):
+            self.tasks.get("stars")
+
+    def test_a_folder_is_served_once_it_is_complete(self):
+        self.save("sms/2", served.other("sms"))
+        config, tensors = (os.path.join(self.root, "sms/2", name) for name in task_adapter.FILES)
+        with open(config) as reader, open(tensors, "rb") as tensors_reader:
+            config_text, content = reader.read(), tensors_reader.read()
+        os.remove(config)
+        self.assertEqual(self.served()["sms"][0], served.VERSION)
+        with open(config, "w") as writer:
+            writer.write(config_text)
+        with open(tensors, "wb") as writer:
+            writer.write(content[:-1])
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.assertEqual(self.served()["sms"][0], served.VERSION)
+            self.assertFalse(self.tasks.update())
+        self.assertLen(logs.output, 1)
+        with open(tensors, "wb") as writer:
+            writer.write(content)
+        self.assertEqual(self.served()["sms"], (2, self.digest("sms/2")))
+
+    def test_a_request_changes_a_task_until_its_folders_change(self):
+        self.save("new/1", served.other("sms"))
+        self.tasks.remove("stars")
+        self.tasks.put_below_root("sms", "new/1")
+        self.assertEqual(self.served()["sms"], (1, self.digest("new/1")))
+        self.assertNotIn("stars", self.served())
+        self.save("new/1", served.other("sms", 2))
+        self.assertEqual(self.served()["sms"], (1, self.digest("new/1")))
+        for name in ("sms", "stars"):
+            self.save(name + "/5", served.other(name))
+        found = self.served()
+        self.assertEqual([found[name][0] for name in ("sms", "stars")], [5, 5])
+
+    def test_a_request_finds_a_replaced_folder_before_the_update(self):
+        self.save("sms/2", served.other("sms", 1))
+        self.assertEqual(self.served()["sms"][0], 2)
+        self.save("sms/2", served.other("sms", 2))
+        self.assertFalse(self.tasks.is_ready("sms"))
+        self.tasks.prepare("sms")
+        self.assertEqual(self.tasks.get("sms").digest, self.digest("sms/2"))
+        shutil.rmtree(os.path.join(self.root, "stars"))
+        self.tasks.prepare("stars")
+        with self.assertRaises(TaskNotServed):
+            self.tasks.get("stars")
+
+    def test_a_version_on_disk_is_served_until_its_folder_is_removed(self):
+        for number in (1, 2):
+            self.save(f"sms/{number}", served.other("sms", number))
+        self.tasks.update()
+        self.assertEqual(self.tasks.label("sms", "2"), "sms")
+        label = self.tasks.label("sms", "1")
+        self.assertEqual(self.tasks.get(label).digest, self.digest("sms/1"))
+        self.assertLen(self.tasks, 2)
+        for other in ("sms/3", "sms/adapter", "sms/../sms/1", "none/1"):
+            with self.assertRaises(TaskNotServed):
+                self.tasks.get(other)
+        shutil.rmtree(os.path.join(self.root, "sms/1"))
+        self.tasks.update()
+        with self.assertRaisesRegex(TaskNotServed, "no version '1' of task 'sms'"):
+            self.tasks.get(label)
+
+    def test_an_unreadable_folder_changes_nothing(self):
+        before, listdir = self.served(), gfile.listdir
+        for closed, sentence in (
+            ("stars", "Not served: stars: .*Permission denied"),
+            ("", "The tasks stay as they are: .*Permission denied"),
+        ):
+
+            def list_some(path, closed=closed):
+                if path.rstrip("/") == os.path.join(self.root, closed).rstrip("/"):
+                    raise PermissionError(errno.EACCES, "Permission denied", path)
+                return listdir(path)
+
+            unreadable = mock.patch.object(gfile, "listdir", list_some)
+            with unreadable, self.assertLogs("absl", "WARNING") as logs:
+                self.assertEqual(self.served(), before)
+                self.assertEqual(self.served(), before)
+            self.assertLen(logs.output, 1)
+            self.assertRegex(logs.output[0], sentence)
+
+    def test_folders_that_are_no_tasks_are_logged_once(self):
+        os.makedirs(os.path.join(self.root, "empty", "adapter"))
+        os.makedirs(os.path.join(self.root, "_empty"))
+        shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, "sms+bf16"))
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.assertEqual(sorted(self.served()), ["sms", "stars"])
+            self.served()
+        self.assertLen(logs.output, 2)
+        self.assertIn("Not served: empty: there is no task adapter in it", logs.output[0])
+        self.assertIn("Not served: sms+bf16: 'sms+bf16' is not a valid task name", logs.output[1])
+
+    def test_patterns_are_matched_again(self):
+        with contextlib.closing(served.make_bank()) as bank:
+            patterns = [os.path.join(self.root, "s*", "adapter")]
+            tasks = served.tasks_of(bank, patterns=patterns)
+            tasks.start()
+            tasks.update()
+            os.rename(f"{self.root}/stars/adapter", f"{self.root}/stars/kept")
+            self.save("sets/adapter", served.other("sets"))
+            tasks.update()
+            self.assertEqual([task.name for task in tasks.current()], ["sets", "sms"])
+            shutil.rmtree(self.root)
+            tasks.update()
+            self.assertEqual(tasks.current(), [])
+            tasks.close()

@@ -9,6 +9,8 @@ import contextlib
 import dataclasses
 import errno
 import gzip
+import hashlib
+import io
 import json
 import os
 import socket
@@ -28,7 +30,8 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving.http import messages, registry, rest_api
+from adapter_bert.serving.http import messages, registry, request_log, rest_api
+from adapter_bert.serving.http.admission import Overloaded
 from adapter_bert.serving.inference import memory
 from adapter_tests.support import own_models, served, servers, tiny
 
@@ -180,21 +183,89 @@ class PredictionsTest(RestApiTestCase):
         self.assert_error(response, 405)
         self.assertEqual(set(response.headers["allow"].split(", ")) - {"HEAD"}, {*_CHANGES, "GET"})
 
-    def test_encoded_bodies_get_415_and_byte_order_marks_are_skipped(self):
+    def test_bodies_in_gzip_are_read_and_other_encodings_get_415(self):
+        client, url = self.client(max_body_bytes=2000), "/v1/models/sms:predict"
+        body = b'{"instances": ["the dog"]}'
+        plain, packed = client.post(url, content=body), gzip.compress(body)
+
+        def post(content, encoding="gzip"):
+            return client.post(url, content=content, headers={"Content-Encoding": encoding})
+
+        for content, encoding in ((packed, "gzip"), (packed, "GZIP"), (body, "identity")):
+            self.assertEqual(post(content, encoding).text, plain.text)
+        parts = (packed[i : i + 5] for i in range(0, len(packed), 5))
+        self.assertEqual(post(parts).text, plain.text)
+        for content in (body, packed[:-1], packed + b"x", packed * 2, b""):
+            self.assert_error(post(content), 400, "not valid gzip")
+        self.assert_error(post(gzip.compress(b"[" * (64 << 20))), 413, "2,000 bytes")
+        for encoding in ("br", "GZIP, identity"):
+            self.assert_error(post(packed, encoding), 415, "Content-Encoding")
+        sent = {"Content-Encoding": "gzip"}
+        response = client.put("/v1/models/new", content=packed, headers=sent)
+        self.assert_error(response, 415, "Content-Encoding")
+
+    def test_long_answers_are_compressed_for_clients_that_accept_gzip(self):
+        client, body = self.client(), {"instances": ["the dog"] * 30}
+        answers = {}
+        for accepted in ("identity", "br;q=1, gzip;q=0.5", "gzip;q=0", "gzip;q=0.0, *"):
+            headers = {"Accept-Encoding": accepted}
+            answer = client.post("/v1/models/sms:predict", json=body, headers=headers)
+            answers[accepted] = answer.headers.get("content-encoding"), len(answer.json())
+        self.assertEqual([encoding for encoding, _ in answers.values()], [None, "gzip", None, None])
+        short = client.post("/v1/models/sms:predict", json={"instances": ["the dog"]})
+        self.assertNotIn("content-encoding", short.headers)
+
+    def test_byte_order_marks_are_skipped(self):
         client, url = self.client(), "/v1/models/sms:predict"
         body = b'{"instances": ["the dog"]}'
-        for encoding in ("gzip", "br", "GZIP, identity"):
-            sent = {"Content-Encoding": encoding}
-            for response in (
-                client.post(url, content=gzip.compress(body), headers=sent),
-                client.put("/v1/models/new", content=body, headers=sent),
-            ):
-                self.assert_error(response, 415, "Content-Encoding")
-        plain = client.post(url, content=body, headers={"Content-Encoding": "identity"})
-        marked = client.post(url, content=b"\xef\xbb\xbf" + body)
+        plain, marked = (client.post(url, content=mark + body) for mark in (b"", b"\xef\xbb\xbf"))
         self.assertEqual((plain.status_code, marked.text), (200, plain.text))
         change = b'\xef\xbb\xbf{"adapter": "sms/adapter"}'
         self.assertEqual(client.put("/v1/models/new", content=change).status_code, 201)
+
+    def test_answers_name_the_versions_that_computed_them(self):
+        client, digests = self.client(), {}
+        for name in ("sms", "topics"):
+            with open(f"{self.root}/{name}/adapter/adapter.safetensors", "rb") as reader:
+                digests[name] = hashlib.sha256(reader.read()).hexdigest()[:12]
+        response = client.post("/v1/models/sms:predict", json={"instances": [TEXT]})
+        self.assertEqual(response.headers["x-adapter-version"], digests["sms"])
+        self.assertEqual(response.headers["x-task-version"], str(served.VERSION))
+        instances = [{"task": name, "text": TEXT} for name in ("topics", "sms", "topics")]
+        response = client.post("/v1/models:predict", json={"instances": instances})
+        expected = f"{digests['topics']}, {digests['sms']}"
+        self.assertEqual(response.headers["x-adapter-version"], expected)
+        models = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
+        found = {name: models["sms"][name] for name in ("digest", "steps", "date", "size")}
+        size = os.path.getsize(f"{self.root}/sms/adapter/adapter.safetensors")
+        self.assertEqual(
+            found,
+            {"digest": digests["sms"], "steps": 10, "date": "1970-01-01T00:16:40Z", "size": size},
+        )
+
+    def test_versions_on_disk_have_the_endpoints_of_tensorflow_serving(self):
+        client, adapters = self.client(), [served.other("sms", seed) for seed in (1, 2)]
+        for number, adapter in enumerate(adapters, start=1):
+            task_adapter.save(os.path.join(self.root, "sms", str(number)), adapter)
+        self.tasks.update()
+        for number, adapter in enumerate(adapters, start=1):
+            url = f"/v1/models/sms/versions/{number}"
+            response = client.post(url + ":predict", json={"instances": [TEXT]})
+            found = list(response.json()["predictions"][0]["probabilities"].values())
+            self.assertAllClose(found, self.own(adapter)["probabilities"], 1e-5, 1e-5)
+            self.assertEqual(response.headers["x-task-version"], str(number))
+            (state,) = client.get(url).json()["model_version_status"]
+            self.assertEqual((state["version"], state["state"]), (str(number), "AVAILABLE"))
+            spec = client.get(url + "/metadata").json()["model_spec"]
+            self.assertEqual((spec["name"], spec["version"]), ("sms", str(number)))
+        for number in ("3", "adapter", "0", "1" * 5000):
+            url = f"/v1/models/sms/versions/{number}"
+            self.assert_error(client.get(url), 404, "no version")
+            response = client.post(url + ":predict", json={"instances": [TEXT]})
+            self.assert_error(response, 404, "no version")
+        self.assertEqual(len(client.get("/v1/models").json()["models"]), len(served.TASKS))
+        client.delete("/v1/models/sms")
+        self.assert_error(client.get("/v1/models/sms/versions/1"), 404, "it was removed at")
 
     def test_large_bodies_get_413_with_or_without_length(self):
         client, url = self.client(max_body_bytes=100), "/v1/models/sms:predict"
@@ -378,11 +449,11 @@ class DescriptionsTest(RestApiTestCase):
         status = {"error_code": "OK", "error_message": ""}
         self.assertEqual(
             client.get("/v1/models/sms").json(),
-            {"model_version_status": [{"version": "1", "state": "AVAILABLE", "status": status}]},
+            {"model_version_status": [{"version": "1000", "state": "AVAILABLE", "status": status}]},
         )
         found = client.get("/v1/models/squad/metadata").json()
         self.assertEqual(
-            found["model_spec"], {"name": "squad", "signature_name": "", "version": "1"}
+            found["model_spec"], {"name": "squad", "signature_name": "", "version": "1000"}
         )
         signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
         self.assertEqual(set(signature["inputs"]), {"question", "context"})
@@ -395,13 +466,14 @@ class DescriptionsTest(RestApiTestCase):
             with mock.patch.object(messages, "summary", wraps=messages.summary) as summaries:
                 texts = {client.get("/v1/models" + path).text for _ in range(3)}
                 self.assertEqual((len(texts), summaries.call_count), (1, count))
-        client.put("/v1/models/sms", json={"adapter": "sms/adapter"})
+        task_adapter.save(os.path.join(self.root, "sms/2000"), served.other("sms"))
+        client.put("/v1/models/sms", json={"adapter": "sms"})
         client.delete("/v1/models/topics")
         found = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
         self.assertEqual(set(found), set(served.TASKS) - {"topics"})
-        self.assertEqual(found["sms"]["version"], "2")
+        self.assertEqual(found["sms"]["version"], "2000")
         spec = client.get("/v1/models/sms/metadata").json()["model_spec"]
-        self.assertEqual(spec["version"], "2")
+        self.assertEqual(spec["version"], "2000")
         self.assert_error(client.get("/v1/models/topics/metadata"), 404)
         with mock.patch.object(rest_api, "_MAX_SHARED", 2):
             for name in ("stars", "sets", "squad", "stars"):
@@ -479,6 +551,71 @@ class DescriptionsTest(RestApiTestCase):
             headers = {**form, b"content-length": length}
             self.assertEqual(self.put_slowly(headers, seconds=0.3), status)
 
+    def test_pages_of_cors_origins_may_read_answers(self):
+        origin = "https://example.org"
+        wants = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "a"}
+        url, allowed = "/v1/models/sms:predict", "access-control-allow-origin"
+        api = self.api(None, "secret", True, "127.0.0.1", [origin])
+        client = TestClient(api.application(), "http://127.0.0.1")
+        wants["Access-Control-Request-Headers"] = "authorization, content-type"
+        for asks, status in ((origin, 200), ("https://example.com", 400)):
+            response = client.options(url, headers={"Origin": asks, **wants})
+            self.assertEqual(response.status_code, status)
+            self.assertEqual(response.headers.get(allowed), origin if status == 200 else None)
+        wants["Access-Control-Request-Method"] = "DELETE"
+        response = client.options(url, headers={"Origin": origin, **wants})
+        self.assertEqual(response.status_code, 400)
+        headers = {"Origin": origin, "Authorization": "Bearer secret"}
+        response = client.post(url, json={"instances": [TEXT]}, headers=headers)
+        self.assertEqual((response.status_code, response.headers[allowed]), (200, origin))
+        self.assertIn("X-Adapter-Version", response.headers["access-control-expose-headers"])
+        self.assertEqual(client.post(url, headers={"Origin": origin}).status_code, 401)
+
+    def test_requests_are_logged_on_demand_and_refusals_always(self):
+        for style in (None, "text", "json"):
+            log, printed = request_log.RequestLog(style), io.StringIO()
+            api = self.api(None, None, True, "127.0.0.1", (), log, max_queue_rows=1)
+            client = TestClient(api.application(), "http://127.0.0.1")
+            shown = contextlib.redirect_stdout(printed)
+            with client, shown, self.assertLogs("absl", "WARNING") as logs:
+                client.post("/v1/models/sms:predict", json={"instances": [TEXT]})
+                with mock.patch.object(self.tasks, "lease", side_effect=Overloaded):
+                    for _ in range(3):
+                        client.post("/v1/models/sms:predict", json={"instances": [TEXT]})
+                client.get("/healthz")
+                time.sleep(1.2)
+            self.assertLen(logs.output, 1)
+            self.assertIn("3 × 503; the last one: POST /v1/models/sms:predict", logs.output[0])
+            lines = printed.getvalue().splitlines()
+            if style is None:
+                self.assertEqual(lines, [])
+                continue
+            self.assertLen(lines, 5)
+            if style == "text":
+                pattern = (
+                    r"20\d\d-\d\d-\d\dT[0-9:.+-]+ POST /v1/models/sms:predict task=sms version=1000"
+                    r" adapter=[0-9a-f]{12} rows=1 milliseconds=[0-9.]+ status=200"
+                )
+                self.assertRegex(lines[0], f"^{pattern}$")
+                continue
+            records = list(map(json.loads, lines))
+            self.assertEqual([r["status"] for r in records], [200, 503, 503, 503, 200])
+            self.assertEqual(records[0]["version"], "1000")
+            self.assertEqual(records[4]["request"], "GET /healthz")
+
+    def test_entrance_answers_from_start_to_end(self):
+        entrance = rest_api.Entrance()
+        client = TestClient(entrance, "http://127.0.0.1")
+        self.assertEqual(client.get("/healthz").json(), {"status": "alive"})
+        for path in ("/readyz", "/v1/models"):
+            self.assert_error(client.get(path), 503, "is loading")
+        entrance.open(self.api().application())
+        self.assertEqual(client.get("/readyz").json(), {"status": "ready"})
+        entrance.drain()
+        self.assert_error(client.get("/readyz"), 503, "is stopping")
+        for path in ("/healthz", "/v1/models"):
+            self.assertEqual(client.get(path).status_code, 200)
+
     def test_page_loads_no_external_resources(self):
         response = self.client(token="secret").get("/")
         self.assertStartsWith(response.headers["content-type"], "text/html")
@@ -495,7 +632,7 @@ class LoadingTest(RestApiTestCase):
         self.empty()
         self.tasks = served.tasks_of(self.bank)
         self.tasks._root = self.root
-        self.tasks.find_below_root()
+        self.tasks.start()
 
     def test_tasks_are_answered_before_all_are_loaded(self):
         client, adapters = self.client(), served.prepare()[1]
@@ -510,9 +647,9 @@ class LoadingTest(RestApiTestCase):
         sentence = "the server answers for 2 tasks; 2 are being loaded"
         self.assert_error(client.get("/readyz"), 503, sentence)
         (state,) = client.get("/v1/models/stars").json()["model_version_status"]
-        self.assertEqual((state["version"], state["state"]), ("1", "AVAILABLE"))
+        self.assertEqual((state["version"], state["state"]), ("1000", "AVAILABLE"))
         answer = client.put("/v1/models/sets", json={"adapter": "sets"})
-        self.assertEqual((answer.status_code, answer.json()["version"]), (200, "2"))
+        self.assertEqual(answer.status_code, 200)
         self.assertEqual(client.get("/readyz").json(), {"status": "ready"})
         self.assert_error(client.post("/v1/models/no:predict", json={"instances": [""]}), 404)
 
@@ -534,9 +671,9 @@ class LoadingTest(RestApiTestCase):
                     url = f"/v1/models/{name}:predict"
                     return client.post(url, json={"instances": [{"input_ids": ROW}]}).status_code
 
-                self.tasks._add_found("sms", reads_tensors=False)
+                self.tasks._update("sms")
                 for name in names:
-                    self.tasks._add_found(name, reads_tensors=False)
+                    self.tasks._update(name)
                 hanging = [pool.submit(ask, name) for name in names * 2]
                 self.assertEqual(ask("sms"), 200)
                 self.assertFalse(any(future.done() for future in hanging))
@@ -552,18 +689,18 @@ class ChangesTest(RestApiTestCase):
 
     def test_tasks_are_added_replaced_and_removed_by_folder(self):
         client, new = self.client(), served.other("sms")
-        task_adapter.save(os.path.join(self.root, "later"), new)
+        task_adapter.save(os.path.join(self.root, "later/7"), new)
         response = client.put("/v1/models/extra", json={"adapter": "later"})
-        self.assertEqual((response.status_code, response.json()["version"]), (201, "1"))
+        self.assertEqual((response.status_code, response.json()["version"]), (201, "7"))
         response = client.put("/v1/models/sms", json={"adapter": "later"})
-        self.assertEqual((response.status_code, response.json()["version"]), (200, "2"))
+        self.assertEqual((response.status_code, response.json()["version"]), (200, "7"))
         expected = self.own(new)["probabilities"]
         for name in ("extra", "sms"):
             self.assertAllClose(self.predicted(client, name), expected, 1e-5, 1e-5)
         response = client.delete("/v1/models/extra")
-        self.assertEqual(response.json(), {"name": "extra", "version": "1"})
+        self.assertEqual(response.json(), {"name": "extra", "version": "7"})
         self.assert_error(client.get("/v1/models/extra"), 404, "'extra'")
-        self.assertTrue(os.path.exists(os.path.join(self.root, "later", "adapter_config.json")))
+        self.assertTrue(os.path.exists(os.path.join(self.root, "later/7/adapter_config.json")))
 
     def test_uploads_are_validated_and_served(self):
         folder, adapter = os.path.join(self.root, "..", "made"), served.other("topics")
@@ -615,10 +752,10 @@ class ChangesTest(RestApiTestCase):
             bare.delete("/v1/models/sms"),
         ):
             self.assert_error(response, 403, "--token")
-        self.assertEqual(self.tasks.get("sms").version, 1)
+        self.assertEqual(self.tasks.get("sms").version, served.VERSION)
 
     def test_a_change_that_hangs_ends_and_blocks_no_other_task(self):
-        describe, go = task_adapter.describe, threading.Event()
+        describe, go = task_adapter.describe_with_digest, threading.Event()
         for name in ("hangs", "other"):
             task_adapter.save(os.path.join(self.root, name), served.other("sms"))
 
@@ -629,7 +766,7 @@ class ChangesTest(RestApiTestCase):
 
         client, change = self.client(), {"adapter": "hangs"}
         # One event loop handles all requests.
-        with client, mock.patch.object(task_adapter, "describe", hanging):
+        with client, mock.patch.object(task_adapter, "describe_with_digest", hanging):
             with mock.patch.object(registry, "CHANGE_SECONDS", 0.3):
                 self.assert_error(client.put("/v1/models/sms", json=change), 504, "0.3 seconds")
                 self.assert_error(client.delete("/v1/models/sms"), 504, "0.3 seconds")

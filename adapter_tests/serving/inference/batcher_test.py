@@ -154,6 +154,24 @@ class BatchingTest(parameterized.TestCase):
         with self.assertRaises(Closed):
             row_batcher.submit([3])
 
+    def test_small_calls_are_computed_beside_a_large_one(self):
+        worker = _DoublingWorker()
+        lanes = batcher.Lanes(worker, lambda row: row, max_batch_size=4)
+        self.addCleanup(lanes.close)
+        self.addCleanup(worker.release, 100)
+        large = lanes.submit([1] * 9)
+        self.assertEqual(worker.begun.get(timeout=10), [1] * 4)
+        small = lanes.submit([2] * 8, priority=9.0)
+        self.assertEqual(worker.begun.get(timeout=10), [2] * 4)  # At the same time.
+        self.assertEqual(len(lanes), 5 + 4)
+        worker.release(100)
+        self.assertEqual((small.result(10), large.result(10)), ([4] * 8, [2] * 9))
+        lanes.close()
+        self.assertFalse(lanes.is_open)
+        for rows in ([1], [1] * 9):
+            with self.assertRaises(Closed):
+                lanes.submit(rows)
+
     def test_concurrent_threads_get_results_of_their_rows(self):
         row_batcher = self.batcher(lambda rows: [-row for row in rows])
 
