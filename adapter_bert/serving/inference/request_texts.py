@@ -154,7 +154,7 @@ class TaskTexts:
 
     def _check_text(self, name: str, text: Any) -> None:
         if not isinstance(text, str):
-            raise UserError(f"{name} is not a string")
+            raise UserError(f"{name} is not a string, but {text!r:.50}")
         self._check_length(name, len(text))
 
     def _check_length(self, name: str, length: int) -> None:
