@@ -241,7 +241,10 @@ def _load(config: ServerConfig) -> "Tuple[registry.ServedTasks, bank.AdapterBank
         max_in_memory=config.most_in_memory,
         num_threads=config.num_threads,
     )
-    encoding = request_texts.TextEncoding(bert.config, tokenizers, config.max_text_length)
+    is_lower_cased = bool(config.spm_model_file) or pretrained.is_lower_cased(bert)
+    encoding = request_texts.TextEncoding(
+        bert.config, tokenizers, config.max_text_length, is_lower_cased
+    )
     tasks = registry.ServedTasks(adapter_bank, encoding, config.adapter_dir, config.keep_versions)
     for name, folder in folders.items():
         tasks.put(name, folder)

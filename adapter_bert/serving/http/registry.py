@@ -321,6 +321,11 @@ class ServedTasks:
                 text = text.replace(path.rstrip("/") + "/", "")
         return text
 
+    @property
+    def encoding(self) -> request_texts.TextEncoding:
+        """The `request_texts.TextEncoding` of all tasks."""
+        return self._encoding
+
     def close(self) -> None:
         """Ends `load_found`, and waits until all removed versions have left the bank."""
         self._closed = True

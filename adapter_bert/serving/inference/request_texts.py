@@ -67,11 +67,13 @@ class TextEncoding(NamedTuple):
       config: `configs.BertConfig`.
       tokenizers: `Tokenizers`.
       max_text_length: maximum number of characters in a text.
+      do_lower_case: whether texts for BERT without an adapter are lower-cased.
     """
 
     config: configs.BertConfig
     tokenizers: Tokenizers
     max_text_length: int
+    do_lower_case: bool = True
 
 
 class TaskTexts:

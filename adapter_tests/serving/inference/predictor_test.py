@@ -261,9 +261,9 @@ class PredictorTest(tf.test.TestCase):
             predictor.Predictor(folder, "nowhere")
         with self.assertRaisesRegex(UserError, "^Folder .*nowhere is not a task adapter"):
             predictor.Predictor("nowhere", self.bert)
-        with mock.patch.dict(os.environ, BERT_BASE_DIR=other):
-            with self.assertRaisesRegex(UserError, "another BERT.*; set bert= to its BERT.$"):
-                predictor.Predictor(folder)
+        refused = self.assertRaisesRegex(UserError, "another BERT.*; set bert= to its BERT.$")
+        with mock.patch.dict(os.environ, BERT_BASE_DIR=other), refused:
+            predictor.Predictor(folder)
         with mock.patch.dict(os.environ), mock.patch.object(paths, "DEMO_BERT", "/nowhere"):
             os.environ.pop("BERT_BASE_DIR", None)
             with self.assertRaisesRegex(UserError, "^No pretrained BERT: give bert=, or set BERT"):
