@@ -66,7 +66,7 @@ types: .venv/installed-dev layout
 PAGES = .mypy_cache/pages
 docs: .venv-docs/installed layout
 	rm -rf $(PAGES) && mkdir -p $(PAGES)
-	cd $(PAGES) && ln -s $(addprefix $(CURDIR)/,*.md Dockerfile LICENSE docs examples results) .
+	cd $(PAGES) && ln -s $(addprefix $(CURDIR)/,*.md Dockerfile LICENSE deploy docs examples results) .
 	for path in adapter_bert/ops/README.md benchmarks/RESULTS.md paper/presets.py tools/README.md; do \
 	    mkdir -p $(PAGES)/$${path%/*} && ln -s $(CURDIR)/$$path $(PAGES)/$$path; done
 	.venv-docs/bin/mkdocs build --strict

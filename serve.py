@@ -307,7 +307,10 @@ def _load(
     )
     threads = config.num_threads or control_groups.cpu_limit() or "one of each core"
     logging.info("CPU threads of a batch: %s.", threads)
-    encoding = request_texts.TextEncoding(bert.config, tokenizers, config.max_text_length)
+    is_lower_cased = bool(config.spm_model_file) or pretrained.is_lower_cased(bert)
+    encoding = request_texts.TextEncoding(
+        bert.config, tokenizers, config.max_text_length, is_lower_cased
+    )
     tasks = registry.ServedTasks(
         adapter_bank, encoding, config.adapter_dir, config.keep_versions, config.adapters
     )

@@ -95,12 +95,13 @@ def is_removed_with(path: str, other: str) -> bool:
     return (other + "/").startswith(path + "/") or os.path.splitext(path)[0] == other
 
 
-def find_bert(flag: str, value: Optional[str]) -> str:
+def find_bert(flag: str, value: Optional[str], setting: str = "") -> str:
     """Returns the path of a pretrained file: the flag, else in $BERT_BASE_DIR, else the demo's.
 
     Args:
       flag: a key of `BERT_FILES`.
       value: the flag's value or None.
+      setting: how an error names the flag; by default as in a command.
 
     Raises:
       UserError: no such file is known.
@@ -119,7 +120,7 @@ def find_bert(flag: str, value: Optional[str]) -> str:
         return path
     demo = "adapter-bert demo" if IS_INSTALLED else "make demo"
     raise UserError(
-        f"No pretrained BERT: give --{flag}, or set BERT_BASE_DIR to a folder with"
+        f"No pretrained BERT: give {setting or '--' + flag}, or set BERT_BASE_DIR to a folder with"
         f" {', '.join(BERT_FILES.values())}, or run `{demo}`."
     )
 

@@ -98,7 +98,7 @@ def _build(
     encoder = onnx_encoder.OnnxEncoder(
         graph, config, backbone, architecture, parameters, batch, precision=precision
     )
-    outputs = encoder.logits(None if reads_tokens else graph.ints(1))
+    outputs = encoder.outputs(None if reads_tokens else graph.ints(1))
     num_outputs = max(value.head.shape[1] for value in arrays)
     named: Dict[str, Tuple[str, List[Any]]] = {}
     if not all(kind.reads_tokens for kind in kinds):

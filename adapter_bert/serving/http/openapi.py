@@ -5,6 +5,8 @@ from typing import Any, Dict, List, Optional, Tuple
 from adapter_bert import __version__
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.model import task_kinds
+from adapter_bert.serving.http import embeddings
+from adapter_bert.serving.inference import bank
 
 _JSON = "application/json"
 
@@ -57,6 +59,14 @@ def _paths(max_instances: int) -> Dict[str, Any]:
                 {200: _ANSWERS},
                 _PREDICTION_ERRORS,
                 {_JSON: {"schema": predict_mixed}},
+            )
+        },
+        "/v1/embeddings": {
+            "post": _operation(
+                "Returns the vectors of texts in OpenAI's format",
+                {200: _EMBEDDINGS},
+                _PREDICTION_ERRORS,
+                {_JSON: {"schema": _embeddings_schema(max_instances)}},
             )
         },
         "/healthz": {"get": _operation("Returns whether the server is alive", {200: _STATE})},
@@ -140,7 +150,21 @@ def _request_schema(name: str, schema: Dict[str, Any]) -> Dict[str, Any]:
     return _object({name: schema, "signature_name": signature}, [name])
 
 
-_TASK = {
+def _embeddings_schema(max_texts: int) -> Dict[str, Any]:
+    text = {"type": "string"}
+    properties = {
+        "model": {"anyOf": [_TASK["schema"], {"const": embeddings.BERT}]},
+        "input": {"anyOf": [text, _list_of(text, max_texts)]},
+        "encoding_format": {"enum": list(embeddings.FORMATS)},
+        "dimensions": {"type": "integer"},
+        "user": text,
+        "layer": {"type": "integer"},
+        "pooling": {"enum": list(bank.POOLINGS)},
+    }
+    return _object(properties, ["model", "input"])
+
+
+_TASK: Dict[str, Any] = {
     "name": "task",
     "in": "path",
     "required": True,
@@ -164,6 +188,23 @@ _STATE = _object({"status": {"enum": ["alive", "ready"]}})
 _VERSION = _object({"name": {"type": "string"}, "version": {"type": "string"}})
 _STATUS = _object({"model_version_status": {"type": "array", "items": {"type": "object"}}})
 _METADATA = _object({"model_spec": {"type": "object"}, "metadata": {"type": "object"}})
+_EMBEDDINGS = _object(
+    {
+        "object": {"const": "list"},
+        "data": {
+            "type": "array",
+            "items": _object(
+                {
+                    "object": {"const": "embedding"},
+                    "index": {"type": "integer"},
+                    "embedding": {"type": ["array", "string"], "items": {"type": "number"}},
+                }
+            ),
+        },
+        "model": {"type": "string"},
+        "usage": _object(dict.fromkeys(("prompt_tokens", "total_tokens"), {"type": "integer"})),
+    }
+)
 _STRINGS = {"type": "array", "items": {"type": "string"}}
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _SUMMARY = _object(

@@ -549,6 +549,11 @@ class ServedTasks:
                 text = text.replace(path.rstrip("/") + "/", "")
         return text
 
+    @property
+    def encoding(self) -> request_texts.TextEncoding:
+        """The `request_texts.TextEncoding` of all tasks."""
+        return self._encoding
+
     def close(self) -> None:
         """Ends `update`, and waits until all removed versions have left the bank."""
         self._closed = True

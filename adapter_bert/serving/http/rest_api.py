@@ -5,6 +5,7 @@
     POST   /v1/models/<task>:predict    {"instances": [...]} or {"inputs": {...}}
     ...    /v1/models/<task>/versions/<number>...    the same for a version on disk
     POST   /v1/models:predict           {"instances": [{"task": ..., ...}, ...]}
+    POST   /v1/embeddings               {"model": "<task>", "input": [...]}
     GET    /v1/models                   all tasks
     PUT    /v1/models/<task>            adds or replaces it
     DELETE /v1/models/<task>            removes it
@@ -54,6 +55,7 @@ from adapter_bert.files import gfile
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving.http import (
     admission,
+    embeddings,
     http_server,
     messages,
     openapi,
@@ -201,6 +203,7 @@ class RestApi:
         self._tasks, self._limits = tasks, limits
         self._token, self._allows_changes, self._address = token, allows_changes, address
         self._precision = adapter_bank.precision
+        self._bert_description = adapter_bank.describe(None)
         with open(_PAGE, encoding="utf-8") as reader:
             self._page_text = reader.read()
         self._queue = admission.Queue(limits.max_queue_rows, limits.answer_seconds)
@@ -233,6 +236,7 @@ class RestApi:
             Route("/openapi.json", self.openapi),
             Route("/v1/models", self.models),
             Route("/v1/models:predict", self.predict_mixed, methods=["POST"]),
+            Route("/v1/embeddings", self.embed, methods=["POST"]),
             Route(task_path + ":predict", self.predict, methods=["POST"]),
             Route(task_path + "/metadata", self.metadata),
             Route(task_path, self.model, methods=methods),
@@ -426,8 +430,8 @@ class RestApi:
     async def _label(self, request: Request) -> str:
         """Returns the label of the task in a request's path, read in a thread if necessary."""
         name, version = request.path_params["task"], request.path_params.get("version")
-        if not self._tasks.is_read(name):
-            await run_in_threadpool(self._tasks.read, name)
+        if not self._tasks.is_ready(name):
+            await run_in_threadpool(self._tasks.prepare, name)
         label = self._tasks.label(name, version)
         if not self._tasks.is_read(label):
             await run_in_threadpool(self._tasks.read, label)
@@ -443,13 +447,17 @@ class RestApi:
         """Predicts instances of any tasks, in the order of the request."""
         return await self._predict(request, None)
 
+    async def embed(self, request: Request) -> Response:
+        """Returns the vectors of texts, of a task or of BERT, in OpenAI's format."""
+        return await self._predict(request, embeddings.LABEL)
+
     async def put(self, request: Request) -> Response:
         """Adds or replaces a task: {"adapter": folder}, or a form with the adapter's two files."""
         self._check_allows_changes()
         name = request.path_params["task"]
         content_type = request.headers.get("content-type", "").lower()
         is_form = content_type.startswith("multipart/form-data")
-        if not self._tasks.is_read(name):
+        if not self._tasks.is_ready(name):
             await self._change(self._tasks.read, name)
         is_new = name not in self._tasks
         if is_form:
@@ -582,8 +590,13 @@ class RestApi:
         label: Optional[str],
         lease: registry.Lease,
         loop: asyncio.AbstractEventLoop,
-    ) -> Generator[Any, None, _Prediction]:
-        """Returns a request's `_Prediction`, in steps for `admission.Readers`."""
+    ) -> Generator[Any, None, Any]:
+        """Returns a request's `_Prediction`, or its `embeddings.EncodedTexts`.
+
+        It is computed in steps for `admission.Readers`.
+        """
+        if label == embeddings.LABEL:
+            return (yield from self._encode_texts(body, lease, loop))
         instances, is_columnar = messages.parse_instances(body)
         if is_columnar and label is None:
             raise UserError('a request of several tasks needs {"instances": [...]}')
@@ -598,11 +611,7 @@ class RestApi:
                 task_name, instance = (
                     (label, instance) if label is not None else messages.split_task(instance)
                 )
-                if not self._tasks.is_ready(task_name):  # Another thread reads its files.
-                    reading = run_in_threadpool(self._tasks.prepare, task_name)
-                    future = asyncio.run_coroutine_threadsafe(reading, loop)
-                    yield future
-                    future.result()
+                yield from self._read_task(task_name, loop)
                 tasks.append(lease.get(task_name))
                 requests.append(tasks[-1].texts.encode(instance))
             except registry.TaskNotServed:
@@ -619,6 +628,37 @@ class RestApi:
                     f"the request has over {self._queue.max_rows} rows (a long text has several)",
                 )
         return _Prediction(requests, tasks, is_columnar)
+
+    def _read_task(self, name: str, loop: asyncio.AbstractEventLoop) -> Generator[Any, None, None]:
+        """Reads a task's files, if necessary, in another thread."""
+        if not self._tasks.is_ready(name):
+            reading = run_in_threadpool(self._tasks.prepare, name)
+            future = asyncio.run_coroutine_threadsafe(reading, loop)
+            yield future
+            future.result()
+
+    def _encode_texts(
+        self, body: bytes, lease: registry.Lease, loop: asyncio.AbstractEventLoop
+    ) -> Generator[Any, None, embeddings.EncodedTexts]:
+        """Returns a request's `embeddings.EncodedTexts`, in steps for `admission.Readers`."""
+        encoding = self._tasks.encoding
+        max_texts = min(self._limits.max_instances, self._queue.max_rows)
+        request = embeddings.parse(body, encoding.config, max_texts)
+        description, key, tasks = self._bert_description, None, []
+        if request.task is not None:
+            yield from self._read_task(request.task, loop)
+            task = lease.get(request.task)
+            description, key, tasks = task.description, task.key, [task] * len(request.texts)
+        reader = embeddings.reader(description, encoding, request.task is None)
+        rows = []
+        for index, text in enumerate(request.texts):
+            yield
+            try:
+                ((ids, segments),) = reader.encode({"text": text}).rows
+            except UserError as error:
+                raise UserError(f"input[{index}]: {error}") from None
+            rows.append(bank.Row(key, ids, segments, request.features))
+        return embeddings.EncodedTexts(request, tasks, rows)
 
     def _check_length(self, request: Request, max_bytes: int) -> int:
         """Returns a body's declared length, or else 0; raises `Refused` if it is over."""
@@ -736,9 +776,15 @@ def _too_large_error(max_bytes: int) -> Refused:
 
 
 def _format_response(
-    prediction: _Prediction, outputs: List[Any]
+    prediction: Any, outputs: List[Any]
 ) -> Generator[None, None, Tuple[bytes, List[registry.ServedTask]]]:
     """Returns (response's body, task of each instance without failure), in steps for `Readers`."""
+    if isinstance(prediction, embeddings.EncodedTexts):
+        yield
+        vectors = [_decode(prediction, [output]) for output in outputs]
+        for failure in (each for each in vectors if isinstance(each, Refused)):
+            raise failure
+        return prediction.answer(vectors), prediction.tasks
     remaining, answers, answered = iter(outputs), [], []
     for task, request in zip(prediction.tasks, prediction.requests):
         yield
@@ -754,7 +800,7 @@ def _format_response(
     return messages.dump_json({"outputs": messages.columns(answers)}), answered
 
 
-def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
+def _decode(request: Any, outputs: List[Any]) -> Any:
     """Returns an instance's prediction, or a `Refused` if one of its rows failed."""
     for output in outputs:
         if isinstance(output, UserError):  # Its text may name folders.

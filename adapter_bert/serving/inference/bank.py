@@ -31,6 +31,8 @@ from adapter_bert.shell.errors import UserError
 # the tensors of each row's task, padded to the largest: over BERT-base, 0.6 GB for 32 such tasks.
 _MAX_SHARED_SIZE = 128
 
+POOLINGS = "mean", "cls"
+
 # Floats per token of a batch that a layer keeps at once: of the hidden size, of the intermediate
 # size, and attention's scores.
 _HIDDENS, _INTERMEDIATES, _SCORES = 12, 3, 3
@@ -42,18 +44,32 @@ class UnknownTask(UserError):
     """A task that is not in the bank."""
 
 
+class Features(NamedTuple):
+    """The layer output that represents a text.
+
+    Attributes:
+      layer: -1 is the last and 0 the first.
+      pooling: "mean", over all tokens with [CLS] and [SEP]; or "cls", the output of [CLS].
+    """
+
+    layer: int = -1
+    pooling: str = "mean"
+
+
 class Row(NamedTuple):
     """A token sequence for one task.
 
     Attributes:
-      task: its name in the bank.
+      task: its name in the bank; None for BERT without an adapter, which has features only.
       input_ids: ints, with [CLS] and [SEP] and without padding.
       segment_ids: ints, one for each id: 0 in the first text, 1 in the second.
+      features: `Features`, to get these instead of a prediction; or None.
     """
 
-    task: str
+    task: Optional[str]
     input_ids: Sequence[int]
     segment_ids: Sequence[int]
+    features: Optional[Features] = None
 
 
 class _Entry:
@@ -148,6 +164,9 @@ class AdapterBank:
         folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
         self.backbone = task_adapter.Backbone(folder, self._engine.fingerprint, config.to_dict())
         self._config, self._max_in_memory = config, max_in_memory
+        bert = _bert_adapter(self.backbone)
+        self._bert = _Entry(bert, bert.description, None, None, "")
+        self._bert.loaded = self._engine.load(bert)
         self._entries: Dict[str, _Entry] = {}
         self._architectures: Any = collections.Counter()  # Of the entries.
         self._in_memory: Any = collections.OrderedDict()  # The most recently used last.
@@ -226,8 +245,8 @@ class AdapterBank:
         """Returns whether a task's adapter is in memory."""
         return name in self._in_memory
 
-    def describe(self, name: str) -> task_adapter.Description:
-        """Returns the `task_adapter.Description` of a task; raises `UnknownTask`."""
+    def describe(self, name: Optional[str]) -> task_adapter.Description:
+        """Returns a task's `task_adapter.Description`, or BERT's; raises `UnknownTask`."""
         return self._entry(name).description
 
     def sha256(self, name: str) -> Optional[str]:
@@ -261,12 +280,13 @@ class AdapterBank:
 
         Returns:
           A dict for each row. By kind of task, it has "probabilities", float32 [L] for L labels;
-          "prediction", a float; or "start_logits" and "end_logits", float32 [S] for S tokens.
+          "prediction", a float; or "start_logits" and "end_logits", float32 [S] for S tokens. For
+          a row with `Features`, "features", float32 [D].
 
         Raises:
           UnknownTask: a row's task is not in the bank.
-          UserError: a row has invalid ids or length; an adapter can no longer be read, or gives NaN
-            or Inf; too little memory is free for a further variant of the adapters.
+          UserError: a row has invalid ids, length or features; an adapter can no longer be read, or
+            gives NaN or Inf; too little memory is free for a further variant of the adapters.
         """
         rows = list(rows)
         for row in rows:
@@ -292,15 +312,17 @@ class AdapterBank:
         """Frees the memory; the bank cannot be used afterwards."""
         self._engine.close()
 
-    def _entry(self, name: str) -> _Entry:
+    def _entry(self, name: Optional[str]) -> _Entry:
         try:
-            return self._entries[name]
+            return self._bert if name is None else self._entries[name]
         except KeyError:
             raise UnknownTask(f"There is no task {name!r} in the bank.") from None
 
     def _check_row(self, row: Row) -> None:
         config, length = self._config, len(row.input_ids)
         self._entry(row.task)
+        if row.features or row.task is None:
+            check_features(row.features, config)
         if not 0 < length <= config.max_position_embeddings or length != len(row.segment_ids):
             raise UserError(
                 f"A row of task {row.task!r} has {length} input_ids and {len(row.segment_ids)}"
@@ -338,12 +360,13 @@ class AdapterBank:
                 [(row.input_ids, row.segment_ids) for row in group],
                 [tasks[row.task] for row in group],
                 any(entry.kind.reads_tokens for entry in group_entries),
+                [row.features.pooling if row.features else "" for row in group],
             )
             for index, *row_and_output in zip(indices, group, group_entries, *outputs):
                 results[index] = _make_prediction(*row_and_output)
         return results
 
-    def _ask_for(self, names: Iterable[str]) -> Dict[str, _Entry]:
+    def _ask_for(self, names: "Iterable[Optional[str]]") -> Dict[Any, _Entry]:
         """Returns the tasks' entries, and marks them as the most recently used."""
         entries = {name: self._entry(name) for name in names}
         for name in entries:
@@ -351,7 +374,7 @@ class AdapterBank:
                 self._in_memory.move_to_end(name)
         return entries
 
-    def _loaded(self, name: str, entry: _Entry, needed: Dict[str, _Entry]) -> Any:
+    def _loaded(self, name: Any, entry: _Entry, needed: Dict[Any, _Entry]) -> Any:
         """Returns a task's arrays, read if necessary; other batches keep running."""
         with entry.reading:
             loaded = entry.loaded
@@ -364,7 +387,7 @@ class AdapterBank:
                         self._in_memory[name] = None
         return loaded
 
-    def _evict(self, needed: Dict[str, _Entry]) -> None:
+    def _evict(self, needed: Dict[Any, _Entry]) -> None:
         """Evicts the least recently used tasks until there is room for one more."""
         if self._max_in_memory is not None:
             evictable = (name for name in self._in_memory if name not in needed)
@@ -441,11 +464,50 @@ def _check_tensors(source: AdapterSource, label: str, where: str) -> None:
     task_adapter.check_finite(source.tensors, where)
 
 
-def _make_prediction(row: Row, entry: _Entry, logits: np.ndarray, token_logits: np.ndarray) -> Any:
-    """Returns a row's prediction, cut to the outputs of its task's head, or a UserError."""
-    if entry.kind.reads_tokens:
-        logits = token_logits[: len(row.input_ids)]
-    logits = logits[..., : entry.num_outputs]
-    if not np.isfinite(logits).all():
+def check_features(features: Optional[Features], config: configs.BertConfig) -> None:
+    """Raises UserError unless a BERT has these `Features`."""
+    if features is None or features.pooling not in POOLINGS:
+        raise UserError(f"features: expected a pooling, {' or '.join(POOLINGS)}, got {features}.")
+    num_layers = config.num_hidden_layers
+    if not -num_layers <= features.layer < num_layers:
+        raise UserError(
+            f"The BERT has no layer {features.layer}; expected {-num_layers} to -1, counted from"
+            f" the last, or 0 to {num_layers - 1}."
+        )
+
+
+def _bert_adapter(backbone: task_adapter.Backbone) -> task_adapter.TaskAdapter:
+    """Returns BERT itself as a task without adapters, whose head is 0."""
+    config = backbone.bert_config()
+    description = task_adapter.Description(
+        task="",
+        kind="classification",
+        labels=("",),
+        max_seq_length=config.max_position_embeddings,
+        do_lower_case=True,
+        vocabulary="",
+        backbone=backbone,
+        tuning=configs.Tuning("head"),
+        adapter=None,
+        global_step=0,
+        training={},
+        scores={},
+        versions={},
+    )
+    head = {name: np.zeros(shape) for name, shape in task_adapter.shapes(description).items()}
+    return task_adapter.TaskAdapter(description, head)
+
+
+def _make_prediction(
+    row: Row, entry: _Entry, logits: np.ndarray, token_logits: np.ndarray, features: np.ndarray
+) -> Any:
+    """Returns a row's features, or its prediction, cut to its task's outputs; or a UserError."""
+    if row.features:
+        values = features[row.features.layer]
+    elif entry.kind.reads_tokens:
+        values = token_logits[: len(row.input_ids), : entry.num_outputs]
+    else:
+        values = logits[: entry.num_outputs]
+    if not np.isfinite(values).all():
         return UserError(f"Task {row.task!r}: its adapter gives NaN or Inf for this text.")
-    return entry.kind.decode(logits)
+    return {"features": values} if row.features else entry.kind.decode(values)

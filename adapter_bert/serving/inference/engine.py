@@ -95,7 +95,8 @@ class Engine:
         rows: Sequence[Tuple[Sequence[int], Sequence[int]]],
         tasks: Sequence[TaskArrays],
         reads_tokens: bool,
-    ) -> Tuple[np.ndarray, np.ndarray]:
+        poolings: Sequence[str] = (),
+    ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Computes a batch.
 
         Args:
@@ -103,20 +104,27 @@ class Engine:
           rows: B pairs of input_ids and segment_ids, without padding.
           tasks: each row's; the same task is the same object.
           reads_tokens: whether a row's task reads the output of each token.
+          poolings: how each row's layer outputs become its features: "cls", the output of [CLS];
+            "mean", that of all its tokens; or "". Empty if no row needs features.
 
         Returns:
-          (logits [B, L], token_logits [B, S, L]), float32. S is 1 if no task reads tokens.
+          (logits [B, L], token_logits [B, S, L], features [B, N, D] of N layers), float32. S is 1
+          if no task reads tokens; N is 0 if no row needs features.
         """
         order = sorted(range(len(rows)), key=lambda index: id(tasks[index]))
         inputs = _pad([rows[index] for index in order])
         groups = _groups([tasks[index] for index in order])
-        length = inputs["input_ids"].shape[1] if reads_tokens else 1
+        weights = _pooling_weights(
+            inputs["input_mask"], [poolings[index] for index in order if poolings]
+        )
+        length = inputs["input_ids"].shape[1] if reads_tokens or weights.size else 1
         session, no_adapters = self.session(architecture)
-        logits, token_logits = session.run(
+        logits, token_logits, features = session.run(
             None,
             {
                 **inputs,
                 "num_positions": np.array([length], np.int64),
+                "pooling": weights.astype(self._dtype),
                 **onnx_parameters.feeds(groups, no_adapters),
             },
         )
@@ -125,6 +133,7 @@ class Engine:
         return (
             logits.reshape(len(rows), num_outputs)[in_order],
             token_logits.reshape(len(rows), length, num_outputs)[in_order],
+            features[in_order],
         )
 
     def session(self, architecture: configs.AdapterConfig) -> _Session:
@@ -170,8 +179,9 @@ class Engine:
             broadcasts_layer_norm=onnx_runtime.VERSION >= (1, 21),
         )
         num_positions = graph.input("num_positions", [1], onnx_graph.INT64)
-        for name, tensor in encoder.logits(num_positions)._asdict().items():
-            graph.output(name, tensor, ["G", "R", "L"])
+        pooling = graph.input("pooling", ["B", "K", "S"])
+        for name, tensor in encoder.outputs(num_positions, pooling)._asdict().items():
+            graph.output(name, tensor, [None] * 3)
         session = onnx_runtime.make_session(graph.model(), graph.external, self._num_threads)
         if self._precision == "float16" and onnx_runtime.GPU not in session.get_providers():
             raise UserError(
@@ -212,6 +222,22 @@ def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.nd
         input_ids[index, span], segment_ids[index, span] = ids, segments
         input_mask[index, span] = 1
     return onnx_encoder.InputNames(input_ids, input_mask, segment_ids)._asdict()
+
+
+def _pooling_weights(mask: np.ndarray, poolings: Sequence[str]) -> np.ndarray:
+    """Returns the weights of each row's positions in its features, [B, 1, S], or [B, 0, S].
+
+    Args:
+      mask: int [B, S], 1 for tokens.
+      poolings: see `Engine.run`.
+    """
+    weights = np.zeros([len(mask), int(any(poolings)), mask.shape[1]], np.float32)
+    for row, row_mask, pooling in zip(weights, mask, poolings):
+        if pooling == "cls":
+            row[0, 0] = 1
+        elif pooling == "mean":
+            row[0] = row_mask / row_mask.sum()
+    return weights
 
 
 def _groups(tasks: List[TaskArrays]) -> List[TaskArrays]:

@@ -7,7 +7,8 @@ A batch of B rows consists of G groups of equal size, each of one task. Each gro
 a batched product, so a batch of one task (G = 1) needs plain matrix products only.
 
 Axes in shape comments: B batch, G groups, R positions of a group's rows, S positions, F positions
-of the last layer, D hidden size, m size of an adapter (1 where a position has none), L outputs.
+of the last layer, D hidden size, m size of an adapter (1 where a position has none), L outputs, K
+pooled vectors of a row and layer (0 or 1).
 """
 
 import functools
@@ -36,11 +37,18 @@ def inputs(graph: Graph, dtype: int = INT32) -> InputNames:
     return InputNames(*(graph.input(name, ["B", "S"], dtype) for name in InputNames._fields))
 
 
-class LogitNames(NamedTuple):
-    """Names of Tensors: logits [G, B / G, L], and token_logits [G, R, L] of B * F positions."""
+class OutputNames(NamedTuple):
+    """Names of the outputs.
+
+    Attributes:
+      logits: [G, B / G, L].
+      token_logits: [G, R, L] of B * F positions.
+      features: [B, K * N, D], of N layers; None without pooling weights.
+    """
 
     logits: str
     token_logits: str
+    features: Optional[str] = None
 
 
 class OnnxEncoder:
@@ -90,18 +98,32 @@ class OnnxEncoder:
         self._batched = graph.op("Concat", sizes, width, axis=0)
         self._num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)
 
-    def logits(self, num_positions: Optional[str]) -> LogitNames:
-        """Returns the `LogitNames` of all tasks' heads.
+    def outputs(self, num_positions: Optional[str], pooling: Optional[str] = None) -> OutputNames:
+        """Returns the `OutputNames` of all tasks' heads, and of all layers.
 
         Args:
           num_positions: int64 [1], F: the last layer is computed at the first F positions only. 1
             if every task reads the pooled output; None for all positions.
+          pooling: float [B, K, S], the weights of a row's positions in its features; F must be S
+            unless K is 0. With None, there are no features.
         """
         last = self._config.num_hidden_layers - 1
-        hidden = self._embed()
-        for index in range(last):
-            hidden = self._layer(index, hidden, None)
-        return self._heads(self._layer(last, hidden, num_positions))
+        hidden, features = self._embed(), []
+        for index in range(last + 1):
+            positions = num_positions if index == last else None
+            hidden = self._layer(index, hidden, positions)
+            if pooling:
+                features.append(self._pool(hidden, pooling, positions))
+        logits = self._head(self._pooled_output(hidden))
+        all_features = self._graph.op("Concat", *features, axis=1) if pooling else None
+        return OutputNames(logits, self._head(hidden), all_features)
+
+    def _pool(self, hidden: str, pooling: str, num_positions: Optional[str]) -> str:
+        """Returns a layer's features [B, K, D]: the weighted sums of its positions."""
+        graph = self._graph
+        if num_positions is not None:
+            pooling = graph.op("Slice", pooling, graph.ints(0), num_positions, graph.ints(2))
+        return graph.op("MatMul", pooling, self._rows(hidden))
 
     def _embed(self) -> str:
         """Returns the embeddings after LayerNorm."""
@@ -134,16 +156,20 @@ class OnnxEncoder:
         output = self._dense(intermediate, f"{scope}/output/dense")
         return self._add_and_norm(output, hidden, 2 * index + 1)
 
-    def _heads(self, hidden: str) -> LogitNames:
-        """Returns the heads' `LogitNames`: of the pooled output, and of all computed positions."""
-        graph, parameters = self._graph, self._parameters
+    def _rows(self, hidden: str) -> str:
+        """Returns hidden states as [B, S or F, D]."""
+        graph = self._graph
         shape = graph.op("Concat", self._num_rows, graph.ints(-1, self._config.hidden_size), axis=0)
-        rows = graph.op("Reshape", hidden, shape)
-        first = graph.op("Slice", rows, graph.ints(0), graph.ints(1), graph.ints(1))
+        return graph.op("Reshape", hidden, shape)
+
+    def _pooled_output(self, hidden: str) -> str:
+        """Returns BERT's pooled output, [G, B / G, D]."""
+        graph, parameters = self._graph, self._parameters
+        ends = graph.ints(0), graph.ints(1), graph.ints(1)
+        first = graph.op("Slice", self._rows(hidden), *ends)
         first = graph.op("Reshape", first, self._grouped)
         pooled = graph.op("MatMul", first, parameters.pooler)
-        pooled = graph.op("Tanh", graph.op("Add", pooled, parameters.vectors[-1]))
-        return LogitNames(self._head(pooled), self._head(hidden))
+        return graph.op("Tanh", graph.op("Add", pooled, parameters.vectors[-1]))
 
     def _head(self, rows: str) -> str:
         graph, parameters = self._graph, self._parameters

@@ -82,7 +82,8 @@ class Predictor:
         self.description = task_adapter.describe(folder, "Folder")
         self.labels = list(self.description.labels)
         self._kind = task_kinds.get(self.description.kind)
-        config = self.description.backbone.bert_config()
+        backbone = self.description.backbone
+        config = backbone.bert_config()
         self.bert = bert if isinstance(bert, BertFiles) else _find_bert(folder, bert)
         options: Dict[str, Any] = {"precision": precision, "num_threads": num_threads}
         self._make = functools.partial(type(self), folder, self.bert, **options)
@@ -90,40 +91,48 @@ class Predictor:
         encoding = request_texts.TextEncoding(config, tokenizers, _MAX_CHARACTERS)
         self._texts = request_texts.TaskTexts(self.description, encoding, f"Folder {folder}")
         self._bank = bank.AdapterBank(config, self.bert.init_checkpoint, **options)
-        self._bank.add(self.description.task, folder, lazy=True)
+        try:
+            self._bank.add(self.description.task, folder, lazy=True)
+        except UserError as error:
+            if bert is None and self._bank.backbone.fingerprint != backbone.fingerprint:
+                raise UserError(f"{str(error).rstrip('.')}; set bert= to its BERT.") from None
+            raise
 
     def __reduce__(self) -> Any:
         return self._make, ()  # Another process makes its own sessions.
 
     def __call__(self, *texts: Any, **fields: Any) -> Any:
-        """Predicts one instance, or a list of them.
+        """Predicts one instance, or several.
 
         Args:
           *texts: the task's texts, such as a sentence, a pair, or a question and its context; or
-            one instance, a text, a tuple of texts or a dict of `fields`; or one list of instances.
+            one instance, a text, a tuple of texts or a dict of `fields`; or several instances, as
+            in `predict`.
           **fields: the texts by name, such as question and context; or tokens, the list of words of
             a sentence to tag.
 
         Returns:
-          The prediction in the server's format, a dict, or a number for a regression. For a list,
-          a list of predictions.
+          The prediction in the server's format, a dict, or a number for a regression. For several
+          instances, a list of predictions.
 
         Raises:
           UserError: the texts are not an instance of this task.
         """
         if len(texts) == 1 and not fields:
-            if isinstance(texts[0], list):
-                return self._answer(texts[0])
             if isinstance(texts[0], (dict, tuple)):
                 return self._answer([texts[0]])[0]
+            if not isinstance(texts[0], str) and hasattr(texts[0], "__iter__"):
+                return list(self._answers(texts[0]))
         return self._answer([self._instance(texts, fields)])[0]
 
     def predict(self, texts: Iterable[Any]) -> List[Any]:
         """Predicts any number of texts, of which 1,024 at a time are in memory with their outputs.
 
         Args:
-          texts: list, generator, NumPy array or pandas.Series of str; of pairs and questions, of
-            tuples, as ("question", "context"); of sentences to tag, also of lists of words.
+          texts: list, tuple, generator, NumPy array or pandas.Series of str; of pairs and
+            questions, of tuples, as ("question", "context"); of sentences to tag, also of lists of
+            words. Or a pandas.DataFrame, whose columns have the names of the task's texts, as
+            "text" and "text_b", or of those that it was trained on; it may have others.
 
         Returns:
           A list with a prediction for each text: its label, a str; for a regression its number; for
@@ -131,7 +140,7 @@ class Predictor:
           tags; for a question its answer, "" if there is none.
 
         Raises:
-          UserError: the texts are not those of this task.
+          UserError: the texts are not those of this task; it names the first row that is not.
         """
         name = self._kind.predicted
         return [answer if name is None else answer[name] for answer in self._answers(texts)]
@@ -160,22 +169,42 @@ class Predictor:
 
     def _answers(self, texts: Iterable[Any]) -> Iterator[Any]:
         """Yields the prediction of each instance, computed in chunks."""
-        if isinstance(texts, (str, bytes, dict)) or hasattr(texts, "columns"):
+        if isinstance(texts, (str, bytes, dict)) or not hasattr(texts, "__iter__"):
             raise UserError(
                 f"found a {type(texts).__name__}; expected a list of texts, such as"
                 ' ["a text"], or a column of a table.'
             )
-        instances = map(self._as_instance, texts)
+        rows = self._rows_of(texts) if hasattr(texts, "columns") else texts
+        instances = map(self._as_instance, rows)
         for first in itertools.count(0, _CHUNK_SIZE):
             chunk = list(itertools.islice(instances, _CHUNK_SIZE))
             if not chunk:
                 return
             yield from self._answer(chunk, first)
 
+    def _rows_of(self, frame: Any) -> Iterable[Any]:
+        """Returns the tuples of texts, or the lists of words, in the rows of a DataFrame."""
+        names, fields = list(frame.columns), self._texts.fields
+        answers = self.description.training.get("answers", {})
+        if task_kinds.is_custom(self.description.training) and answers["text_column"] in names:
+            columns = [answers.get(f"{field}_column") for field in fields]
+        elif self._kind.words_field in names and fields[0] not in names:
+            return frame[self._kind.words_field]
+        else:
+            columns = list(fields)
+        columns = [name for name in columns if names.count(name) == 1]
+        if not columns:
+            raise UserError(
+                f"found the columns {', '.join(map(str, names))}; expected {' and '.join(fields)}"
+            )
+        return zip(*(frame[name] for name in columns))
+
     def _as_instance(self, value: Any) -> Any:
         """Returns a list or array as the words of a sentence, or else as a tuple of texts."""
-        if not isinstance(value, (list, np.ndarray)):
+        if isinstance(value, (str, dict, tuple)):
             return value
+        if not isinstance(value, (list, np.ndarray)):
+            return (value,)  # The error then names the field.
         words = self._kind.words_field
         return {words: list(value)} if words else tuple(value)
 
@@ -211,8 +240,10 @@ def _find_bert(folder: str, bert: Optional[_Path]) -> BertFiles:
         recorded = _recorded_bert(folder)
         if recorded:
             return recorded
-        checkpoint = paths.find_bert("init_checkpoint", None)
-        return BertFiles(gfile.absolute(checkpoint), paths.find_bert("vocab_file", None))
+        checkpoint, vocabulary = (
+            paths.find_bert(name, None, "bert=") for name in ("init_checkpoint", "vocab_file")
+        )
+        return BertFiles(gfile.absolute(checkpoint), vocabulary)
     bert = bert_folders.local_folder(os.fspath(bert), "bert")
     if bert_folders.is_module(bert):
         return _hub_files(bert)

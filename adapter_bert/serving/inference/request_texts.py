@@ -67,11 +67,13 @@ class TextEncoding(NamedTuple):
       config: `configs.BertConfig`.
       tokenizers: `Tokenizers`.
       max_text_length: maximum number of characters in a text.
+      do_lower_case: whether texts for BERT without an adapter are lower-cased.
     """
 
     config: configs.BertConfig
     tokenizers: Tokenizers
     max_text_length: int
+    do_lower_case: bool = True
 
 
 class TaskTexts:
@@ -154,7 +156,7 @@ class TaskTexts:
 
     def _check_text(self, name: str, text: Any) -> None:
         if not isinstance(text, str):
-            raise UserError(f"{name} is not a string")
+            raise UserError(f"{name} is not a string, but {text!r:.50}")
         self._check_length(name, len(text))
 
     def _check_length(self, name: str, length: int) -> None:

@@ -50,7 +50,7 @@ class OpenApiTest(served.ServedTestCase):
 
     def test_responses_to_generated_requests_conform_to_schema(self):
         operations = [result.ok() for result in self.schema.get_all_operations()]
-        self.assertLen(operations, 13)  # All but the document itself.
+        self.assertLen(operations, 14)  # All but the document itself.
         settings = hypothesis.settings(
             max_examples=_EXAMPLES,
             deadline=None,

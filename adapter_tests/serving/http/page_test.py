@@ -32,6 +32,8 @@ PRESENTATIONS = {
     "names": task_adapter.Presentation({"PER": "a person"}, (), {"text": TEXT}),
 }
 
+SCORES = {"eval_accuracy": 0.98634}
+
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 class ServingPageTest(served.ServedTestCase):
@@ -45,15 +47,21 @@ class ServingPageTest(served.ServedTestCase):
         )
         for name, adapter in {**adapters, "names": names}.items():
             presentation = PRESENTATIONS.get(name, task_adapter.Presentation())
-            description = dataclasses.replace(adapter.description, presentation=presentation)
+            description = dataclasses.replace(
+                adapter.description, presentation=presentation, scores=SCORES
+            )
             folder = os.path.join(self.root, name, "adapter")
             task_adapter.save(folder, adapter._replace(description=description))
         self.tasks.start()
         self.tasks.update()
-        api = self.api(mock.Mock(self.bank, predict=self.predict))
+        self.url = self.serve()
+
+    def serve(self, *options):
+        """Starts a server; returns its address."""
+        api = self.api(mock.Mock(self.bank, predict=self.predict), *options)
         server = servers.serving(api.application(), stop_seconds=1)
-        self.url = f"http://127.0.0.1:{server.__enter__()}/"
         self.addCleanup(server.__exit__, None, None, None)
+        return f"http://127.0.0.1:{server.__enter__()}/"
 
     def predict(self, rows, return_errors=False):
         """Returns fixed answers, so that the text on the page is known."""
@@ -115,6 +123,68 @@ class ServingPageTest(served.ServedTestCase):
             page.click("#example")
             self.assertEqual(page.locator("textarea").count(), 0)
 
+    def test_labels_and_scores_are_shown_before_a_question(self):
+        with self.page("light", 900) as page:
+            page.select_option("#task", "sms")
+            facts = page.inner_text("#facts").split("\n")
+            self.assertIn("spam: advertising", facts)
+            self.assertIn("ham", facts)
+            self.assertRegex(page.inner_text("#scores"), r"eval_accuracy\s+0\.9863")
+            self.assertTrue(page.is_hidden("#access"))
+            page.click("text=API")
+            page.wait_for_url("**/openapi.json")
+
+    def test_each_line_may_be_a_text(self):
+        for width in (360, 900):
+            with self.page("light", width) as page:
+                page.select_option("#task", "sms")
+                page.check("#lines")
+                page.fill("#text", "a dog\n\nthe cat\n")
+                page.keyboard.press("Control+Enter")
+                page.wait_for_selector("#answers")
+                rows = page.locator("#answers tbody tr")
+                expected = [["a dog", "spam: advertising", "75.0%"]]
+                expected.append(["the cat", *expected[0][1:]])
+                for row, texts in zip(rows.all(), expected):
+                    self.assertEqual(row.inner_text().split(), " ".join(texts).split())
+                self.assertEqual(rows.count(), 2)
+                self.assertFalse(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+    def test_fields_with_lines_go_together(self):
+        with self.page("light", 900) as page:
+            page.check("#lines")
+            page.select_option("#task", "topics")
+            areas = [page.input_value(name) for name in ("#text", "#text_b")]
+            self.assertEqual(areas, [f"{TEXT}\nb", "a"])  # All examples.
+            for first, second, asked in (
+                ("a\nb", "c\nd", [{"text": "a", "text_b": "c"}, {"text": "b", "text_b": "d"}]),
+                ("a\nb", "c", [{"text": "a", "text_b": "c"}, {"text": "b", "text_b": "c"}]),
+                (
+                    "a\n\nb\n",
+                    "c\n\nd",
+                    [{"text": "a", "text_b": "c"}, {"text": "b", "text_b": "d"}],
+                ),
+            ):
+                page.fill("#text", first)
+                page.fill("#text_b", second)
+                self.assertEqual(page.evaluate("instances()"), asked)
+            page.fill("#text_b", "c\nd")
+            page.keyboard.press("Control+Enter")
+            page.wait_for_selector("#result .error")
+            self.assertIn("numbers of lines: 3 and 2", page.inner_text("#result"))
+
+    def test_token_is_asked_for_if_there_is_one(self):
+        with self.page("light", 900) as page:
+            page.goto(self.serve("secret"))
+            page.wait_for_selector("#access")
+            self.assertIn("requires its access token", page.inner_text("#result"))
+            page.fill("#token", "secret")
+            page.click("#reload")
+            page.wait_for_selector("option", state="attached")
+            page.click("button[type=submit]")
+            page.wait_for_selector("#result .note")
+            self.assertIn("Authorization", page.text_content("#curl"))
+
     def test_each_task_kind_works_by_keyboard_alone(self):
         expected = {
             "names": ["big dog", "PER: a person"],
@@ -127,7 +197,8 @@ class ServingPageTest(served.ServedTestCase):
         num_fields = {"sms": 1, "names": 1}
         for scheme, width in (("light", 360), ("dark", 360), ("light", 900)):
             with self.page(scheme, width) as page:
-                page.keyboard.press("Tab")
+                for _ in range(2):  # The link to the API comes first.
+                    page.keyboard.press("Tab")
                 for index, (name, parts) in enumerate(sorted(expected.items())):
                     with self.subTest(f"{name} {scheme} {width}"):
                         if index:

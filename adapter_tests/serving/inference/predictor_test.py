@@ -124,13 +124,43 @@ class PredictorTest(tf.test.TestCase):
         for same in (pairs, list(map(list, pairs)), np.array(pairs), zip(*zip(*pairs))):
             self.assertEqual(sms.predict(same), expected)
 
-    def test_column_of_a_frame_is_predicted(self):
+    def test_frames_and_their_columns_are_predicted(self):
         pandas = pytest.importorskip("pandas")
-        sms, frame = self.predictor("sms"), pandas.DataFrame({"text": ["a dog", "the cat"]})
-        self.assertEqual(sms.predict(frame["text"]), sms.predict(["a dog", "the cat"]))
-        for wrong in (frame, "a dog", {"text": "a dog"}):
+        sms = self.predictor("sms")
+        pairs = {"text": ["a dog", "the cat"], "text_b": ["the cat", "a bird"]}
+        frame = pandas.DataFrame({**pairs, "label": ["ham", "spam"]}, index=[7, 7])
+        expected = sms([("a dog", "the cat"), ("the cat", "a bird")])
+        self.assertEqual(sms(frame), expected)
+        self.assertEqual(sms.predict(frame), [answer["label"] for answer in expected])
+        self.assertEqual(sms(frame["text"]), sms(["a dog", "the cat"]))
+        self.assertEqual(sms(frame[["text"]]), sms(["a dog", "the cat"]))
+        for wrong in ("a dog", {"text": "a dog"}, 7):
             with self.assertRaisesRegex(UserError, "expected a list of texts"):
                 sms.predict(wrong)
+        with self.assertRaisesRegex(UserError, "^found the columns label; expected text and text_"):
+            sms.predict(frame[["label"]])
+
+    def test_frames_have_the_columns_of_the_training(self):
+        pandas = pytest.importorskip("pandas")
+        answers = {"text_column": "message", "label_column": "kind", "text_b_column": "text"}
+        pairs = self.save("pairs", training={"answers": answers})
+        tags = self.save("tags", kind="tagging", labels=("O", "B-x", "I-x"))
+        frame = pandas.DataFrame({"text": ["the cat"], "message": ["a dog"]})
+        self.assertEqual(pairs(frame), [pairs("a dog", "the cat")])
+        words = pandas.DataFrame({"tokens": [["the", "dog"]], "tags": [["O", "O"]]})
+        self.assertEqual(tags(words), [tags(tokens=["the", "dog"])])
+
+    def test_missing_text_is_named_by_its_row(self):
+        pandas = pytest.importorskip("pandas")
+        sms = self.predictor("sms")
+        for missing in (None, float("nan"), pandas.NA):
+            part = f"^Instance 1: text is not a string, but {missing!r}.$"
+            column = pandas.Series(["a dog", missing], dtype=object)
+            for texts in (column, column.to_frame("text"), column.to_numpy(), iter(column)):
+                with self.assertRaisesRegex(UserError, part):
+                    sms.predict(texts)
+            with self.assertRaisesRegex(UserError, "^Instance 1: text_b is not a string"):
+                sms.predict([("a", "a"), ("a", missing)])
 
     def test_chunks_are_read_one_after_another(self):
         sms, taken = self.predictor("sms"), []
@@ -146,7 +176,7 @@ class PredictorTest(tf.test.TestCase):
             self.assertLen(taken, 4)
             self.assertLen([first, *answers], 11)
             labels = sms.predict(texts())
-            with self.assertRaisesRegex(UserError, "^Instance 9: expected an object with text"):
+            with self.assertRaisesRegex(UserError, "^Instance 9: text is not a string, but None"):
                 sms.predict([*tiny.WORDS[:9], None])
         self.assertEqual(labels, sms.predict(tiny.WORDS[:11]))
 
@@ -190,7 +220,7 @@ class PredictorTest(tf.test.TestCase):
         for arguments, part in (
             (("a", "b", "c"), "found 3 texts; expected text and text_b"),
             ((), "Instance 0: found nothing; expected text"),
-            ((["a", 7],), "Instance 1: expected an object with text"),
+            ((["a", 7],), "Instance 1: text is not a string, but 7"),
             (([{1: "a"}],), "Instance 0: found 1; expected text"),
             (([{"input_ids": [1], 1: 2}],), "Instance 0: found '1'; expected only input_ids"),
             (([("a", 7)],), "Instance 0: text_b is not a string"),
@@ -231,6 +261,13 @@ class PredictorTest(tf.test.TestCase):
             predictor.Predictor(folder, "nowhere")
         with self.assertRaisesRegex(UserError, "^Folder .*nowhere is not a task adapter"):
             predictor.Predictor("nowhere", self.bert)
+        refused = self.assertRaisesRegex(UserError, "another BERT.*; set bert= to its BERT.$")
+        with mock.patch.dict(os.environ, BERT_BASE_DIR=other), refused:
+            predictor.Predictor(folder)
+        with mock.patch.dict(os.environ), mock.patch.object(paths, "DEMO_BERT", "/nowhere"):
+            os.environ.pop("BERT_BASE_DIR", None)
+            with self.assertRaisesRegex(UserError, "^No pretrained BERT: give bert=, or set BERT"):
+                predictor.Predictor(folder)
         with self.assertRaisesRegex(UserError, "num_threads must be at least 1, but is 0"):
             self.predictor("sms", num_threads=0)
 
