@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -193,26 +192,6 @@ class ScriptTest(ScriptTestCase):
         self.assertRegex(report, r"mails dev: pearson \S+, mse \S+, spearman \S+, loss ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
-    def killed(self, where, *flags):
-        """Runs the script in a process that a SIGKILL ends in the third call of a function."""
-        code = f"""
-import os, runpy, signal, sys
-from adapter_bert.tasks import stored_tables
-from adapter_bert.training import stored_predictions
-stored_tables._ROWS_PER_PART, stored_predictions._SECONDS_BETWEEN_RECORDS = 3, -1
-function, calls = {where}, []
-def kill(*arguments):
-    calls.append(1)
-    if len(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return function(*arguments)
-{where} = kill
-sys.argv = ["run_classifier.py", *{[*self.base_flags, *flags]}]
-runpy.run_path({run_classifier.__file__!r}, run_name="__main__")
-"""
-        process = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True)
-        self.assertEqual(process.returncode, -signal.SIGKILL, process.stderr.decode())
-
     def test_killed_caching_and_prediction_resume_to_the_same_files(self):
         flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head"]
         self.succeed(*flags, "--do_train", "--num_train_epochs=1")
@@ -224,18 +203,7 @@ runpy.run_path({run_classifier.__file__!r}, run_name="__main__")
         self.killed("stored_tables._Writer.write", *predict, "--output_dir=" + resumed)
         where = "stored_predictions.StoredPredictions.add"
         self.killed(where, *predict, "--output_dir=" + resumed)
-        (stored,) = [name for name in os.listdir(cache) if name.startswith("predictions-")]
-        progress = json.loads(read(os.path.join(cache, stored, "progress.json")))
-        self.assertEqual(progress["num_done"], 4)
-        with mock.patch.object(
-            stored_predictions.StoredPredictions,
-            "add",
-            autospec=True,
-            side_effect=stored_predictions.StoredPredictions.add,
-        ) as added:
-            self.succeed(*predict, output_dir=resumed)
-        self.assertEqual(added.call_count, -(-(27 - 4) // 2))
-        self.assertFalse([name for name in os.listdir(cache) if name.startswith("predictions-")])
+        self.assertEqual(self.resume(cache, *predict, output_dir=resumed), (4, 27))
         names = sorted(os.listdir(undisturbed))
         self.assertIn("predictions.tsv", names)
         for name in names:

@@ -106,6 +106,17 @@ class Version1Test(SquadTestCase):
         os.mkdir(os.path.join(elsewhere, "null_odds.json"))
         self.refuse(["null_odds.json cannot"], "--do_predict", adapter, output_dir=elsewhere)
 
+    def test_killed_prediction_resumes_to_the_same_answers(self):
+        cache = os.path.join(self.folder, "cache")
+        flags = ["--adapter=" + os.path.join(self.trained, "adapter"), "--do_predict"]
+        flags.append("--feature_cache_dir=" + cache)
+        where = "stored_predictions.StoredPredictions.add"
+        self.killed(where, *flags, "--output_dir=" + self.output_dir)
+        self.assertEqual(self.resume(cache, *flags), (16, 42))
+        for name in ("predictions.json", "nbest_predictions.json"):
+            expected = read_json(self.trained, name)
+            self.assertEqual(read_json(self.output_dir, name), expected)
+
     def test_the_head_is_trained_and_saved(self):
         adapter = task_adapter.load(os.path.join(self.trained, "adapter"))
         self.assertEqual((adapter.description.kind, adapter.description.labels), ("span", ()))

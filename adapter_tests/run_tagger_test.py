@@ -229,6 +229,16 @@ class TrainingTest(TaggerTestCase):
         given = ["--adapter=" + self.path("adapter"), "--data_dir=" + folder]
         self.refuse(["dev.txt and valid.txt", "--dev_file"], "--do_eval", *given)
 
+    def test_killed_prediction_resumes_to_the_same_tags(self):
+        output_dir, cache = (os.path.join(self.folder, name) for name in ("output", "cache"))
+        flags = ["--adapter=" + self.path("adapter"), "--do_predict"]
+        flags += ["--feature_cache_dir=" + cache, "--predict_batch_size=4"]
+        where = "stored_predictions.StoredPredictions.add"
+        self.killed(where, *flags, "--output_dir=" + output_dir)
+        self.assertEqual(self.resume(cache, *flags, output_dir=output_dir), (8, 30))
+        for name in ("predictions.txt", "predictions.json"):
+            self.assertEqual(read(os.path.join(output_dir, name)), read(self.path(name)))
+
     def test_every_word_of_long_sentences_gets_a_tag(self):
         long_sentence = [word for words, _ in sentences(60, 5) for word in words]
         # Words that only the first window holds get the same tags if the sentence ends with it.

@@ -203,7 +203,7 @@ def _compute_in_chunks(
 def _compute_at_once(
     estimator: Estimator, texts: Iterable[InputExample], config: Any, tokenizer: Any
 ) -> Generator[Tuple[InputFeatures, Dict[str, Any]], None, None]:
-    """Computes all texts at once on a TPU, whose graph holds all ids."""
+    """Computes all texts at once on a TPU, whose host reads all ids from a file."""
     features = feature_files.convert_examples_to_features(texts, config.max_seq_length, tokenizer)
     arrays = arrays_of(features, config.max_seq_length)
     for index, row in estimator.stream(arrays, estimator.model.task_checkpoint):

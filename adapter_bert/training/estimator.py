@@ -379,26 +379,22 @@ class Estimator:
         rows: Features,
         score_fn: Callable[[Any], Dict[str, Any]],
         checkpoint: Optional[str] = None,
-        stacked: bool = False,
+        chooses_batches: bool = False,
     ) -> Dict[str, Any]:
         """Returns the scores of all rows' predictions, and writes them for TensorBoard.
 
         Args:
           rows: see the module's docstring.
-          score_fn: function of a sequence of the rows' predictions → dict of floats, and of nested
+          score_fn: function of the result of `predict_stacked` → dict of floats, and of nested
             lists, which TensorBoard does not get.
           checkpoint: prefix of the trained checkpoint; by default the last one.
-          stacked: whether score_fn gets the result of `predict_stacked` instead.
+          chooses_batches: as in `predict_stacked`.
 
         Returns:
           The dict of score_fn, with "global_step".
         """
         checkpoint = checkpoint or tf.train.latest_checkpoint(self.run.output_dir)
-        predictions: Any
-        if stacked:
-            predictions = self.predict_stacked(rows, checkpoint, "eval_batch_size")
-        else:
-            predictions = stored_predictions.SpooledPredictions(self.stream(rows, checkpoint))
+        predictions = self.predict_stacked(rows, checkpoint, "eval_batch_size", chooses_batches)
         step = checkpoints.step_of(checkpoint) if checkpoint else 0
         scores = score_fn(predictions)
         with self._explain_errors():
@@ -409,40 +405,42 @@ class Estimator:
     def predict(self, rows: Features, checkpoint: Optional[str] = None) -> Iterator[Prediction]:
         """Yields the head's predictions of each row, in order: a dict of NumPy arrays.
 
-        All rows are predicted, into a temporary file, before the first is yielded. Predictions per
-        token are as long as the batch of the row.
+        All rows are predicted, into temporary files, before the first is yielded.
 
         Args:
           rows: see the module's docstring.
           checkpoint: prefix of the trained checkpoint; by default the last one.
         """
-        yield from stored_predictions.SpooledPredictions(
-            self._predict_in_batch_order(rows, self.run.predict_batch_size, checkpoint)
-        )
+        yield from stored_predictions.rows_of(self.predict_stacked(rows, checkpoint))
 
     def predict_stacked(
         self,
         features: Features,
         checkpoint: Optional[str] = None,
         batch_flag: str = "predict_batch_size",
+        chooses_batches: bool = False,
         folder: Optional[str] = None,
         parts: Sequence[Any] = (),
     ) -> stored_predictions.StoredPredictions:
         """Returns the head's predictions of all rows, arrays [rows, ...] in files.
 
-        Rows come in batches of many tokens if they are many and the user has given no batch size.
+        Predictions per token have as many columns as the longest row's batch, see
+        `StoredPredictions.add`.
 
         Args:
-          features: rows; see the module's docstring. Their predictions must be of one shape.
+          features: rows; see the module's docstring.
           checkpoint: as in `predict`.
           batch_flag: name of the field of `RunSettings` with the batch size.
+          chooses_batches: whether many rows come in batches of many tokens, if the user has given
+            no batch size.
           folder: of a cache, where the same prediction resumes after a kill; None for none.
           parts: what the predictions depend on besides the checkpoints and the batches.
         """
         rows = as_rows(features)
         checkpoint = checkpoint or tf.train.latest_checkpoint(self.run.output_dir)
         batch_size: Optional[int] = getattr(self.run, batch_flag)
-        if batch_flag in self.run.chosen_batches and len(rows) >= _MANY_ROWS:
+        is_chosen = chooses_batches and batch_flag in self.run.chosen_batches
+        if is_chosen and len(rows) >= _MANY_ROWS:
             batch_size = None
         key = None
         if folder and checkpoint and not self.model.use_tpu:

@@ -16,8 +16,13 @@ PARTS = ("tokens", "a_start", "a_length", "b_start", "b_length")
 
 
 class Rows:
-    """Base class of all rows; a subclass computes its arrays in `_take`."""
+    """Base class of all rows; a subclass computes its arrays in `_take`.
 
+    Attributes:
+      key: digest of the rows, if it is known.
+    """
+
+    key: Optional[str] = None
     lengths: np.ndarray
     max_seq_length: int
     _columns: Arrays
@@ -139,12 +144,7 @@ class PackedRows(Rows):
       arrays: dict of "length", int [N], the tokens of each row; "input_ids", "input_mask" and
         "segment_ids", int [T], those of all rows; and columns [N, ...].
       max_seq_length: S.
-
-    Attributes:
-      key: digest of the arrays, if it is known.
     """
-
-    key: Optional[str] = None
 
     def __init__(self, arrays: Arrays, max_seq_length: int):
         self._columns = dict(arrays)

@@ -583,8 +583,8 @@ class Run(LoadedModel):
             rows = self.rows[split]
             logging.info("Evaluating on %d examples of %s.", len(as_rows(rows)), split)
             score_fn = functools.partial(self._evaluate_split, split)
-            stacked = self.task.stacks_predictions
-            scores.update(self.estimator.evaluate(rows, score_fn, checkpoint, stacked))
+            chooses_batches = self.task.chooses_batches
+            scores.update(self.estimator.evaluate(rows, score_fn, checkpoint, chooses_batches))
         return scores
 
     def _splits(self, stage: str) -> List[str]:
@@ -614,7 +614,7 @@ class Run(LoadedModel):
             self.report += self.task.write(self.folder.path, split, evaluated)
             if self.config.plots:
                 self._pictures += self.task.plot(self.folder.path, split, evaluated)
-            if isinstance(predictions, StoredPredictions):
+            if predictions is not None:
                 predictions.remove()  # They are no longer needed after a kill.
         description = "\n\n".join(filter(None, descriptions))
         if description:
@@ -626,15 +626,18 @@ class Run(LoadedModel):
         evaluated = [self._evaluated.get(id(self.rows[split])) for split in self._splits(stage)]
         return [warning for each in evaluated if each for warning in each.warnings]
 
-    def _predictions(self, split: str, checkpoint: Optional[str]) -> Any:
+    def _predictions(self, split: str, checkpoint: Optional[str]) -> StoredPredictions:
         rows = self.rows[split]
         logging.info("Predicting %d examples.", len(as_rows(rows)))
-        if not self.task.stacks_predictions:
-            return self.estimator.predict(rows, checkpoint)
         key = getattr(rows, "key", None)
-        folder = getattr(self.config, "feature_folder", None) if key else None
         parts = [key, self.precision, self.description.kind, self.description.labels]
-        return self.estimator.predict_stacked(rows, checkpoint, folder=folder, parts=parts)
+        return self.estimator.predict_stacked(
+            rows,
+            checkpoint,
+            chooses_batches=self.task.chooses_batches,
+            folder=getattr(self.config, "feature_folder", None) if key else None,
+            parts=parts,
+        )
 
     def _result_checkpoint(self) -> Optional[str]:
         """Returns the prefix of the model to evaluate: of the given adapter, or of the saved one.

@@ -4,8 +4,6 @@ folder/predictions-<key>/<name>.npy       an array [N, ...]
 folder/predictions-<key>/progress.json    how many rows are predicted
 """
 
-import array
-import collections.abc
 import contextlib
 import hashlib
 import json
@@ -14,7 +12,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
 
 import numpy as np
 from absl import logging
@@ -26,6 +24,7 @@ from adapter_bert.training.feature_cache import release
 _PREFIX, _PROGRESS = "predictions-", "progress.json"
 _SECONDS_BETWEEN_RECORDS = 5.0
 _ROWS_BETWEEN_RELEASES = 1 << 14
+_ROWS_PER_PIECE = 1 << 10  # Rows may have several numbers per token.
 _ABANDONED_SECONDS = 7 * 24 * 60 * 60
 
 
@@ -101,7 +100,8 @@ class StoredPredictions(Dict[str, np.ndarray]):
 
         Args:
           indices: int [B], of the rows.
-          values: arrays [B, ...] by name.
+          values: arrays [B, ...] by name. A later batch may have fewer columns than the first, of
+            shorter texts: the missing ones are -inf, or 0 of integers.
         """
         for name, batch in values.items():
             if name not in self:
@@ -109,7 +109,12 @@ class StoredPredictions(Dict[str, np.ndarray]):
                 self[name] = np.lib.format.open_memmap(
                     self._file(name), mode="w+", dtype=batch.dtype, shape=shape
                 )
-            self[name][indices] = batch
+            stored = self[name]
+            if batch.ndim > 1 and batch.shape[1] < stored.shape[1]:
+                stored[indices, batch.shape[1] :] = -np.inf if batch.dtype.kind == "f" else 0
+                stored[indices, : batch.shape[1]] = batch
+            else:
+                stored[indices] = batch
         self.num_done += len(indices)
         self._num_unreleased += len(indices)
         if self._num_unreleased >= _ROWS_BETWEEN_RELEASES:  # Each row may be on its own pages.
@@ -176,44 +181,8 @@ def pieces(arrays: Dict[str, np.ndarray], num_rows: int = 1 << 14) -> Iterator[T
             release(values)
 
 
-class SpooledPredictions(collections.abc.Sequence):
-    """The predictions of rows in a temporary file, of arrays of any shapes, as a list of dicts.
-
-    Args:
-      indexed: (index, arrays by name) of each row from 0, in any order. Rows have the same names
-        and types.
-    """
-
-    def __init__(self, indexed: Iterable[Tuple[int, Dict[str, Any]]]):
-        self._names: List[Tuple[str, np.dtype]] = []
-        starts, shapes = array.array("q"), {}
-        rows = array.array("q")
-        self._spool = tempfile.TemporaryFile()  # noqa: SIM115  It lives as long as this object.
-        weakref.finalize(self, self._spool.close)
-        for index, values in indexed:
-            arrays = {name: np.asarray(value) for name, value in values.items()}
-            if not self._names:
-                self._names = [(name, each.dtype) for name, each in arrays.items()]
-            shape = tuple(each.shape for each in arrays.values())
-            rows.extend([index, shapes.setdefault(shape, len(shapes))])
-            starts.append(self._spool.tell())
-            for each in arrays.values():
-                self._spool.write(np.ascontiguousarray(each).tobytes())
-        places = np.array(rows).reshape(-1, 2)
-        order = np.argsort(places[:, 0], kind="stable")
-        self._starts, self._shape_of = np.array(starts)[order], places[order, 1]
-        self._shapes = list(shapes)
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        self._spool.seek(int(self._starts[index]))
-        row = {}
-        for (name, dtype), shape in zip(self._names, self._shapes[self._shape_of[index]]):
-            count = int(np.prod(shape, dtype=np.int64))
-            content = self._spool.read(count * dtype.itemsize)
-            row[name] = np.frombuffer(content, dtype, count).reshape(shape)
-        return row
+def rows_of(predictions: Dict[str, np.ndarray]) -> Iterator[Dict[str, Any]]:
+    """Yields the predictions of each row, in order, an array or number by name."""
+    for _, part in pieces(predictions, _ROWS_PER_PIECE):
+        for index in range(len(next(iter(part.values())))):
+            yield {name: values[index] for name, values in part.items()}

@@ -47,8 +47,7 @@ class Task:
       warnings: sentences about the data that the user must know, from `load`: a label has few rows.
       calibrates: whether `calibrate` fits a temperature to the dev set.
       examples: texts by field of a few dev rows, for `task_adapter.Presentation`.
-      stacks_predictions: whether `evaluate` and `calibrate` get the predictions of all rows as
-        arrays [rows, ...] by name, instead of one after the other.
+      chooses_batches: whether many rows are predicted in batches of many tokens.
 
     `fields` and all below it are known after `encode`.
     """
@@ -66,7 +65,7 @@ class Task:
     warnings: Sequence[str] = ()
     calibrates = False
     examples: Tuple[Dict[str, str], ...] = ()
-    stacks_predictions = False
+    chooses_batches = False
     _loaded: Sequence[str] = ()
 
     def with_config(self, config: Any) -> "Task":
@@ -112,7 +111,12 @@ class Task:
         return {}
 
     def evaluate(self, split: str, predictions: Any) -> Evaluated:
-        """Returns the decoded predictions of a split's rows, and their scores."""
+        """Returns the decoded predictions of a split's rows, and their scores.
+
+        Args:
+          split: name.
+          predictions: arrays [rows, ...] by name; see `stored_predictions.rows_of`.
+        """
         raise NotImplementedError
 
     def calibrate(self, split: str, predictions: Any) -> Calibration:

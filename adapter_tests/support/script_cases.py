@@ -7,14 +7,18 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 import run_classifier
 from adapter_bert.shell import environment, errors
-from adapter_bert.training import record
+from adapter_bert.training import record, stored_predictions
 from adapter_tests.support import command_lines, tiny
 
 FOLDER = os.path.dirname(os.path.abspath(run_classifier.__file__))
@@ -94,6 +98,40 @@ class AnyScriptTestCase(tf.test.TestCase):
         self.assertNotRegex(stderr[:-1].replace(self.root, ""), r"\. [A-Z]")
         for part in parts:
             self.assertIn(part, stderr)
+
+    def killed(self, where, *flags):
+        """Runs the script in a process that a SIGKILL ends in the third call of a function."""
+        code = f"""
+import os, runpy, signal, sys
+from adapter_bert.ops import xla
+from adapter_bert.tasks import stored_tables
+from adapter_bert.training import stored_predictions
+stored_tables._ROWS_PER_PART, stored_predictions._SECONDS_BETWEEN_RECORDS = 3, -1
+xla.can_fuse = lambda: False  # As in this process.
+function, calls = {where}, []
+def kill(*arguments):
+    calls.append(1)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return function(*arguments)
+{where} = kill
+sys.argv = ["script.py", *{[*self.base_flags, *flags]}]
+runpy.run_path({self.SCRIPT.__file__!r}, run_name="__main__")
+"""
+        process = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True)
+        self.assertEqual(process.returncode, -signal.SIGKILL, process.stderr.decode())
+
+    def resume(self, cache, *flags, output_dir=None):
+        """Runs the script after a kill; returns (rows that were already predicted, all rows)."""
+        (stored,) = [name for name in os.listdir(cache) if name.startswith("predictions-")]
+        num_done = json.loads(read(os.path.join(cache, stored, "progress.json")))["num_done"]
+        add = stored_predictions.StoredPredictions.add
+        with mock.patch.object(
+            stored_predictions.StoredPredictions, "add", autospec=True, side_effect=add
+        ) as added:
+            self.succeed(*flags, output_dir=output_dir)
+        self.assertFalse([name for name in os.listdir(cache) if name.startswith("predictions-")])
+        return num_done, num_done + sum(len(call[0][1]) for call in added.call_args_list)
 
     def path(self, name):
         return os.path.join(self.output_dir, name)

@@ -201,8 +201,7 @@ class ResumingTest(TrainingTestCase):
 
 def accuracy_and_loss(arrays, predictions):
     """Returns scores for `estimator.Estimator.evaluate` that use only probabilities."""
-    probabilities = np.array([row["probabilities"] for row in predictions])
-    labels = arrays["label_ids"]
+    probabilities, labels = predictions["probabilities"], arrays["label_ids"]
     right = probabilities[np.arange(len(labels)), labels]
     accuracy = np.mean(probabilities.argmax(axis=1) == labels)
     return {"accuracy": float(accuracy), "loss": float(-np.log(right).mean())}
@@ -216,13 +215,12 @@ class EvaluationTest(TrainingTestCase):
         rows = tiny.arrays(rows=13)
         runner = self.runner(folder)
         runner.train(rows)
-        predictions = list(runner.predict(rows))
-        self.assertEqual(np.shape([row["probabilities"] for row in predictions]), (13, 2))
+        predictions = runner.predict_stacked(rows)
+        self.assertEqual(predictions["probabilities"].shape, (13, 2))
         found = runner.evaluate(rows, functools.partial(accuracy_and_loss, rows))
         self.assertEqual(found.pop("global_step"), 4)
         self.assertAllClose(found, accuracy_and_loss(rows, predictions), rtol=1e-5)
-        losses = [row["loss"] for row in predictions]
-        self.assertAllClose(found["loss"], np.mean(losses), rtol=1e-4)
+        self.assertAllClose(found["loss"], np.mean(predictions["loss"]), rtol=1e-4)
         events = tf.io.gfile.glob(os.path.join(folder, "eval", "events*.4"))
         shown = {
             value.tag: value.simple_value
@@ -292,7 +290,7 @@ class PaddingTest(TrainingTestCase):
             with mock.patch.object(estimator, "_MANY_ROWS", 24), mock.patch.object(
                 stored_predictions.StoredPredictions, "add", autospec=True, side_effect=add
             ) as added:
-                found = runner.predict_stacked(self.rows)
+                found = runner.predict_stacked(self.rows, chooses_batches=True)
             self.assertEqual([len(call[0][1]) for call in added.call_args_list], sizes)
             for name, values in expected.items():
                 self.assertAllClose(found[name], values, atol=1e-5)

@@ -123,19 +123,18 @@ class StoredPredictionsTest(tf.test.TestCase):
         self.assertIn("predictions-young", os.listdir(self.cache))
         stored.close()
 
-    def test_spooled_predictions_are_in_order_and_of_any_shape(self):
-        rows = [
-            {"a": np.full(n, n, np.float32), "b": np.int64(n), "c": np.eye(n)} for n in range(5)
-        ]
-        spooled = stored_predictions.SpooledPredictions((n, rows[n]) for n in (3, 0, 4, 2, 1))
-        self.assertLen(spooled, 5)
-        for found in (list(spooled), spooled[:], [spooled[n - 5] for n in range(5)]):
-            for row, expected in zip(found, rows):
-                self.assertEqual(list(row), list(expected))
-                for name, value in expected.items():
-                    self.assertEqual((row[name].dtype, row[name].shape), (value.dtype, value.shape))
-                    np.testing.assert_array_equal(row[name], value)
-        self.assertEqual(list(stored_predictions.SpooledPredictions(iter([]))), [])
+    def test_rows_of_shorter_batches_are_filled(self):
+        stored = self.open(num_rows=3)
+        first = {"a": np.ones([1, 4], np.float32), "tags": np.ones([1, 4, 2], np.int32)}
+        stored.add(np.array([1]), {**first, "loss": np.array([5.0])})
+        later = {"a": np.ones([2, 2], np.float32), "tags": np.ones([2, 2, 2], np.int32)}
+        stored.add(np.array([2, 0]), {**later, "loss": np.array([7.0, 3.0])})
+        rows = list(stored_predictions.rows_of(stored))
+        self.assertEqual([row["loss"] for row in rows], [3.0, 5.0, 7.0])
+        self.assertAllEqual(rows[0]["a"], [1, 1, -np.inf, -np.inf])
+        self.assertAllEqual(rows[1]["a"], [1, 1, 1, 1])
+        self.assertAllEqual(rows[2]["tags"], [[1, 1], [1, 1], [0, 0], [0, 0]])
+        self.assertEqual(rows[2]["tags"].dtype, np.int32)
 
     def test_pieces_have_all_rows(self):
         for num_rows in (1, 3, 7, 100):

@@ -21,7 +21,12 @@ from adapter_bert.tasks.squad import (
     squad_report,
     squad_scores,
 )
-from adapter_bert.training import evaluations, feature_cache, starting_point
+from adapter_bert.training import (
+    evaluations,
+    feature_cache,
+    starting_point,
+    stored_predictions,
+)
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
 from adapter_bert.training.task import Evaluated, Task
@@ -185,7 +190,9 @@ def windows(config: SquadConfig, tokenizer: Any, is_training: bool) -> Tuple[Tex
         logging.warning("%s: %s.", path, arrays.pop("left_out").tobytes().decode())
     num_questions = int(arrays.pop("num_questions").sum())
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return TextRows(arrays, cls_id, sep_id, config.max_seq_length), num_questions, digest
+    rows = TextRows(arrays, cls_id, sep_id, config.max_seq_length)
+    rows.key = arrays.digest
+    return rows, num_questions, digest
 
 
 class SquadTask(Task):
@@ -254,7 +261,7 @@ class SquadTask(Task):
           UserError: --predict_file has changed since its windows were read.
         """
         try:
-            answers = self._answers(iter(predictions))
+            answers = self._answers(stored_predictions.rows_of(predictions))
         except UserError:  # The file may be in the middle of a rewrite.
             self._check_unchanged()
             raise

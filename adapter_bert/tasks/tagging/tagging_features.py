@@ -165,11 +165,16 @@ def add_rows(sentences: Iterable[tuple], pieces: WordPieces, add: Callable) -> N
 class TaggedRows:
     """`rows.TextRows` with a column "label_ids" [N, S], stored without padding like the ids.
 
+    Attributes:
+      key: digest of the rows, if it is known.
+
     Args:
       arrays: concatenated parts of `add_rows`.
       cls_id, sep_id: ids of [CLS] and [SEP].
       max_seq_length: S.
     """
+
+    key: Optional[str] = None
 
     def __init__(
         self, arrays: Dict[str, np.ndarray], cls_id: int, sep_id: int, max_seq_length: int

@@ -27,7 +27,12 @@ from adapter_bert.tasks.tagging import (
     tagging_scores,
 )
 from adapter_bert.tasks.text import classifier_data, classifier_results, custom_tasks
-from adapter_bert.training import evaluations, feature_cache, starting_point
+from adapter_bert.training import (
+    evaluations,
+    feature_cache,
+    starting_point,
+    stored_predictions,
+)
 from adapter_bert.training.config import SPLITS, EvaluationConfig, check_task_name
 from adapter_bert.training.task import Evaluated, Tables, Task, short_examples
 
@@ -503,7 +508,9 @@ def encode(
     )
     arrays = feature_cache.load_or_build(config.feature_folder, key, make, config.verify_data)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
+    rows = tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
+    rows.key = arrays.digest
+    return rows
 
 
 def from_flags(
@@ -614,10 +621,10 @@ class TaggingTask(Task):
         """Returns the arguments of run_tagger.py's `model_fn_builder`."""
         return {"num_labels": len(self.labels)}
 
-    def evaluate(self, split: str, predictions: Iterable[Dict[str, Any]]) -> Evaluated:
+    def evaluate(self, split: str, predictions: Any) -> Evaluated:
         """Returns the predicted tags of each sentence, chunk tags in IOB2, and their scores."""
         tag_ids, loss, rows, file = [], 0.0, self._rows[split], self.splits[split]
-        for index, prediction in enumerate(predictions):
+        for index, prediction in enumerate(stored_predictions.rows_of(predictions)):
             tag_ids.append(prediction["tag_ids"][rows.positions(index)])
             loss += float(prediction["loss"])
         flat = iter(np.concatenate(tag_ids))  # One per word, in the order of the file.

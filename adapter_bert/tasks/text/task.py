@@ -66,7 +66,7 @@ class TextTask(Task):
         does not fit it.
     """
 
-    stacks_predictions = True
+    chooses_batches = True
 
     def __init__(
         self,
