@@ -26,8 +26,6 @@ class VersionTest(tf.test.TestCase):
     def test_scripts_print_the_version(self):
         for script in ("run_classifier.py", "convert_checkpoint.py"):
             command = [sys.executable, script, "--version"]
-            done = subprocess.run(
-                command, cwd=paths.PROJECT, stdout=subprocess.PIPE, universal_newlines=True
-            )
+            done = subprocess.run(command, cwd=paths.PROJECT, stdout=subprocess.PIPE, text=True)
             self.assertEqual(done.stdout, f"adapter-bert {adapter_bert.__version__}\n")
             self.assertEqual(done.returncode, 0)

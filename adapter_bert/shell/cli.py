@@ -49,7 +49,7 @@ class _VersionFlag(flags.BooleanFlag):
     """A --version flag of every script."""
 
     def __init__(self) -> None:
-        super().__init__("version", False, "show adapter-bert's version")
+        super().__init__("version", False, "show adapter-bert's version", allow_override=True)
 
     def parse(self, argument: Any) -> None:
         if self._parse(argument):
@@ -87,8 +87,7 @@ def _parse_all(argv: List[str]) -> List[str]:
     """Parses absl's flags, too, and returns the positional arguments."""
     for names in (("help", "?"), ("helpshort",)):
         flags.DEFINE_flag(_HelpFlag(*names), module_name=app.__name__)
-    if "version" not in flags.FLAGS:
-        flags.DEFINE_flag(_VersionFlag(), module_name=app.__name__)
+    flags.DEFINE_flag(_VersionFlag(), module_name=app.__name__)
     return parse(flags.FLAGS, argv)
 
 
