@@ -29,7 +29,7 @@ import sys
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from adapter_bert import tokenization
+from adapter_bert import __version__, tokenization
 from adapter_bert.files import atomic, gfile, paths
 from adapter_bert.formats import (
     adapter_checkpoints,
@@ -461,6 +461,8 @@ def _check_destination(
 def main(argv: Optional[List[str]] = None) -> None:
     """Runs the subcommand that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    version = f"adapter-bert {__version__}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for function, arguments in _COMMANDS.items():
         summary = (function.__doc__ or "").split("\n")[0].rstrip(".")

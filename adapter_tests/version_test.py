@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 
 import tensorflow.compat.v1 as tf
 
@@ -20,3 +22,10 @@ class VersionTest(tf.test.TestCase):
         citation = _search(r"^version: (\S+)\ndate-released: (\S+)$", "CITATION.cff")
         self.assertEqual(changelog, citation)
         self.assertEqual(changelog[0], adapter_bert.__version__)
+
+    def test_scripts_print_the_version(self):
+        for script in ("run_classifier.py", "convert_checkpoint.py"):
+            command = [sys.executable, script, "--version"]
+            done = subprocess.run(command, cwd=paths.PROJECT, stdout=subprocess.PIPE, text=True)
+            self.assertEqual(done.stdout, f"adapter-bert {adapter_bert.__version__}\n")
+            self.assertEqual(done.returncode, 0)

@@ -168,9 +168,14 @@ def candidates(folder: str) -> List[str]:
 
 
 def snapshot(folder: str) -> Optional[Snapshot]:
-    """Returns the `Snapshot` of a task adapter's folder; None if it has no config."""
+    """Returns the `Snapshot` of a task adapter's folder; None if it has no config.
+
+    Raises:
+      UserError: it cannot be read.
+    """
     current = atomic.current_folder(folder)
-    files = tuple(gfile.stamp(posixpath.join(current, name)) for name in task_adapter.FILES)
+    with gfile.convert_read_errors(folder):
+        files = tuple(gfile.stamp(posixpath.join(current, name)) for name in task_adapter.FILES)
     return Snapshot(folder, files) if files[0] else None
 
 

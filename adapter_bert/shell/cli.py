@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from absl import app, flags, logging
 
+from adapter_bert import __version__
 from adapter_bert.shell import environment, errors, printing
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import SECTIONS
@@ -41,6 +42,18 @@ class _HelpFlag(flags.BooleanFlag):
             print((sys.modules["__main__"].__doc__ or "").rstrip())
             print(help_text(flags.FLAGS))
             print("\n--helpfull also lists absl's own flags.")
+            sys.exit()
+
+
+class _VersionFlag(flags.BooleanFlag):
+    """A --version flag of every script."""
+
+    def __init__(self) -> None:
+        super().__init__("version", False, "show adapter-bert's version", allow_override=True)
+
+    def parse(self, argument: Any) -> None:
+        if self._parse(argument):
+            print(f"adapter-bert {__version__}")
             sys.exit()
 
 
@@ -74,6 +87,7 @@ def _parse_all(argv: List[str]) -> List[str]:
     """Parses absl's flags, too, and returns the positional arguments."""
     for names in (("help", "?"), ("helpshort",)):
         flags.DEFINE_flag(_HelpFlag(*names), module_name=app.__name__)
+    flags.DEFINE_flag(_VersionFlag(), module_name=app.__name__)
     return parse(flags.FLAGS, argv)
 
 

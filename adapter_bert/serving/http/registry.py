@@ -276,7 +276,7 @@ class ServedTasks:
             local = adapter_folders.match_patterns(self._patterns, skips=True)
             self._matched = {**self._downloaded, **local}
             labels, self._problem = self._list_names(), ""
-        except UserError as error:
+        except (OSError, UserError) as error:
             if self._problem != str(error):
                 logging.warning("The tasks stay as they are: %s", error)
             self._problem = str(error)
@@ -303,10 +303,10 @@ class ServedTasks:
         try:
             if label in self._seen and self._find(label).hashed() == self._seen[label]:
                 return
-            self._has_changed = True
             with self._locked(label):
                 # Only a valid adapter replaces another one.
                 self._look(label, lazy=not self._is_loaded and label not in self._tasks)
+            self._has_changed = True
         except memory.Exhausted:
             raise
         except UserError as error:
@@ -404,12 +404,13 @@ class ServedTasks:
         if old and not snapshots:
             self._drop(label, was_removed=True)
             logging.info("Task %s is no longer served: its folder is gone.", label)
-        is_folder = not number and gfile.isdir(posixpath.join(self._root or "", name))
-        if snapshots or is_folder:
+        path = posixpath.join(self._root, name) if self._root and not number else None
+        if snapshots or path and gfile.exists(path):
             self._seen[label] = found.hashed()
         else:
             self._seen.pop(label, None)
-        if is_folder and not snapshots and not old and adapter_folders.is_task_name(name):
+        is_odd = path and gfile.isdir(path) and adapter_folders.is_task_name(name)
+        if is_odd and not snapshots and not old:
             logging.warning(
                 "Not served: %s: there is no task adapter in it, in its folder `adapter` or in a"
                 " numbered one.",

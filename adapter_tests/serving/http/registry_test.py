@@ -564,9 +564,11 @@ class UpdateTest(served.ServedTestCase):
         os.makedirs(os.path.join(self.root, "empty", "adapter"))
         os.makedirs(os.path.join(self.root, "_empty"))
         shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, "sms+bf16"))
+        with open(os.path.join(self.root, "file"), "w"):
+            pass
         with self.assertLogs("absl", "WARNING") as logs:
             self.assertEqual(sorted(self.served()), ["sms", "stars"])
-            self.served()
+            self.assertFalse(self.tasks.update())
         self.assertLen(logs.output, 2)
         self.assertIn("Not served: empty: there is no task adapter in it", logs.output[0])
         self.assertIn("Not served: sms+bf16: 'sms+bf16' is not a valid task name", logs.output[1])
