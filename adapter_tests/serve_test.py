@@ -297,9 +297,10 @@ class ProgramTest(ServeTestCase):
 
     def test_probes_answer_while_a_bert_is_loading_and_while_draining(self):
         served.save_all(self.root, ["sms"])
-        go, port = threading.Event(), tiny.free_port()
+        begun, go, port = threading.Event(), threading.Event(), tiny.free_port()
 
         def load(*arguments):
+            begun.set()
             go.wait(20)
             raise UserError("damaged")
 
@@ -311,6 +312,7 @@ class ProgramTest(ServeTestCase):
                 return error.code
 
         def probe():
+            begun.wait(20)
             try:
                 return [status(path) for path in ("healthz", "readyz", "v1/models")]
             finally:
