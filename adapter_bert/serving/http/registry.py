@@ -259,7 +259,8 @@ class ServedTasks:
         names = dict.fromkeys(self._matched)
         if self._root is not None:
             names.update(dict.fromkeys(adapter_folders.task_names(self._root)))
-        self._found = {name: None for name in names if name not in self._seen}
+        known = {*self._seen, *self._tasks}
+        self._found = {name: None for name in names if name not in known}
         return list({**names, **dict.fromkeys([*self._seen, *self._tasks])})
 
     def update(self) -> bool:
