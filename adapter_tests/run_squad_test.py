@@ -307,7 +307,7 @@ class Version2Test(SquadTestCase):
         random = np.random.RandomState(0)
         task, rows = self.task()
         logits = random.randn(len(rows), 2, 12).round(2)
-        predictions = [dict(zip(("start_logits", "end_logits"), each)) for each in logits]
+        predictions = {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
         (line,) = task.write(self.folder, "test", task.evaluate("test", predictions))
         paths = line.split(": ")[1].split(" (")[0].split(", ")
         config, tokenizer = self.config_and_tokenizer()
@@ -332,8 +332,9 @@ class Version2Test(SquadTestCase):
 
     def test_scores_respect_the_null_score_threshold(self):
         task, rows = self.task("--null_score_diff_threshold=3")
-        logits = {"start_logits": np.eye(12)[0], "end_logits": np.eye(12)[0]}
-        answers, scores, _ = task.evaluate("test", [logits] * len(rows))
+        logits = np.repeat(np.eye(1, 12), len(rows), axis=0)
+        predictions = {"start_logits": logits, "end_logits": logits}
+        answers, scores, _ = task.evaluate("test", predictions)
         self.assertEqual({answer.null_odds for answer in answers.values()}, {2.0})
         self.assertNotIn("", {answer.text for answer in answers.values()})
         self.assertEqual(scores["eval_NoAns_exact"], 0.0)
@@ -342,20 +343,14 @@ class Version2Test(SquadTestCase):
         path = os.path.join(self.folder, "dev.json")
         shutil.copy(self.predict_file, path)
         task, rows = self.task("--predict_file=" + path)
-        logits = {"start_logits": np.zeros(12), "end_logits": np.zeros(12)}
-        self.assertLen(task.evaluate("test", [logits] * len(rows)).answers, 21)
-
-        def predictions():
-            tiny.write_squad(path, 21, 5, True)
-            yield from [logits] * len(rows)
-
-        changed = r"\A--predict_file=\S+dev\.json .*\.\Z"
-        with self.assertRaisesRegex(UserError, changed):
-            task.evaluate("test", predictions())
-        for num_questions in (20, 22):  # Fewer windows than predictions, or more.
+        logits = np.zeros([len(rows), 12])
+        predictions = {"start_logits": logits, "end_logits": logits}
+        self.assertLen(task.evaluate("test", predictions).answers, 21)
+        # With other texts; with fewer windows than predictions, or more.
+        for num_questions in (21, 20, 22):
             tiny.write_squad(path, num_questions, 5, True)
-            with self.assertRaisesRegex(UserError, changed):
-                task.evaluate("test", iter([logits] * len(rows)))
+            with self.assertRaisesRegex(UserError, r"\A--predict_file=\S+dev\.json .*\.\Z"):
+                task.evaluate("test", predictions)
 
 
 @pytest.mark.without_xla
@@ -464,8 +459,8 @@ class DamagedFilesTest(tf.test.TestCase):
             task = squad_task.SquadTask(config)
             task.load(["eval"])
             rows = task.encode(tokenizer)["dev"]
-            logits = dict.fromkeys(("start_logits", "end_logits"), np.zeros(16))
-            task.evaluate("dev", [logits] * len(rows))
+            logits = np.zeros([len(rows), 16])
+            task.evaluate("dev", {"start_logits": logits, "end_logits": logits})
 
         for version_2 in (False, True):
             self.check("predict", version_2, read)

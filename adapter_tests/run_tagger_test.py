@@ -404,8 +404,9 @@ class DamagedFilesTest(tf.test.TestCase):
             task = tagging_task.TaggingTask(config)
             task.load(config.stages)
             for split, rows in task.encode(tokenizer).items():
-                tag_ids = np.arange(8) % len(task.labels)
-                evaluated = task.evaluate(split, [{"tag_ids": tag_ids, "loss": 0.0}] * len(rows))
+                tag_ids = np.tile(np.arange(8) % len(task.labels), [len(rows), 1])
+                predictions = {"tag_ids": tag_ids, "loss": np.zeros(len(rows))}
+                evaluated = task.evaluate(split, predictions)
                 if split != "train":
                     task.write(folder, split, evaluated)
 
