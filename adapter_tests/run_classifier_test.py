@@ -282,7 +282,8 @@ class ScriptTest(ScriptTestCase):
 
     def test_custom_tasks_of_earlier_versions_keep_their_name(self):
         flags = [*self.custom_flags(), "--label_column=folder", "--tuning=head", "--do_train"]
-        with mock.patch.object(classifier_data.ClassifierConfig, "answers", {}):
+        unnamed = mock.patch.object(classifier_data, "name_of", lambda *_: "custom")
+        with unnamed, mock.patch.object(classifier_data.ClassifierConfig, "answers", {}):
             self.succeed(*flags)  # As an earlier version: without a name and columns.
         adapter = task_adapter.load(self.path("adapter"))
         self.assertEqual(adapter.description.task, "custom")

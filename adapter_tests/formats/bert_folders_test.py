@@ -327,7 +327,8 @@ class RunTest(script_cases.ScriptTestCase):
         flags = [f"--bert={self.source}", f"--adapters={self.path('adapter')}"]
         values = command_lines.parsed(serve.define_flags, *flags)
         with contextlib.redirect_stderr(io.StringIO()):
-            tasks, bank = serve._load(serve.ServerConfig.from_flags(values))
+            config = serve.ServerConfig.from_flags(values)
+            tasks, bank = serve._load(config, serve._find_bert(config)[0])
             self.assertLen(tasks, 1)
             tasks.close()
             bank.close()

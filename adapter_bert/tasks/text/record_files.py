@@ -20,7 +20,7 @@ from adapter_bert.tasks.text.classifier_features import (
     Labels,
     convert_examples_to_features,
 )
-from adapter_bert.training import feature_cache, input_pipeline, rows
+from adapter_bert.training import feature_cache, rows
 from adapter_bert.training.rows import Arrays, PackedRows
 
 _PER_TOKEN = ("input_ids", "input_mask", "segment_ids")
@@ -75,6 +75,7 @@ def file_based_input_fn_builder(
     Raises:
       UserError: a file is missing, is not a TFRecord file of such features, or has no rows.
     """
+    from adapter_bert.training import input_pipeline
 
     def build(add: Callable) -> None:
         for path in custom_tasks.matching_files(input_file):
@@ -99,6 +100,8 @@ def _packed(batch: Arrays) -> Arrays:
 def _batches(path: str, seq_length: int) -> Iterator[Arrays]:
     """Yields a file's rows in parts: int64 arrays [N, seq_length] per token, and [N] per row."""
     import tensorflow.compat.v1 as tf
+
+    from adapter_bert.training import input_pipeline
 
     features = {
         **dict.fromkeys(_PER_TOKEN, tf.FixedLenFeature([seq_length], tf.int64)),
