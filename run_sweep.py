@@ -155,16 +155,15 @@ def _admitted_keys(runner: sweep.Sweep, config: SweepConfig, criterion: str) -> 
     """Returns the keys of the trials to run, as far as the records decide it."""
     if not config.halving:
         return set(runner.trials)
-    done = _done_runs(runner, criterion)
-    scores = {
-        key: done[key].criterion_points if key in done else -math.inf for key in runner.records()
-    }
+    by_key = runner.records()
+    done = _done_runs(by_key, criterion)
+    scores = {key: done[key].criterion_points if key in done else -math.inf for key in by_key}
     return set(halving.admitted_keys(runner.trials, scores))
 
 
-def _done_runs(runner: sweep.Sweep, criterion: str) -> Dict[str, selection.Run]:
-    """Returns the finished runs by key."""
-    done = {key: r for key, r in runner.records().items() if r["status"] == DONE}
+def _done_runs(by_key: Dict[str, Dict[str, Any]], criterion: str) -> Dict[str, selection.Run]:
+    """Returns the runs of finished records, by key."""
+    done = {key: record for key, record in by_key.items() if record["status"] == DONE}
     return dict(zip(done, selection.read(done.values(), criterion)))
 
 
@@ -218,7 +217,7 @@ def _shard(text: str) -> Tuple[int, int]:
 def _table(runner: sweep.Sweep, criterion: str) -> List[str]:
     """Returns the sweep's progress as lines: by task and method, with the best on the dev set."""
     by_key, running = runner.records(), runner.running()
-    runs = _done_runs(runner, criterion)
+    runs = _done_runs(by_key, criterion)
     groups = {}
     for key, trial in runner.trials.items():
         groups.setdefault((trial.task, trial.method), []).append(key)

@@ -76,7 +76,7 @@ NO_BERT = Method("no_bert", "no-BERT baseline")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What runs have in common that differ in their seed only.
+    """A script's flags without the seed, and what follows from them.
 
     Attributes:
       script: the script's name.
@@ -164,9 +164,10 @@ class Run(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether all layers are trained; of all top layers, the embeddings, some 10% of BERT.
+        """Whether it trains all of BERT, by full fine-tuning or as all top layers.
 
-        The pooler, below 1%, is not used for SQuAD.
+        The embeddings, some 10% of BERT, train with all top layers only. The pooler, below 1%, is
+        not used for SQuAD.
         """
         if self.setting.method != TOP_LAYERS.name:
             return self.setting.method == FULL.name

@@ -81,7 +81,7 @@ class ServedTask(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What is on disk for a label, in order of preference; or the hashes of its two parts.
+    """The folders on disk from which a label may be served, the first one first; or their hashes.
 
     Attributes:
       pinned: the `adapter_folders.Snapshot` of the folder that a request has put, or None.
