@@ -19,7 +19,6 @@ from adapter_bert.serving.inference import bank, request_texts
 from adapter_bert.shell.errors import UserError
 
 BERT = "@bert"  # The model without an adapter. No task has this name.
-LABEL = "embeddings:"  # Stands for the task of a request of this kind; no task has this name.
 FORMATS = "float", "base64"
 _FIELDS = {"model", "input", "encoding_format", "dimensions", "user", "layer", "pooling"}
 _DECIMALS = 7  # As many as a float32 near 1 has.

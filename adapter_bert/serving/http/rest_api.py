@@ -173,6 +173,10 @@ class _Prediction(NamedTuple):
         return [row for task, request in pairs for row in task.rows(request)]
 
 
+# Encodes a request's body, in steps for `admission.Readers`.
+_Encode = Callable[[bytes, registry.Lease, asyncio.AbstractEventLoop], Generator[Any, None, Any]]
+
+
 class RestApi:
     """The endpoints of the API.
 
@@ -441,15 +445,15 @@ class RestApi:
         """Predicts instances of one task."""
         has_version = "version" in request.path_params
         label = await self._label(request) if has_version else request.path_params["task"]
-        return await self._predict(request, label)
+        return await self._predict(request, functools.partial(self._encode_instances, label))
 
     async def predict_mixed(self, request: Request) -> Response:
         """Predicts instances of any tasks, in the order of the request."""
-        return await self._predict(request, None)
+        return await self._predict(request, functools.partial(self._encode_instances, None))
 
     async def embed(self, request: Request) -> Response:
         """Returns the vectors of texts, of a task or of BERT, in OpenAI's format."""
-        return await self._predict(request, embeddings.LABEL)
+        return await self._predict(request, self._encode_texts)
 
     async def put(self, request: Request) -> Response:
         """Adds or replaces a task: {"adapter": folder}, or a form with the adapter's two files."""
@@ -533,7 +537,7 @@ class RestApi:
         if not self._allows_changes:
             raise Refused(403, "changing tasks over the network needs a server with --token")
 
-    async def _predict(self, request: Request, label: Optional[str]) -> Response:
+    async def _predict(self, request: Request, encode: _Encode) -> Response:
         num_bytes = self._check_length(request, self._limits.max_body_bytes)
         client = request.client.host if request.client else ""
         try:
@@ -541,7 +545,7 @@ class RestApi:
                 body = self._read_body(request, self._limits.max_body_bytes, ticket)
                 body = await _while_queued(ticket, body, None)
                 start = time.perf_counter()
-                answer = self._answer(body, label, lease, ticket)
+                answer = self._answer(body, encode, lease, ticket)
                 watching = asyncio.ensure_future(_watch_client(request, ticket))
                 try:
                     content = await _while_queued(ticket, answer, self._limits.answer_seconds)
@@ -561,16 +565,14 @@ class RestApi:
         return await _response(request, content, headers=headers)
 
     async def _answer(
-        self, body: bytes, label: Optional[str], lease: registry.Lease, ticket: admission.Ticket
+        self, body: bytes, encode: _Encode, lease: registry.Lease, ticket: admission.Ticket
     ) -> bytes:
         """Returns the body of a prediction's response."""
 
         def in_thread(steps: Generator[Any, None, Any]) -> Awaitable:
             return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
 
-        prediction = await in_thread(
-            self._encode_instances(body, label, lease, asyncio.get_running_loop())
-        )
+        prediction = await in_thread(encode(body, lease, asyncio.get_running_loop()))
         rows = prediction.rows()
         self._queue.resize(ticket, len(rows))
         try:
@@ -586,17 +588,12 @@ class RestApi:
 
     def _encode_instances(
         self,
-        body: bytes,
         label: Optional[str],
+        body: bytes,
         lease: registry.Lease,
         loop: asyncio.AbstractEventLoop,
-    ) -> Generator[Any, None, Any]:
-        """Returns a request's `_Prediction`, or its `embeddings.EncodedTexts`.
-
-        It is computed in steps for `admission.Readers`.
-        """
-        if label == embeddings.LABEL:
-            return (yield from self._encode_texts(body, lease, loop))
+    ) -> Generator[Any, None, _Prediction]:
+        """Returns a request's `_Prediction`, in steps for `admission.Readers`."""
         instances, is_columnar = messages.parse_instances(body)
         if is_columnar and label is None:
             raise UserError('a request of several tasks needs {"instances": [...]}')
