@@ -176,7 +176,6 @@ class Engine:
             onnx_parameters.input_parameters(graph, self._config, architecture),
             onnx_encoder.inputs(graph),
             precision=self._precision,
-            broadcasts_layer_norm=onnx_runtime.VERSION >= (1, 21),
         )
         num_positions = graph.input("num_positions", [1], onnx_graph.INT64)
         pooling = graph.input("pooling", ["B", "K", "S"])

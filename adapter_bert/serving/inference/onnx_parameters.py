@@ -228,11 +228,13 @@ def _stack(columns: Dict[str, List[np.ndarray]]) -> Dict[str, np.ndarray]:
         for name, arrays in columns.items()
         if len(arrays) > 1
     }
-    buffer, start = np.zeros(sum(map(math.prod, shapes.values())), result["pooler"].dtype), 0
+    buffer, start = np.empty(sum(map(math.prod, shapes.values())), result["pooler"].dtype), 0
     for name, shape in shapes.items():
         end = start + math.prod(shape)
         result[name], start = buffer[start:end].reshape(shape), end
         for row, array in zip(result[name], columns[name]):
+            if array.shape != row.shape:
+                row.fill(0)
             row[tuple(map(slice, array.shape))] = array
     return result
 

@@ -15,7 +15,6 @@ import onnxruntime
 from adapter_bert.shell import control_groups
 
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
 def providers() -> List[str]:
