@@ -189,7 +189,7 @@ class ResultsTest(tf.test.TestCase):
         self.assertEqual({line.count("|") for line in harness.compare(timings, "ours")}, {7})
 
     def test_targets_are_reported_as_reached_or_missed(self):
-        timings = [timing("ours", 2.0), timing("peer", 4.0)]
+        timings = [timing("ours", 2.0), timing("peer, slow", 9.0), timing("peer, fast", 4.0)]
         targets = [harness.Target("peer", 0.5), harness.Target("peer", 0.4)]
         reached, missed = harness.judge(timings, "ours", targets)
         self.assertRegex(reached, r"measured 0\.5×: reached")
@@ -441,13 +441,13 @@ class StepTest(tf.test.TestCase):
             timing("floor, bfloat16, TensorFlow, [CLS] only", 1.0),
             timing("floor, float32, TensorFlow", 2.0),
             timing("floor, bfloat16, PyTorch", 2.5),
-            timing(step._ADAPTERS, 5.0),
+            timing("PyTorch adapters, bfloat16", 5.0),
             timing(step._OURS, 5.0),
         ]
         lines = step.describe(timings, [])
         self.assertIn("- floor, bfloat16, TensorFlow: 6 GFLOP at 2 GFLOP/s", lines)
         shares = {cells(line)[0]: cells(line)[4] for line in lines[2:8]}
-        self.assertEqual(shares[step._ADAPTERS], "50%")
+        self.assertEqual(shares["PyTorch adapters, bfloat16"], "50%")
         self.assertEqual(shares[step._OURS], "20%")
         self.assertEqual(shares["floor, bfloat16, TensorFlow, [CLS] only"], "100%")
 

@@ -12,6 +12,8 @@ import run_classifier
 import tuning
 import worker
 import workload
+from adapter_bert.model import configs
+from adapter_bert.ops import devices
 from adapter_bert.shell import tf_estimator
 from adapter_bert.training import estimator, model_fn
 
@@ -79,9 +81,13 @@ def build_for_predicting(model):
 
 
 def main():
-    arguments = workload.parser(__doc__).parse_args()
+    parser = workload.parser(__doc__, precision=False)
+    parser.add_argument("--precision", choices=configs.PRECISIONS, default="auto")
+    arguments = parser.parse_args()
     sizes = workload.MODELS[arguments.model]
-    run = build(settings(sizes, arguments.precision), arguments.work)
+    width = sizes["hidden_size"], sizes["intermediate_size"]
+    precision = devices.choose_precision(arguments.precision, False, width)
+    run = build(settings(sizes, precision), arguments.work)
     worker.serve(run, facts={"version": "TensorFlow " + tf.__version__})
 
 

@@ -12,9 +12,9 @@ import harness
 import workload
 from harness import Target
 
-_OURS = "ours, bfloat16"
+_OURS = "ours, --precision=auto"
 _PLAIN = "plain TensorFlow, float32"
-_ADAPTERS = "PyTorch adapters, bfloat16"
+_ADAPTERS = "PyTorch adapters, "  # At its best precision.
 _ONLY_FIRST = "bfloat16, TensorFlow, [CLS] only"
 
 # The project's targets for a training step, by model.
@@ -25,7 +25,7 @@ _TARGETS = {
 
 
 def against_torch(peers, model, work):
-    """Returns contestants: ours in bfloat16, PyTorch's and the floors."""
+    """Returns contestants: ours, PyTorch's in each precision and the floors."""
     half, full = _options(model, work, "bfloat16"), _options(model, work, "float32")
 
     def torch(name, *options):
@@ -37,8 +37,8 @@ def against_torch(peers, model, work):
         strongest = torch("PyTorch adapters, weights in bfloat16", *half, "--cast_weights")
     library = "--library=torch"
     return [
-        harness.project_script(_OURS, "own_model.py", *half),
-        torch(_ADAPTERS, *half),
+        harness.project_script(_OURS, "own_model.py", *_options(model, work, "auto")),
+        torch("PyTorch adapters, bfloat16", *half),
         torch("PyTorch adapters, bfloat16, torch.compile", *half, "--compile"),
         strongest,
         torch("PyTorch adapters, float32", *full),
@@ -49,10 +49,10 @@ def against_torch(peers, model, work):
 
 
 def against_plain(peers, model, work):
-    """Returns contestants: ours in both precisions, plain TensorFlow and the floors."""
+    """Returns contestants: ours, plain TensorFlow and the floors."""
     half, full = _options(model, work, "bfloat16"), _options(model, work, "float32")
     return [
-        harness.project_script(_OURS, "own_model.py", *half),
+        harness.project_script(_OURS, "own_model.py", *_options(model, work, "auto")),
         harness.project_script("ours, float32", "own_model.py", *full),
         harness.project_script(_PLAIN, "plain_bert.py", "--model=" + model, "--work=" + work),
         _floor("bfloat16, TensorFlow", half),

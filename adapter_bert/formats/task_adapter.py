@@ -137,6 +137,29 @@ class TaskAdapter(NamedTuple):
     tensors: Dict[str, np.ndarray]
 
 
+def untrained(backbone: Backbone) -> TaskAdapter:
+    """Returns BERT itself as a task without adapters, whose head is 0."""
+    config = backbone.bert_config()
+    description = Description(
+        task="",
+        kind="classification",
+        labels=("",),
+        max_seq_length=config.max_position_embeddings,
+        do_lower_case=True,
+        vocabulary="",
+        backbone=backbone,
+        tuning=configs.Tuning("head"),
+        adapter=None,
+        global_step=0,
+        training={},
+        scores={},
+        versions={},
+    )
+    return TaskAdapter(
+        description, {name: np.zeros(shape) for name, shape in shapes(description).items()}
+    )
+
+
 def save(folder: str, adapter: TaskAdapter) -> None:
     """Writes or replaces a task adapter atomically.
 

@@ -17,7 +17,13 @@ import numpy as np
 from adapter_bert.files import atomic, gfile, json_objects
 from adapter_bert.formats import task_adapter
 from adapter_bert.model import configs, task_kinds
-from adapter_bert.serving.inference import compatibility, onnx_encoder, onnx_graph, onnx_parameters
+from adapter_bert.serving.inference import (
+    compatibility,
+    onnx_encoder,
+    onnx_graph,
+    onnx_parameters,
+    quantization,
+)
 from adapter_bert.shell.errors import UserError
 
 MODEL_FILE, TASKS_FILE = "model.onnx", "tasks.json"
@@ -95,8 +101,9 @@ def _build(
             graph, config, architecture, arrays, task_ids, num_rows
         )
     reads_tokens = any(kind.reads_tokens for kind in kinds)
+    maxima = quantization.activation_maxima(config, backbone) if precision == "int8" else None
     encoder = onnx_encoder.OnnxEncoder(
-        graph, config, backbone, architecture, parameters, batch, precision=precision
+        graph, config, backbone, architecture, parameters, batch, maxima
     )
     outputs = encoder.outputs(None if reads_tokens else graph.ints(1))
     num_outputs = max(value.head.shape[1] for value in arrays)

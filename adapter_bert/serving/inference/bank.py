@@ -164,7 +164,7 @@ class AdapterBank:
         folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
         self.backbone = task_adapter.Backbone(folder, self._engine.fingerprint, config.to_dict())
         self._config, self._max_in_memory = config, max_in_memory
-        bert = _bert_adapter(self.backbone)
+        bert = task_adapter.untrained(self.backbone)
         self._bert = _Entry(bert, bert.description, None, None, "")
         self._bert.loaded = self._engine.load(bert)
         self._entries: Dict[str, _Entry] = {}
@@ -474,28 +474,6 @@ def check_features(features: Optional[Features], config: configs.BertConfig) -> 
             f"The BERT has no layer {features.layer}; expected {-num_layers} to -1, counted from"
             f" the last, or 0 to {num_layers - 1}."
         )
-
-
-def _bert_adapter(backbone: task_adapter.Backbone) -> task_adapter.TaskAdapter:
-    """Returns BERT itself as a task without adapters, whose head is 0."""
-    config = backbone.bert_config()
-    description = task_adapter.Description(
-        task="",
-        kind="classification",
-        labels=("",),
-        max_seq_length=config.max_position_embeddings,
-        do_lower_case=True,
-        vocabulary="",
-        backbone=backbone,
-        tuning=configs.Tuning("head"),
-        adapter=None,
-        global_step=0,
-        training={},
-        scores={},
-        versions={},
-    )
-    head = {name: np.zeros(shape) for name, shape in task_adapter.shapes(description).items()}
-    return task_adapter.TaskAdapter(description, head)
 
 
 def _make_prediction(

@@ -17,6 +17,7 @@ from adapter_bert.serving.inference import (
     onnx_graph,
     onnx_parameters,
     onnx_runtime,
+    quantization,
 )
 from adapter_bert.serving.inference.onnx_parameters import TaskArrays
 from adapter_bert.shell.errors import UserError
@@ -175,7 +176,9 @@ class Engine:
             architecture,
             onnx_parameters.input_parameters(graph, self._config, architecture),
             onnx_encoder.inputs(graph),
-            precision=self._precision,
+            quantization.activation_maxima(self._config, backbone)
+            if self._precision == "int8"
+            else None,
         )
         num_positions = graph.input("num_positions", [1], onnx_graph.INT64)
         pooling = graph.input("pooling", ["B", "K", "S"])

@@ -21,6 +21,9 @@ from adapter_bert.serving.inference.onnx_graph import INT32, Graph, Tensors
 from adapter_bert.serving.inference.onnx_parameters import GroupParameters
 from adapter_bert.shell.errors import UserError
 
+# Of a product's input, the channels that int8 treats apart: a pretrained BERT has a few, whose
+# values are ten times those of the others, for any text and any task.
+_NUM_LARGE = 4
 _EPSILON, _BATCH_NORM_EPSILON = 1e-12, 1e-6  # As in `ops.layers`.
 
 
@@ -61,7 +64,8 @@ class OnnxEncoder:
       architecture: the adapters' architecture.
       parameters: `GroupParameters`.
       batch: `InputNames`.
-      precision: one of `configs.ANSWER_PRECISIONS`; int8 quantizes the backbone's products only.
+      maxima: see `quantization.activation_maxima`, to quantize the backbone's products to int8;
+        None for float products.
 
     Raises:
       UserError: ONNX Runtime cannot compute the activation or the adapters.
@@ -75,8 +79,7 @@ class OnnxEncoder:
         architecture: configs.AdapterConfig,
         parameters: GroupParameters,
         batch: InputNames,
-        *,
-        precision: str = "float32",
+        maxima: Optional[Tensors] = None,
     ):
         if callable(config.hidden_act):
             raise UserError("hidden_act must be the activation's name for ONNX, but is a function.")
@@ -87,7 +90,7 @@ class OnnxEncoder:
             raise _not_computed(f"--adapter_{unknown[0]}")
         self._graph, self._config, self._backbone = graph, config, backbone
         self._architecture, self._parameters, self._batch = architecture, parameters, batch
-        self._is_int8 = precision == "int8"
+        self._maxima = maxima
         width = graph.ints(config.hidden_size)
         self._grouped = graph.op("Concat", parameters.num_groups, graph.ints(-1), width, axis=0)
         sizes = graph.op("Shape", batch.input_ids)
@@ -148,8 +151,7 @@ class OnnxEncoder:
         context = graph.op("Reshape", context, self._grouped)
         output = self._dense(context, f"{scope}/attention/output/dense")
         hidden = self._add_and_norm(output, hidden, 2 * index)
-        intermediate = self._dense(hidden, f"{scope}/intermediate/dense", self._config.hidden_act)
-        output = self._dense(intermediate, f"{scope}/output/dense")
+        output = self._feed_forward(hidden, f"{scope}/intermediate/dense", f"{scope}/output/dense")
         return self._add_and_norm(output, hidden, 2 * index + 1)
 
     def _rows(self, hidden: str) -> str:
@@ -177,11 +179,12 @@ class OnnxEncoder:
         kernels, biases = self._projections(scope)
         kernel, bias = np.concatenate(kernels, 1), graph.constant(np.concatenate(biases))
         mask = self._batch.input_mask
-        if not self._is_int8:
+        if self._maxima is None:
             kernel_constant = graph.constant(kernel)
             return graph.own_op("Attention", rows, kernel_constant, bias, mask, num_heads=heads)
+        rows, factors = self._divided(rows, self._maxima[scope])
         quantized, scale, zero = graph.ops("DynamicQuantizeLinear", 3, rows)
-        weights, weights_scale = map(graph.constant, _quantize(kernel))
+        weights, weights_scale = map(graph.constant, _quantize(kernel * factors))
         return graph.own_op(
             "QAttention",
             *(quantized, weights, bias, scale, weights_scale, mask, zero),
@@ -197,7 +200,7 @@ class OnnxEncoder:
         size = self._config.hidden_size // heads
 
         def project(source: str, kernel: np.ndarray, bias: np.ndarray, order: List[int]) -> str:
-            product = self._product(source, kernel, bias)
+            product = self._product(source, kernel, bias, scope)
             split = graph.op("Reshape", product, graph.ints(0, -1, heads, size))
             return graph.op("Transpose", split, perm=order)
 
@@ -232,23 +235,69 @@ class OnnxEncoder:
         )
         return kernels, biases
 
+    def _feed_forward(self, rows: str, first: str, second: str) -> str:
+        """Returns the two dense layers of those scopes: [G, R, D] → [G, R, D].
+
+        int8 computes the units of the largest outputs apart, in float.
+        """
+        graph, activation = self._graph, self._config.hidden_act
+        (kernel, bias), (out_kernel, out_bias) = map(self._weights, (first, second))
+        if self._maxima is None:
+            return self._dense(self._dense(rows, first, activation), second)
+        large = np.argsort(self._maxima[second])[-_NUM_LARGE:]
+        others = np.ones(len(bias), np.float32)
+        others[large] = 0
+        hidden = self._product(rows, kernel * others, bias * others, first)
+        hidden = _activate(graph, hidden, activation)
+        output = self._product(hidden, out_kernel * others[:, np.newaxis], out_bias)
+        hidden = self._float_dense(rows, kernel[:, large], bias[large], activation)
+        return graph.op(
+            "Add", output, graph.op("MatMul", hidden, graph.constant(out_kernel[large]))
+        )
+
     def _dense(self, rows: str, scope: str, activation: Optional[str] = None) -> str:
         """Returns a dense layer of the backbone: [G, R, in] → [G, R, out]."""
-        graph = self._graph
-        kernel, bias = (self._backbone[f"{scope}/{name}"] for name in ("kernel", "bias"))
-        if activation in _GELU_WITH_BIAS and not self._is_int8:
-            product = graph.op("MatMul", rows, graph.constant(kernel))
-            return graph.own_op(_GELU_WITH_BIAS[activation], product, graph.constant(bias))
-        return _activate(graph, self._product(rows, kernel, bias), activation)
+        kernel, bias = self._weights(scope)
+        if self._maxima is None:
+            return self._float_dense(rows, kernel, bias, activation)
+        return _activate(self._graph, self._product(rows, kernel, bias), activation)
 
-    def _product(self, rows: str, kernel: np.ndarray, bias: np.ndarray) -> str:
-        graph = self._graph
-        if self._is_int8:
-            weights, scale = map(graph.constant, _quantize(kernel))
-            arguments = rows, weights, scale, "", graph.constant(bias)
-            return graph.own_op("DynamicQuantizeMatMul", *arguments)
+    def _float_dense(
+        self, rows: str, kernel: np.ndarray, bias: np.ndarray, activation: Optional[str] = None
+    ) -> str:
+        graph, bias_constant = self._graph, self._graph.constant(bias)
         product = graph.op("MatMul", rows, graph.constant(kernel))
-        return graph.op("Add", product, graph.constant(bias))
+        if activation in _GELU_WITH_BIAS:
+            return graph.own_op(_GELU_WITH_BIAS[activation], product, bias_constant)
+        return _activate(graph, graph.op("Add", product, bias_constant), activation)
+
+    def _weights(self, scope: str) -> Tuple[np.ndarray, np.ndarray]:
+        return self._backbone[f"{scope}/kernel"], self._backbone[f"{scope}/bias"]
+
+    def _product(
+        self, rows: str, kernel: np.ndarray, bias: np.ndarray, scope: Optional[str] = None
+    ) -> str:
+        """Returns rows * kernel + bias; the scope of the maxima of rows, if some are large."""
+        if self._maxima is None:
+            return self._float_dense(rows, kernel, bias)
+        if scope:
+            rows, factors = self._divided(rows, self._maxima[scope])
+            kernel = kernel * factors
+        weights, scale = map(self._graph.constant, _quantize(kernel))
+        arguments = rows, weights, scale, "", self._graph.constant(bias)
+        return self._graph.own_op("DynamicQuantizeMatMul", *arguments)
+
+    def _divided(self, rows: str, maxima: np.ndarray) -> Tuple[str, np.ndarray]:
+        """Returns rows / factors, and the factors [in, 1] by which to multiply the weights.
+
+        They divide the largest channels down to the next one: int8 has one scale for all channels
+        (Xiao et al. 2023, SmoothQuant, arXiv 2211.10438, section 4).
+        """
+        limit = np.maximum(np.sort(maxima)[-1 - _NUM_LARGE :][0], np.finfo(np.float32).tiny)
+        factors = np.maximum(maxima / limit, np.float32(1))
+        return self._graph.op("Mul", rows, self._graph.constant(1 / factors)), factors[
+            :, np.newaxis
+        ]
 
     def _add_and_norm(self, output: str, residual: str, index: int) -> str:
         """Returns LayerNorm(adapter(output) + residual); see `ops.adapters.Adapter`."""
