@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 # isort: split
 import modeling
 import tuning
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.model import configs
 from adapter_bert.serving.inference import (
     engine,
@@ -31,7 +31,7 @@ from adapter_bert.serving.inference import (
     onnx_parameters,
     onnx_runtime,
 )
-from adapter_bert.serving.inference.bank import AdapterBank, Row, UnknownTask
+from adapter_bert.serving.inference.bank import AdapterBank, Features, Row, UnknownTask
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import own_models, tiny
 
@@ -215,6 +215,28 @@ class PredictTest(BankTestCase):
         ]
         self.assertLess(np.median(differences), 0.05)
         self.assertGreater(min(differences), 0)
+
+    def test_int8_is_close_to_float32_beside_outliers(self):
+        """As in pretrained BERTs: some channels are a hundred times as large as the others."""
+        config = tiny.config()
+        prefix = os.path.join(self.bert, "bert_model.ckpt")
+        tensors = checkpoints.read_encoder(prefix, config)
+        for layer in range(config.num_hidden_layers):
+            scope = f"bert/encoder/layer_{layer}"
+            # A unit's output is 100; and channel 3 of attention's and the first layer's input is.
+            tensors[f"{scope}/intermediate/dense/bias"][5] = 100
+            tensors[f"{scope}/output/dense/kernel"][5] /= 100
+        tensors["bert/embeddings/LayerNorm/beta"][3] = 100
+        for name in ("query", "key", "value"):
+            tensors[f"bert/encoder/layer_0/attention/self/{name}/kernel"][3] /= 100
+        prefix = os.path.join(self.root, "outliers", "bert_model.ckpt")
+        checkpoints.write(prefix, tensors)
+        rows = [row._replace(task=None, features=Features()) for row in self.rows(["plain"] * 20)]
+        exact, rounded = (
+            [each["features"] for each in AdapterBank(config, prefix, precision=p).predict(rows)]
+            for p in ("float32", "int8")
+        )
+        self.assertLess(np.abs(np.subtract(exact, rounded)).mean(), 0.01)
 
     def test_float16_needs_gpu_and_is_close_to_float32(self):
         """Runs the float16 graph on CPU, where ONNX Runtime computes it operator by operator."""
