@@ -16,13 +16,38 @@ import os
 import threading
 import time
 from concurrent import futures
-from typing import Any, Callable, Generator, Iterator, Optional
+from typing import Any, Callable, Generator, Iterator, NamedTuple, Optional
 
+from adapter_bert.serving.inference import batcher
 from adapter_bert.shell import control_groups
 
 _BASE_COST = 2000  # A request's fixed cost, in bytes whose reading takes as long.
 _BYTES_PER_ROW = 8192  # Estimate for a body whose instances are not counted yet.
 _HALF_LIFE = 10.0  # Seconds of work after which a measured speed has half its weight.
+
+
+class RequestLimits(NamedTuple):
+    """The limits on requests.
+
+    Attributes:
+      max_body_bytes, max_upload_bytes: size of a prediction's body, and of an upload.
+      max_instances: instances of a prediction.
+      max_queue_rows: waiting rows of all predictions together.
+      max_batch_rows: rows of a batch.
+      read_seconds: time from a request's headers to the end of its body; an upload has more, by its
+        size.
+      answer_seconds: time from then to its answer.
+      max_task_metrics: tasks above which none has its own lines in the metrics.
+    """
+
+    max_body_bytes: int = 1 << 20
+    max_upload_bytes: int = 256 << 20
+    max_instances: int = 128
+    max_queue_rows: int = 1024
+    max_batch_rows: int = batcher.BATCH_SIZE
+    read_seconds: float = 10.0
+    answer_seconds: float = 30.0
+    max_task_metrics: int = 1000
 
 
 class Overloaded(Exception):
