@@ -12,7 +12,7 @@ import functools
 import gc
 import threading
 import weakref
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from absl import logging
 
@@ -223,6 +223,20 @@ class Registry:
         """Returns the label of a task, or of one of its versions; raises `TaskNotServed`."""
         is_current = version in (None, str(self.served.get(name).version))
         return name if is_current else f"{name}/{version}"
+
+    def versions(self, name: str) -> List[Tuple[int, bool]]:
+        """Returns a task's versions, the newest first; raises `TaskNotServed`.
+
+        Returns:
+          A list of (number, whether it is served) of the current version, and of those that can be
+          asked for: the task's numbered folders at the last look, except damaged ones.
+        """
+        numbers = {self.served.get(name).version: True}
+        for snapshot in self._seen.get(name, ()):
+            number = self.folders.number(name, snapshot.folder)
+            if number and self._damaged.get(snapshot.folder) != snapshot:
+                numbers.setdefault(number, f"{name}/{number}" in self.served)
+        return sorted(numbers.items(), reverse=True)
 
     def put(self, name: str, folder: str, *, lazy: bool = False) -> served_tasks.ServedTask:
         """Serves a task from a folder until the folders of its name change.

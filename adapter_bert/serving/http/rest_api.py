@@ -1,6 +1,6 @@
 """TensorFlow Serving's REST API for served tasks, as an ASGI application on Starlette.
 
-    GET    /v1/models/<task>            its state
+    GET    /v1/models/<task>            its versions and their states
     GET    /v1/models/<task>/metadata   its kind, labels and scores
     POST   /v1/models/<task>:predict    {"instances": [...]} or {"inputs": {...}}
     ...    /v1/models/<task>/versions/<number>...    the same for a version on disk
@@ -329,11 +329,18 @@ class RestApi:
         return await endpoint(request)
 
     async def status(self, request: Request) -> Response:
-        """Returns a task's state in TensorFlow Serving's format."""
+        """Returns the states of a task's versions, or of one, in TensorFlow Serving's format."""
         task = self._served.get(await self._label(request))
+        versions = [(task.version, True)]
+        if "version" not in request.path_params:
+            versions = self._tasks.versions(task.name)
         ok_status = {"error_code": "OK", "error_message": ""}
-        version = {"version": str(task.version), "state": "AVAILABLE", "status": ok_status}
-        return bodies.json_response({"model_version_status": [version]})
+        items = [
+            # Of START, TensorFlow Serving says that it knows the version, and has not loaded it.
+            {"version": str(v), "state": "AVAILABLE" if is_served else "START", "status": ok_status}
+            for v, is_served in versions
+        ]
+        return bodies.json_response({"model_version_status": items})
 
     async def metadata(self, request: Request) -> Response:
         """Returns a task's metadata."""

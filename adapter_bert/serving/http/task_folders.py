@@ -87,6 +87,12 @@ class TaskFolders:
             folders = [posixpath.join(self._root, label)]
         return folders + [self._matched[label]] if label in self._matched else folders
 
+    def number(self, name: str, folder: str) -> Optional[int]:
+        """Returns the number of a task's folder, None if it has none or is elsewhere."""
+        parent, number = posixpath.split(folder)
+        is_own = self._root is not None and parent == posixpath.join(self._root, name)
+        return int(number) if is_own and adapter_folders.is_version(number) else None
+
     def pin(self, name: str, folder: Optional[str]) -> Snapshots:
         """Makes a folder the first one of a task until its own ones change; returns `snapshots`."""
         self._pinned.pop(name, None)

@@ -249,6 +249,25 @@ class PredictionsTest(RestApiTestCase):
             {"digest": digests["sms"], "steps": 10, "date": "1970-01-01T00:16:40Z", "size": size},
         )
 
+    def test_a_task_lists_its_versions(self):
+        client = self.client()
+        for number in (1, 2, 9, 10):
+            folder = os.path.join(self.root, "sms", str(number))
+            task_adapter.save(folder, served.other("sms", number))
+        with open(f"{self.root}/sms/10/adapter.safetensors", "ab") as file:
+            file.write(b"x")
+        self.tasks.update()  # Finds that 10 is damaged.
+        client.get("/v1/models/sms/versions/1")
+
+        def states(name):
+            found = client.get("/v1/models/" + name).json()["model_version_status"]
+            return [(each["version"], each["state"]) for each in found]
+
+        self.assertEqual(states("sms"), [("9", "AVAILABLE"), ("2", "START"), ("1", "AVAILABLE")])
+        self.assertEqual(states("stars"), [("1000", "AVAILABLE")])
+        client.put("/v1/models/stars", json={"adapter": "sms/1"})  # It is no version of stars.
+        self.assertEqual(states("stars"), [("1", "AVAILABLE")])
+
     def test_versions_on_disk_have_the_endpoints_of_tensorflow_serving(self):
         client, adapters = self.client(), [served.other("sms", seed) for seed in (1, 2)]
         for number, adapter in enumerate(adapters, start=1):
