@@ -88,8 +88,8 @@ class ServerConfig(PretrainedConfig):
     )
     num_threads: Optional[int] = flag(
         None,
-        "CPU threads of a batch. Default: the processors that this process may use, by its affinity"
-        " and its container's limit, or one for each core.",
+        "CPU threads of a batch. Default: one for each core that this process may use, by its"
+        " affinity and its container's limit.",
         "Devices",
         lower=1,
     )
@@ -305,8 +305,8 @@ def _load(
         max_in_memory=config.most_in_memory,
         num_threads=config.num_threads,
     )
-    threads = config.num_threads or control_groups.cpu_limit() or "one of each core"
-    logging.info("CPU threads of a batch: %s.", threads)
+    threads = config.num_threads or control_groups.num_compute_threads()
+    logging.info("CPU threads of a batch: %d.", threads)
     is_lower_cased = bool(config.spm_model_file) or pretrained.is_lower_cased(bert)
     encoding = request_texts.TextEncoding(
         bert.config, tokenizers, config.max_text_length, is_lower_cased
