@@ -56,12 +56,12 @@ class Predictions:
     ):
         self._tasks, self._limits, self._metrics = tasks, limits, metrics
         self.queue = admission.Queue(limits.max_queue_rows, limits.answer_seconds)
-        self._readers = admission.Readers(self.queue.count_work)
+        self._readers = admission.Readers()
         self.batcher = batcher.Lanes(
             functools.partial(adapter_bank.predict, return_errors=True),
             lambda row: len(row.input_ids),
             max_batch_size=limits.max_batch_rows,
-            observers=[self.queue.count_work, metrics.count_batch],
+            observers=[self.queue.count_batch, lambda _, *counts: metrics.count_batch(*counts)],
         )
 
     def close(self) -> None:
@@ -110,7 +110,8 @@ class Predictions:
         loop = asyncio.get_running_loop()
 
         def in_thread(steps: Generator[Any, None, Any]) -> Awaitable:
-            return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
+            count = functools.partial(self.queue.count_reading, ticket)
+            return asyncio.wrap_future(self._readers.submit(ticket.tag, steps, count))
 
         def get_task(label: str) -> Generator[Any, None, served_tasks.ServedTask]:
             if not self._tasks.is_ready(label):
