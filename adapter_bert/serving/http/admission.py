@@ -17,7 +17,7 @@ import math
 import threading
 import time
 from concurrent import futures
-from typing import Any, Callable, Generator, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Generator, Iterator, NamedTuple, Optional, Set
 
 from adapter_bert.serving.inference.batcher import BATCH_SIZE, is_large
 from adapter_bert.shell import control_groups
@@ -87,7 +87,7 @@ class Queue:
 
     def __init__(self, max_rows: int, max_seconds: float):
         self._max_rows, self._max_seconds = max_rows, max_seconds
-        self._tickets: set[Ticket] = set()
+        self._tickets: Set[Ticket] = set()
         self._requests_of = collections.Counter()  # From client to its open requests.
         self._virtual_time = 0.0
         self._speeds = _Speed(), _Speed()  # Of small requests, and of large ones.
@@ -139,19 +139,18 @@ class Queue:
           Overloaded: this request is refused.
         """
         ticket.rows = rows
-        while True:
-            waiting = self._tickets
-            if len(self) <= self._max_rows:
-                waiting = {other for other in waiting if is_large(other.rows) == is_large(rows)}
-                limit = self._speeds[is_large(rows)].rows_in(self._max_seconds)
-                if sum(other.rows for other in waiting) <= limit:
-                    return
-            if len(waiting) == 1:  # A lone request may exceed the limits.
-                return
-            last = max(waiting, key=lambda other: other.tag)
-            self._tickets.remove(last)
-            if last is ticket:
-                raise Overloaded
+        same_kind = {other for other in self._tickets if is_large(other.rows) == is_large(rows)}
+        self._shrink(same_kind, self._speeds[is_large(rows)].rows_in(self._max_seconds))
+        self._shrink(self._tickets, self._max_rows)
+        if ticket.refused.done():
+            raise ticket.refused.result()
+
+    def _shrink(self, tickets: Set[Ticket], max_rows: float) -> None:
+        """Refuses the requests with the highest tags, until few rows of some requests wait."""
+        while len(tickets) > 1 and sum(ticket.rows for ticket in tickets) > max_rows:
+            last = max(tickets, key=lambda ticket: ticket.tag)
+            tickets.discard(last)
+            self._tickets.discard(last)
             last.refuse(Overloaded())
 
     def count_batch(self, are_large: bool, rows: int, seconds: float) -> None:
