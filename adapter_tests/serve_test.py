@@ -289,17 +289,20 @@ class ProgramTest(ServeTestCase):
                     self.predicted(url, "sms")
                     process.send_signal(signal.SIGHUP)
                 self.wait(lambda url=url: self.predicted(url, "other"))
-                with self.assertRaisesRegex(urllib.error.HTTPError, "404"):
-                    self.predicted(url, "sms")
+                self.wait(lambda url=url: self.assert_gone(url, "sms"))  # An update has an order.
                 os.rename(f"{self.root}/other", f"{self.root}/sms")
 
+    def assert_gone(self, url, name):
+        with self.assertRaisesRegex(urllib.error.HTTPError, "404"):
+            self.predicted(url, name)
+
     def wait(self, call):
-        """Calls a function until the server's answer is no error."""
+        """Calls a function until it raises no error."""
         for _ in range(200):
-            with contextlib.suppress(urllib.error.HTTPError):
+            with contextlib.suppress(urllib.error.HTTPError, AssertionError):
                 return call()
             time.sleep(0.05)
-        raise AssertionError("The server has only errors.")
+        raise AssertionError("The server does not get there.")
 
     def test_probes_answer_while_a_bert_is_loading_and_while_draining(self):
         served.save_all(self.root, ["sms"])
