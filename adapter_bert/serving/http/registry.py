@@ -49,8 +49,7 @@ class Registry:
     def start(self) -> None:
         """Serves the tasks of the patterns, and finds the names below the root for `update`.
 
-        Raises:
-          UserError: a pattern matches nothing or an invalid adapter; the root cannot be read.
+        Raises UserError if an adapter is invalid, or as the methods of `TaskFolders` do.
         """
         for name, folder in self.folders.match().items():
             task = self._serve(name, task_folders.snapshot(folder))
@@ -64,13 +63,10 @@ class Registry:
         return list(dict.fromkeys([*names, *self._seen]))
 
     def update(self) -> bool:
-        """Compares all folders with the served tasks, and adds, replaces and removes what differs.
+        """Adds, replaces and removes what differs on disk; returns whether anything has changed.
 
         A task is served from the first valid one of its folders, and stays as it is if none is
         valid. The first update adds all tasks by their descriptions before it reads tensors.
-
-        Returns:
-          Whether folders have changed since the last update.
         """
         try:
             labels = self._labels()
@@ -108,9 +104,19 @@ class Registry:
         return True
 
     def _snapshots(self, label: str) -> task_folders.Snapshots:
-        """Returns a label's folders on disk; a numbered version has none without its task."""
-        name = label.partition("/")[0]
-        return self.folders.snapshots(label) if label == name or name in self.served else ()
+        """Returns the folders from which a label may be served, the first one first.
+
+        A folder that a request has put goes first, until the label's own ones change. A numbered
+        version has none without its task.
+        """
+        if label.partition("/")[0] not in self.served and "/" in label:
+            return ()
+        own, task = self.folders.snapshots(label), self.served.find(label)
+        if task is None or task.source.folder in [snapshot.folder for snapshot in own]:
+            return own
+        put = adapter_folders.snapshot(task.source.folder)
+        seen = (each for each in self._seen.get(label, ()) if each.folder != task.source.folder)
+        return (put, *own) if put and own in ((), tuple(seen)) else own
 
     def _look(self, label: str, lazy: bool = False) -> None:
         """Serves a label, which this thread has locked, from the first valid one of its folders."""
@@ -179,9 +185,7 @@ class Registry:
     def read(self, label: str) -> None:
         """Looks at a label, or reads its tensors, for the first time.
 
-        Raises:
-          memory.Exhausted: too little memory is free.
-          TimeoutError: another thread changes the task for too long.
+        Raises `memory.Exhausted`, or TimeoutError if another thread changes the task for too long.
         """
         if self._is_read(label):
             return
@@ -225,11 +229,9 @@ class Registry:
         return name if is_current else f"{name}/{version}"
 
     def versions(self, name: str) -> List[Tuple[int, bool]]:
-        """Returns a task's versions, the newest first; raises `TaskNotServed`.
+        """Returns (number, whether it is served) of a task's versions; raises `TaskNotServed`.
 
-        Returns:
-          A list of (number, whether it is served) of the current version, and of those that can be
-          asked for: the task's numbered folders at the last look, except damaged ones.
+        They are the current one and the numbered folders that are not damaged, the newest first.
         """
         numbers = {self.served.get(name).version: True}
         for snapshot in self._seen.get(name, ()):
@@ -241,14 +243,13 @@ class Registry:
     def put(self, name: str, folder: str, *, lazy: bool = False) -> served_tasks.ServedTask:
         """Serves a task from a folder until the folders of its name change.
 
-        Raises:
-          UserError: the name is invalid; the adapter is damaged or incompatible. Nothing changes.
+        Raises UserError if its name or adapter is invalid; then nothing changes.
         """
         adapter_folders.check_task_name(name)
         with self._locked(name):
             self.read(name)
             task = self._serve(name, task_folders.snapshot(folder), lazy)
-            self._seen[name] = self.folders.pin(name, folder)
+            self._seen[name] = self._snapshots(name)
         return task
 
     def put_below_root(self, name: str, path: str) -> served_tasks.ServedTask:
@@ -258,9 +259,7 @@ class Registry:
     def upload(self, name: str, contents: Mapping[str, BinaryIO]) -> served_tasks.ServedTask:
         """Saves the two files of a task adapter as `<root>/<name>/<number>`, and serves it.
 
-        Raises:
-          gfile.WriteError: the files cannot be written.
-          UserError: as `put`; nothing is saved.
+        Raises `gfile.WriteError`, or UserError as `put` does; then nothing is saved.
         """
         adapter_folders.check_task_name(name)  # Before it becomes a path.
         with self._locked(name):
@@ -278,7 +277,7 @@ class Registry:
         with self._locked(name):
             self.read(name)
             task = self.served.get(name)
-            self._seen[name] = self.folders.pin(name, None)
+            self._seen[name] = self.folders.snapshots(name)
             self.served.drop(name, was_removed=True)
         return task
 

@@ -109,9 +109,7 @@ class ServedTasks:
     def serve(self, label: str, source: adapter_folders.Snapshot, lazy: bool) -> ServedTask:
         """Adds or replaces a label's task, and returns it; `lazy` reads its tensors only for use.
 
-        Raises:
-          memory.Exhausted: too little memory is free to read the tensors.
-          UserError: the adapter is damaged or incompatible. Nothing changes.
+        Raises UserError if it is invalid, or `memory.Exhausted`; then nothing changes.
         """
         task, old = self._add(label, source, lazy), self.find(label)
         if old and self._bank.is_in_memory(old.key):  # No request then waits for the new one.
@@ -184,10 +182,7 @@ class ServedTasks:
         return self._bank.is_in_memory(task.key)
 
     def load(self, tasks: Iterable[ServedTask]) -> bool:
-        """Reads adapters into memory, without blocking batches; returns whether all are there.
-
-        A batch raises the error of one that cannot be read.
-        """
+        """Reads adapters into memory; returns whether all are there. Does not block batches."""
         are_loaded = True
         for key in dict.fromkeys(task.key for task in tasks):
             try:

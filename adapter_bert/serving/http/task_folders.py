@@ -34,14 +34,11 @@ class TaskFolders:
         # From a name to the folder that the patterns match, and that was downloaded.
         self._matched: Dict[str, str] = {}
         self._downloaded: Dict[str, str] = {}
-        # From a name to the folder that a request has put, and the task's own ones at that time.
-        self._pinned: Dict[str, Tuple[str, Snapshots]] = {}
 
     def match(self) -> Dict[str, str]:
         """Returns a dict from task names to the patterns' folders; downloads those of the Hub.
 
-        Raises:
-          UserError: a pattern matches nothing, or an invalid adapter or task name.
+        Raises UserError if a pattern matches nothing, or an invalid adapter or task name.
         """
         self._matched = adapter_folders.match_patterns(self._patterns)
         for name in self._matched:
@@ -54,8 +51,7 @@ class TaskFolders:
     def names(self) -> List[str]:
         """Returns the names that the patterns match now, and those of all that is in the root.
 
-        Raises:
-          UserError: a folder cannot be read, or two tasks have the same name.
+        Raises UserError if a folder cannot be read, or two tasks have the same name.
         """
         local = adapter_folders.match_patterns(self._patterns, skips=True)
         self._matched = {**self._downloaded, **local}
@@ -65,20 +61,14 @@ class TaskFolders:
     def snapshots(self, label: str) -> Snapshots:
         """Returns the folders from which a label may be served now, the first one first.
 
-        Raises:
-          UserError: a folder cannot be read, or its name is no task's.
+        Raises UserError if a folder cannot be read, or its name is no task's.
         """
-        pinned = self._pinned.get(label)
-        own = tuple(filter(None, map(adapter_folders.snapshot, self._own(label))))
-        if own:
+        snapshots = tuple(filter(None, map(adapter_folders.snapshot, self._folders(label))))
+        if snapshots:
             adapter_folders.check_task_name(label.partition("/")[0])
-        if pinned and own in ((), pinned[1]):
-            return (*filter(None, [adapter_folders.snapshot(pinned[0])]), *own)
-        if self._pinned.get(label) is pinned:  # The folders have changed after the request.
-            self._pinned.pop(label, None)
-        return own
+        return snapshots
 
-    def _own(self, label: str) -> List[str]:
+    def _folders(self, label: str) -> List[str]:
         name, _, number = label.partition("/")
         folders = []
         if self._root is not None and not number:
@@ -92,14 +82,6 @@ class TaskFolders:
         parent, number = posixpath.split(folder)
         is_own = self._root is not None and parent == posixpath.join(self._root, name)
         return int(number) if is_own and adapter_folders.is_version(number) else None
-
-    def pin(self, name: str, folder: Optional[str]) -> Snapshots:
-        """Makes a folder the first one of a task until its own ones change; returns `snapshots`."""
-        self._pinned.pop(name, None)
-        own = self.snapshots(name)
-        if folder is not None:
-            self._pinned[name] = folder, own
-        return self.snapshots(name)
 
     def exists(self, name: str, is_folder: bool = False) -> bool:
         """Returns whether the root has a file or folder, or a folder, of this name."""
