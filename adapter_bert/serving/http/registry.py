@@ -212,7 +212,7 @@ class Registry:
     def prepare(self, label: str) -> None:
         """Serves a label if it is on disk and valid, and reads its adapter into memory.
 
-        If the adapter can no longer be read, its folder has changed since the last look. Raises as
+        If the adapter can no longer be read, looks whether its folders have changed. Raises as
         `read` does.
         """
         self.read(label)
@@ -220,8 +220,7 @@ class Registry:
             task = self.served.find(label)
             if task is None or self.served.load([task]):
                 return
-            with self._locked(label):
-                self._look(label)
+            self._update(label)
 
     def label(self, name: str, version: Optional[str]) -> str:
         """Returns the label of a task, or of one of its versions; raises `TaskNotServed`."""

@@ -516,6 +516,15 @@ class UpdateTest(served.ServedTestCase):
         found = self.served()
         self.assertEqual([found[name][0] for name in ("sms", "stars")], [5, 5])
 
+    def test_an_older_version_stays_if_it_cannot_be_loaded(self):
+        for number in (1, 2):
+            self.save(f"sms/{number}", served.other("sms", number))
+        self.tasks.update()
+        self.tasks.put_below_root("sms", "sms/1")
+        with mock.patch.object(self.bank, "load", side_effect=UserError("Too little memory.")):
+            self.tasks.prepare("sms")
+        self.assertEqual(self.served()["sms"], (1, self.digest("sms/1")))
+
     def test_a_request_finds_a_replaced_folder_before_the_update(self):
         self.save("sms/2", served.other("sms", 1))
         self.assertEqual(self.served()["sms"][0], 2)
