@@ -20,7 +20,7 @@ _ACCEPTS_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
 
 
 class Body:
-    """A request's body, which is not read yet.
+    """A request's body, which is not read yet; raises `messages.Refused` if it is too large.
 
     Args:
       request: `Request`.
@@ -28,9 +28,6 @@ class Body:
 
     Attributes:
       length: its declared length, or else 0.
-
-    Raises:
-      messages.Refused: the declared length is over `max_bytes`.
     """
 
     def __init__(self, request: Request, max_bytes: int):

@@ -27,13 +27,7 @@ _MIN_UPLOAD_RATE = 125_000  # Bytes per second: 1 Mbit/s.
 
 
 class Changes:
-    """The endpoints.
-
-    Args:
-      tasks: `registry.Registry`.
-      limits: `admission.RequestLimits`.
-      are_allowed: whether requests may change tasks.
-    """
+    """The endpoints; `are_allowed` says whether requests may change tasks."""
 
     def __init__(
         self, tasks: registry.Registry, limits: admission.RequestLimits, are_allowed: bool

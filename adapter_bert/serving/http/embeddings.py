@@ -73,15 +73,7 @@ def encode(
 ) -> Generator[Any, None, EncodedTexts]:
     """Returns a request's `EncodedTexts`, in steps for `admission.Readers`.
 
-    Args:
-      body: the request's.
-      get_task: see `messages.GetTask`.
-      bert: description of BERT in the bank.
-      encoding: `request_texts.TextEncoding`.
-      max_texts: of the request.
-
-    Raises:
-      UserError: the request is invalid.
+    Raises UserError if the request is invalid.
     """
     expected = '{"model": "<task>", "input": "a text" or ["a text", ...]}'
     value = messages.parse_object(body, _FIELDS, f"{expected}, with layer or pooling")

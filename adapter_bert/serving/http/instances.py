@@ -63,11 +63,7 @@ def encode(
 ) -> Generator[Any, None, EncodedInstances]:
     """Returns a request's `EncodedInstances`, in steps for `admission.Readers`.
 
-    Args:
-      body: the request's.
-      get_task: see `messages.GetTask`.
-      label: the task's; None if each instance names its own.
-      max_instances, max_rows: of the request.
+    Without a task's label, each instance names its task.
 
     Raises:
       UserError: the request is invalid.

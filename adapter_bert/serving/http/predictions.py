@@ -36,12 +36,6 @@ Encode = Callable[[bytes, messages.GetTask], Generator[Any, None, Any]]
 class Predictions:
     """The queue of all predictions, and the threads that compute them.
 
-    Args:
-      tasks: `registry.Registry`.
-      adapter_bank: their `bank.AdapterBank`.
-      limits: `admission.RequestLimits`.
-      metrics: `prometheus.Metrics`.
-
     Attributes:
       queue: `admission.Queue`.
       batcher: `batcher.Lanes`.

@@ -516,6 +516,18 @@ class UpdateTest(served.ServedTestCase):
         found = self.served()
         self.assertEqual([found[name][0] for name in ("sms", "stars")], [5, 5])
 
+    def test_a_folder_that_vanishes_while_it_is_read_replaces_nothing(self):
+        self.tasks.prepare("sms")
+        self.save("sms/2", served.other("sms"))
+
+        def load(key):
+            shutil.rmtree(os.path.join(self.root, "sms/2"))
+            raise UserError("The folder is gone.")
+
+        with mock.patch.object(self.bank, "load", load), self.assertLogs("absl", "WARNING"):
+            self.assertEqual(self.served()["sms"][0], served.VERSION)
+        self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
+
     def test_an_older_version_stays_if_it_cannot_be_loaded(self):
         for number in (1, 2):
             self.save(f"sms/{number}", served.other("sms", number))
