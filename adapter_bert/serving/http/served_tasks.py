@@ -112,10 +112,11 @@ class ServedTasks:
         Raises UserError if it is invalid, or `memory.Exhausted`; then nothing changes.
         """
         task, old = self._add(label, source, lazy), self.find(label)
-        if old and self._bank.is_in_memory(old.key):  # No request then waits for the new one.
-            if not self.load([task]) and adapter_folders.snapshot(source.folder) != source:
-                self._bank.remove(task.key)  # Requests that are under way could not read it either.
-                raise UserError(f"Task {task.name}: {source.folder} changed while it was read.")
+        # No request then waits for the new one.
+        is_unreadable = old and self._bank.is_in_memory(old.key) and not self.load([task])
+        if is_unreadable and adapter_folders.snapshot(source.folder) != source:
+            self._bank.remove(task.key)
+            raise UserError(f"Task {task.name}: {source.folder} changed while it was read.")
         with self.lock:
             self._of_kind(label)[label] = task
             self._removed.pop(label, None)
