@@ -108,11 +108,12 @@ class Predictions:
             return asyncio.wrap_future(self._readers.submit(ticket.tag, steps, count))
 
         def get_task(label: str) -> Generator[Any, None, served_tasks.ServedTask]:
-            if not self._tasks.is_ready(label):
-                preparing = run_in_threadpool(self._tasks.prepare, label)
-                future = asyncio.run_coroutine_threadsafe(preparing, loop)
-                yield future
-                future.result()
+            for _ in range(2):  # Another version may replace the one that was prepared.
+                if not self._tasks.is_ready(label):
+                    preparing = run_in_threadpool(self._tasks.prepare, label)
+                    future = asyncio.run_coroutine_threadsafe(preparing, loop)
+                    yield future
+                    future.result()
             return lease.get(label)
 
         prediction = await in_thread(encode(body, get_task))
