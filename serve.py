@@ -32,7 +32,7 @@ from absl import logging
 from adapter_bert.files import gfile
 from adapter_bert.formats import adapter_folders
 from adapter_bert.model import configs
-from adapter_bert.serving.http import registry
+from adapter_bert.serving.http import admission, registry, served_tasks, task_folders
 from adapter_bert.serving.inference import bank, batcher, memory, request_texts
 from adapter_bert.shell import cli, control_groups
 from adapter_bert.shell.errors import UserError
@@ -88,8 +88,8 @@ class ServerConfig(PretrainedConfig):
     )
     num_threads: Optional[int] = flag(
         None,
-        "CPU threads of a batch. Default: the processors that this process may use, by its affinity"
-        " and its container's limit, or one for each core.",
+        "CPU threads of a batch. Default: one for each core that this process may use, by its"
+        " affinity and its container's limit.",
         "Devices",
         lower=1,
     )
@@ -185,22 +185,22 @@ def run(values: Any) -> List[str]:
             on_refusal=lambda: log.add_refusal(503, "a connection beyond --max_connections"),
         )
 
-        def start() -> "registry.ServedTasks":
+        def start() -> "registry.Registry":
             tasks, adapter_bank = _load(config, bert)
             for resource in (adapter_bank, tasks):
                 stack.enter_context(contextlib.closing(resource))
-            limits = _limits(config, rest_api, requests_bytes // 2)
+            limits = _limits(config, requests_bytes // 2)
             rights = token, allows_changes, config.host, config.cors_origins
             api = rest_api.RestApi(tasks, adapter_bank, limits, *rights, log)
             stack.enter_context(contextlib.closing(api))
             entrance.open(api.application())
-            num_tasks = len(tasks) + tasks.num_loading()
+            num_tasks = len(tasks.served) + tasks.num_loading()
             count = f"{num_tasks} task{'' if num_tasks == 1 else 's'}"
             print(f"Serving {count} at {http_server.url_of(listener)} (Ctrl-C stops)", flush=True)
             gc.freeze()  # Garbage collection need not scan what lives as long as the process.
             return tasks
 
-        started: futures.Future[registry.ServedTasks] = futures.Future()
+        started: futures.Future[registry.Registry] = futures.Future()
         hangups: queue.SimpleQueue = queue.SimpleQueue()  # A signal handler may use it.
 
         def load() -> None:
@@ -220,7 +220,7 @@ def run(values: Any) -> List[str]:
 
 
 def _keep_updating(
-    tasks: "registry.ServedTasks", poll_seconds: float, hangups: "queue.SimpleQueue"
+    tasks: "registry.Registry", poll_seconds: float, hangups: "queue.SimpleQueue"
 ) -> None:
     """Updates the tasks at once, at each SIGHUP, and every `poll_seconds` unless they are 0."""
     seconds = 0.0  # Of an update that found no change.
@@ -257,8 +257,8 @@ def _token(config: ServerConfig) -> Optional[str]:
     return token
 
 
-def _limits(config: ServerConfig, rest_api: Any, queue_bytes: int) -> Any:
-    return rest_api.RequestLimits(
+def _limits(config: ServerConfig, queue_bytes: int) -> admission.RequestLimits:
+    return admission.RequestLimits(
         max_body_bytes=config.max_body_mb << 20,
         max_upload_bytes=config.max_upload_mb << 20,
         max_instances=config.max_instances,
@@ -295,8 +295,8 @@ def _find_bert(config: ServerConfig) -> Tuple[configs.PretrainedBert, int]:
 
 def _load(
     config: ServerConfig, bert: configs.PretrainedBert
-) -> "Tuple[registry.ServedTasks, bank.AdapterBank]":
-    """Returns (`registry.ServedTasks`, `bank.AdapterBank`) as the flags say."""
+) -> "Tuple[registry.Registry, bank.AdapterBank]":
+    """Returns (`registry.Registry`, `bank.AdapterBank`) as the flags say."""
     tokenizers = request_texts.Tokenizers(str(bert.vocab_file), bool(config.spm_model_file))
     adapter_bank = bank.AdapterBank(
         bert.config,
@@ -305,15 +305,14 @@ def _load(
         max_in_memory=config.most_in_memory,
         num_threads=config.num_threads,
     )
-    threads = config.num_threads or control_groups.cpu_limit() or "one of each core"
-    logging.info("CPU threads of a batch: %s.", threads)
+    threads = config.num_threads or control_groups.num_compute_threads()
+    logging.info("CPU threads of a batch: %d.", threads)
     is_lower_cased = bool(config.spm_model_file) or pretrained.is_lower_cased(bert)
     encoding = request_texts.TextEncoding(
         bert.config, tokenizers, config.max_text_length, is_lower_cased
     )
-    tasks = registry.ServedTasks(
-        adapter_bank, encoding, config.adapter_dir, config.keep_versions, config.adapters
-    )
+    folders = task_folders.TaskFolders(config.adapter_dir, config.adapters, config.keep_versions)
+    tasks = registry.Registry(folders, served_tasks.ServedTasks(adapter_bank, encoding))
     tasks.start()
     return tasks, adapter_bank
 

@@ -31,7 +31,13 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 import serve
 from adapter_bert.files import paths
 from adapter_bert.formats import onnx_backbone, task_adapter
-from adapter_bert.serving.http import http_server, registry, rest_api
+from adapter_bert.serving.http import (
+    admission,
+    http_server,
+    rest_api,
+    served_tasks,
+    task_folders,
+)
 from adapter_bert.serving.inference import bank, memory
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import command_lines, own_models, served, tiny
@@ -50,8 +56,8 @@ class ServeFlagsTest(ServeTestCase):
     def arguments(self, *flags, **environment):
         """Runs the script without its server; returns the arguments of its calls by name."""
         served.save_all(self.root, ["sms"])
-        places = {bank: "AdapterBank", registry: "ServedTasks", rest_api: "RestApi"}
-        places[http_server] = "make_server"
+        places = {bank: "AdapterBank", rest_api: "RestApi", http_server: "make_server"}
+        places.update({served_tasks: "ServedTasks", task_folders: "TaskFolders"})
         given = {"BERT_BASE_DIR": served.prepare()[0], **environment}
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.dict(os.environ, given))
@@ -96,7 +102,7 @@ class ServeFlagsTest(ServeTestCase):
         )
         self.assertEqual(
             found["RestApi"]["limits"],
-            rest_api.RequestLimits(
+            admission.RequestLimits(
                 max_body_bytes=2 * 1024 * 1024,
                 max_upload_bytes=3 * 1024 * 1024,
                 max_instances=4,
@@ -110,9 +116,9 @@ class ServeFlagsTest(ServeTestCase):
         made = found["AdapterBank"]
         self.assertEqual((made["max_in_memory"], made["precision"]), (9, "int8"))
         self.assertEqual(made["num_threads"], 13)
-        made = found["ServedTasks"]
+        made = found["TaskFolders"]
         self.assertEqual((made["root"], made["keep_versions"]), (self.root, 10))
-        self.assertEqual(made["encoding"].max_text_length, 11)
+        self.assertEqual(found["ServedTasks"]["encoding"].max_text_length, 11)
         self.assertEqual(found["RestApi"]["cors_origins"], ("https://a.org", "https://b.org"))
         made = found["make_server"]
         self.assertEqual(made["drain_seconds"], 15.0)
@@ -203,7 +209,7 @@ class ServeFlagsTest(ServeTestCase):
             tasks.update()
         for opened in (tasks, adapter_bank):
             self.addCleanup(opened.close)
-        self.assertEqual([task.name for task in tasks.current()], ["sms"])
+        self.assertEqual([task.name for task in tasks.served.current()], ["sms"])
         self.assertRegex(logs.output[0], "Not served: .*__class__")
         with found, self.assertRaisesRegex(UserError, "__class__"):
             self.load(f"--adapters={folder}")
@@ -283,17 +289,20 @@ class ProgramTest(ServeTestCase):
                     self.predicted(url, "sms")
                     process.send_signal(signal.SIGHUP)
                 self.wait(lambda url=url: self.predicted(url, "other"))
-                with self.assertRaisesRegex(urllib.error.HTTPError, "404"):
-                    self.predicted(url, "sms")
+                self.wait(lambda url=url: self.assert_gone(url, "sms"))  # An update has an order.
                 os.rename(f"{self.root}/other", f"{self.root}/sms")
 
+    def assert_gone(self, url, name):
+        with self.assertRaisesRegex(urllib.error.HTTPError, "404"):
+            self.predicted(url, name)
+
     def wait(self, call):
-        """Calls a function until the server's answer is no error."""
+        """Calls a function until it raises no error."""
         for _ in range(200):
-            with contextlib.suppress(urllib.error.HTTPError):
+            with contextlib.suppress(urllib.error.HTTPError, AssertionError):
                 return call()
             time.sleep(0.05)
-        raise AssertionError("The server has only errors.")
+        raise AssertionError("The server does not get there.")
 
     def test_probes_answer_while_a_bert_is_loading_and_while_draining(self):
         served.save_all(self.root, ["sms"])

@@ -1,26 +1,36 @@
 """Limits of this process's control groups on Linux, such as those of its container."""
 
+import glob
 import os
-from typing import Iterator, List, Optional, Sequence
+from typing import Iterator, List, Sequence
 
 _QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 
 
-def cpu_limit(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> Optional[int]:
-    """Returns how many of the machine's processors this process may use; None for all.
+def num_processors(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
+    """Returns how many of the machine's processors this process may use.
 
     The limits are its affinity and the quotas of its control groups, such as a container's.
 
     Args:
       groups, root: the files of the control groups, version 1 or 2.
     """
-    count = os.cpu_count() or 1
-    counts = [count]
+    counts = [os.cpu_count() or 1]
     if hasattr(os, "sched_getaffinity"):  # Linux has it.
         counts.append(len(os.sched_getaffinity(0)))
     for quota, period in limits("cpu", _QUOTA, groups, root):
         counts.append(max(1, quota // period))
-    return min(counts) if min(counts) < count else None
+    return min(counts)
+
+
+def num_compute_threads() -> int:
+    """Returns how many threads compute fastest: one for each core that this process may use.
+
+    A core of two processors (hyper-threads) is one; limits count processors.
+    """
+    siblings = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+    num_cores = len(set(map(read, siblings))) or os.cpu_count() or 1
+    return min(num_cores, num_processors())
 
 
 def limits(

@@ -28,8 +28,7 @@ def map_in_order(function: Callable[[Any], Any], arguments: Sequence[Any]) -> It
     Raises:
       Exception: that of the function, for the first argument that it fails for.
     """
-    num_cores = control_groups.cpu_limit() or os.cpu_count() or 1
-    num_workers = min(num_cores, len(arguments) // _MIN_CALLS)
+    num_workers = min(control_groups.num_processors(), len(arguments) // _MIN_CALLS)
     if num_workers < 2 or not sys.platform.startswith("linux"):
         yield from map(function, arguments)
         return

@@ -20,8 +20,8 @@ needs_linux = pytest.mark.skipif(
 class MapInOrderTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        cores = mock.patch.object(control_groups, "cpu_limit", return_value=3)
-        self.cpu_limit = cores.start()
+        cores = mock.patch.object(control_groups, "num_processors", return_value=3)
+        self.num_processors = cores.start()
         self.addCleanup(cores.stop)
 
     def test_values_are_in_order(self):
@@ -38,7 +38,7 @@ class MapInOrderTest(tf.test.TestCase):
             self.assertFalse(os.path.exists(f"/proc/{process}"))
 
     def test_one_core_computes_here(self):
-        self.cpu_limit.return_value = 1
+        self.num_processors.return_value = 1
         ids = set(processes.map_in_order(lambda _: os.getpid(), range(100)))
         self.assertEqual(ids, {os.getpid()})
 

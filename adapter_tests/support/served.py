@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving.http import registry
+from adapter_bert.serving.http import admission, registry, served_tasks, task_folders
 from adapter_bert.serving.inference import bank, request_texts
 from adapter_tests.support import own_models, tiny
 
@@ -55,10 +55,11 @@ def save_all(root, names=tuple(TASKS)):
 
 
 def tasks_of(some_bank, root=None, **options):
-    """Returns `registry.ServedTasks` on a bank, with all tasks below root."""
+    """Returns a `registry.Registry` on a bank, with all tasks below root."""
     tokenizers = request_texts.Tokenizers(os.path.join(prepare()[0], "vocab.txt"))
     reading = request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
-    tasks = registry.ServedTasks(some_bank, reading, root, **options)
+    folders = task_folders.TaskFolders(root, **options)
+    tasks = registry.Registry(folders, served_tasks.ServedTasks(some_bank, reading))
     if root:
         tasks.start()
         tasks.update()
@@ -91,7 +92,7 @@ class ServedTestCase(tf.test.TestCase):
         """Returns a `rest_api.RestApi` of the tasks; options are its arguments after limits."""
         from adapter_bert.serving.http import rest_api  # Its packages are only for servers.
 
-        limits = rest_api.RequestLimits(**limits)
+        limits = admission.RequestLimits(**limits)
         api = rest_api.RestApi(self.tasks, bank or self.bank, limits, *options)
         self.addCleanup(api.close)
         return api

@@ -3,7 +3,8 @@
 A request is in the queue from its head to its answer. Its tag gives its position (`Queue.enter`),
 so that clients take turns. Until its texts are read, its number of rows is estimated from its
 length. When more rows wait than may, the request with the highest tag is refused, which need not be
-the newest.
+the newest. Small requests and large ones are computed at the same time (`batcher.Lanes`), so each
+kind has its own speed.
 """
 
 import asyncio
@@ -12,17 +13,42 @@ import contextlib
 import functools
 import heapq
 import itertools
-import os
+import math
 import threading
 import time
 from concurrent import futures
-from typing import Any, Callable, Generator, Iterator, Optional
+from typing import Any, Callable, Generator, Iterator, NamedTuple, Optional, Set
 
+from adapter_bert.serving.inference.batcher import BATCH_SIZE, is_large
 from adapter_bert.shell import control_groups
 
 _BASE_COST = 2000  # A request's fixed cost, in bytes whose reading takes as long.
 _BYTES_PER_ROW = 8192  # Estimate for a body whose instances are not counted yet.
 _HALF_LIFE = 10.0  # Seconds of work after which a measured speed has half its weight.
+
+
+class RequestLimits(NamedTuple):
+    """The limits on requests.
+
+    Attributes:
+      max_body_bytes, max_upload_bytes: size of a prediction's body, and of an upload.
+      max_instances: instances of a prediction.
+      max_queue_rows: waiting rows of all predictions together.
+      max_batch_rows: rows of a batch.
+      read_seconds: time from a request's headers to the end of its body; an upload has more, by its
+        size.
+      answer_seconds: time from then to its answer.
+      max_task_metrics: tasks above which none has its own lines in the metrics.
+    """
+
+    max_body_bytes: int = 1 << 20
+    max_upload_bytes: int = 256 << 20
+    max_instances: int = 128
+    max_queue_rows: int = 1024
+    max_batch_rows: int = BATCH_SIZE
+    read_seconds: float = 10.0
+    answer_seconds: float = 30.0
+    max_task_metrics: int = 1000
 
 
 class Overloaded(Exception):
@@ -52,7 +78,7 @@ class Ticket:
 
 
 class Queue:
-    """The queue of all requests. Only the event loop's thread may use it, except `count_work`.
+    """The queue of all requests. Only the event loop's thread may use it, except to count.
 
     Args:
       max_rows: maximum number of waiting rows.
@@ -60,11 +86,11 @@ class Queue:
     """
 
     def __init__(self, max_rows: int, max_seconds: float):
-        self.max_rows, self._max_seconds = max_rows, max_seconds
-        self._tickets: set[Ticket] = set()
+        self._max_rows, self._max_seconds = max_rows, max_seconds
+        self._tickets: Set[Ticket] = set()
         self._requests_of = collections.Counter()  # From client to its open requests.
         self._virtual_time = 0.0
-        self._computed_rows = self._seconds = 0.0  # Decayed sums; their quotient is the speed.
+        self._speeds = _Speed(), _Speed()  # Of small requests, and of large ones.
 
     def __len__(self) -> int:
         """Returns the number of waiting rows."""
@@ -113,40 +139,57 @@ class Queue:
           Overloaded: this request is refused.
         """
         ticket.rows = rows
-        while len(self) > self._limit() and len(self._tickets) > 1:
-            last = max(self._tickets, key=lambda other: other.tag)
-            self._tickets.remove(last)
-            if last is ticket:
-                raise Overloaded
+        same_kind = {other for other in self._tickets if is_large(other.rows) == is_large(rows)}
+        self._shrink(same_kind, self._speeds[is_large(rows)].rows_in(self._max_seconds))
+        self._shrink(self._tickets, self._max_rows)
+        if ticket.refused.done():
+            raise ticket.refused.result()
+
+    def _shrink(self, tickets: Set[Ticket], max_rows: float) -> None:
+        """Refuses the requests with the highest tags, until few rows of some requests wait."""
+        while len(tickets) > 1 and sum(ticket.rows for ticket in tickets) > max_rows:
+            last = max(tickets, key=lambda ticket: ticket.tag)
+            tickets.discard(last)
+            self._tickets.discard(last)
             last.refuse(Overloaded())
 
-    def count_work(self, rows: int, seconds: float) -> None:
-        """Records the seconds of computed rows, or of reading texts (0 rows); thread-safe."""
+    def count_batch(self, are_large: bool, rows: int, seconds: float) -> None:
+        """Records the seconds of a computed batch of small or of large requests; thread-safe."""
+        self._speeds[are_large].count(rows, seconds)
+
+    def count_reading(self, ticket: Ticket, seconds: float) -> None:
+        """Records the seconds of reading a request's texts or writing its answer; thread-safe."""
+        self._speeds[is_large(ticket.rows)].count(0, seconds)
+
+
+class _Speed:
+    """The rows that recent work computed in a second."""
+
+    def __init__(self) -> None:
+        self._rows = self._seconds = 0.0  # Decayed sums.
+
+    def count(self, rows: int, seconds: float) -> None:
+        """Counts work."""
         decay = 0.5 ** (seconds / _HALF_LIFE)
-        self._computed_rows = decay * self._computed_rows + rows
+        self._rows = decay * self._rows + rows
         self._seconds = decay * self._seconds + seconds
 
-    def _limit(self) -> float:
-        """Returns how many rows may wait: those that can be answered in time, at recent speed."""
-        if not self._computed_rows or not self._seconds:
-            return self.max_rows
-        return min(self.max_rows, self._max_seconds * self._computed_rows / self._seconds)
+    def rows_in(self, seconds: float) -> float:
+        """Returns how many rows can be computed in a time; infinity before the first ones."""
+        return seconds * self._rows / self._seconds if self._rows and self._seconds else math.inf
 
 
 class Readers:
     """Threads that run work in steps: the next step is of the work with the lowest tag.
 
     Args:
-      count_work: function of (0, seconds), called when work has returned a value. Failed work, such
-        as invalid requests, computes no rows and would make the queue seem slow.
       num_threads: by default one for each processor that the process may use, at most four.
     """
 
-    def __init__(self, count_work: Callable[[int, float], None], num_threads: Optional[int] = None):
-        self._count_work = count_work
+    def __init__(self, num_threads: Optional[int] = None):
         self._heap, self._arrival = [], itertools.count()
         self._changed, self._closed = threading.Condition(), False
-        num_threads = num_threads or min(4, control_groups.cpu_limit() or os.cpu_count() or 1)
+        num_threads = num_threads or min(4, control_groups.num_processors())
         self._threads = [
             threading.Thread(target=self._work, name="texts", daemon=True)
             for _ in range(num_threads)
@@ -154,19 +197,23 @@ class Readers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, tag: float, steps: Generator[Any, None, Any]) -> "futures.Future[Any]":
+    def submit(
+        self, tag: float, steps: Generator[Any, None, Any], count: Callable[[float], None]
+    ) -> "futures.Future[Any]":
         """Queues work.
 
         Args:
           tag: float; work with a lower one goes first.
           steps: generator; after each step it yields None, or a `concurrent.futures.Future` that
             its next step waits for.
+          count: function of the seconds, called when the work has returned a value. Failed work,
+            such as invalid requests, computes no rows and would make the queue seem slow.
 
         Returns:
           A `concurrent.futures.Future` of the generator's return value; cancelling ends the work.
         """
         future: futures.Future[Any] = futures.Future()
-        self._push(tag, next(self._arrival), steps, future, 0.0)
+        self._push(tag, next(self._arrival), steps, count, future, 0.0)
         return future
 
     def close(self) -> None:
@@ -189,20 +236,20 @@ class Readers:
                     if self._closed:
                         return
                     self._changed.wait()
-                tag, arrival, steps, future, seconds = heapq.heappop(self._heap)
+                tag, arrival, steps, count, future, seconds = heapq.heappop(self._heap)
             if future.cancelled():
                 continue
             start = time.perf_counter()
             try:
                 awaited = next(steps)
             except StopIteration as end:
-                self._count_work(0, seconds + time.perf_counter() - start)
+                count(seconds + time.perf_counter() - start)
                 _resolve(future.set_result, end.value)
             except Exception as error:
                 _resolve(future.set_exception, error)
             else:
                 seconds += time.perf_counter() - start
-                push = functools.partial(self._push, tag, arrival, steps, future, seconds)
+                push = functools.partial(self._push, tag, arrival, steps, count, future, seconds)
                 if awaited is None:
                     push()
                 else:

@@ -1,15 +1,42 @@
-"""TensorFlow Serving's JSON formats: reads requests, and describes tasks and answers."""
+"""TensorFlow Serving's JSON formats and errors: reads requests, and describes tasks and answers."""
 
 import datetime
 import json
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Callable, Dict, Generator, List, Set, Tuple
 
 from adapter_bert.files import json_objects
 from adapter_bert.formats import task_adapter
 from adapter_bert.model import task_kinds
-from adapter_bert.serving.http import registry
+from adapter_bert.serving.http import served_tasks
 from adapter_bert.serving.inference import presentations
 from adapter_bert.shell.errors import UserError
+
+UNEXPECTED = "internal error; see the server's log"
+
+# Returns a label's `served_tasks.ServedTask`, in steps for `admission.Readers`.
+GetTask = Callable[[str], Generator[Any, None, served_tasks.ServedTask]]
+
+
+class Refused(Exception):
+    """Ends a request with an HTTP status and an error message."""
+
+    def __init__(self, status: int, sentence: str, closes_connection: bool = False):
+        super().__init__(sentence)
+        self.status, self.closes_connection = status, closes_connection
+
+
+def disconnected() -> Refused:
+    """Returns the error of a client that disconnected."""
+    return Refused(400, "the client disconnected", closes_connection=True)
+
+
+def check_outputs(outputs: List[Any]) -> None:
+    """Raises `Refused` if one of the bank's outputs is an error."""
+    for output in outputs:
+        if isinstance(output, UserError):  # Its text may name folders.
+            raise Refused(500, "the task's adapter failed; the server's log has the reason")
+        if isinstance(output, Exception):
+            raise Refused(500, UNEXPECTED)
 
 
 def parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
@@ -65,7 +92,7 @@ def columns(answers: List[Any]) -> Any:
     return {name: [a[name] for a in answers] for name in answers[0]}
 
 
-def summary(task: registry.ServedTask) -> Dict[str, Any]:
+def summary(task: served_tasks.ServedTask) -> Dict[str, Any]:
     """Returns a task's summary for the page, a dict of JSON values."""
     description = task.description
     presentation, num_required = presentations.of(description)
@@ -90,7 +117,7 @@ def summary(task: registry.ServedTask) -> Dict[str, Any]:
     }
 
 
-def signature(task: registry.ServedTask) -> Dict[str, Any]:
+def signature(task: served_tasks.ServedTask) -> Dict[str, Any]:
     """Returns a task's inputs and outputs in TensorFlow Serving's format."""
 
     def tensor(name: str, kind: str) -> Dict[str, Any]:

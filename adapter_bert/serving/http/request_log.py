@@ -32,14 +32,14 @@ class RequestLog:
         """Logs an answered request.
 
         Args:
-          record: "request", "status" and other JSON values; None is left out.
+          record: "request", "status" and other JSON values; an empty text is left out.
         """
         if record["status"] in _LOGGED:
             self.add_refusal(record["status"], record["request"])
         if self._style is None:
             return
         now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
-        record = {"time": now, **{name: v for name, v in record.items() if v is not None}}
+        record = {"time": now, **{name: v for name, v in record.items() if v != ""}}
         line = json.dumps(record)
         if self._style == "text":
             words = [f"{n}={v}" for n, v in record.items() if n not in ("time", "request")]

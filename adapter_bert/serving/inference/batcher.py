@@ -6,6 +6,7 @@ batch is computed, so batches grow.
 
 import bisect
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -26,6 +27,11 @@ _MAX_PADDING_RATIO = 0.25
 MAX_BATCH_TOKENS = 1024
 _NICENESS = 2  # Of large calls: Linux then gives them two thirds of the time of others.
 _MAX_SMALL_CALL = 8  # Rows: a call of more takes so long that others must not wait for it.
+
+
+def is_large(num_rows: int) -> bool:
+    """Returns whether a call of so many rows is computed beside the small ones."""
+    return num_rows > _MAX_SMALL_CALL
 
 
 class Closed(Exception):
@@ -186,11 +192,25 @@ class Lanes:
     """Two `Batcher`s: rows of small calls never wait for a batch of a large one.
 
     Both compute at the same time if both have rows. The system's scheduler then gives a large
-    call about two fifths of the processors. The arguments are those of `Batcher`.
+    call about two fifths of the processors. The arguments are those of `Batcher`, except that
+    observers are functions of (whether the rows are of large calls, number of rows, seconds).
     """
 
-    def __init__(self, *arguments: Any, **options: Any):
-        self._lanes = [Batcher(*arguments, **options, niceness=n) for n in (0, _NICENESS)]
+    def __init__(
+        self,
+        *arguments: Any,
+        observers: Sequence[Callable[[bool, int, float], None]] = (),
+        **options: Any,
+    ):
+        self._lanes = [
+            Batcher(
+                *arguments,
+                **options,
+                observers=[functools.partial(observer, lane > 0) for observer in observers],
+                niceness=lane * _NICENESS,
+            )
+            for lane in (0, 1)
+        ]
 
     def __len__(self) -> int:
         """Returns the number of waiting rows."""
@@ -203,7 +223,7 @@ class Lanes:
 
     def submit(self, rows: list, priority: float = 0.0) -> "futures.Future[list]":
         """Queues the rows of a call as `Batcher.submit` does."""
-        return self._lanes[len(rows) > _MAX_SMALL_CALL].submit(rows, priority)
+        return self._lanes[is_large(len(rows))].submit(rows, priority)
 
     def close(self) -> None:
         """Computes the waiting rows and ends the threads; later rows are refused."""

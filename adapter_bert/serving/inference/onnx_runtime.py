@@ -30,15 +30,15 @@ def make_session(
     Args:
       model: `onnx.ModelProto`.
       constants: those outside the model, see `onnx_graph.Graph`.
-      num_threads: CPU threads of a batch. Default: `control_groups.cpu_limit`, else one for each
-        core.
+      num_threads: CPU threads of a batch. Default: `control_groups.num_compute_threads`.
     """
     options = onnxruntime.SessionOptions()
     # The graph has the fused operators already: ONNX Runtime's further fusions are slower on CPU.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    # 0: one for each core.
-    options.intra_op_num_threads = num_threads or control_groups.cpu_limit() or 0
+    is_limited = control_groups.num_processors() < (os.cpu_count() or 1)
+    default = control_groups.num_compute_threads() if is_limited else 0  # 0: the same, pinned.
+    options.intra_op_num_threads = num_threads or default
     values = list(map(onnxruntime.OrtValue.ortvalue_from_numpy, constants.values()))
     options.add_external_initializers(list(constants), values)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers())

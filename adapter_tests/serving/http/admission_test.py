@@ -70,23 +70,34 @@ class QueueTest(tf.test.TestCase):
 
     def test_slow_rows_reduce_the_queue_limit(self):
         def check(queue, stack):
-            queue.count_work(10, 5.0)
-            queue.count_work(0, 1.0)  # 0.6 seconds per row: 50 rows take 30 seconds.
-            rows = 0
+            large = stack.enter_context(queue.enter("a", 8192 * 20))
+            queue.count_batch(True, 1, 10.0)
+            queue.count_batch(False, 10, 5.0)
+            small = stack.enter_context(queue.enter("a", 0))
+            queue.count_reading(small, 1.0)  # 0.6 seconds per row: 50 rows take 30 seconds.
+            queue.count_reading(large, 9.0)
+            rows = 1
             with self.assertRaises(admission.Overloaded):
                 while True:
                     stack.enter_context(queue.enter("a", 0))
                     rows += 1
             self.assertBetween(rows, 48, 50)
+            self.assertFalse(large.refused.done())  # The small ones do not count for it.
+            stack.enter_context(queue.enter("b", 8192 * 8))
+            self.assertTrue(large.refused.done())
 
         self.run_in_loop(check, max_rows=1000)
 
     def test_old_speed_measurements_lose_their_weight(self):
-        queue = admission.Queue(1000, 30.0)
-        queue.count_work(1, 30.0)
-        for _ in range(100):
-            queue.count_work(100, 1.0)
-        self.assertEqual(queue._limit(), 1000)
+        def check(queue, stack):
+            queue.count_batch(False, 1, 30.0)
+            for _ in range(100):
+                queue.count_batch(False, 100, 1.0)
+            for _ in range(1000):
+                stack.enter_context(queue.enter("a", 0))
+            self.assertEqual(len(queue), 1000)
+
+        self.run_in_loop(check, max_rows=1000)
 
     def test_finished_and_failed_requests_leave_the_queue(self):
         def check(queue, stack):
@@ -103,13 +114,13 @@ class QueueTest(tf.test.TestCase):
 
 class ReadersTest(tf.test.TestCase):
     def readers(self, num_threads=1):
-        self.steps = []
-        readers = admission.Readers(lambda rows, seconds: self.steps.append(rows), num_threads)
+        self.counted = []
+        readers = admission.Readers(num_threads)
         self.addCleanup(readers.close)
-        return readers
+        return lambda tag, work: readers.submit(tag, work, self.counted.append), readers
 
     def test_lower_tag_runs_first_between_steps(self):
-        readers, done = self.readers(), []
+        (submit, readers), done = self.readers(), []
         begun, go = threading.Event(), threading.Event()
 
         def work(name, num_steps):
@@ -121,18 +132,18 @@ class ReadersTest(tf.test.TestCase):
                 yield
             return name
 
-        found = [readers.submit(5.0, work("long", 3))]
+        found = [submit(5.0, work("long", 3))]
         self.assertTrue(begun.wait(10))
         for tag, name in ((7.0, "late"), (1.0, "short"), (5.0, "as long")):
-            found.append(readers.submit(tag, work(name, 1)))
+            found.append(submit(tag, work(name, 1)))
         go.set()
         self.assertEqual([f.result(10) for f in found], ["long", "late", "short", "as long"])
         self.assertEqual(done, ["long", "short", "long", "long", "as long", "late"])
         readers.close()
-        self.assertEqual(self.steps, [0] * 4)
+        self.assertLen(self.counted, 4)
 
     def test_work_that_waits_for_a_future_blocks_no_other_work(self):
-        readers, awaited = self.readers(), futures.Future()
+        (submit, _), awaited = self.readers(), futures.Future()
 
         def waiting():
             yield awaited
@@ -142,14 +153,15 @@ class ReadersTest(tf.test.TestCase):
             yield
             return "other"
 
-        found = [readers.submit(tag, work) for tag, work in ((1.0, waiting()), (2.0, other()))]
+        found = [submit(tag, work) for tag, work in ((1.0, waiting()), (2.0, other()))]
         self.assertEqual(found[1].result(10), "other")
         self.assertFalse(found[0].done())
         awaited.set_result("read")
         self.assertEqual(found[0].result(10), "read")
 
     def test_failed_and_cancelled_work_does_not_affect_other_work(self):
-        readers, done, begun, go = self.readers(), [], threading.Event(), threading.Event()
+        (submit, readers), done = self.readers(), []
+        begun, go = threading.Event(), threading.Event()
 
         def broken():
             yield
@@ -165,13 +177,13 @@ class ReadersTest(tf.test.TestCase):
             yield
             done.append(1)
 
-        running = readers.submit(0.0, endless())
+        running = submit(0.0, endless())
         self.assertTrue(begun.wait(10))
-        failed, good = readers.submit(1.0, broken()), readers.submit(2.0, fine())
+        failed, good = submit(1.0, broken()), submit(2.0, fine())
         running.cancel()
         go.set()
         self.assertRaisesRegex(ValueError, "odd", failed.result, 10)
         self.assertIsNone(good.result(10))
         self.assertEqual(done, [1])
         readers.close()
-        self.assertEqual(self.steps, [0])  # Of the work that returned a value.
+        self.assertLen(self.counted, 1)  # Of the work that returned a value.

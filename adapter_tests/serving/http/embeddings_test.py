@@ -85,7 +85,7 @@ class EmbeddingsTest(served.ServedTestCase):
 
     def bank_rows(self):
         features = embeddings.bank.Features
-        (sms, squad) = (self.tasks.get(name).key for name in ("sms", "squad"))
+        (sms, squad) = (self.tasks.served.get(name).key for name in ("sms", "squad"))
         tasks = [(sms, None), (None, features(0, "cls")), (squad, None), (sms, features())]
         return [
             embeddings.bank.Row(

@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed
 
 # isort: split
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving.http import http_server, rest_api
+from adapter_bert.serving.http import admission, http_server, rest_api
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import mutations, served, servers, tiny
 
@@ -361,7 +361,7 @@ class DamagedRequestsTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        limits = rest_api.RequestLimits(max_body_bytes=1 << 18, read_seconds=0.3)
+        limits = admission.RequestLimits(max_body_bytes=1 << 18, read_seconds=0.3)
         with contextlib.ExitStack() as stack:
 
             def opened(resource):

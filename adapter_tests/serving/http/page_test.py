@@ -116,7 +116,7 @@ class ServingPageTest(served.ServedTestCase):
 
     def test_page_without_tasks_shows_no_fields(self):
         with self.page("light", 900) as page:
-            for task in self.tasks.current():
+            for task in self.tasks.served.current():
                 self.tasks.remove(task.name)
             page.evaluate("load()")
             page.wait_for_selector("#result p")

@@ -23,7 +23,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 # isort: split
 from adapter_bert.files import gfile
 from adapter_bert.formats import adapter_folders, task_adapter
-from adapter_bert.serving.http.registry import TaskNotServed
+from adapter_bert.serving.http.served_tasks import TaskNotServed
 from adapter_bert.serving.inference import memory, request_texts
 from adapter_bert.shell.errors import UserError
 from adapter_tests.support import served
@@ -63,30 +63,30 @@ class ServedTasksTest(served.ServedTestCase):
             tasks.close()
 
     def test_tasks_are_found_by_name(self):
-        self.assertEqual([task.name for task in self.tasks.current()], ["sms", "stars"])
-        self.assertEqual(self.tasks.get("sms").description.labels, ("ham", "spam"))
-        self.assertEqual(self.tasks.get("sms").version, served.VERSION)
+        self.assertEqual([task.name for task in self.tasks.served.current()], ["sms", "stars"])
+        self.assertEqual(self.tasks.served.get("sms").description.labels, ("ham", "spam"))
+        self.assertEqual(self.tasks.served.get("sms").version, served.VERSION)
         with self.assertRaisesRegex(TaskNotServed, "no task 'spam' here"):
-            self.tasks.get("spam")
+            self.tasks.served.get("spam")
 
     def test_load_reads_each_adapter_into_memory_once(self):
-        tasks = [self.tasks.get(name) for name in ("sms", "stars")]
-        self.assertFalse(self.tasks.are_in_memory(tasks))
+        tasks = [self.tasks.served.get(name) for name in ("sms", "stars")]
+        self.assertFalse(any(map(self.tasks.served.is_in_memory, tasks)))
         load = self.bank.load
         with mock.patch.object(self.bank, "load", side_effect=load) as loads:
-            self.tasks.load(tasks * 3)
+            self.tasks.served.load(tasks * 3)
         self.assertEqual(loads.call_count, 2)
-        self.assertTrue(self.tasks.are_in_memory(tasks))
+        self.assertTrue(all(map(self.tasks.served.is_in_memory, tasks)))
         self.assertEqual(self.bank.names_in_memory(), [task.key for task in tasks])
 
     def test_lease_keeps_its_version_after_replacement(self):
-        old = self.predicted(self.tasks.get("sms"))
+        old = self.predicted(self.tasks.served.get("sms"))
         task_adapter.save(os.path.join(self.root, "new"), served.other("sms"))
-        with self.tasks.lease() as lease:
+        with self.tasks.served.lease() as lease:
             held = lease.get("sms")
             new = self.tasks.put_below_root("sms", "new")
             self.assertEqual(held.version, served.VERSION)
-            self.assertEqual(self.tasks.get("sms"), new)
+            self.assertEqual(self.tasks.served.get("sms"), new)
             self.assertEqual(lease.get("sms"), held)
             self.assertEqual(self.predicted(held), old)
             self.assertNotAllClose(self.predicted(new), old)
@@ -95,7 +95,7 @@ class ServedTasksTest(served.ServedTestCase):
         self.assertEqual(self.bank.names(), ["sms@2", "stars@1"])
 
     def test_removed_task_still_serves_open_leases(self):
-        with self.tasks.lease() as one, self.tasks.lease() as two:
+        with self.tasks.served.lease() as one, self.tasks.served.lease() as two:
             held = one.get("sms")
             two.get("sms")
             self.tasks.remove("sms")
@@ -109,7 +109,7 @@ class ServedTasksTest(served.ServedTestCase):
             self.tasks.remove("sms")
 
     def test_ended_lease_refuses_tasks(self):
-        with self.tasks.lease() as lease:
+        with self.tasks.served.lease() as lease:
             pass
         with self.assertRaises(TaskNotServed):
             lease.get("sms")
@@ -120,7 +120,7 @@ class ServedTasksTest(served.ServedTestCase):
             self.assertEqual(self.tasks.put_below_root("sms", "sms/" + name).version, version)
         with open(f"{self.root}/sms/7/{task_adapter.TENSORS_FILE}", "rb") as reader:
             digest = hashlib.sha256(reader.read()).hexdigest()
-        self.assertEqual(self.tasks.get("sms").digest, digest[:12])
+        self.assertEqual(self.tasks.served.get("sms").digest, digest[:12])
 
     def test_incompatible_adapter_keeps_the_served_version(self):
         strange = served.own_models.build_task_adapter(served.prepare()[0], vocabulary="0" * 16)
@@ -128,7 +128,7 @@ class ServedTasksTest(served.ServedTestCase):
         folder = os.path.join(self.root, "strange")
         with self.assertRaisesRegex(UserError, f"^Task sms: {folder} was .* another vocabulary"):
             self.tasks.put_below_root("sms", "strange")
-        self.assertEqual(self.tasks.get("sms").version, served.VERSION)
+        self.assertEqual(self.tasks.served.get("sms").version, served.VERSION)
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
 
     def test_a_long_label_is_refused(self):
@@ -185,7 +185,7 @@ class ServedTasksTest(served.ServedTestCase):
             self.assertEqual(task.version, number)
         self.assertEqual(self.uploads("fresh"), ["1", "2"])
         with self.restarted() as (tasks, bank):
-            again = tasks.get("fresh")
+            again = tasks.served.get("fresh")
             self.assertEqual(again.version, 2)
             self.assertAllClose(self.predicted(again, bank), self.predicted(task))
 
@@ -195,18 +195,19 @@ class ServedTasksTest(served.ServedTestCase):
         self.addCleanup(bank.close)
         tasks = served.tasks_of(bank, **options)
         self.addCleanup(tasks.close)
-        tasks._root = self.root
+        tasks.folders._root = self.root
         tasks.start()
         return tasks, bank
 
     def test_a_found_task_is_added_before_its_first_use(self):
         tasks, bank = self.found()
-        self.assertEqual((tasks.num_loading(), tasks.current(), bank.names()), (2, [], []))
-        with tasks.lease() as lease:
+        self.assertEqual((tasks.num_loading(), tasks.served.current(), bank.names()), (2, [], []))
+        tasks.read("sms")
+        with tasks.served.lease() as lease:
             self.predicted(lease.get("sms"), bank)
         self.assertEqual((tasks.num_loading(), bank.names()), (1, ["sms@1"]))
         with self.assertRaises(TaskNotServed):
-            tasks.get("spam")
+            tasks.served.get("spam")
         tasks.update()
         self.assertEqual((tasks.num_loading(), bank.names()), (0, ["sms@1", "stars@1"]))
         self.assertEqual(bank.names_in_memory(), ["sms@1"])
@@ -215,7 +216,7 @@ class ServedTasksTest(served.ServedTestCase):
         tasks, load, numbers = self.found()[0], task_adapter.load, []
 
         def load_and_count(*arguments):
-            numbers.append((tasks.num_loading(), len(tasks)))
+            numbers.append((tasks.num_loading(), len(tasks.served)))
             return load(*arguments)
 
         with mock.patch.object(task_adapter, "load", load_and_count):
@@ -228,7 +229,7 @@ class ServedTasksTest(served.ServedTestCase):
         self.assertEqual(tasks.remove("stars").version, served.VERSION)
         tasks.update()
         tasks.close()
-        self.assertEqual([task.name for task in tasks.current()], ["sms"])
+        self.assertEqual([task.name for task in tasks.served.current()], ["sms"])
         self.assertEqual(bank.names(), ["sms@2"])
 
     def test_first_use_of_a_damaged_version_gets_an_older_one(self):
@@ -241,7 +242,8 @@ class ServedTasksTest(served.ServedTestCase):
                 tasks._update("fresh")
                 self.assertEqual(bank.names(), ["fresh@1"])
             with self.assertLogs("absl", "WARNING") as logs:
-                self.assertEqual(tasks.get("fresh").version, 1)
+                tasks.read("fresh")
+            self.assertEqual(tasks.served.get("fresh").version, 1)
             self.assertRegex(logs.output[0], "Not served: .*fresh/2.* is damaged")
             tasks.close()
             self.assertEqual(bank.names(), ["fresh@2"])
@@ -250,11 +252,12 @@ class ServedTasksTest(served.ServedTestCase):
         tasks, bank = self.found()
         tasks._update("sms")
         with mock.patch.object(memory, "free", return_value=(0, "ulimit -v")):
-            with self.assertRaises(memory.Exhausted), tasks.lease() as lease:
-                lease.get("sms")
+            with self.assertRaises(memory.Exhausted):
+                tasks.read("sms")
             tasks.update()
         self.assertEqual(bank.names(), ["sms@1", "stars@1"])
-        self.predicted(tasks.get("sms"), bank)
+        tasks.read("sms")
+        self.predicted(tasks.served.get("sms"), bank)
 
     def test_adding_a_task_costs_the_same_with_many_others(self):
         folder, calls = os.path.join(self.root, "sms", "adapter"), collections.Counter()
@@ -306,7 +309,7 @@ class ServedTasksTest(served.ServedTestCase):
                 self.tasks.upload(name, contents)
         self.assertEqual(self.uploads("sms"), ["adapter"])
         self.assertEqual(sorted(os.listdir(self.root)), before)
-        self.assertEqual(self.tasks.get("sms").version, served.VERSION)
+        self.assertEqual(self.tasks.served.get("sms").version, served.VERSION)
 
     def test_links_out_of_the_root_are_not_served_or_written(self):
         outside = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()), ["topics"])
@@ -316,7 +319,7 @@ class ServedTasksTest(served.ServedTestCase):
             path = os.path.join(self.root, link)
             os.symlink(os.path.join(outside, "topics", "adapter"), path)
         with self.assertLogs("absl", "WARNING") as logs, self.restarted() as (tasks, _):
-            self.assertEqual([task.name for task in tasks.current()], ["sms", "stars"])
+            self.assertEqual([task.name for task in tasks.served.current()], ["sms", "stars"])
         self.assertEqual(sum("leads out of" in line for line in logs.output), 2)
         for path in ("topics", "deep", "deep/adapter", "deep/er"):
             with self.subTest(path), self.assertRaisesRegex(UserError, "leads out of"):
@@ -329,15 +332,15 @@ class ServedTasksTest(served.ServedTestCase):
         for number in (2, 3, 4):
             self.tasks.upload("sms", self.contents(served.other("sms", number)))
         self.tasks.close()
-        expected = self.predicted(self.tasks.get("sms"))
+        expected = self.predicted(self.tasks.served.get("sms"))
         last = served.VERSION + 3
         newest = os.path.join(self.root, "sms", str(last + 1))
         shutil.copytree(os.path.join(self.root, "sms", str(last)), newest)
         with open(os.path.join(newest, "adapter.safetensors"), "r+b") as file:
             file.truncate(100)
         with self.assertLogs("absl", "WARNING") as logs, self.restarted() as (tasks, bank):
-            self.assertEqual(tasks.get("sms").version, last)
-            self.assertAllClose(self.predicted(tasks.get("sms"), bank), expected)
+            self.assertEqual(tasks.served.get("sms").version, last)
+            self.assertAllClose(self.predicted(tasks.served.get("sms"), bank), expected)
         self.assertRegex(logs.output[0], f"Not served: .*sms/{last + 1}.* is damaged")
 
     def test_folder_with_an_unexpected_error_is_not_served(self):
@@ -350,19 +353,19 @@ class ServedTasksTest(served.ServedTestCase):
 
         broken = mock.patch.object(request_texts, "TaskTexts", raising)
         with broken, self.assertLogs("absl", "WARNING") as logs, self.restarted() as (tasks, _):
-            self.assertEqual([task.name for task in tasks.current()], ["stars"])
+            self.assertEqual([task.name for task in tasks.served.current()], ["stars"])
         self.assertRegex(logs.output[0], "Not served: .*sms/adapter: ZeroDivisionError.*odd")
 
     def test_old_uploads_not_in_use_are_removed_from_disk(self):
         folder = os.path.join(self.root, "fresh")
-        with self.tasks.lease() as lease:
+        with self.tasks.served.lease() as lease:
             for number in range(1, 6):
                 self.upload("fresh", number)
                 if number == 2:
                     held = lease.get("fresh")
                     self.tasks.put_below_root("other", "fresh/1")
             os.mkdir(os.path.join(folder, "3.partial"))
-            self.tasks._remover.submit(int).result(10)
+            self.tasks.served._remover.submit(int).result(10)
             self.assertEqual(self.uploads("fresh"), ["1", "2", "3.partial", "4", "5"])
             self.predicted(held)
         self.tasks.remove("other")
@@ -385,7 +388,7 @@ class ServedTasksTest(served.ServedTestCase):
             shutil.copytree(os.path.join(folder, "2"), os.path.join(self.root, copy))
         self.tasks.put_below_root("fresh", "fresh/4")
         self.tasks.remove("fresh")
-        self.tasks._remover.submit(int).result(10)
+        self.tasks.served._remover.submit(int).result(10)
         self.assertEqual(self.uploads("fresh"), list("1234"))
         for name in ("fresh", "copied"):
             self.upload(name, 5, 6, 7)
@@ -395,12 +398,12 @@ class ServedTasksTest(served.ServedTestCase):
 
     def test_uploads_of_one_name_from_many_threads_leave_few_versions(self):
         go, contents = threading.Event(), [self.contents(served.other("sms", n)) for n in range(8)]
-        self.tasks._remover.submit(go.wait, 20)  # Versions that leave the bank late.
+        self.tasks.served._remover.submit(go.wait, 20)  # Versions that leave the bank late.
         with futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda files: self.tasks.upload("fresh", files), contents))
         self.assertEqual(self.uploads("fresh"), ["7", "8"])
         go.set()
-        self.predicted(self.tasks.get("fresh"))
+        self.predicted(self.tasks.served.get("fresh"))
 
     def test_pipes_and_devices_are_refused_at_once(self):
         sms = os.path.join(self.root, "sms", "adapter")
@@ -411,10 +414,10 @@ class ServedTasksTest(served.ServedTestCase):
             shutil.copytree(sms, folder)
             os.remove(os.path.join(folder, file))
             make(os.path.join(folder, file))
-            with self.assertRaisesRegex(UserError, "is not a regular file"):
+            with self.assertRaisesRegex(UserError, "is not a regular file|leads out of"):
                 self.tasks.put("odd", folder)
         with self.assertLogs("absl", "WARNING"), self.restarted() as (tasks, _):
-            self.assertEqual([task.name for task in tasks.current()], ["sms", "stars"])
+            self.assertEqual([task.name for task in tasks.served.current()], ["sms", "stars"])
 
     def test_version_numbers_continue_after_disk_cleanup(self):
         self.upload("fresh", *range(1, 5))
@@ -458,7 +461,7 @@ class UpdateTest(served.ServedTestCase):
     def served(self):
         """Returns a dict from names to (version, first digits of the digest) after an update."""
         self.tasks.update()
-        return {task.name: (task.version, task.digest) for task in self.tasks.current()}
+        return {task.name: (task.version, task.digest) for task in self.tasks.served.current()}
 
     def digest(self, folder):
         with open(os.path.join(self.root, folder, task_adapter.TENSORS_FILE), "rb") as reader:
@@ -479,7 +482,7 @@ class UpdateTest(served.ServedTestCase):
         self.assertEqual(self.served()["sms"], (served.VERSION, self.digest("sms/adapter")))
         removed = r"no task 'stars' here; it was removed at 20\d\d-.* UTC\."
         with self.assertRaisesRegex(TaskNotServed, removed):
-            self.tasks.get("stars")
+            self.tasks.served.get("stars")
 
     def test_a_folder_is_served_once_it_is_complete(self):
         self.save("sms/2", served.other("sms"))
@@ -513,17 +516,38 @@ class UpdateTest(served.ServedTestCase):
         found = self.served()
         self.assertEqual([found[name][0] for name in ("sms", "stars")], [5, 5])
 
+    def test_a_folder_that_vanishes_while_it_is_read_replaces_nothing(self):
+        self.tasks.prepare("sms")
+        self.save("sms/2", served.other("sms"))
+
+        def load(key):
+            shutil.rmtree(os.path.join(self.root, "sms/2"))
+            raise UserError("The folder is gone.")
+
+        with mock.patch.object(self.bank, "load", load), self.assertLogs("absl", "WARNING"):
+            self.assertEqual(self.served()["sms"][0], served.VERSION)
+        self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
+
+    def test_an_older_version_stays_if_it_cannot_be_loaded(self):
+        for number in (1, 2):
+            self.save(f"sms/{number}", served.other("sms", number))
+        self.tasks.update()
+        self.tasks.put_below_root("sms", "sms/1")
+        with mock.patch.object(self.bank, "load", side_effect=UserError("Too little memory.")):
+            self.tasks.prepare("sms")
+        self.assertEqual(self.served()["sms"], (1, self.digest("sms/1")))
+
     def test_a_request_finds_a_replaced_folder_before_the_update(self):
         self.save("sms/2", served.other("sms", 1))
         self.assertEqual(self.served()["sms"][0], 2)
         self.save("sms/2", served.other("sms", 2))
         self.assertFalse(self.tasks.is_ready("sms"))
         self.tasks.prepare("sms")
-        self.assertEqual(self.tasks.get("sms").digest, self.digest("sms/2"))
+        self.assertEqual(self.tasks.served.get("sms").digest, self.digest("sms/2"))
         shutil.rmtree(os.path.join(self.root, "stars"))
         self.tasks.prepare("stars")
         with self.assertRaises(TaskNotServed):
-            self.tasks.get("stars")
+            self.tasks.served.get("stars")
 
     def test_a_version_on_disk_is_served_until_its_folder_is_removed(self):
         for number in (1, 2):
@@ -531,15 +555,17 @@ class UpdateTest(served.ServedTestCase):
         self.tasks.update()
         self.assertEqual(self.tasks.label("sms", "2"), "sms")
         label = self.tasks.label("sms", "1")
-        self.assertEqual(self.tasks.get(label).digest, self.digest("sms/1"))
-        self.assertLen(self.tasks, 2)
+        self.tasks.read(label)
+        self.assertEqual(self.tasks.served.get(label).digest, self.digest("sms/1"))
+        self.assertLen(self.tasks.served, 2)
         for other in ("sms/3", "sms/adapter", "sms/../sms/1", "none/1"):
+            self.tasks.read(other)
             with self.assertRaises(TaskNotServed):
-                self.tasks.get(other)
+                self.tasks.served.get(other)
         shutil.rmtree(os.path.join(self.root, "sms/1"))
         self.tasks.update()
         with self.assertRaisesRegex(TaskNotServed, "no version '1' of task 'sms'"):
-            self.tasks.get(label)
+            self.tasks.served.get(label)
 
     def test_an_unreadable_folder_changes_nothing(self):
         before, listdir = self.served(), gfile.listdir
@@ -582,8 +608,8 @@ class UpdateTest(served.ServedTestCase):
             os.rename(f"{self.root}/stars/adapter", f"{self.root}/stars/kept")
             self.save("sets/adapter", served.other("sets"))
             tasks.update()
-            self.assertEqual([task.name for task in tasks.current()], ["sets", "sms"])
+            self.assertEqual([task.name for task in tasks.served.current()], ["sets", "sms"])
             shutil.rmtree(self.root)
             tasks.update()
-            self.assertEqual(tasks.current(), [])
+            self.assertEqual(tasks.served.current(), [])
             tasks.close()

@@ -30,7 +30,13 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving.http import messages, registry, request_log, rest_api
+from adapter_bert.serving.http import (
+    changes,
+    messages,
+    registry,
+    request_log,
+    rest_api,
+)
 from adapter_bert.serving.http.admission import Overloaded
 from adapter_bert.serving.inference import memory
 from adapter_tests.support import own_models, served, servers, tiny
@@ -48,7 +54,7 @@ class RestApiTestCase(served.ServedTestCase):
 
     def client(self, bank=None, token=None, may_change=True, address="127.0.0.1", **limits):
         api = self.api(bank, token, may_change, address, **limits)
-        self.batcher, self.queue = api._batcher, api._queue
+        self.batcher, self.queue = api._predictions.batcher, api._predictions.queue
         return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 
     def own(self, adapter, row=ROW, segments=None):
@@ -243,6 +249,25 @@ class PredictionsTest(RestApiTestCase):
             {"digest": digests["sms"], "steps": 10, "date": "1970-01-01T00:16:40Z", "size": size},
         )
 
+    def test_a_task_lists_its_versions(self):
+        client = self.client()
+        for number in (1, 2, 9, 10):
+            folder = os.path.join(self.root, "sms", str(number))
+            task_adapter.save(folder, served.other("sms", number))
+        with open(f"{self.root}/sms/10/adapter.safetensors", "ab") as file:
+            file.write(b"x")
+        self.tasks.update()  # Finds that 10 is damaged.
+        client.get("/v1/models/sms/versions/1")
+
+        def states(name):
+            found = client.get("/v1/models/" + name).json()["model_version_status"]
+            return [(each["version"], each["state"]) for each in found]
+
+        self.assertEqual(states("sms"), [("9", "AVAILABLE"), ("2", "START"), ("1", "AVAILABLE")])
+        self.assertEqual(states("stars"), [("1000", "AVAILABLE")])
+        client.put("/v1/models/stars", json={"adapter": "sms/1"})  # It is no version of stars.
+        self.assertEqual(states("stars"), [("1", "AVAILABLE")])
+
     def test_versions_on_disk_have_the_endpoints_of_tensorflow_serving(self):
         client, adapters = self.client(), [served.other("sms", seed) for seed in (1, 2)]
         for number, adapter in enumerate(adapters, start=1):
@@ -275,7 +300,7 @@ class PredictionsTest(RestApiTestCase):
 
     def test_answer_with_too_many_labels_gets_413(self):
         client, instances = self.client(), {"instances": ["a", "the"]}
-        with mock.patch.object(rest_api, "_MAX_LABELS", 5):
+        with mock.patch("adapter_bert.serving.http.instances._MAX_LABELS", 5):
             response = client.post("/v1/models/topics:predict", json=instances)
             self.assert_error(response, 413, "over 5 labels")
             response = client.post("/v1/models/sms:predict", json=instances)
@@ -506,7 +531,7 @@ class DescriptionsTest(RestApiTestCase):
             'adapter_bert_instances_total{task="sms"} 2.0',
             'adapter_bert_request_seconds_count{endpoint="predict"} 2.0',
             'adapter_bert_task_seconds_count{task="sms"} 1.0',
-            f"adapter_bert_tasks {len(self.tasks)}.0",
+            f"adapter_bert_tasks {len(self.tasks.served)}.0",
             "adapter_bert_queue_rows 0.0",
             "adapter_bert_tasks_in_memory 1.0",
         ):
@@ -579,7 +604,7 @@ class DescriptionsTest(RestApiTestCase):
             shown = contextlib.redirect_stdout(printed)
             with client, shown, self.assertLogs("absl", "WARNING") as logs:
                 client.post("/v1/models/sms:predict", json={"instances": [TEXT]})
-                with mock.patch.object(self.tasks, "lease", side_effect=Overloaded):
+                with mock.patch.object(self.tasks.served, "lease", side_effect=Overloaded):
                     for _ in range(3):
                         client.post("/v1/models/sms:predict", json={"instances": [TEXT]})
                 client.get("/healthz")
@@ -631,7 +656,7 @@ class LoadingTest(RestApiTestCase):
         super().setUp()
         self.empty()
         self.tasks = served.tasks_of(self.bank)
-        self.tasks._root = self.root
+        self.tasks.folders._root = self.root
         self.tasks.start()
 
     def test_tasks_are_answered_before_all_are_loaded(self):
@@ -752,7 +777,7 @@ class ChangesTest(RestApiTestCase):
             bare.delete("/v1/models/sms"),
         ):
             self.assert_error(response, 403, "--token")
-        self.assertEqual(self.tasks.get("sms").version, served.VERSION)
+        self.assertEqual(self.tasks.served.get("sms").version, served.VERSION)
 
     def test_a_change_that_hangs_ends_and_blocks_no_other_task(self):
         describe, go = task_adapter.describe_with_digest, threading.Event()
@@ -776,7 +801,7 @@ class ChangesTest(RestApiTestCase):
                 client.delete("/v1/models/stars"),
             ):
                 self.assertIn(response.status_code, (200, 201), response.text)
-            with mock.patch.object(rest_api, "_MAX_CHANGES", 1):
+            with mock.patch.object(changes, "_MAX_CHANGES", 1):
                 full = self.client()
             with full, concurrent.futures.ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(full.put, "/v1/models/sets", json=change)

@@ -148,11 +148,12 @@ class ProcessesTest(tf.test.TestCase):
 
 class SessionTest(tf.test.TestCase):
     def test_sessions_have_these_threads(self):
-        for given, limit, expected in ((3, 2, 3), (None, 2, 2), (None, None, 0)):
+        for given, limit, expected in ((3, 1, 3), (None, 1, 1), (None, 4, 0)):
             options = mock.patch.object(
                 onnx_runtime.onnxruntime,
                 "InferenceSession",
                 side_effect=lambda model, options, providers: options.intra_op_num_threads,
             )
-            with options, mock.patch.object(control_groups, "cpu_limit", return_value=limit):
+            processors = mock.patch.object(control_groups, "num_processors", return_value=limit)
+            with options, processors, mock.patch.object(os, "cpu_count", return_value=4):
                 self.assertEqual(onnx_runtime.make_session(mock.Mock(), {}, given), expected)
