@@ -17,9 +17,9 @@ from adapter_bert.serving.inference import (
     onnx_runtime,
 )
 
-_ROWS, _LENGTH = 32, 64
-# Half of the ids are these, which in published vocabularies include [CLS], [SEP] and punctuation.
-_NUM_FIRST_IDS = _ROWS * _LENGTH // 2
+_ROWS, _LENGTH = 8, 64
+# Half of the ids are below this: in published vocabularies, [CLS], [SEP] and punctuation are, too.
+_NUM_FIRST_IDS = 1024
 
 
 class _Recorder(onnx_encoder.OnnxEncoder):
