@@ -80,4 +80,6 @@ def _file_system(path: str) -> Tuple[Any, str]:
         return core.url_to_fs(path, use_listings_cache=False)  # Else a new file may be missing.
     except (ImportError, ValueError) as error:
         reason = str(error).rstrip(".")
-        raise UserError(f"{path}: neither TensorFlow nor fsspec can read it ({reason}).") from None
+        raise UserError(
+            f"{path}: this TensorFlow cannot read such paths, and neither can fsspec ({reason})."
+        ) from None
