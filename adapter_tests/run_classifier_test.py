@@ -809,6 +809,7 @@ class RemotePathsTest(tf.test.TestCase):
                 "task_name": "custom",
                 "name": "pairs",
                 "tuning": "head",
+                "precision": "float32",  # The default depends on the machine's load.
                 "do_train": True,
                 "do_eval": True,
                 "max_seq_length": 32,

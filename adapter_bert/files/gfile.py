@@ -1,6 +1,7 @@
 """Local and remote files: the functions of `tf.io.gfile` for any path, and their errors.
 
-TensorFlow is imported for remote paths only.
+Remote paths are TensorFlow's, which is imported for them only; those of schemes that it lacks, such
+as s3://, can be read by fsspec.
 """
 
 import contextlib
@@ -8,6 +9,7 @@ import errno
 import glob as local_glob
 import hashlib
 import importlib
+import io
 import os
 import posixpath
 import re
@@ -16,6 +18,7 @@ import shutil
 import stat
 from typing import Any, BinaryIO, Iterator, List, Optional, Tuple
 
+from adapter_bert.files import fsspec_files
 from adapter_bert.shell.errors import UserError, unreadable_scheme
 
 try:
@@ -31,7 +34,7 @@ class WriteError(UserError):
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether a path has a scheme, as gs://bucket/file has; TensorFlow accesses these."""
+    """Returns whether a path has a scheme, as gs://bucket/file has."""
     return "://" in path
 
 
@@ -268,14 +271,66 @@ def _gfile(path: str, function: str, *arguments: Any, **options: Any) -> Any:
     """Returns the result of the `tf.io.gfile` function of that name for a remote path."""
     tf = _tensorflow(path)
     with _as_os_errors(tf, path):
-        return getattr(tf.io.gfile, function)(path, *arguments, **options)
+        return getattr(_functions(tf, path, function), function)(path, *arguments, **options)
 
 
 @contextlib.contextmanager
 def _remote_file(path: str, mode: str) -> Iterator[Any]:
     tf = _tensorflow(path)
-    with _as_os_errors(tf, path), tf.io.gfile.GFile(path, mode) as file:
+    with _as_os_errors(tf, path), _functions(tf, path, mode).GFile(path, mode) as file:
         yield file
+
+
+def _functions(tf: Any, path: str, purpose: str) -> Any:
+    """Returns the module with the functions of `tf.io.gfile` for a path.
+
+    Args:
+      tf: TensorFlow.
+      path: remote.
+      purpose: mode of a file, or a function's name.
+
+    Raises:
+      UserError: TensorFlow lacks the path's scheme, and the purpose is not to read.
+    """
+    schemes = getattr(tf.io.gfile, "get_registered_schemes", None)  # From TensorFlow 2.5 on.
+    scheme = path.partition("://")[0]
+    if schemes is None or scheme in schemes():
+        return tf.io.gfile
+    if not (purpose in ("r", "rb") or hasattr(fsspec_files, purpose)):
+        raise UserError(f"{path}: this TensorFlow cannot write to {scheme}://.")
+    return fsspec_files
+
+
+class _RawFile(io.RawIOBase):
+    """A file of `_remote_file` with the whole interface of Python's binary files."""
+
+    def __init__(self, file: Any):
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._file.seek(offset, whence)
+        return self.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+@contextlib.contextmanager
+def open_in_parts(path: str) -> Iterator[BinaryIO]:
+    """Yields a remote file opened to read any of its parts, for libraries that seek."""
+    with open_file(path, "rb") as file, io.BufferedReader(_RawFile(file)) as reader:
+        yield reader
 
 
 def _tensorflow(path: str) -> Any:

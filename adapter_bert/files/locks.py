@@ -72,6 +72,21 @@ def waited(file: BinaryIO) -> Iterator[None]:
         unlock(held)
 
 
+def wait_for_process(file: BinaryIO) -> None:
+    """Waits while another process holds the lock of an open local file, and then holds it.
+
+    The lock ends when this process closes the file or ends; forked processes do not inherit it. On
+    a file system without locks, there is none.
+    """
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                logging.info("Waiting for the process that holds %s.", file.name)
+                fcntl.lockf(file, fcntl.LOCK_EX)
+
+
 def _create(held: str, shared: bool) -> bool:
     """Creates the file of a lock, unless it is `shared`; returns False if the file exists."""
     if shared:

@@ -98,13 +98,15 @@ class DataDigests:
             missing = [split for split in apart if kind.sets_rows_apart and not files[split]]
             return _share_rows(source, files, missing)
         task, folder = custom_tasks.look_up(source.task_name, _CUSTOM)
-        data_dir = self._find_data_dir(source.data_dir, folder)
+        data_dir = ""
+        if custom_tasks.needs_folder(source):
+            data_dir = self._find_data_dir(source.data_dir, folder)
+        find_files = functools.partial(
+            custom_tasks.files_of, task, data_dir=data_dir, config=source
+        )
         if isinstance(task, glue.TaskProcessor):
-            return {split: (task.files_of(split, data_dir), []) for split in source.splits}
-        files = {
-            split: custom_tasks.files_of(task, split, data_dir)
-            for split in ("train", "dev", "test")
-        }
+            return {split: (find_files(split), []) for split in source.splits}
+        files = {split: find_files(split) for split in custom_tasks.SPLITS}
         missing = [split for split in files if not files[split]]
         return _share_rows(source, files, missing, task.default_split)
 

@@ -1,5 +1,6 @@
 """Reads Parquet files and folders of `Dataset.save_to_disk` as Arrow tables, through pyarrow."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -12,6 +13,7 @@ from adapter_bert.shell.errors import UserError
 _STATE = "state.json"  # Names a Dataset's files.
 _INFO = "dataset_info.json"
 _ROWS_PER_PART = 1 << 14
+_BYTES_PER_READ = 1 << 20  # Of each column; otherwise a remote file's row groups are held whole.
 
 
 def is_arrow(path: str) -> bool:
@@ -44,16 +46,17 @@ def read_parts(path: str) -> Iterator[Any]:
 
     def read_file(file: str, batches_of: Callable, name: str, metadata: Any = None) -> Iterator:
         try:
-            batches, schema = batches_of(_source(file, pyarrow))
-            schema = schema.with_metadata(metadata) if metadata else schema
-            for batch in batches:
-                yield pyarrow.Table.from_batches([batch]).cast(schema)
+            with _opened(file, pyarrow) as source:
+                batches, schema = batches_of(source)
+                schema = schema.with_metadata(metadata) if metadata else schema
+                for batch in batches:
+                    yield pyarrow.Table.from_batches([batch]).cast(schema)
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise UserError(f"{file} is not a valid {name} file ({reason}).") from error
 
     def rows_of_parquet(source: Any) -> Tuple[Iterator, Any]:
-        file = parquet.ParquetFile(source)
+        file = parquet.ParquetFile(source, buffer_size=_BYTES_PER_READ, pre_buffer=False)
         return file.iter_batches(_ROWS_PER_PART), file.schema_arrow
 
     def rows_of_stream(source: Any) -> Tuple[Iterator, Any]:
@@ -81,9 +84,13 @@ def read_parts(path: str) -> Iterator[Any]:
         yield from read_file(file, rows_of_stream, "Arrow", metadata)
 
 
-def _source(file: str, pyarrow: Any) -> Any:
-    """Returns what pyarrow reads a file from: a local one in parts, a remote one as a whole."""
+@contextlib.contextmanager
+def _opened(file: str, pyarrow: Any) -> Iterator[Any]:
+    """Yields what pyarrow reads a file from, in parts."""
     if gfile.is_remote(file):
-        return pyarrow.BufferReader(gfile.read_bytes(file, file))
+        with gfile.open_in_parts(file) as source:
+            yield source
+        return
     with gfile.convert_read_errors(file), gfile.open_regular(file):
-        return pyarrow.memory_map(file)
+        pass
+    yield pyarrow.memory_map(file)

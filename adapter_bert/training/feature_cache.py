@@ -20,12 +20,12 @@ import shutil
 import struct
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
 
 import numpy as np
 from absl import logging
 
-from adapter_bert.files import gfile, paths
+from adapter_bert.files import gfile, locks, paths
 from adapter_bert.shell.errors import UserError
 
 _INDEX = "index.json"
@@ -95,7 +95,9 @@ def load_or_build(folder: Optional[str], key: str, build: Callable, verify: bool
                 path = None
     if path:
         try:
-            _write(path, build)
+            with _awaited(path):
+                if not os.path.exists(path):
+                    _write(path, build)
             return _load(path)
         except OSError as error:
             logging.warning("Features are not cached: %s cannot be written (%s).", path, error)
@@ -125,6 +127,19 @@ def make_private(folder: str) -> bool:
         reason = f"{folder} cannot be written ({error})."
     logging.warning("Features are not cached: %s", reason)
     return False
+
+
+@contextlib.contextmanager
+def _awaited(path: str) -> Iterator[None]:
+    """Waits while another process writes an entry, so that only one of them computes it."""
+    lock = path + ".lock"
+    with open(lock, "ab") as file:
+        locks.wait_for_process(file)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # Who waited removes it, too.
+                os.remove(lock)
 
 
 def _write(path: str, build: Callable) -> None:

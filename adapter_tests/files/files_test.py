@@ -15,6 +15,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
 
@@ -196,6 +197,42 @@ class RemoteTest(tf.test.TestCase):
         with self.assertRaises(FileNotFoundError) as caught, gfile.open_file(path) as reader:
             reader.read()
         self.assertEqual(caught.exception.filename, path)
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 names no schemes")
+    def test_scheme_that_tensorflow_lacks_is_read_by_fsspec(self):
+        fsspec = pytest.importorskip("fsspec")
+        root = "memory://files_test"
+        memory = fsspec.filesystem("memory")
+        for name, content in (("a/part-0.txt", "one\r\ntwo"), ("a/part-1.txt", "ä"), ("b.txt", "")):
+            memory.pipe(f"{root}/{name}", content.encode())
+        path = root + "/a/part-1.txt"
+        self.assertEqual(
+            [gfile.exists(path), gfile.isdir(path), gfile.size(path)], [True, False, 2]
+        )
+        self.assertEqual([gfile.exists(root), gfile.isdir(root + "/a")], [True, True])
+        self.assertFalse(gfile.exists(root + "/c"))
+        self.assertCountEqual(gfile.listdir(root), ["a", "b.txt"])
+        found = [gfile.glob(root + "/a/part-*.txt"), gfile.glob("part-*.txt", root + "/a")]
+        read = [[], []]
+        for paths_found, contents in zip(found, read):
+            for each in sorted(paths_found):
+                with gfile.open_file(each) as reader:
+                    contents.append(reader.read())
+        self.assertEqual(read, [["one\r\ntwo", "ä"]] * 2)
+        names = [(len(folders), sorted(names)) for _, folders, names in gfile.walk(root)]
+        self.assertEqual(names, [(1, ["b.txt"]), (0, ["part-0.txt", "part-1.txt"])])
+        before = gfile.stamp(path)
+        self.assertEqual(gfile.stamp(path), before)
+        memory.pipe(path, b"other")
+        self.assertNotEqual(gfile.stamp(path), before)
+        self.assertIsNone(gfile.stamp(root + "/c"))
+        for write in (
+            lambda: gfile.makedirs(root + "/d"),
+            lambda: gfile.remove(path),
+            lambda: gfile.copy(path, root + "/d"),
+        ):
+            with self.assertRaisesRegex(UserError, "memory://.*cannot write to memory://"):
+                write()
 
 
 class ExistsTest(FilesTestCase):

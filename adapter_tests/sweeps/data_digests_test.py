@@ -134,6 +134,31 @@ class SweepDataTest(tf.test.TestCase):
         self.assert_changes({"dev"}, "dev.jsonl.gz", **tagger)
         self.assert_changes({"test"}, "test/data.arrow", **tagger)
 
+    def test_files_of_flags_are_digested_instead_of_those_in_the_folder(self):
+        for name in ("train", "dev", "test", "other/train", "other/dev"):
+            self.write(name + ".tsv", name)
+        for task, name, split, flags in (
+            ("custom", "train.tsv", "train", {}),
+            ("MRPC", "train.tsv", "train", {}),
+            ("custom", "dev.tsv", "dev", {}),
+            ("custom", "dev.tsv", "test", {"do_predict": True}),
+        ):
+            other = os.path.join("other", name)
+            flags[f"{split}_file"] = os.path.join(self.folder, other)
+            self.assert_changes({split}, other, task, **flags)
+            self.assert_changes(set(), f"{split}.tsv", task, **flags)
+        with mock.patch.dict(os.environ, HERE=self.folder):
+            (trial,) = grids.expand_grids([{"task_name": "custom", "train_file": "$HERE/p-*.csv"}])
+            source, digests = data_digests.data_source_of(trial), data_digests.DataDigests()
+            with self.assertRaisesRegex(UserError, "there is no such file"):
+                digests.compute(source)
+            found = []
+            for name in ("p-0.csv", "p-1.csv"):
+                self.write(name, "text,label\n")
+                found.append(digests.compute(source))
+        self.assertEqual(set(found[0]), {"train", "dev"})
+        self.assertNotEqual(found[0]["dev"], found[1]["dev"])
+
     def test_published_files_and_folders_are_digested(self):
         self.write("Tweets.csv", "x")
         self.assert_changes({"train", "dev"}, "Tweets.csv", "airline")

@@ -119,6 +119,9 @@ class TrialsTest(SweepTestCase):
         runner = self.sweep([16], {"task_name": "custom", "data_dir": "/data/2", "name": "mails"})
         runner.run()
         self.assertEqual([record["task"] for record in runner.records().values()], ["mails"])
+        files = [f"/data/{name}/part-*.parquet" for name in ("letters", "notes")]
+        runner = self.sweep([32], {"task_name": "custom", "train_file": files})
+        self.assertEqual([trial.task for trial in runner.trials.values()], ["letters", "notes"])
 
     def test_trial_that_predicts_one_label_says_so(self):
         self.go()

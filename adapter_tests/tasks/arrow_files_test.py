@@ -2,10 +2,12 @@
 
 import os
 import sys
+import tracemalloc
 from unittest import mock
 
 import pytest
 
+from adapter_bert.files import gfile
 from adapter_bert.tasks import arrow_files, table_readers
 from adapter_bert.tasks.tagging import tagging_data
 from adapter_bert.tasks.text import custom_tasks
@@ -51,6 +53,31 @@ class ArrowFilesTest(FileTestCase):
     def test_parquet_of_a_dataset_has_its_names_of_labels(self):
         dataset().to_parquet(self.path("a.parquet"))
         self.assertEqual(self.rows(self.path("a.parquet")), ROWS)
+
+    def test_remote_files_are_read_in_parts(self):
+        texts = [os.urandom(256).hex() for _ in range(1 << 15)]  # 16 MiB, of which a part has 8.
+        parquet.write_table(pyarrow.table({"text": texts}), self.path("a.parquet"))
+        for scheme in ("ram", "memory"):  # TensorFlow's, and fsspec's.
+            path = f"{scheme}://arrow_files_test/a.parquet"
+            with open(self.path("a.parquet"), "rb") as reader:
+                self.write_remote(path, reader.read())
+            tracemalloc.start()
+            parts = arrow_files.read_parts(path)
+            read = next(parts)["text"].to_pylist()
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            self.assertLess(peak, 16 << 20)  # With the texts of the first part.
+            for part in parts:
+                read += part["text"].to_pylist()
+            self.assertEqual(read, texts)
+
+    @staticmethod
+    def write_remote(path, content):
+        if path.startswith("memory:"):
+            pytest.importorskip("fsspec").filesystem("memory").pipe(path, content)
+            return
+        with gfile.open_file(path, "wb") as writer:
+            writer.write(content)
 
     def test_saved_dataset_is_read_from_all_its_files(self):
         dataset().save_to_disk(self.path("saved"), num_shards=2)

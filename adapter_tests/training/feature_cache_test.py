@@ -4,7 +4,10 @@ import errno
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
+import threading
 from unittest import mock
 
 import numpy as np
@@ -15,6 +18,20 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_bert.training import feature_cache
 from adapter_tests.support import mutations
+
+# Builds an entry once its input is closed.
+_BUILDER = """
+import sys
+import numpy as np
+from adapter_bert.training import feature_cache
+
+def build(add):
+    print("builds", flush=True)
+    sys.stdin.read()
+    add({"ids": np.arange(3)})
+
+feature_cache.load_or_build(sys.argv[1], "key", build)
+"""
 
 
 class CacheTest(tf.test.TestCase):
@@ -160,6 +177,34 @@ class CacheTest(tf.test.TestCase):
         found = feature_cache.load_or_build(self.folder, "key", slow)
         np.testing.assert_array_equal(found["ids"], self.EXPECTED["ids"])
         self.assertEqual(os.listdir(self.folder), ["key"])
+
+    def test_entry_that_another_process_builds_is_awaited(self):
+        for is_killed in (False, True):
+            folder, built = os.path.join(self.folder, str(is_killed)), []
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BUILDER, folder],
+                cwd=paths.PROJECT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            self.addCleanup(process.kill)
+
+            def load(folder=folder, built=built):
+                entry = feature_cache.load_or_build(
+                    folder, "key", lambda add: add({"ids": np.array([built.append(1) or 5])})
+                )
+                built.append(entry["ids"].tolist())
+
+            self.assertEqual(process.stdout.readline(), b"builds\n")
+            thread = threading.Thread(target=load)
+            thread.start()
+            thread.join(0.5)
+            self.assertEmpty(built)
+            if is_killed:
+                process.kill()
+            process.communicate()  # Closes its input.
+            thread.join(60)
+            self.assertEqual(built, [1, [5]] if is_killed else [[0, 1, 2]])
 
     def test_unwritable_folder_disables_caching(self):
         with open(self.folder, "w"):

@@ -5,6 +5,7 @@ functions read are keyword arguments. S is the length of a row.
 """
 
 import collections
+import itertools
 import json
 import math
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -13,12 +14,14 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import tokenization
-from adapter_bert.files import atomic
+from adapter_bert.files import atomic, gfile
 from adapter_bert.model import task_kinds
 from adapter_bert.tasks.squad.squad_data import SquadExample, is_ordinary
 from adapter_bert.tasks.squad.squad_features import InputFeatures
 
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
+
+_CHUNKS_PER_WRITE = 10_000  # Of a few characters each.
 
 # The odds of "no answer" for a question without any candidate span.
 _NO_CANDIDATE_ODDS = 1e6
@@ -151,7 +154,15 @@ def write_predictions(
         odds = {key: answer.null_odds for key, answer in answers.items()}
         contents[output_null_log_odds_file] = odds
     for path, content in contents.items():
-        atomic.write_atomically(path, json.dumps(content, indent=4) + "\n")
+        _write_json(path, content)
+
+
+def _write_json(path: str, content: Any) -> None:
+    """Writes JSON atomically in parts, as its whole text takes three times the content's memory."""
+    chunks = itertools.chain(json.JSONEncoder(indent=4).iterencode(content), "\n")
+    with gfile.convert_write_errors(path), atomic.atomic_file(path) as writer:
+        for part in iter(lambda: "".join(itertools.islice(chunks, _CHUNKS_PER_WRITE)), ""):
+            writer.write(part.encode("utf-8"))
 
 
 def raw_result(feature: InputFeatures, prediction: Dict[str, np.ndarray]) -> RawResult:

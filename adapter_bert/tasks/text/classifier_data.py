@@ -33,7 +33,7 @@ from adapter_bert.training.rows import PackedRows
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
 _COLUMN_FLAGS = ("text_column", "text_b_column", "label_column")
 _LABEL_TYPE = "class"  # The default of --label_type.
-_FILES = ("train_file", "dev_file", "test_file")
+_FILES = tuple(f"{split}_file" for split in custom_tasks.SPLITS)
 _FILE = (
     "{}, of a task with named columns: a file, or a pattern of several such as data/part-*.parquet;"
     " of any task that assigns a class, TFRecord files of features, such as data/part-*.tfrecord."
@@ -271,8 +271,9 @@ def find_task(
       UserError: the task is unknown, its data is missing, or --adapter is of another kind of task.
     """
     task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
-    has_files = not config.data_dir and any(getattr(config, name) for name in _FILES)
-    data_dir = "" if tables or has_files else paths.find_data_dir(config.data_dir, folder)
+    data_dir = ""
+    if not tables and custom_tasks.needs_folder(config):
+        data_dir = paths.find_data_dir(config.data_dir, folder)
     trained = trained_adapter and trained_adapter.description
     kind = task.task.kind if isinstance(task, glue.TaskProcessor) else task.kind
     if trained and trained.kind != kind:

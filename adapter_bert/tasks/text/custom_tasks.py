@@ -36,6 +36,7 @@ from adapter_bert.tasks.text import text_kind
 from adapter_bert.tasks.text.classifier_features import InputExample
 from adapter_bert.tasks.text.glue import SplitProcessor, TaskInfo, TaskProcessor, get_processor
 
+SPLITS = ("train", "dev", "test")
 _FILE_NAMES = {"train": ("train",), "dev": table_readers.DEV_NAMES, "test": ("test",)}
 # Marks of rows without a label, in lower case; rows with SNLI's are skipped.
 _NO_MAJORITY = "-"
@@ -294,20 +295,38 @@ def name_of_folder(data_dir: Optional[str]) -> str:
     return re.sub(r"[^\w.-]+", "_", folder).lstrip(".-") or "custom"
 
 
-def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
+def needs_folder(config: Any) -> bool:
+    """Returns whether a task reads files in a folder; not if flags name files, and no folder."""
+    return bool(config.data_dir) or not any(getattr(config, f"{split}_file") for split in SPLITS)
+
+
+def files_of(
+    task: Union[Layout, TaskProcessor], split: str, data_dir: str, config: Any = None
+) -> List[str]:
     """Returns the paths of the files or folders of a split.
 
     Args:
-      layout: `Layout`.
-      split: "train", "dev" or "test".
-      data_dir: folder of the files.
+      task: as in `look_up`.
+      split: one of `SPLITS`.
+      data_dir: folder of the files; "" for none.
+      config: has the flags train_file, dev_file and test_file, which override the folder.
 
     Returns:
       List of str; empty if the split is missing or is a share of the training rows.
 
     Raises:
-      UserError: several files match the split.
+      UserError: several files match the split, or none matches the flag.
     """
+    given = getattr(config, f"{split}_file", None)
+    if given:
+        return matching_files(given, f"--{split}_file=")
+    if isinstance(task, TaskProcessor):
+        return task.files_of(split, data_dir)
+    return _files_in(data_dir, task, split) if data_dir else []
+
+
+def _files_in(data_dir: str, layout: Layout, split: str) -> List[str]:
+    """Returns the paths of a split in a folder; see `files_of`."""
     existing = [
         path
         for name in _FILE_NAMES[split]
@@ -619,10 +638,11 @@ class TableProcessor(SplitProcessor):
         if self._in_memory:
             return split if split in self._in_memory else None
         given = getattr(self._split_config, f"{split}_file", None)
-        if given or not self._data_dir:
-            return given
-        paths = files_of(self._layout, split, self._data_dir)
+        paths = [given] if given else self._files_of(split)
         return paths[0] if paths else None
+
+    def _files_of(self, split: str) -> List[str]:
+        return files_of(self._layout, split, self._data_dir, self._split_config)
 
     def _table(self, path: str) -> tables.DataTable:
         """Returns a file's `DataTable` without the skipped rows."""
@@ -657,7 +677,7 @@ class TableProcessor(SplitProcessor):
         source: Any = self._in_memory.get(path, path)
         for split in _FILE_NAMES:
             if path == getattr(self._split_config, f"{split}_file", None):
-                matching = matching_files(path, f"--{split}_file=")
+                matching = self._files_of(split)
                 source = matching[0] if len(matching) == 1 else (path, matching)
         if isinstance(source, str) and self._is_published(path):
             options = {"columns": layout.columns, "allow_legacy": True}

@@ -7,8 +7,9 @@ run_classifier.py; GLUE's files are described at https://gluebenchmark.com/tasks
 """
 
 import difflib
+import itertools
 import os
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from absl import logging
 
@@ -360,46 +361,62 @@ def read_examples(task: TaskInfo, split_name: str, data_dir: str) -> List[InputE
         raise UserError(f"--data_dir is required: the folder with {split.file}.")
     path = split.path(data_dir, task.language)
     rows = _read_rows(path, split)
-    columns, num_headers = _find_columns(rows, split, path)
-    short = _check_layout(rows, columns, num_headers, split, path)
-    indices = [i for i in range(num_headers, len(rows)) if i not in short]
-    if "language" in columns:
-        languages = {rows[i][columns["language"]] for i in indices}
-        if task.language not in languages:
-            raise UserError(
-                f"{path}: found the languages {', '.join(sorted(languages))}, expected"
-                f" {task.language} among them."
-            )
-        indices = [i for i in indices if rows[i][columns["language"]] == task.language]
-    if split_name in task.submission and "number" in columns:
-        _check_numbers([row[columns["number"]] for row in rows[num_headers:]], path)
-    return [_example(rows[i], i, task, split, columns, path) for i in indices]
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"{path}: found an empty file, expected rows of data.")
+    columns, header = _find_columns(first, split, path)
+    if not header:
+        rows = itertools.chain([first], rows)
+    examples: List[InputExample] = []
+    numbers: List[str] = []
+    languages: Set[str] = set()
+    # A row's other columns are freed at once: MNLI's are five times as long.
+    for index, row in _checked(rows, columns, header, split, path):
+        if "number" in columns and split_name in task.submission:
+            numbers.append(row[columns["number"]])
+        if "language" in columns:
+            languages.add(row[columns["language"]])
+            if row[columns["language"]] != task.language:
+                continue
+        examples.append(_example(row, index, task, split, columns, path))
+    if not examples:
+        raise UserError(
+            f"{path}: found the languages {', '.join(sorted(languages))}, expected"
+            f" {task.language} among them."
+        )
+    _check_numbers(numbers, path)
+    return examples
 
 
-def _read_rows(path: str, split: SplitFile) -> List[List[str]]:
-    """Returns the rows of a split's file, without blank lines at the end."""
-    lines = list(table_readers.read_lines(path, has_header=not split.columns))
-    header = [name.strip(' "\r\n') for name in lines[0].split("\t")] if lines else []
+def _read_rows(path: str, split: SplitFile) -> Iterator[List[str]]:
+    """Yields the rows of a split's file, without blank lines at the end."""
+    lines = table_readers.FileLines(path, has_header=not split.columns)
+    header = [name.strip(' "\r\n') for name in next(iter(lines), "").split("\t")]
     if _indices(header, split.text_a) and not _GLUE_ONLY & set(header):
         # The Hub's table, as pandas may write it; in GLUE's, quotes are ordinary characters.
         parsed = table_readers.parse_tabs(lines, path)
     else:
         parsed = table_readers.split_tabs(lines)
-    rows = [row.fields for row in parsed]
-    while rows and not rows[-1]:
-        rows.pop()
-    return rows
+    num_blank = 0
+    for row in parsed:
+        if not row.fields:
+            num_blank += 1
+            continue
+        for _ in range(num_blank):
+            yield []
+        num_blank = 0
+        yield list(row.fields)
 
 
-def _find_columns(rows: List[List[str]], split: SplitFile, path: str) -> Tuple[Dict[str, int], int]:
+def _find_columns(
+    first: List[str], split: SplitFile, path: str
+) -> Tuple[Dict[str, int], List[str]]:
     """Returns the columns that the header names, or those of GLUE's file without a header.
 
     Returns:
-      (field of `SplitFile` → index of the column that it names, number of header lines).
+      (field of `SplitFile` → index of the column that it names, the header or []).
     """
-    if not rows:
-        raise UserError(f"{path}: found an empty file, expected rows of data.")
-    header: Sequence[str] = [name.strip() for name in rows[0]]
+    header: Sequence[str] = [name.strip() for name in first]
     roles = ("text_a", "text_b", "label", "language")
     names = {role: getattr(split, role) for role in roles if getattr(split, role) is not None}
     has_header = not split.columns or all(_indices(header, name) for name in names.values())
@@ -417,7 +434,8 @@ def _find_columns(rows: List[List[str]], split: SplitFile, path: str) -> Tuple[D
             f" {', '.join(expected)}."
         )
     found["number"] = _indices(header, split.number)
-    return {role: indices[0] for role, indices in found.items() if indices}, int(has_header)
+    columns = {role: indices[0] for role, indices in found.items() if indices}
+    return columns, first if has_header else []
 
 
 def _indices(header: Sequence[str], name: str) -> List[int]:
@@ -425,37 +443,42 @@ def _indices(header: Sequence[str], name: str) -> List[int]:
     return [i for i, column in enumerate(header) if column in (name, _HUB_NAMES.get(name))]
 
 
-def _check_layout(
-    rows: List[List[str]], columns: Dict[str, int], num_headers: int, split: SplitFile, path: str
-) -> Set[int]:
-    """Raises `UserError` unless all rows have enough columns and only the first is a header.
+def _checked(
+    rows: Iterable[List[str]],
+    columns: Dict[str, int],
+    header: List[str],
+    split: SplitFile,
+    path: str,
+) -> Iterator[Tuple[int, List[str]]]:
+    """Yields (index in the file, row), without the short rows if the split skips them.
 
-    Returns:
-      The set of the indices of short rows, if the split skips them.
+    Raises:
+      UserError: a row has too few or too many columns or is the header again, or there is none.
     """
-    width = max(columns.values()) + 1
-    short = {index for index, row in enumerate(rows) if len(row) < width}
-    if short and (min(short) == 0 or not split.skip_short):
-        row = rows[min(short)]
-        content = f"{len(row)} columns" if row else "a blank line"
-        raise UserError(
-            f"{path}, line {min(short) + 1}: found {content}, expected at least {width}"
-            " columns between tabs."
-        )
-    if short:
-        logging.info("%s: skipped %d rows with too few columns.", path, len(short))
-    if len(rows) - len(short) <= num_headers:
+    width, num_short, num_rows = max(columns.values()) + 1, 0, 0
+    for index, row in enumerate(rows, start=int(bool(header))):
+        if len(row) < width:
+            if index and split.skip_short:
+                num_short += 1
+                continue
+            content = f"{len(row)} columns" if row else "a blank line"
+            raise UserError(
+                f"{path}, line {index + 1}: found {content}, expected at least {width}"
+                " columns between tabs."
+            )
+        if header and len(row) > len(header):
+            raise UserError(
+                f"{path}, line {index + 1}: found {len(row)} columns, expected"
+                f" {len(header)}, as in the header."
+            )
+        if row == header:
+            raise UserError(f"{path}, line {index + 1}: found the header again.")
+        num_rows += 1
+        yield index, row
+    if num_short:
+        logging.info("%s: skipped %d rows with too few columns.", path, num_short)
+    if not num_rows:
         raise UserError(f"{path}: found only a header, expected rows of data.")
-    wide = [index for index, row in enumerate(rows) if num_headers and len(row) > len(rows[0])]
-    if wide:
-        raise UserError(
-            f"{path}, line {wide[0] + 1}: found {len(rows[wide[0]])} columns, expected"
-            f" {len(rows[0])}, as in the header."
-        )
-    if num_headers and rows[0] in rows[1:]:
-        line = rows.index(rows[0], 1) + 1
-        raise UserError(f"{path}, line {line}: found the header again.")
-    return short
 
 
 def _check_numbers(numbers: List[str], path: str) -> None:

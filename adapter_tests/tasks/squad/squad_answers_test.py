@@ -6,6 +6,7 @@ Where ADAPTER_BERT_DATA names the shared folder, answers are compared with the o
 import json
 import os
 import tempfile
+import tracemalloc
 import unicodedata
 
 import numpy as np
@@ -255,3 +256,15 @@ class WriteTest(tf.test.TestCase):
                 self.assertEqual(found["text"], wanted["text"])
                 for name in ("probability", "start_logit", "end_logit"):
                     self.assertAllClose(found[name], wanted[name], rtol=0, atol=1e-6)
+
+    def test_writing_takes_little_memory(self):
+        folder = self.get_temp_dir()
+        paths = [os.path.join(folder, name) for name in ("predictions", "nbest")]
+        answers = dict.fromkeys(map(str, range(3000)), squad_answers.NO_CANDIDATE)
+        tracemalloc.start()
+        squad_answers.write_predictions((), (), (), 1, 1, True, *paths, None, answers=answers)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        self.assertLess(peak, 2 * os.path.getsize(paths[1]))
+        with open(paths[1]) as reader:
+            self.assertEqual(json.load(reader), {key: a.nbest for key, a in answers.items()})

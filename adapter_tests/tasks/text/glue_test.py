@@ -2,6 +2,7 @@
 real files (where ADAPTER_BERT_DATA names the shared folder)."""
 
 import os
+import tracemalloc
 
 import tensorflow.compat.v1 as tf
 from absl.testing import parameterized
@@ -227,6 +228,17 @@ class ExamplesTest(GlueTestCase):
             list(map(as_row, processor.get_train_examples(self.folder))),
             ["train-1|Who?|What?|1", "train-3|How?|Why?|0"],
         )
+
+    def test_columns_that_are_not_read_take_no_memory(self):
+        rows = [f"{i}|a|b|{i:02000d}|neutral" for i in range(2000)]  # 4 MB.
+        header = "index|sentence1|sentence2|sentence1_parse|gold_label"
+        _, processor = self.write_split("mnli", "train", "\n".join([header, *rows]))
+        tracemalloc.start()
+        examples = processor.get_train_examples(self.folder)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        self.assertLen(examples, 2000)
+        self.assertLess(peak, 2e6)
 
     def test_blank_lines_at_the_end_are_ignored(self):
         _, processor = self.write_split("cola", "train", "gj04|1||a\r\ngj04|0|*|b\r\n\r\n\n")
