@@ -10,9 +10,8 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from adapter_bert.shell.errors import UserError
 
-_BYTES_PER_READ = (
-    1 << 20
-)  # The default of s3fs is 50 times this, for each column of a Parquet file.
+# The default of s3fs is 50 times this, for each column of a Parquet file.
+_BYTES_PER_READ = 1 << 20
 
 
 class Stat(NamedTuple):
