@@ -3,13 +3,13 @@
 # make lint   formatting, lint and types
 # make docs   the pages and the reference as a site, in site/
 # make demo/embeddings   a text embedding module of that BERT's words, for run_baseline.py
-# make test-3.10, make test-tf2.15, make test-tf1, make test-oldest   the tests on another Python, on
-#             an older TensorFlow, or on the oldest packages; TESTS=... are further words for pytest
+# make test-3.10, make test-tf2.15, make test-tf1, make test-nightly, make test-oldest   the tests on
+#             another Python or TensorFlow, or on the oldest packages; TESTS=... are further words for pytest
 # make bench  measurements against peers, on a machine that does nothing else: hours
 # make lock   the newest packages that the requirements admit, with their hashes, into locks/
 # make clean  removes the environments and what was fetched; no training's results
 
-.PHONY: demo test test-tf2.15 test-tf1 test-oldest coverage lint layout types docs lock bench clean
+.PHONY: demo test test-tf2.15 test-tf1 test-nightly test-oldest coverage lint layout types docs lock bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 PIP_INSTALL_LOCKED = $(PIP_INSTALL) --require-hashes -r
 # Those for which there is a TensorFlow, the newest first.
@@ -33,6 +33,10 @@ test-tf1: test-3.7
 # The same tests on the last TensorFlow that has an Estimator of its own.
 test-tf2.15: .venv-tf2.15/installed
 	.venv-tf2.15/bin/python $(PYTEST) $(TESTS)
+
+# The same tests on the newest nightly build of TensorFlow, on a Python that no release supports yet.
+test-nightly: .venv-nightly/installed
+	.venv-nightly/bin/python $(PYTEST) $(TESTS)
 
 # The same tests on the oldest packages that the requirements admit; these warn of a later Python.
 test-oldest: .venv-oldest/installed
@@ -136,6 +140,15 @@ NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $
 .venv-tf2.15/installed: locks/requirements-tf2.15.txt
 	$(call NEW_VENV,3.11)
 	$(@D)/bin/python $(PIP_INSTALL_LOCKED) $<
+	@touch $@
+
+# uv can replace a requirement; there is no tensorflow-text for the nightly build.
+.venv-nightly/installed: $(REQUIREMENTS)
+	$(call NEW_VENV,3.14 3.13)
+	$(@D)/bin/python $(PIP_INSTALL) uv
+	printf "tensorflow; python_version<'0'\ntensorflow-text; python_version<'0'\n" > $(@D)/overrides.txt
+	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --overrides $(@D)/overrides.txt \
+	    -r requirements-dev.txt "tf-nightly>=2.23.0.dev0"
 	@touch $@
 
 # uv finds the oldest versions, which pip cannot; the tools of the tests are the newest.

@@ -15,6 +15,7 @@ from adapter_bert.model import model_variables
 from adapter_bert.modeling import ADAPTERS
 from adapter_bert.ops import accumulation, devices, graph_functions, replicas
 from adapter_bert.ops.layers import moving_variables, take_statistics, variable_name
+from adapter_bert.ops.parameters import zeros
 from adapter_bert.tuning import (
     Tuning,
     check_gradients,
@@ -96,6 +97,13 @@ def adam_weight_decay(
     v = beta_2 * v + (1.0 - beta_2) * tf.square(grad)
     update = m / (tf.sqrt(v) + epsilon) + weight_decay * param
     return param - learning_rate * update, m, v
+
+
+def _adam_weight_decay(
+    param: tf.Tensor, m: tf.Tensor, v: tf.Tensor, grad: tf.Tensor, rate: tf.Tensor, **settings: Any
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Calls `adam_weight_decay`, with the variables first."""
+    return adam_weight_decay(param, grad, m, v, rate, **settings)
 
 
 def moving_average(average: tf.Tensor, value: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
@@ -283,26 +291,21 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         return super().apply_gradients(grads_and_vars, name=name)
 
     def _create_slots(self, var_list: list) -> None:
-        for variable in var_list:
-            self._zeros_slot(variable, "m", "adam_m")
-            self._zeros_slot(variable, "v", "adam_v")
+        for var in var_list:
+            options = var, zeros, var.shape, var.dtype.base_dtype
+            self._get_or_make_slot_with_initializer(*options, "m", "adam_m")
+            self._get_or_make_slot_with_initializer(*options, "v", "adam_v")
 
     def _apply_dense(self, grad: tf.Tensor, var: Any) -> tf.Operation:
-        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
-        updated = graph_functions.elementwise(
-            adam_weight_decay,
-            var,
+        return graph_functions.update(
+            _adam_weight_decay,
+            [var, self.get_slot(var, "m"), self.get_slot(var, "v")],
             grad,
-            m,
-            v,
             tf.cast(self.learning_rate, var.dtype.base_dtype),
             weight_decay=self.decay_of(variable_name(var)),
             beta_1=self.beta_1,
             beta_2=self.beta_2,
             epsilon=self.epsilon,
-        )
-        return tf.group(
-            *(old.assign(new, read_value=False) for old, new in zip((var, m, v), updated))
         )
 
     def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> tf.Operation:

@@ -5,7 +5,6 @@ the calls of its graph functions only two. TensorFlow inlines the calls before t
 therefore runs the same operations as without functions.
 """
 
-import functools
 from typing import Any, Callable, List, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -29,24 +28,41 @@ def can_share() -> bool:
     return is_whole and xla.fuses() and not tf.distribute.has_strategy()
 
 
-def elementwise(function: Callable, *tensors: tf.Tensor, **settings: Any) -> list:
-    """Calls an element-wise function; returns its list of Tensors, all with the first one's shape.
+def update(function: Callable, variables: list, *tensors: tf.Tensor, **settings: Any) -> Any:
+    """Assigns to variables what an element-wise function of them returns; returns the op.
 
-    If `can_share`, the function is traced only once per graph, for Tensors of any shape.
+    If `can_share`, the function is traced only once per graph, for variables of any shape.
+
+    Args:
+      function: function (*variables, *tensors, **settings) → the new value of each variable.
+      variables: list of variables of one shape.
+      *tensors: Tensors of that shape, or scalars.
+      **settings: hashable arguments.
     """
-    if not can_share():
-        return function(*tensors, **settings)
-    inputs = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    is_resource = hasattr(variables[0], "handle")  # Unless TensorFlow 2's variables are disabled.
+    if not (can_share() and is_resource):
+        updated = function(*variables, *tensors, **settings)
+        return tf.group(
+            *(old.assign(new, read_value=False) for old, new in zip(variables, updated))
+        )
+    dtypes = [variable.dtype.base_dtype for variable in variables]
+
+    def assign(*arguments: tf.Tensor) -> None:
+        handles, inputs = arguments[: len(dtypes)], arguments[len(dtypes) :]
+        values = [
+            tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+            for handle, dtype in zip(handles, dtypes)
+        ]
+        for handle, new in zip(handles, function(*values, *inputs, **settings)):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=new)
+
+    arguments = [variable.handle for variable in variables] + list(tensors)
     traced = xla.graph_dict(tf.get_default_graph(), __name__)
-    key = (function, *sorted(settings.items()), *(tensor.dtype for tensor in inputs))
+    key = (function, *sorted(settings.items()), *dtypes, *(tensor.dtype for tensor in tensors))
     if key not in traced:
-        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in inputs]
-        run = tf.function(functools.partial(function, **settings), autograph=False)
-        traced[key] = run.get_concrete_function(*specs)
-    outputs = _call(traced[key], inputs)
-    for output in outputs:
-        output.set_shape(inputs[0].shape)
-    return outputs
+        specs = [tf.TensorSpec(None, argument.dtype) for argument in arguments]
+        traced[key] = tf.function(assign, autograph=False).get_concrete_function(*specs)
+    return tf.raw_ops.StatefulPartitionedCall(args=arguments, Tout=[], f=traced[key])
 
 
 class SharedLayer:

@@ -1,8 +1,10 @@
-"""The source of the weights in a forward pass."""
+"""The source of the weights in a forward pass, and their initial value if that is zero."""
 
 from typing import Any, Sequence
 
 import tensorflow.compat.v1 as tf
+
+from adapter_bert.ops import xla
 
 
 class Parameters:
@@ -54,3 +56,16 @@ class Parameters:
 
 
 VARIABLES = Parameters()
+
+
+def zeros(shape: Any, dtype: tf.DType = tf.float32, partition_info: Any = None) -> tf.Tensor:
+    """Initializes a variable with zeros; all variables of a shape share one Tensor.
+
+    TensorFlow's initializer would add three operations to the graph for each variable.
+    """
+    del partition_info
+    tensors = xla.graph_dict(tf.get_default_graph(), __name__)
+    key = (*shape, dtype)
+    if key not in tensors:
+        tensors[key] = tf.zeros(shape, dtype)
+    return tensors[key]

@@ -11,12 +11,13 @@ from typing import Any, Iterator
 def import_tensorflow() -> None:
     """Imports TensorFlow without Keras; `tf.keras` imports that when it is asked for.
 
-    TensorFlow imports Keras if it is there, and Keras pandas, scikit-learn and matplotlib.
+    TensorFlow imports Keras if it is there, and Keras pandas, scikit-learn and matplotlib. Its own
+    copy of Keras imports h5py and SciPy, for models that nothing here builds.
     """
     is_enabled = gc.isenabled()
     gc.disable()  # An eighth of the import would be searching its new modules for garbage.
     try:
-        with hidden("keras"):
+        with hidden("keras", "h5py", "scipy"):
             importlib.import_module("tensorflow")
         gc.freeze()
     finally:

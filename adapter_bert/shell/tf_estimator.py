@@ -24,7 +24,7 @@ from absl import logging
 from adapter_bert.shell import extras, imports
 
 _WHEEL = "2.15"
-_NEWEST_TESTED = (2, 21)
+_NEWEST_TESTED = (2, 23)
 
 
 class _Removed(types.ModuleType):

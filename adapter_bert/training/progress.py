@@ -9,8 +9,6 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 
 import tensorflow.compat.v1 as tf
 from absl import logging
-from tensorboard.plugins.hparams import api_pb2
-from tensorboard.plugins.hparams import summary as hparams
 
 from adapter_bert.files import gfile
 
@@ -235,6 +233,9 @@ def write_settings(folder: str, settings: Dict[str, Any]) -> None:
     Raises:
       gfile.WriteError: as in `write_scalars`.
     """
+    from tensorboard.plugins.hparams import api_pb2  # A sixth of a second at the start of a run.
+    from tensorboard.plugins.hparams import summary as hparams
+
     with _writer(folder, ".hparams") as writer:
         writer.add_summary(hparams.session_start_pb(settings))
         writer.add_summary(hparams.session_end_pb(api_pb2.STATUS_SUCCESS))
