@@ -24,7 +24,7 @@ from absl import logging
 from adapter_bert.shell import extras, imports
 
 _WHEEL = "2.15"
-_NEWEST_TESTED = (2, 23)
+NEWEST_TESTED = (2, 21)
 
 
 class _Removed(types.ModuleType):
@@ -153,8 +153,8 @@ def _check_wheel() -> None:
             f"TensorFlow {tf.__version__} needs tensorflow-estimator {_WHEEL}, but {version} is"
             f" installed; run {extras.install_command('train')}."
         )
-    if tuple(map(int, tf.__version__.split(".")[:2])) > _NEWEST_TESTED:
-        newest = ".".join(map(str, _NEWEST_TESTED))
+    if tuple(map(int, tf.__version__.split(".")[:2])) > NEWEST_TESTED:
+        newest = ".".join(map(str, NEWEST_TESTED))
         logging.warning(
             "TensorFlow %s is newer than %s, the newest tested version.", tf.__version__, newest
         )

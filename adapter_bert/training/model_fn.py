@@ -114,8 +114,7 @@ def model_fn_builder(
         if mode == tf_estimator.ModeKeys.TRAIN:
             features = _with_mean_row_weight(settings, row_weights, features)
             return _training_spec(settings, create_model, features, params, config)
-        with restore.pretrained_scope(settings.init_checkpoint):
-            output = create_model(features, False, **_options(settings, features))
+        output = create_model(features, False, **_options(settings, features))
         trained = tuning.trained_variables(settings.tuning, strict=bool(settings.tuning))
         scaffold_fn = restore.scaffold_fn(settings, trained, config)
         if mode == tf_estimator.ModeKeys.PREDICT:
@@ -162,8 +161,7 @@ def _training_spec(
             dropout_key = modeling.DropoutKey(settings.random_seed, step, index, replica)
         options = _options(settings, part, dropout_key)
         options["recompute_activations"] = settings.recompute_activations
-        with restore.pretrained_scope(settings.init_checkpoint):
-            return create_model(part, True, **options).loss
+        return create_model(part, True, **options).loss
 
     loss = accumulation.mean_loss(loss_of, features, settings.gradient_accumulation_steps)
     trained = tuning.trained_variables(settings.tuning, strict=bool(settings.tuning))

@@ -5,7 +5,7 @@ Frozen variables are read from the pretrained checkpoint at every start, and nev
 
 import dataclasses
 import posixpath
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
@@ -13,7 +13,6 @@ from tensorflow.python.training.saver import BulkSaverBuilder
 from adapter_bert import modeling, tuning
 from adapter_bert.formats import checkpoints
 from adapter_bert.ops.layers import moving_variables, variable_name
-from adapter_bert.ops.parameters import zeros
 from adapter_bert.shell import tf_estimator
 from adapter_bert.shell.errors import UserError
 
@@ -78,25 +77,6 @@ def scaffold_fn(
     if not use_tpu:
         initialize()
     return build_scaffold
-
-
-def pretrained_scope(init_checkpoint: Optional[str]) -> Any:
-    """Returns a variable scope in which variables of the checkpoint have no random initial values.
-
-    `scaffold_fn` replaces these values, but TensorFlow would still build them: six operations for
-    each matrix.
-    """
-    names: Set[str] = set()
-    if init_checkpoint and not tf.distribute.has_strategy():
-        literal = checkpoints.literal_prefix(init_checkpoint)
-        names.update(name for name, _ in tf.train.list_variables(literal))
-
-    def get(getter: Callable, name: str, *arguments: Any, **options: Any) -> tf.Variable:
-        if name in names and options["trainable"]:
-            options["initializer"] = zeros
-        return getter(name, *arguments, **options)
-
-    return tf.variable_scope(tf.get_variable_scope(), custom_getter=get, auxiliary_name_scope=False)
 
 
 def _assignments(
