@@ -58,8 +58,8 @@ class Trial(NamedTuple):
         """The task's name; for a custom task --name, or the name of its data's folder."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
-        files = (posixpath.dirname(str(flags[flag])) for flag in DATA_FLAGS[1:] if flag in flags)
-        folder = flags.get("data_dir", next(files, None))
+        files = (os.path.abspath(str(flags[flag])) for flag in DATA_FLAGS[1:] if flag in flags)
+        folder = flags.get("data_dir", next(map(os.path.dirname, files), None))
         return task_label(name, flags.get("name", folder))
 
     def with_flags(self, flags: Dict[str, Any]) -> "Trial":

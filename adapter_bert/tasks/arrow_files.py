@@ -88,7 +88,7 @@ def read_parts(path: str) -> Iterator[Any]:
 def _opened(file: str, pyarrow: Any) -> Iterator[Any]:
     """Yields what pyarrow reads a file from, in parts."""
     if gfile.is_remote(file):
-        with gfile.open_in_parts(file) as source:
+        with gfile.convert_read_errors(file), gfile.open_in_parts(file) as source:
             yield source
         return
     with gfile.convert_read_errors(file), gfile.open_regular(file):

@@ -138,7 +138,7 @@ def _awaited(path: str) -> Iterator[None]:
         try:
             yield
         finally:
-            with contextlib.suppress(FileNotFoundError):  # Who waited removes it, too.
+            with contextlib.suppress(OSError):  # Who waited removes it, too; Windows later.
                 os.remove(lock)
 
 

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from adapter_bert.files import gfile
+from adapter_bert.shell import errors
 from adapter_bert.tasks import arrow_files, table_readers
 from adapter_bert.tasks.tagging import tagging_data
 from adapter_bert.tasks.text import custom_tasks
@@ -70,6 +71,10 @@ class ArrowFilesTest(FileTestCase):
             for part in parts:
                 read += part["text"].to_pylist()
             self.assertEqual(read, texts)
+
+    def test_missing_remote_file_is_named(self):
+        with self.assertRaisesRegex(errors.UserError, r"ram://x/none.parquet cannot be read \("):
+            next(arrow_files.read_parts("ram://x/none.parquet"))
 
     @staticmethod
     def write_remote(path, content):

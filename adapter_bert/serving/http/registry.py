@@ -99,6 +99,8 @@ class Registry:
         if self._snapshots(label) == self._seen.get(label):
             return False
         with self._locked(label):
+            if self._snapshots(label) == self._seen.get(label):
+                return False  # A request has seen them meanwhile.
             # Only a valid adapter replaces another one.
             self._look(label, lazy=not self._is_loaded and label not in self.served)
         return True
@@ -124,16 +126,17 @@ class Registry:
         for snapshot in snapshots:
             if old and snapshot == old.source:
                 break
-            if self._is_valid(snapshot, functools.partial(self._serve, label, snapshot, lazy)):
+            if self._try(snapshot, functools.partial(self._serve, label, snapshot, lazy)):
                 break
         if old and not snapshots:
             self.served.drop(label, was_removed=True)
             logging.info("Task %s is no longer served: its folder is gone.", label)
-        if snapshots or self.folders.exists(label):
+        may_exist = "/" not in label  # Else a request has written it: not a path to look at.
+        if snapshots or (may_exist and self.folders.exists(label)):
             self._seen[label] = snapshots
         else:
             self._seen.pop(label, None)
-        is_odd = self.folders.exists(label, is_folder=True) and adapter_folders.is_task_name(label)
+        is_odd = adapter_folders.is_task_name(label) and self.folders.exists(label, is_folder=True)
         if is_odd and not snapshots and not old:
             logging.warning(
                 "Not served: %s: there is no task adapter in it, in its folder `adapter` or in a"
@@ -143,8 +146,8 @@ class Registry:
         if label not in self.served:
             self._unread.pop(label, None)
 
-    def _is_valid(self, source: adapter_folders.Snapshot, read: Callable[[], Any]) -> bool:
-        """Calls a function that reads a folder; logs once why the folder is not valid."""
+    def _try(self, source: adapter_folders.Snapshot, read: Callable[[], Any]) -> bool:
+        """Calls a function that reads a folder; logs once and returns False if that fails."""
         if self._damaged.get(source.folder) == source:
             return False
         try:
@@ -193,7 +196,7 @@ class Registry:
             if self._is_read(label):  # By another thread.
                 return
             task = self.served.find(label)
-            if task and not self._is_valid(task.source, lambda: self.served.check(task)):
+            if task and not self._try(task.source, lambda: self.served.check(task)):
                 self.served.drop(label)
             try:
                 if label not in self.served:

@@ -135,10 +135,12 @@ class TaskFolders:
                         shutil.copyfileobj(contents[file], writer)
                 atomic.write_atomically(posixpath.join(partial, _marker(folder)), "")
                 check(partial)
-            yield folder
-        except BaseException:
-            if gfile.exists(folder):
+            try:
+                yield folder
+            except BaseException:
                 gfile.rmtree(folder)
+                raise
+        except BaseException:
             if is_new and gfile.exists(task_folder) and not gfile.listdir(task_folder):
                 gfile.rmtree(task_folder)
             raise

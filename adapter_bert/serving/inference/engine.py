@@ -81,6 +81,7 @@ class Engine:
         }
         self._sessions: Dict[configs.AdapterConfig, _Session] = {}
         self._lock = threading.Lock()  # Of changes to the sessions; batches never take it.
+        self._maxima: Optional[onnx_graph.Tensors] = None  # With int8, once it has a session.
         self._has_changed = False  # Whether the BERT's files changed since they were loaded.
 
     def _load_backbone(self) -> onnx_backbone.BackboneWeights:
@@ -168,6 +169,9 @@ class Engine:
         return backbone
 
     def _build(self, architecture: configs.AdapterConfig, backbone: onnx_graph.Tensors) -> _Session:
+        if self._precision == "int8" and self._maxima is None:
+            arguments = self._config, backbone, self._num_threads
+            self._maxima = quantization.activation_maxima(*arguments)
         graph = onnx_graph.Graph(self._dtype, keeps_constants_apart=True)
         encoder = onnx_encoder.OnnxEncoder(
             graph,
@@ -176,9 +180,7 @@ class Engine:
             architecture,
             onnx_parameters.input_parameters(graph, self._config, architecture),
             onnx_encoder.inputs(graph),
-            quantization.activation_maxima(self._config, backbone)
-            if self._precision == "int8"
-            else None,
+            self._maxima,
         )
         num_positions = graph.input("num_positions", [1], onnx_graph.INT64)
         pooling = graph.input("pooling", ["B", "K", "S"])

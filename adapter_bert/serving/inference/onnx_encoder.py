@@ -293,8 +293,8 @@ class OnnxEncoder:
         They divide the largest channels down to the next one: int8 has one scale for all channels
         (Xiao et al. 2023, SmoothQuant, arXiv 2211.10438, section 4).
         """
-        limit = np.maximum(np.sort(maxima)[-1 - _NUM_LARGE :][0], np.finfo(np.float32).tiny)
-        factors = np.maximum(maxima / limit, np.float32(1))
+        limit = np.sort(maxima)[-1 - _NUM_LARGE :][0]
+        factors = np.maximum(maxima / (limit or maxima.max() or 1), 1).astype(np.float32)
         return self._graph.op("Mul", rows, self._graph.constant(1 / factors)), factors[
             :, np.newaxis
         ]

@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from concurrent import futures
 from unittest import mock
 
@@ -299,6 +300,35 @@ class ServedTasksTest(served.ServedTestCase):
         with checked, self.assertRaises(KeyboardInterrupt):
             self.tasks.upload("sms", contents)
         self.assertEqual(numbers, [])
+
+    def test_failed_upload_leaves_a_folder_that_was_copied_meanwhile(self):
+        copied = os.path.join(self.root, "sms", str(served.VERSION + 1))
+
+        def fail(*_):
+            shutil.copytree(os.path.join(self.root, "sms", "adapter"), copied)
+            raise UserError("damaged")
+
+        failing = mock.patch.object(self.tasks.served, "check_folder", fail)
+        with failing, self.assertRaisesRegex(UserError, "damaged"):
+            self.upload("sms", 1)
+        self.assertTrue(os.path.exists(os.path.join(copied, task_adapter.CONFIG_FILE)))
+
+    def test_update_leaves_a_task_that_a_request_changed_while_it_waited(self):
+        for number in (1, 2):
+            task_adapter.save(os.path.join(self.root, "sms", str(number)), served.other("sms", 1))
+        with self.tasks._locked("sms"):
+            update = threading.Thread(target=self.tasks.update)
+            update.start()
+            time.sleep(0.2)
+            self.tasks.put_below_root("sms", "sms/1")
+        update.join()
+        self.assertEqual(self.tasks.served.get("sms").version, 1)
+
+    def test_names_that_requests_invent_are_not_kept(self):
+        known = set(self.tasks._seen)
+        for name in ("./sms", "../" * 9 + "etc/passwd", "/etc/passwd", "sms/77", "nobody"):
+            self.tasks.read(name)
+        self.assertEqual(set(self.tasks._seen), known)
 
     def test_damaged_upload_leaves_no_files(self):
         before = sorted(os.listdir(self.root))

@@ -227,6 +227,9 @@ class PredictTest(BankTestCase):
             tensors[f"{scope}/intermediate/dense/bias"][5] = 100
             tensors[f"{scope}/output/dense/kernel"][5] /= 100
         tensors["bert/embeddings/LayerNorm/beta"][3] = 100
+        # All other channels may be 0.
+        for name in ("gamma", "beta"):
+            tensors[f"bert/encoder/layer_1/attention/output/LayerNorm/{name}"][:] = [100] + [0] * 7
         for name in ("query", "key", "value"):
             tensors[f"bert/encoder/layer_0/attention/self/{name}/kernel"][3] /= 100
         prefix = os.path.join(self.root, "outliers", "bert_model.ckpt")
