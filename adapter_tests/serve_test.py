@@ -235,6 +235,8 @@ class ProgramTest(ServeTestCase):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             universal_newlines=True,
+            # The tests may run under nohup.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         said = self.said = []
         with process:

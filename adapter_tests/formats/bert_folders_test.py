@@ -329,7 +329,7 @@ class RunTest(script_cases.ScriptTestCase):
         with contextlib.redirect_stderr(io.StringIO()):
             config = serve.ServerConfig.from_flags(values)
             tasks, bank = serve._load(config, serve._find_bert(config)[0])
-            self.assertLen(tasks, 1)
+            self.assertLen(tasks.served, 1)
             tasks.close()
             bank.close()
             flags += [f"--export_dir={self.path('exported')}", "--format=onnx"]
