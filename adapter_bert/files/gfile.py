@@ -294,7 +294,7 @@ def _functions(tf: Any, path: str, purpose: str) -> Any:
     """
     schemes = getattr(tf.io.gfile, "get_registered_schemes", None)  # From TensorFlow 2.5 on.
     scheme = path.partition("://")[0]
-    if schemes is None or scheme in schemes():
+    if schemes is None or scheme in (*schemes(), "http", "https"):  # A web address is no folder.
         return tf.io.gfile
     if not (purpose in ("r", "rb") or hasattr(fsspec_files, purpose)):
         raise UserError(f"{path}: this TensorFlow cannot write to {scheme}://.")

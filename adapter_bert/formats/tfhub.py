@@ -41,7 +41,7 @@ def find_module(handle: str) -> str:
     Raises:
       UserError: the module cannot be downloaded.
     """
-    if not handle.startswith(("http://", "https://")) and gfile.isdir(handle):
+    if gfile.isdir(handle):
         return handle
     try:
         return library().resolve(handle)
