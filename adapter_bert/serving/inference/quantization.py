@@ -67,14 +67,14 @@ def activation_maxima(
     _Recorder(graph, config, backbone, architecture, parameters, inputs).outputs(None)
     session = onnx_runtime.make_session(graph.model(), graph.external, num_threads)
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, _random_rows(config)._asdict())))
+    return dict(zip(names, session.run(None, _random_rows(config))))
 
 
-def _random_rows(config: configs.BertConfig) -> onnx_encoder.InputNames:
-    random, length = np.random.RandomState(0), min(_LENGTH, config.max_position_embeddings)
-    shape = [_ROWS, length]
+def _random_rows(config: configs.BertConfig) -> Dict[str, np.ndarray]:
+    """Returns the values of `onnx_encoder.InputNames`."""
+    random = np.random.RandomState(0)
+    shape = _ROWS, min(_LENGTH, config.max_position_embeddings)
     first = random.randint(0, min(_NUM_FIRST_IDS, config.vocab_size), shape)
     ids = np.where(random.rand(*shape) < 0.5, first, random.randint(0, config.vocab_size, shape))
-    return onnx_encoder.InputNames(
-        ids.astype(np.int32), np.ones(shape, np.int32), np.zeros(shape, np.int32)
-    )
+    values = ids.astype(np.int32), np.ones(shape, np.int32), np.zeros(shape, np.int32)
+    return dict(zip(onnx_encoder.InputNames._fields, values))
