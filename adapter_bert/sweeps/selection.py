@@ -164,7 +164,7 @@ class Run(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it trains all of BERT, by full fine-tuning or as all top layers.
+        """Returns whether it trains all of BERT, by full fine-tuning or as all top layers.
 
         The embeddings, some 10% of BERT, train with all top layers only. The pooler, below 1%, is
         not used for SQuAD.

@@ -1,4 +1,4 @@
-"""What is served: the current version of each task, and the versions that requests still use.
+"""Holds the current version of each served task, and the versions that requests still use.
 
 Each version is an entry in the bank. A request leases the versions that it starts with, so that its
 texts, adapters and labels are of one version. A replaced or removed version leaves the bank when

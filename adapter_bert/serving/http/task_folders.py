@@ -1,4 +1,4 @@
-"""What is on disk: the folders of adapters that a server may serve, and the uploads it saves there.
+"""Finds the folders of adapters that a server may serve, and saves uploads there.
 
 A label is a task's name, or "<name>/<number>" for one of its numbered folders.
 """

@@ -21,8 +21,7 @@ from adapter_bert.serving.inference.onnx_graph import INT32, Graph, Tensors
 from adapter_bert.serving.inference.onnx_parameters import GroupParameters
 from adapter_bert.shell.errors import UserError
 
-# Of a product's input, the channels that int8 treats apart: a pretrained BERT has a few, whose
-# values are ten times those of the others, for any text and any task.
+# The number of outlier channels in a product's input, for int8. See `quantization`.
 _NUM_LARGE = 4
 _EPSILON, _BATCH_NORM_EPSILON = 1e-12, 1e-6  # As in `ops.layers`.
 
@@ -149,7 +148,7 @@ class OnnxEncoder:
             context = self._cross_attention(queries, rows, f"{scope}/attention/self")
             hidden = graph.op("Reshape", queries, self._grouped)
         context = graph.op("Reshape", context, self._grouped)
-        output = self._dense(context, f"{scope}/attention/output/dense")
+        output = self._product(context, *self._weights(f"{scope}/attention/output/dense"))
         hidden = self._add_and_norm(output, hidden, 2 * index)
         output = self._feed_forward(hidden, f"{scope}/intermediate/dense", f"{scope}/output/dense")
         return self._add_and_norm(output, hidden, 2 * index + 1)
@@ -238,7 +237,7 @@ class OnnxEncoder:
     def _feed_forward(self, rows: str, first: str, second: str) -> str:
         """Returns the two dense layers of those scopes: [G, R, D] → [G, R, D].
 
-        int8 computes the units of the largest outputs apart, in float.
+        With int8, the units of the largest outputs are computed in float.
         """
         graph, activation = self._graph, self._config.hidden_act
         (kernel, bias), (out_kernel, out_bias) = map(self._weights, (first, second))
@@ -256,11 +255,8 @@ class OnnxEncoder:
         )
 
     def _dense(self, rows: str, scope: str, activation: Optional[str] = None) -> str:
-        """Returns a dense layer of the backbone: [G, R, in] → [G, R, out]."""
-        kernel, bias = self._weights(scope)
-        if self._maxima is None:
-            return self._float_dense(rows, kernel, bias, activation)
-        return _activate(self._graph, self._product(rows, kernel, bias), activation)
+        """Returns a dense layer of the backbone, in float: [G, R, in] → [G, R, out]."""
+        return self._float_dense(rows, *self._weights(scope), activation)
 
     def _float_dense(
         self, rows: str, kernel: np.ndarray, bias: np.ndarray, activation: Optional[str] = None
@@ -295,9 +291,8 @@ class OnnxEncoder:
         """
         limit = np.sort(maxima)[-1 - _NUM_LARGE :][0]
         factors = np.maximum(maxima / (limit or maxima.max() or 1), 1).astype(np.float32)
-        return self._graph.op("Mul", rows, self._graph.constant(1 / factors)), factors[
-            :, np.newaxis
-        ]
+        divided = self._graph.op("Mul", rows, self._graph.constant(1 / factors))
+        return divided, factors[:, np.newaxis]
 
     def _add_and_norm(self, output: str, residual: str, index: int) -> str:
         """Returns LayerNorm(adapter(output) + residual); see `ops.adapters.Adapter`."""

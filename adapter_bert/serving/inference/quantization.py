@@ -1,4 +1,4 @@
-"""Measures the inputs of a BERT's matrix products, so that int8 can treat outliers apart.
+"""Measures the inputs of a BERT's matrix products, so that int8 can treat outliers on their own.
 
 In a few channels, a pretrained BERT's activations are ten times as large as in the others. The
 channels are nearly the same for any text and any adapter, so random WordPieces find them.
@@ -35,15 +35,14 @@ class _Recorder(onnx_encoder.OnnxEncoder):
         return super()._attention(rows, scope)
 
     def _dense(self, rows: str, scope: str, *activation: Any) -> str:
-        if not scope.endswith("attention/output/dense"):  # It has no outliers.
-            self._record(rows, scope)
+        self._record(rows, scope)
         return super()._dense(rows, scope, *activation)
 
 
 def activation_maxima(
     config: configs.BertConfig, backbone: onnx_graph.Tensors, num_threads: Optional[int] = None
 ) -> Dict[str, np.ndarray]:
-    """Returns the largest absolute value of each channel of the products' inputs.
+    """Returns the largest absolute value of each channel of the inputs that have outliers.
 
     Args:
       config: `configs.BertConfig`.
