@@ -109,7 +109,7 @@ class Predictions:
 
         def get_task(label: str) -> Generator[Any, None, served_tasks.ServedTask]:
             for _ in range(2):  # Another version may replace the one that was prepared.
-                if not self._tasks.is_ready(label):
+                if label not in lease and not self._tasks.is_ready(label):
                     preparing = run_in_threadpool(self._tasks.prepare, label)
                     future = asyncio.run_coroutine_threadsafe(preparing, loop)
                     yield future

@@ -183,7 +183,8 @@ class Registry:
         return 0 if self._is_loaded else sum(name not in self.served for name in [*self._unread])
 
     def _is_read(self, label: str) -> bool:
-        return label not in self._unread and ("/" not in label or label in self.served)
+        is_known = "/" not in label or self.served.resolve(label) is not None
+        return label not in self._unread and is_known
 
     def read(self, label: str) -> None:
         """Looks at a label, or reads its tensors, for the first time.
@@ -209,8 +210,9 @@ class Registry:
 
     def is_ready(self, label: str) -> bool:
         """Returns whether `prepare` has nothing to do."""
-        task = self.served.find(label)
-        return self._is_read(label) and (task is None or self.served.is_in_memory(task))
+        name, task = label.partition("/")[0], self.served.resolve(label)
+        is_read = self._is_read(name) and self._is_read(label)
+        return is_read and (task is None or self.served.is_in_memory(task))
 
     def prepare(self, label: str) -> None:
         """Serves a label if it is on disk and valid, and reads its adapter into memory.
@@ -218,17 +220,14 @@ class Registry:
         If the adapter can no longer be read, looks whether its folders have changed. Raises as
         `read` does.
         """
+        name = label.partition("/")[0]
+        self.read(name)
         self.read(label)
         for _ in range(2):  # What is not mended then, the batch reports.
-            task = self.served.find(label)
+            task = self.served.resolve(label)
             if task is None or self.served.load([task]):
                 return
-            self._update(label)
-
-    def label(self, name: str, version: Optional[str]) -> str:
-        """Returns the label of a task, or of one of its versions; raises `TaskNotServed`."""
-        is_current = version in (None, str(self.served.get(name).version))
-        return name if is_current else f"{name}/{version}"
+            self._update(label if label in self.served else name)
 
     def versions(self, name: str) -> List[Tuple[int, bool]]:
         """Returns (number, whether it is served) of a task's versions; raises `TaskNotServed`.

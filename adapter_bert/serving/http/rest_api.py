@@ -330,7 +330,7 @@ class RestApi:
 
     async def status(self, request: Request) -> Response:
         """Returns the states of a task's versions, or of one, in TensorFlow Serving's format."""
-        task = self._served.get(await self._label(request))
+        task = await self._task(request)
         versions = [(task.version, True)]
         if "version" not in request.path_params:
             versions = self._tasks.versions(task.name)
@@ -354,27 +354,19 @@ class RestApi:
             }
             return {"model_spec": spec, "metadata": metadata}
 
-        label = await self._label(request)
-        return await self._shared_response(request, label, self._served.get(label), build)
+        task = await self._task(request)
+        return await self._shared_response(request, _label(request), task, build)
 
-    async def _label(self, request: Request) -> str:
-        """Returns the label of the task in a request's path, read in a thread if necessary."""
-        name, version = request.path_params["task"], request.path_params.get("version")
-        await self._prepare(name)
-        label = self._tasks.label(name, version)
-        await self._prepare(label)
-        return label
-
-    async def _prepare(self, label: str) -> None:
-        """Reads a task's files, if necessary, in another thread."""
+    async def _task(self, request: Request) -> served_tasks.ServedTask:
+        """Returns the task in a request's path, read in a thread if necessary."""
+        label = _label(request)
         if not self._tasks.is_ready(label):
             await run_in_threadpool(self._tasks.prepare, label)
+        return self._served.get(label)
 
     async def predict(self, request: Request) -> Response:
         """Predicts instances of one task."""
-        has_version = "version" in request.path_params
-        label = await self._label(request) if has_version else request.path_params["task"]
-        return await self._predict_instances(request, label)
+        return await self._predict_instances(request, _label(request))
 
     async def predict_mixed(self, request: Request) -> Response:
         """Predicts instances of any tasks, in the order of the request."""
@@ -398,6 +390,12 @@ class RestApi:
             max_texts=min(self._limits.max_instances, self._limits.max_queue_rows),
         )
         return await self._predictions.answer(request, encode)
+
+
+def _label(request: Request) -> str:
+    """Returns the label of the task, or of its version, in a request's path."""
+    name, version = request.path_params["task"], request.path_params.get("version")
+    return name if version is None else f"{name}/{version}"
 
 
 def _offers_upgrade(headers: List[Tuple[bytes, bytes]]) -> bool:

@@ -93,12 +93,22 @@ class ServedTasks:
         return [task for _, task in sorted(self._tasks.copy().items())]
 
     def find(self, label: str) -> Optional[ServedTask]:
-        """Returns the current `ServedTask` of a label, or None."""
+        """Returns what is served under a label, or None."""
         return self._of_kind(label).get(label)
 
+    def resolve(self, label: str) -> Optional[ServedTask]:
+        """Returns the `ServedTask` that a request means by a label, or None.
+
+        A number may be that of the current version. A task that is not served has no versions.
+        """
+        name = label.partition("/")[0]
+        task = self._tasks.get(name)
+        is_current = task is None or label in (name, f"{name}/{task.version}")
+        return task if is_current else self._numbered.get(label)
+
     def get(self, label: str) -> ServedTask:
-        """Returns the current `ServedTask` of a label; raises `TaskNotServed`."""
-        task = self.find(label)
+        """Returns `resolve(label)`; raises `TaskNotServed`."""
+        task = self.resolve(label)
         if task is not None:
             return task
         name, _, version = label.partition("/")
@@ -230,6 +240,9 @@ class Lease:
             self._ended = True
             for task in self._tasks.values():
                 self._served.change_uses(task, -1)
+
+    def __contains__(self, label: str) -> bool:
+        return label in self._tasks
 
     def get(self, label: str) -> ServedTask:
         """Returns a label's `ServedTask`, always the same one; raises `TaskNotServed`."""

@@ -583,9 +583,9 @@ class UpdateTest(served.ServedTestCase):
         for number in (1, 2):
             self.save(f"sms/{number}", served.other("sms", number))
         self.tasks.update()
-        self.assertEqual(self.tasks.label("sms", "2"), "sms")
-        label = self.tasks.label("sms", "1")
-        self.tasks.read(label)
+        self.assertIs(self.tasks.served.get("sms/2"), self.tasks.served.get("sms"))
+        label = "sms/1"
+        self.tasks.prepare(label)
         self.assertEqual(self.tasks.served.get(label).digest, self.digest("sms/1"))
         self.assertLen(self.tasks.served, 2)
         for other in ("sms/3", "sms/adapter", "sms/../sms/1", "none/1"):

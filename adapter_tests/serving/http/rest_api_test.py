@@ -31,6 +31,7 @@ from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving.http import (
+    bodies,
     changes,
     messages,
     registry,
@@ -136,7 +137,7 @@ class PredictionsTest(RestApiTestCase):
     def test_malformed_requests_get_400(self):
         client = self.client(max_instances=3, max_body_bytes=2000)
         deep = b"[" * 1999
-        for bodies, part in (
+        for contents, part in (
             ((b"{", b"", b"\xff\xfe", deep, b'{"instances": [NaN]}'), "JSON"),
             ((b'{"instances": ["a"], "instances": ["b"]}',), '"instances" twice'),
             ((b"[]", b"{}", b'{"instances": [], "inputs": []}'), '"inputs"'),
@@ -149,7 +150,7 @@ class PredictionsTest(RestApiTestCase):
             ((b'{"inputs": "a"}', b'{"inputs": {"text": "a"}}'), "inputs:"),
             ((b'{"inputs": {"text": ["a"], "text_b": []}}',), "inputs"),
         ):
-            for body in bodies:
+            for body in contents:
                 with self.subTest(body[:40]):
                     response = client.post("/v1/models/sms:predict", content=body)
                     self.assert_error(response, 400, part)
@@ -291,6 +292,29 @@ class PredictionsTest(RestApiTestCase):
         self.assertEqual(len(client.get("/v1/models").json()["models"]), len(served.TASKS))
         client.delete("/v1/models/sms")
         self.assert_error(client.get("/v1/models/sms/versions/1"), 404, "it was removed at")
+
+    def test_a_numbered_version_answers_though_another_replaces_it_meanwhile(self):
+        client, read, numbers = self.client(), bodies.Body.read, iter((2, 3, 4))
+
+        def write(number):
+            folder = os.path.join(self.root, "sms", str(number))
+            task_adapter.save(folder, served.other("sms", number))
+            self.tasks.update()
+
+        async def read_slowly(body, *args):
+            content = await read(body, *args)
+            write(next(numbers))
+            return content
+
+        write(1)
+        with mock.patch.object(bodies.Body, "read", read_slowly):
+            for number in (1, 2, 1):
+                url = f"/v1/models/sms/versions/{number}:predict"
+                response = client.post(url, json={"instances": [TEXT]})
+                self.assertEqual(response.headers["x-task-version"], str(number))
+                own = self.own(served.other("sms", number))["probabilities"]
+                found = list(response.json()["predictions"][0]["probabilities"].values())
+                self.assertAllClose(found, own, 1e-5, 1e-5)
 
     def test_large_bodies_get_413_with_or_without_length(self):
         client, url = self.client(max_body_bytes=100), "/v1/models/sms:predict"
