@@ -68,10 +68,10 @@ def run(main: Callable) -> None:
     """
 
     def run_with_log(argv: List[str]) -> Optional[int]:
+        logging.get_absl_handler().setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         environment.load()
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.INFO)
-        logging.get_absl_handler().setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         return main(argv)
 
     try:
