@@ -2,6 +2,7 @@
 
 python benchmarks/engine_worker.py rival FILE.onnx
 python benchmarks/engine_worker.py bank BERT_DIR --precision=int8 --tasks=8
+.venv-peers/bin/python benchmarks/engine_worker.py openvino FILE --precision=int8
 """
 
 import argparse
@@ -13,11 +14,6 @@ import time
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import numpy as np
-
-from adapter_bert.formats import task_adapter
-from adapter_bert.model import configs
-from adapter_bert.serving.inference import bank
-from adapter_bert.serving.inference.onnx_runtime import onnxruntime
 
 SHAPES = ((1, 32), (1, 64), (8, 64), (32, 128))  # Rows and tokens.
 _SECONDS = 0.5  # Per shape, after a first call.
@@ -36,23 +32,50 @@ def milliseconds(function):
 
 def rival(path):
     """Returns a function from ids [B, S] to a function to time: a session of one file."""
+    from adapter_bert.serving.inference.onnx_runtime import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def of_batch(ids):
-        inputs = {
-            "input_ids": ids,
-            "attention_mask": np.ones_like(ids),
-            "token_type_ids": np.zeros_like(ids),
-        }
+        inputs = _inputs(ids)
         return lambda: session.run(None, inputs)
 
     return of_batch
 
 
+def in_openvino(path, precision):
+    """Returns a function like `rival`'s for a file that OpenVINO reads."""
+    import openvino
+
+    options = {"PERFORMANCE_HINT": "LATENCY"}
+    if precision == "float32":  # Else it computes in bfloat16 what is not quantized.
+        options["INFERENCE_PRECISION_HINT"] = "f32"
+    model = openvino.Core().compile_model(path, "CPU", options)
+
+    def of_batch(ids):
+        inputs = _inputs(ids)
+        return lambda: model(inputs)
+
+    return of_batch
+
+
+def _inputs(ids):
+    """Returns the inputs of PyTorch's exported model."""
+    return {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
+
+
 def of_bank(folder, precision, num_tasks):
     """Returns a function like `rival`'s for a bank whose batches mix `num_tasks` tasks."""
+    from adapter_bert.formats import task_adapter
+    from adapter_bert.model import configs
+    from adapter_bert.serving.inference import bank
+
     config = configs.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
     adapter_bank = bank.AdapterBank(
         config, os.path.join(folder, "bert_model.ckpt"), precision=precision
@@ -73,13 +96,15 @@ def of_bank(folder, precision, num_tasks):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("way", choices=["rival", "bank"])
+    parser.add_argument("way", choices=["rival", "bank", "openvino"])
     parser.add_argument("path")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--tasks", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.way == "rival":
         of_batch = rival(arguments.path)
+    elif arguments.way == "openvino":
+        of_batch = in_openvino(arguments.path, arguments.precision)
     else:
         of_batch = of_bank(arguments.path, arguments.precision, arguments.tasks)
     random, result = np.random.RandomState(0), []

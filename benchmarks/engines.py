@@ -2,9 +2,10 @@
 
     python benchmarks/engines.py --model=minilm-l6
 
-The rivals are the model without adapters, and the model with one task's adapters. Each measurement
-runs in its own process, one at a time, because the threads of several sessions would disturb each
-other.
+The rivals are the model without adapters, and the model with one task's adapters; and OpenVINO with
+the former, whose int8 is static, by NNCF, and computes in bfloat16 what it does not quantize. Each
+measurement runs in its own process, one at a time, because the threads of several sessions would
+disturb each other.
 """
 
 import json
@@ -26,10 +27,11 @@ from adapter_bert.serving.inference.onnx_runtime import onnxruntime
 from engine_worker import SHAPES
 
 _TASKS = 32
-_WORKER = (sys.executable, os.path.join(harness.FOLDER, "engine_worker.py"))
+_WORKER = os.path.join(harness.FOLDER, "engine_worker.py")
 _PRECISIONS = ("float32", "int8")
 _MAX_BUSY_SHARE, _MAX_RUNS = 0.03, 6  # The share is of the cores' time, for other processes.
 _PLAIN, _EXPORTED = "ONNX Runtime, no adapters", "ONNX Runtime, one task, exported from PyTorch"
+_OPENVINO = "OpenVINO, no adapters"
 _OURS = {1: "the bank, one task", 8: "the bank, 8 tasks", 32: "the bank, 32 tasks"}
 # Limits: multiples of the time of the rival without adapters, for 1 × 32, one task, several tasks.
 _LIMITS = {"float32": (1.25, 1.15, 1.25), "int8": (1.40, 1.30, 1.30)}
@@ -54,7 +56,7 @@ def prepare(folder, peers, model):
         task_adapter.save(os.path.join(folder, "tasks", str(seed)), adapter)
 
 
-def measure(folder, repeats):
+def measure(folder, peers, repeats):
     """Returns a dict from (contestant, precision) to the medians of each shape, ms or None."""
     runs = {}
     for turn in range(repeats):
@@ -63,10 +65,14 @@ def measure(folder, repeats):
                 _PLAIN: ["rival", f"{folder}/plain/{precision}.onnx"],
                 _EXPORTED: ["rival", f"{folder}/exported/{precision}.onnx"],
             }
+            in_precision = f"--precision={precision}"
             for tasks, name in _OURS.items():
-                ways[name] = ["bank", folder, f"--precision={precision}", f"--tasks={tasks}"]
+                ways[name] = ["bank", folder, in_precision, f"--tasks={tasks}"]
+            file = {"float32": "float32.onnx", "int8": "openvino.xml"}[precision]
+            ways[_OPENVINO] = ["openvino", f"{folder}/plain/{file}", in_precision]
             for name, options in ways.items():
-                times = run_undisturbed(options)
+                python = peers if name == _OPENVINO else sys.executable
+                times = run_undisturbed([python, _WORKER, *options])
                 runs.setdefault((name, precision), []).append(times)
                 harness.log(f"{turn}: {name}, {precision}: {times}")
     return {
@@ -75,16 +81,16 @@ def measure(folder, repeats):
     }
 
 
-def run_undisturbed(options):
+def run_undisturbed(command):
     """Returns a worker's output; repeats the run while other processes compute."""
     results = []
     for _ in range(_MAX_RUNS):
         start, busy = time.monotonic(), harness.busy_seconds()
-        process = subprocess.Popen([*_WORKER, *options], stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
         output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         if status:
-            raise SystemExit(f"engine_worker.py {' '.join(options)} failed.")
+            raise SystemExit(f"{' '.join(command)} failed.")
         others = harness.busy_seconds() - busy - usage.ru_utime - usage.ru_stime
         share = others / (time.monotonic() - start) / os.cpu_count()
         results.append((share, json.loads(output)))
@@ -121,14 +127,16 @@ def main():
     values = harness.parse(parser)
     with tempfile.TemporaryDirectory() as folder:
         prepare(folder, values.peers, values.model)
-        medians = measure(folder, values.repeats)
+        medians = measure(folder, values.peers, values.repeats)
     title = f"The bank compared with one exported model: {values.model}, rows × tokens"
     how = (
         f"Medians of {values.repeats} processes of each, in turns, each the median of half a"
         " second's calls after the first; in brackets the time divided by that of ONNX Runtime"
         " without adapters."
     )
-    versions = ["ONNX Runtime " + onnxruntime.__version__]
+    ask = "import importlib.metadata; print(importlib.metadata.version('openvino'))"
+    openvino = subprocess.run([values.peers, "-c", ask], stdout=subprocess.PIPE, text=True).stdout
+    versions = ["ONNX Runtime " + onnxruntime.__version__, "OpenVINO " + openvino.strip()]
     harness.publish(values, f"engines {values.model}", title, describe(medians), versions, how)
 
 
