@@ -49,10 +49,12 @@ class Row2(NamedTuple):
     adapters: Tuple[float, Optional[float]]
 
 
-COLUMNS_2 = ("no-BERT baseline", "full fine-tuning", "variable fine-tuning", "adapters")
+# Method → total parameters and those trained per task, for all 17 tasks.
 COSTS_2 = {
-    "total parameters": (None, "17×", "9.9×", "1.19×"),
-    "trained per task": (None, "100%", "52.9%", "1.14%"),
+    "no-BERT baseline": ("–", "–"),
+    "full fine-tuning": ("17×", "100%"),
+    "variable fine-tuning": ("9.9×", "52.9%"),
+    "adapters": ("1.19×", "1.14%"),
 }
 
 
@@ -83,6 +85,18 @@ TABLE_2 = {
     "news_aggregator": _row_2("news aggregator", 95.2, 96.3, 0.0, 96.5, 0.0, 96.2, 0.0),
     "sms_spam": _row_2("SMS spam", 98.5, 99.3, 0.2, 99.3, 0.2, 95.1, 2.2),
 }
+
+
+def scores(label: str) -> Dict[str, Tuple[float, Optional[float]]]:
+    """Returns a method's scores in both tables: task → (mean, standard error or None)."""
+    result: Dict[str, Tuple[float, Optional[float]]] = {}
+    for row in TABLE_1:
+        if row.label == label:
+            result.update((task, (score, None)) for task, score in row.scores.items())
+    if label in COSTS_2:
+        column = list(COSTS_2).index(label)
+        result.update((task, row_2[1:][column]) for task, row_2 in TABLE_2.items())
+    return result
 
 
 def title(task: str) -> str:

@@ -6,6 +6,9 @@ import random
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.paper import claims, estimates, published
+from adapter_bert.paper.ablation_results import ALL, NONE
+from adapter_bert.paper.cells import MAJORITY
+from adapter_bert.paper.estimates import Condition, Estimate
 from adapter_bert.paper.presets import PRESETS
 from adapter_bert.sweeps import grids, selection
 from adapter_tests.support.records import ABLATION, record, seeds
@@ -35,6 +38,12 @@ def rows(records, ablations=()):
     return {row["claim"]: row for row in claims.rows(selection.read(records), list(ablations))}
 
 
+def lacks(row):
+    """Returns why a claim is open, after checking that it is."""
+    assert row["verdict"] == "open", row
+    return row["open because the runs have only"]
+
+
 def title(start):
     (found,) = (claim.title for claim in claims.CLAIMS if claim.title.startswith(start))
     return found
@@ -52,7 +61,7 @@ SQUAD_64, SQUAD_2 = (
     title("SQuAD: F1 of adapters of size 64"),
     title("SQuAD: F1 of adapters of size 2"),
 )
-LAYER, LOWEST, HALF, NONE = (
+LAYER, LOWEST, HALF, NO_ADAPTERS = (
     title(f"Removing {text}") for text in ("one", "the adapters of the low", "the lower", "all")
 )
 SMALL, LARGE = (
@@ -73,14 +82,14 @@ class PaperTest(tf.test.TestCase):
 
     def glue(self, label, shift, size):
         """Table 1's row `label` against full fine-tuning, over nine tasks."""
-        full, *others = published.TABLE_1
-        (row,) = (one for one in others if one.label == label)
+        full = published.TABLE_1[0].scores
+        row = published.scores(label)
         error = math.sqrt(2) * ERROR * 0.1 / 3  # Of nine differences' mean.
         records = []
-        for task in sorted(full.scores):
+        for task in sorted(full):
             name = "accuracy" if task in ("SST-2", "QNLI", "RTE") else "f1"
-            records += self.of_glue(task, full.scores[task], name, tuning="full", trained=10_010)
-            score = row.scores[task] + shift * error
+            records += self.of_glue(task, full[task], name, tuning="full", trained=10_010)
+            score = row[task][0] + shift * error
             records += self.of_glue(task, score, name, adapter_size=size, trained=210)
         return records, []
 
@@ -171,10 +180,8 @@ class PaperTest(tf.test.TestCase):
             for span in ((0, 2), (1, 2), (2, 2)):
                 spans[span] = spans[1, 1]
         layers = 2 if lowest == -0.5 else 3
-        one = ABLATION._replace(
-            task="MNLI", num_layers=layers, full=full, none=scores, majority=37.0, spans=spans
-        )
-        return [], [one]
+        spans.update({ALL: full, NONE: scores, MAJORITY: [37.0]})
+        return [], [{**ABLATION, "task": "MNLI", "num_layers": layers, "scores": spans}]
 
     def scales(self, shift, which):
         """CoLA's accuracy falls from 82 to 69, MNLI's from 84 to 80 above 1e-2."""
@@ -248,7 +255,10 @@ class PaperTest(tf.test.TestCase):
             ),
             LOWEST: (lambda s: self.ablation(lowest=-1 + 0.1 * s), (-1,)),
             HALF: (lambda s: self.ablation(lower=-10 - 0.3 if s else -0.5), (-1,)),
-            NONE: (lambda s: self.ablation(none=s and math.copysign(1, s) + 0.1 * s), (-1, 1)),
+            NO_ADAPTERS: (
+                lambda s: self.ablation(none=s and math.copysign(1, s) + 0.1 * s),
+                (-1, 1),
+            ),
             SMALL: (lambda s: self.scales(s, "small"), (-1, 1)),
             LARGE: (lambda s: self.scales(s, "large"), (1,)),
             MORE_ON_COLA: (lambda s: self.scales(s, "more"), (1,)),
@@ -313,45 +323,38 @@ class PaperTest(tf.test.TestCase):
 
 class EstimateTest(tf.test.TestCase):
     def test_confidence_intervals_follow_student_and_welch(self):
-        # Mean 3, standard error 2 / sqrt(3); Student's t with 2 degrees of freedom is 4.303.
-        first = estimates.over_seeds([1.0, 3.0, 5.0])
+        # Of 1, 3 and 5: Student's t with 2 degrees of freedom is 4.303.
+        first = Estimate(3.0, 2 / math.sqrt(3), 2)
         self.assertAllClose(first.interval(), [3 - 4.968, 3 + 4.968], atol=1e-3)
         # Squared errors of 4/3 and 1/16, with 2 and 1 degrees of freedom.
-        second = estimates.over_seeds([2.0, 2.5])
+        second = Estimate(2.25, 0.25, 1)
         expected = (4 / 3 + 1 / 16) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 16) ** 2)
-        self.assertAlmostEqual(first.minus(second).freedom, expected)
+        self.assertAlmostEqual(estimates.combine((1, first), (-1, second)).freedom, expected)
         # The paper's standard errors count as exact: 1.96 of them, with ours of 0.
-        printed = estimates.Estimate(80.0, 0.5)
-        self.assertAllClose(printed.interval(), [80 - 0.98, 80 + 0.98], atol=1e-3)
-        self.assertAllClose(
-            printed.minus(estimates.Estimate(79.0)).interval(), [0.02, 1.98], atol=1e-3
-        )
+        found = estimates.combine((1, Estimate(80.0, 0.5)), (-1, Estimate(79.0)))
+        self.assertAllClose(found.interval(), [0.02, 1.98], atol=1e-3)
 
     def test_several_estimates_are_bonferroni_corrected_to_differ(self):
         # 1.6 ± 0.51: Student's t with 4 degrees of freedom is 2.78, or 3.50 for two differences.
-        zero = estimates.Estimate(0.0)
-        for sign, condition in (
-            (1, estimates.Condition("", high=0)),
-            (-1, estimates.Condition("", low=0)),
-        ):
-            beyond = estimates.over_seeds([sign * value for value in (0.2, 0.8, 1.6, 2.4, 3.0)])
+        zero = Estimate(0.0)
+        for sign, condition in ((1, Condition("", high=0)), (-1, Condition("", low=0))):
+            beyond = Estimate(sign * 1.6, 0.51, 4)
             self.assertEqual(condition.verdict([beyond]), "differs")
             self.assertEqual(condition.verdict([beyond, zero]), "unclear")
             # "agrees" requires that all estimates agree, so it needs no correction.
             wider = condition._replace(tolerance=3.1)
-            self.assertEqual(wider.verdict([beyond._replace(value=sign * 0.5), zero]), "agrees")
+            self.assertEqual(wider.verdict([beyond._replace(points=sign * 0.5), zero]), "agrees")
 
     def test_tolerance_lets_intervals_that_meet_the_condition_agree(self):
-        same = estimates.Condition("", 0, 0, tolerance=1)
-        for value, sem, verdict in (
+        same = Condition("", 0, 0, tolerance=1)
+        for points, sem, verdict in (
             (0.0, 0.4, "agrees"),  # ±0.8
             (0.3, 0.4, "unclear"),  # up to 1.1
             (0.0, 0.6, "unclear"),  # ±1.2
             (0.9, 0.4, "differs"),  # from 0.1
             (0.1, 0.01, "differs"),
         ):
-            found = same.verdict([estimates.Estimate(value, sem)])
-            self.assertEqual(found, verdict, (value, sem))
+            self.assertEqual(same.verdict([Estimate(points, sem)]), verdict, (points, sem))
 
 
 class VerdictTest(tf.test.TestCase):
@@ -406,7 +409,7 @@ class VerdictTest(tf.test.TestCase):
                 for entry in self.records()
                 if entry["flags"].get("tuning") == "full" or keep(entry["flags"])
             ]
-            self.assertEqual(rows(records)[FIXED]["verdict"], f"open: {lacking}")
+            self.assertEqual(lacks(rows(records)[FIXED]), lacking)
 
     def test_default_learning_rate_is_no_second_rate(self):
         records = self.records()
@@ -417,7 +420,7 @@ class VerdictTest(tf.test.TestCase):
                 flags["learning_rate"] = default
             else:
                 del flags["learning_rate"]
-        self.assertIn("one learning rate", rows(records)[FIXED]["verdict"])
+        self.assertIn("one learning rate", lacks(rows(records)[FIXED]))
 
     def test_two_equal_scores_leave_the_claim_open(self):
         equal = [
@@ -425,19 +428,19 @@ class VerdictTest(tf.test.TestCase):
             for entry in self.records(spread=0.0)
             if entry["flags"].get("tuning") == "full" or entry["flags"]["random_seed"] < 3
         ]
-        self.assertEqual(rows(equal)[FIXED]["verdict"], "open: two equal scores")
+        self.assertEqual(lacks(rows(equal)[FIXED]), "two equal scores")
 
     def test_incomplete_tasks_are_ignored_if_enough_remain(self):
         more = [record("CoLA", 0.5, tuning="full"), record("CoLA", 0.1, adapter_size=64)]
         self.assertEqual(rows([*self.records(), *more])[FIXED], rows(self.records())[FIXED])
         row = rows([*self.records(tasks=["MRPC"]), *more])[FIXED]
         self.assertEqual(row["ours"], "−20.5 (CoLA, MRPC)")
-        self.assertEqual(row["verdict"], "open: one learning rate (CoLA), one seed (CoLA), 2 tasks")
+        self.assertEqual(lacks(row), "one learning rate (CoLA), one seed (CoLA), 2 tasks")
 
     def test_each_adapter_size_needs_two_learning_rates(self):
         lone = record("MRPC", 0.1, adapter_size=8, learning_rate=1e-4)
         found = rows([*self.records(), lone])
-        self.assertEqual(found[BEST]["verdict"], "open: one learning rate (MRPC)")
+        self.assertEqual(lacks(found[BEST]), "one learning rate (MRPC)")
         self.assertEqual(found[FIXED], rows(self.records())[FIXED])
 
     def test_tasks_that_the_paper_lacks_do_not_count(self):
@@ -561,21 +564,24 @@ class VerdictTest(tf.test.TestCase):
         # Removing a layer changes 75.0 to 74.5 or 76.0; all of them to 69.0 of 68.75.
         self.assertEqual(found[LAYER]["ours"], "−0.5 (CoLA, layer 0), +1.0 (CoLA, layer 1)")
         self.assertEqual(found[HALF]["ours"], "−1.5 (CoLA)")
-        self.assertEqual(found[NONE]["ours"], "+0.2 (CoLA)")
-        self.assertEqual({row["verdict"] for row in found.values()}, {"open: one seed"})
-        two = ABLATION._replace(
-            full=[75.0, 75.0],
-            none=[69.0, 77.0],
-            spans={(0, 0): [74.4, 74.6], (0, 1): [69.0, 77.0], (1, 1): [76.0, 76.2]},
-        )
+        self.assertEqual(found[NO_ADAPTERS]["ours"], "+0.2 (CoLA)")
+        self.assertEqual({lacks(row) for row in found.values()}, {"one seed"})
+        scores = {
+            **ABLATION["scores"],
+            ALL: [75.0, 75.0],
+            NONE: [69.0, 77.0],
+            (0, 0): [74.4, 74.6],
+            (0, 1): [69.0, 77.0],
+            (1, 1): [76.0, 76.2],
+        }
+        two = {**ABLATION, "scores": scores}
         for other in ("mnli_9k", "MNLI"):
-            found = rows([], [two, two._replace(task=other), ABLATION._replace(task="MRPC")])
+            found = rows([], [two, {**two, "task": other}, {**ABLATION, "task": "MRPC"}])
             text = "+4.2 ± 4.0 (CoLA), +4.2 ± 4.0 " + f"({published.title(other)})"
-            self.assertEqual(found[NONE]["ours"], text)
-            self.assertEqual(found[NONE]["seeds"], "2")
-        equal = two._replace(none=[31.0, 31.0])
-        self.assertEqual(rows([], [equal])[NONE]["verdict"], "open: two equal scores")
-        self.assertEqual(rows([], [two._replace(score="spearman")]), {})
+            self.assertEqual(found[NO_ADAPTERS]["ours"], text)
+            self.assertEqual(found[NO_ADAPTERS]["seeds"], "2")
+        equal = {**two, "scores": {**scores, NONE: [31.0, 31.0]}}
+        self.assertEqual(lacks(rows([], [equal])[NO_ADAPTERS]), "two equal scores")
 
     def test_incomplete_scales_do_not_count(self):
         def scales(values, **flags):

@@ -2,13 +2,12 @@
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.paper import report_tables
-from adapter_bert.sweeps import selection
+from adapter_bert.paper import published, report_tables
+from adapter_bert.sweeps.selection import Cell
 
 
 def cell(method, task, value):
-    choice = selection.Selected("eval_accuracy", value, None, 3, 100, 0.01, {"tuning": "full"})
-    return report_tables.Cell(method, None, task, choice)
+    return Cell(method, None, task, "eval_accuracy", value)
 
 
 class TablesTest(tf.test.TestCase):
@@ -19,30 +18,32 @@ class TablesTest(tf.test.TestCase):
             cell("c", "MRPC", 50.0),
         ]
         # Two tasks of two methods are more cells than one task of three, or three tasks of one.
-        table = report_tables.methods_table("", cells)
-        self.assertEqual(table.columns, ["", "CoLA", "MRPC", "RTE", "mean of CoLA, MRPC"])
+        table = report_tables.methods_table("", cells, {})
+        self.assertEqual(table.columns[:5], ["", "CoLA", "MRPC", "RTE", "mean of CoLA, MRPC"])
         means = [row[4] for row in table.rows]
         self.assertEqual(means, ["50.0", "50.0", report_tables.GAP])
-        self.assertEqual(report_tables.methods_table("", []).rows, [])
+        self.assertEqual(report_tables.methods_table("", [], {}).rows, [])
 
     def test_mean_may_cover_only_tasks_shared_by_all_methods(self):
         tasks = {"a": ("CoLA", "SST-2"), "b": ("CoLA", "MRPC"), "c": ("CoLA", "RTE")}
         cells = [cell(method, task, 50.0) for method in tasks for task in tasks[method]]
         # One task of three methods is more cells than two tasks of one.
-        table = report_tables.methods_table("", cells)
-        self.assertEqual(table.columns[-1], "mean of CoLA")
-        self.assertEqual([row[-1] for row in table.rows], ["50.0"] * 3)
+        table = report_tables.methods_table("", cells, {})
+        self.assertEqual(table.columns[5], "mean of CoLA")
+        self.assertEqual([row[5] for row in table.rows], ["50.0"] * 3)
 
 
-class OtherTablesTest(tf.test.TestCase):
+class PaperTableTest(tf.test.TestCase):
     def test_paper_tables_contain_the_requested_tasks(self):
-        (table,) = report_tables.paper_table_1(["CoLA", "MRPC", "airline"])
+        costs = {"full fine-tuning": ("9.0×", "100%")}
+        table = report_tables.paper_table("", ["CoLA", "MRPC", "own"], costs)
         self.assertEqual(table.columns[1:4], ["CoLA", "MRPC", "mean"])
         self.assertEqual(table.rows[0][1:], ["60.5", "89.3", "74.9", "9.0×", "100%"])
-        self.assertEqual(report_tables.paper_table_1(["airline"]), [])
-        (table,) = report_tables.paper_table_2(["CoLA", "airline", "sms_spam"])
+        self.assertEqual(report_tables.paper_table("", ["own"], costs).rows, [])
+        tasks = ["airline", "sms_spam"]
+        table = report_tables.paper_table("", tasks, published.COSTS_2)
         self.assertEqual(
-            table.rows,
+            report_tables.transpose(table).rows,
             [
                 ["airline", "84.5", "83.6 ± 0.3", "84.0 ± 0.1", "84.5 ± 0.2"],
                 ["SMS spam", "98.5", "99.3 ± 0.2", "99.3 ± 0.2", "95.1 ± 2.2"],
@@ -51,4 +52,3 @@ class OtherTablesTest(tf.test.TestCase):
                 ["trained per task", "–", "100%", "52.9%", "1.14%"],
             ],
         )
-        self.assertEqual(report_tables.paper_table_2(["CoLA"]), [])
