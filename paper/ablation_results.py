@@ -12,8 +12,8 @@ from adapter_bert.shell.errors import UserError
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import Cell
 
-# What a task's ablation.json files share, and "scores": span (first layer, last layer), `ALL`,
-# `NONE` or `MAJORITY` → the scores in points without these layers' adapters, one per model.
+# What a task's ablation.json files share, and "scores": `ALL`, `NONE`, `MAJORITY` or a span of
+# layers ("0-2") → the scores in points without these layers' adapters, one per model.
 Ablation = Dict[str, Any]
 ALL, NONE = "all adapters", "no adapters"
 # Fields of ablation.json in which a task's models differ, as their seeds do.
@@ -51,15 +51,15 @@ def _in_points(record: Dict[str, Any]) -> Any:
     for name in ("task", "score", "adapter", "backbone"):
         json_objects.require_type(record[name], str)
     num_layers = json_objects.require_type(record["num_layers"], int)
-    scores: Dict[Any, Any] = {}
-    for first, last, value in record["spans"]:
-        scores[json_objects.require_type(first, int), json_objects.require_type(last, int)] = value
-    is_complete = len(scores) == num_layers * (num_layers + 1) // 2 > 0
-    if not is_complete or not all(0 <= first <= last < num_layers for first, last in scores):
-        raise ValueError(f"the spans do not match {num_layers} layers")
-    scores.update({ALL: record["all"], NONE: record["none"]})
+    scores = {ALL: record["all"], NONE: record["none"]}
     if "majority" in record:  # A regression has no classes.
         scores[MAJORITY] = record["majority"]
+    spans = {f"{first}-{last}": value for first, last, value in record["spans"]}
+    layers = range(num_layers if len(spans) == num_layers * (num_layers + 1) // 2 else 0)
+    expected = [f"{first}-{last}" for first in layers for last in layers[first:]]
+    if not expected or spans.keys() != set(expected):
+        raise ValueError(f"the spans do not match {num_layers} layers")
+    scores.update((name, spans[name]) for name in expected)
     require = json_objects.require_finite
     return record, {name: 100 * require(value, float) for name, value in scores.items()}
 
@@ -68,42 +68,32 @@ def report(ablations: Sequence[Ablation]) -> Report:
     """Returns the scores without the adapters of spans of layers, and heatmaps of the changes."""
     cells, columns, panels = [], [], []
     for one in ablations:
-        scores, num_layers = one["scores"], one["num_layers"]
-
-        spans = sorted(name for name in scores if isinstance(name, tuple))
+        scores, task, num_layers = one["scores"], one["task"], one["num_layers"]
         found = {}
-        for name in [ALL, NONE, *scores.keys() & {MAJORITY}, *spans]:
-            method, level = (
-                ("layers removed", "{}-{}".format(*name)) if name in spans else (name, None)
-            )
-            values = scores[name][:1] if name == MAJORITY else scores[name]  # One for all models.
-            score = f"{selection.VALIDATION}_{one['score']}"
-            found[name] = Cell(
-                method, level, one["task"], score, *selection.mean_over_seeds(values)
-            )
+        for name, values in scores.items():
+            method, level = ("layers removed", name) if "-" in name else (name, None)
+            values = values[:1] if name == MAJORITY else values  # One for all models.
+            mean = selection.mean_over_seeds(values)
+            found[name] = Cell(method, level, task, f"eval_{one['score']}", *mean)
         cells += found.values()
-        layers = [(layer, layer) for layer in range(num_layers)]
-        shown = {
+        layers = [f"{layer}-{layer}" for layer in range(num_layers)]
+        for title, name in {
             ALL: ALL,
-            "worst single layer removed": min(layers, key=lambda layer: np.mean(scores[layer])),
-            "lower half removed": (0, num_layers // 2 - 1),  # A single layer has no lower half.
-            "upper half removed": (num_layers // 2, num_layers - 1),
+            "worst single layer removed": min(layers, key=lambda name: found[name].points),
+            "lower half removed": f"0-{num_layers // 2 - 1}",  # A single layer has none.
+            "upper half removed": f"{num_layers // 2}-{num_layers - 1}",
             "all removed": NONE,
             MAJORITY: MAJORITY,
-        }
-        columns += [
-            found[name]._replace(method=title, level=None)
-            for title, name in shown.items()
-            if name in found
-        ]
+        }.items():
+            if name in found:
+                columns.append(found[name]._replace(method=title, level=None))
         changes = np.full([num_layers, num_layers], np.nan)
-        for span in spans:
-            changes[span] = np.mean(np.subtract(scores[span], scores[ALL]))
-        title = f"{published.title(one['task'])}: {one['score']}"
-        labels = (
-            "Last layer removed",
-            "First layer removed",
-        )
+        for name in scores:
+            if "-" in name:
+                span = tuple(map(int, name.split("-")))
+                changes[span] = np.mean(np.subtract(scores[name], scores[ALL]))
+        title = f"{published.title(task)}: {one['score']}"
+        labels = "Last layer removed", "First layer removed"
         panels.append(figures.Heatmap(title, *labels, changes, "Change (points)"))
     names = " or ".join(sorted({one["score"] for one in ablations}))
     caption = (
@@ -112,7 +102,7 @@ def report(ablations: Sequence[Ablation]) -> Report:
         " a span of layers are removed without further training. Layers count from 0; the diagonal"
         " has the single layers."
     )
-    tables = [transpose(table_of("", columns, {}, {}))] if columns else []
+    tables = [transpose(table_of("", columns, {}))] if columns else []
     return Report(
         "Adapters removed, and their initial weights",
         caption if cells else "",

@@ -77,12 +77,12 @@ def at_equal_epochs(runs: List[Run]) -> List[Run]:
 
     The baseline without BERT has none. Tasks whose methods share none are left out.
     """
-    by_task: Dict[str, Dict[str, Set[Any]]] = collections.defaultdict(dict)
-    for run in runs:
-        if run.setting.method != NO_BERT.name:
-            by_method = by_task[run.task].setdefault(run.setting.method, set())
-            by_method.add(run.setting.flag(selection.EPOCHS))
-    shared = {task: set.intersection(*methods.values()) for task, methods in by_task.items()}
+    shared: Dict[str, Set[Any]] = {}
+    trained = [run for run in runs if run.setting.method != NO_BERT.name]
+    by_method = selection.group_by(trained, lambda run: (run.task, run.setting.method))
+    for (task, _), group in by_method.items():
+        epochs = {run.setting.flag(selection.EPOCHS) for run in group}
+        shared[task] = shared.get(task, epochs) & epochs
     return [
         run
         for run in runs
@@ -97,14 +97,13 @@ def comparable(runs: List[Run], flag: Optional[str]) -> List[Run]:
     A setting needs more than half as many values as the setting with the most. Otherwise, values
     that a further study tried with more settings would look better. Tasks are treated separately.
     """
-    values: Dict[Tuple[str, str], Set[Any]] = collections.defaultdict(set)
-    others = [(run.task, _key_without(run, [flag])) for run in runs]
-    for run, other in zip(runs, others):
-        values[other].add(run.setting.flag(flag))
-    most: Dict[str, int] = collections.defaultdict(int)
-    for (task, _), found in values.items():
-        most[task] = max(most[task], len(found))
-    return [run for run, other in zip(runs, others) if 2 * len(values[other]) > most[run.task]]
+    groups = selection.group_by(runs, lambda run: (run.task, _key_without(run, [flag])))
+    counts = {key: len({run.setting.flag(flag) for run in each}) for key, each in groups.items()}
+    most: Dict[str, int] = {}
+    for (task, _), count in counts.items():
+        most[task] = max(most.get(task, 0), count)
+    kept = (each for key, each in groups.items() if 2 * counts[key] > most[key[0]])
+    return [run for each in kept for run in each]
 
 
 def _key_without(run: Run, flags: Iterable[Any]) -> str:
@@ -160,13 +159,10 @@ def cells_of(
     choose: Callable[[List[Run], str], Optional[Cell]] = selection.choose_mean,
     level: Any = None,
 ) -> List[Cell]:
-    """Returns the `Cell` of each task that has a score, in the paper's order.
+    """Returns the `Cell` of each task that has a score on a split, in the paper's order.
 
-    Args:
-      label, level: the cells' method and level.
-      runs: the runs of this method and level.
-      split: the split to score.
-      choose: `selection.choose_mean` or `selection.choose_best`.
+    `label` and `level` are the cells' method and level, and `choose` is `selection.choose_mean` or
+    `selection.choose_best`.
     """
     by_task = selection.group_by(runs, lambda run: published.sort_key(run.task))
     cells = [choose(group, split) for group in by_task.values()]

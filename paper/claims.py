@@ -6,9 +6,7 @@ the dev set. A difference between two methods is compared with the paper's diffe
 tasks: a verdict is on the paper's number, so that a better result differs, too.
 
 A verdict needs two learning rates for each method, size and task, and two seeds of the chosen
-setting; a mean over GLUE or the further tasks needs three such tasks. Only tasks that have these
-count; without enough of them, the claim is open. Two seeds with equal scores have no usable error.
-An ablation compares a model with itself and needs two seeds only.
+setting; a mean over tasks needs three such tasks. Without enough of them, the claim is open.
 """
 
 from functools import partial
@@ -80,13 +78,7 @@ class Claim(NamedTuple):
 
 
 def rows(runs: List[Run], ablations: List[Ablation]) -> List[Dict[str, str]]:
-    """Returns the rows of all claims with runs, as texts.
-
-    A row has the claim, the paper's own number, its value on the tasks that were run ("" if it has
-    none), our value, the condition of "agrees", the numbers of settings tried and of seeds of the
-    chosen settings, the verdict: "agrees", "differs", "unclear", or "open", and what is missing.
-    Condition and verdict of a comparison of ours are "".
-    """
+    """Returns the rows of all claims with runs: column → text."""
     glue = [run for run in paper_cells.glue(runs) if run.task in published.GLUE]
     suites = {
         "glue": glue,
@@ -266,7 +258,7 @@ def _variants(suites: _Suites, are_named: bool) -> Iterable[_Value]:
 
 
 def _removed(
-    spans: Callable[[int], Dict[str, Tuple[Any, Any]]], suites: _Suites, only: str = ""
+    spans: Callable[[int], Dict[str, Tuple[str, str]]], suites: _Suites, only: str = ""
 ) -> Iterable[_Value]:
     """Measures figure 6's ablations.
 
@@ -281,7 +273,9 @@ def _removed(
         for label, (first, second) in spans(one["num_layers"]).items():
             if {first, second} <= scores.keys() and name.startswith(only):
                 change = selection.mean_over_seeds(np.subtract(scores[first], scores[second]))
-                yield _sum(name + label, (1, Cell("", label, one["task"], "", *change)))
+                yield _sum(
+                    name + label.format(first), (1, Cell("", label, one["task"], "", *change))
+                )
 
 
 def _scales(suites: _Suites, is_small: bool) -> Iterable[_Value]:
@@ -390,24 +384,20 @@ CLAIMS = (
     Claim(
         "Removing one layer's adapters: change in accuracy",
         "at worst −2% (MNLI, CoLA)",
-        partial(_removed, lambda n: {f", layer {i}": ((i, i), ALL) for i in range(n)}),
+        partial(_removed, lambda n: {f", layer {i}": (f"{i}-{i}", ALL) for i in range(n)}),
         Condition("each layer at least −2, with a tolerance of 1", low=-2, tolerance=1),
     ),
     Claim(
         "Removing the adapters of the lowest 5 of 12 layers: change in accuracy",
         "barely affects (layers 0-4, MNLI)",
         # Five twelfths of the layers, rounded down.
-        partial(
-            _removed,
-            lambda n: {f", layers 0-{5 * n // 12 - 1}": ((0, 5 * n // 12 - 1), ALL)},
-            only="MNLI",
-        ),
+        partial(_removed, lambda n: {", layers {}": (f"0-{5 * n // 12 - 1}", ALL)}, only="MNLI"),
         Condition("at least −1, with a tolerance of 1", low=-1, tolerance=1),
     ),
     Claim(
         "Removing the lower half's adapters, minus removing the upper half's, accuracy",
         "lower layers have a smaller impact (MNLI, CoLA)",
-        partial(_removed, lambda n: {"": ((0, n // 2 - 1), (n - n // 2, n - 1))}),
+        partial(_removed, lambda n: {"": (f"0-{n // 2 - 1}", f"{n - n // 2}-{n - 1}")}),
         _ABOVE_0,
     ),
     Claim(

@@ -38,6 +38,11 @@ TABLE_1 = (
     _row_1("adapters 64", "1.2×", "2.1%", 56.9, 94.2, 89.6, 87.3, 71.8, 85.3, 84.6, 91.4, 68.8),
 )
 
+COSTS_1 = {
+    "total parameters": {row.label: row.total for row in TABLE_1},
+    "trained per task": {row.label: row.trained for row in TABLE_1},
+}
+
 
 class Row2(NamedTuple):
     """A row of Table 2: a task's test accuracies, each as (mean, standard error or None)."""
@@ -49,12 +54,10 @@ class Row2(NamedTuple):
     adapters: Tuple[float, Optional[float]]
 
 
-# Method → total parameters and those trained per task, for all 17 tasks.
+_COLUMNS_2 = ("no-BERT baseline", "full fine-tuning", "variable fine-tuning", "adapters")
 COSTS_2 = {
-    "no-BERT baseline": ("–", "–"),
-    "full fine-tuning": ("17×", "100%"),
-    "variable fine-tuning": ("9.9×", "52.9%"),
-    "adapters": ("1.19×", "1.14%"),
+    "total parameters": dict(zip(_COLUMNS_2, ("–", "17×", "9.9×", "1.19×"))),
+    "trained per task": dict(zip(_COLUMNS_2, ("–", "100%", "52.9%", "1.14%"))),
 }
 
 
@@ -93,8 +96,8 @@ def scores(label: str) -> Dict[str, Tuple[float, Optional[float]]]:
     for row in TABLE_1:
         if row.label == label:
             result.update((task, (score, None)) for task, score in row.scores.items())
-    if label in COSTS_2:
-        column = list(COSTS_2).index(label)
+    if label in _COLUMNS_2:
+        column = _COLUMNS_2.index(label)
         result.update((task, row_2[1:][column]) for task, row_2 in TABLE_2.items())
     return result
 

@@ -17,7 +17,7 @@ _SCORES = {
     "pearson": "Pearson correlation (× 100)",
     "spearman": "Spearman correlation (× 100)",
 }
-Costs = Mapping[str, Tuple[str, str]]  # Method → total parameters, and those trained per task.
+Columns = Mapping[str, Mapping[str, str]]  # Title → label of a row → text.
 
 
 class Table(NamedTuple):
@@ -47,74 +47,70 @@ class Report(NamedTuple):
 
 
 def table_of(
-    heading: str,
-    cells: List[Cell],
-    columns: Mapping[str, Mapping[Any, str]],
-    suffixes: Mapping[Any, str],
+    heading: str, cells: List[Cell], columns: Columns, suffixes: Mapping[Any, str] = {}
 ) -> Table:
     """Returns a table: a row for each method and level, a column for each task, then `columns`.
 
-    Args:
-      heading: the table's heading, or "".
-      cells: those of the table.
-      columns: title → (method, level) → text.
-      suffixes: (method, level, task) → text after the score.
+    `suffixes` are texts after scores, by method, level and task.
     """
     tasks, rows = tasks_of(cells), []
-    for key, by_task in by_level(cells).items():
-        method, level = key
+    for label, row in rows_of(cells).items():
         scores = {}
-        for task, cell in by_task.items():
+        for task, cell in row.items():
             error = "" if cell.sem is None else f" ± {cell.sem:.1f}"
-            scores[task] = f"{cell.points:.1f}{error}{suffixes.get((*key, task), '')}"
-        label = method if level is None else f"{method}, {level:g}"
-        others = [column.get(key, GAP) for column in columns.values()]
+            scores[task] = f"{cell.points:.1f}{error}{suffixes.get(cell[:3], '')}"
+        others = [column.get(label, GAP) for column in columns.values()]
         rows.append([label, *(scores.get(task, GAP) for task in tasks), *others])
     return Table(heading, ["", *map(published.title, tasks), *columns], rows)
 
 
-def methods_table(heading: str, cells: List[Cell], costs: Costs) -> Table:
-    """Returns a table of methods with their means over `find_complete_tasks`, and their costs."""
-    levels = by_level(cells)
-    averaged = find_complete_tasks([row for key, row in levels.items() if key[0] != MAJORITY])
-    means = {
-        key: f"{np.mean([row[task].points for task in averaged]):.1f}"
-        for key, row in levels.items()
+def rows_of(cells: Iterable[Cell]) -> Dict[str, Dict[str, Cell]]:
+    """Returns the cells of each method and level, by task; both are in the label, "adapters, 8"."""
+    rows: Dict[str, Dict[str, Cell]] = {}
+    for cell in cells:
+        label = cell.method if cell.level is None else f"{cell.method}, {cell.level:g}"
+        rows.setdefault(label, {})[cell.task] = cell
+    return rows
+
+
+def trained_parameters(cells: List[Cell]) -> Columns:
+    """Returns the column of the mean of trained parameters; tasks differ by their heads."""
+    rows = rows_of(cell for cell in cells if cell.trained_parameters)
+    numbers = {
+        label: np.mean([cell.trained_parameters for cell in row.values()])
+        for label, row in rows.items()
+    }
+    return {"trained parameters": {label: f"{mean:,.0f}" for label, mean in numbers.items()}}
+
+
+def means(cells: List[Cell]) -> Columns:
+    """Returns the column of means over `find_complete_tasks`."""
+    rows, tasks = rows_of(cells), tasks_of(cells)
+    averaged = find_complete_tasks([row for label, row in rows.items() if label != MAJORITY])
+    titles = ", ".join(published.title(task) for task in tasks if task in averaged)
+    column = {
+        label: f"{np.mean([row[task].points for task in averaged]):.1f}"
+        for label, row in rows.items()
         if averaged and averaged <= row.keys()
     }
-    tasks = tasks_of(cells)
-    titles = ", ".join(published.title(task) for task in tasks if task in averaged)
-    mean = "mean" if averaged == set(tasks) else f"mean of {titles}"
-    totals, shares = ({(name, None): cost[i] for name, cost in costs.items()} for i in (0, 1))
-    columns = {mean: means, "total parameters": totals, "trained per task": shares}
-    return table_of(heading, cells, columns, {})
+    return {"mean" if averaged == set(tasks) else f"mean of {titles}": column}
 
 
-def costs_of(cells: List[Cell]) -> Costs:
-    """Returns methods' costs for N tasks, those of the cells.
+def costs(cells: List[Cell]) -> Columns:
+    """Returns the columns of total parameters, as a multiple of BERT's, and those trained per task.
 
-    Full fine-tuning needs N times BERT; a method that trains a share p of BERT for each task needs
-    1 + N p. Methods whose share is unknown are left out.
+    For N tasks, those of the cells, full fine-tuning needs N times BERT; a method that trains a
+    share p of BERT for each task needs 1 + N p.
     """
-    result, num_tasks = {}, len(tasks_of(cells))
-    for (method, _), by_task in by_level(cells).items():
+    totals, trained, num_tasks = {}, {}, len(tasks_of(cells))
+    for label, row in rows_of(cells).items():
         # Heads do not count.
-        shares = [1.0 if method == FULL.label else cell.share for cell in by_task.values()]
+        shares = [1.0 if label == FULL.label else cell.share for cell in row.values()]
         if None not in shares:
             share = float(np.mean(shares))  # type: ignore[arg-type]
-            total = num_tasks * share + (share < 1)
-            result[method] = f"{total:.2f}×", "100%" if share == 1 else f"{share:.2%}"
-    return result
-
-
-def levels_table(heading: str, cells: List[Cell], suffixes: Mapping[Any, str] = {}) -> Table:
-    """Returns a table of methods and levels, with the mean of their trained parameters."""
-    trained = {
-        # Tasks differ by their heads.
-        key: f"{np.mean([cell.trained_parameters for cell in row.values()]):,.0f}"
-        for key, row in by_level(cell for cell in cells if cell.trained_parameters).items()
-    }
-    return table_of(heading, cells, {"trained parameters": trained}, suffixes)
+            totals[label] = f"{num_tasks * share + (share < 1):.2f}×"
+            trained[label] = "100%" if share == 1 else f"{share:.2%}"
+    return {"total parameters": totals, "trained per task": trained}
 
 
 def find_complete_tasks(rows: List[Dict[str, Cell]]) -> AbstractSet[str]:
@@ -133,29 +129,21 @@ def find_complete_tasks(rows: List[Dict[str, Cell]]) -> AbstractSet[str]:
     return max(candidates, key=size, default=frozenset())
 
 
-def by_level(cells: Iterable[Cell]) -> Dict[Tuple[str, Any], Dict[str, Cell]]:
-    """Returns the cells of each method and level, by task."""
-    result: Dict[Tuple[str, Any], Dict[str, Cell]] = {}
-    for cell in cells:
-        result.setdefault((cell.method, cell.level), {})[cell.task] = cell
-    return result
-
-
 def transpose(table: Table) -> Table:
     """Returns a table with rows and columns swapped."""
     first, *rows = zip(table.columns, *table.rows)
     return table._replace(columns=list(first), rows=[list(row) for row in rows])
 
 
-def paper_table(heading: str, tasks: List[str], costs: Costs) -> Table:
-    """Returns the paper's table of the methods in `costs`, with those of the tasks that it has."""
+def paper_table(heading: str, tasks: List[str], costs: Columns) -> Table:
+    """Returns the paper's table of the methods that have costs, for those of the tasks it has."""
     cells = [
         Cell(label, None, task, "", *published.scores(label)[task])
-        for label in costs
+        for label in costs["total parameters"]
         for task in tasks
         if task in published.scores(label)
     ]
-    return methods_table(heading, cells, costs)
+    return table_of(heading, cells, {**means(cells), **costs})
 
 
 def numbers_of(cells: List[Cell]) -> List[Dict[str, Any]]:

@@ -26,16 +26,13 @@ _STYLES = {
     )
 }
 _PARAMETERS = "Trained parameters per task"
+_TOTAL = "Total parameters are those of the table's tasks, as a multiple of BERT's."
 
 
 class Results(NamedTuple):
-    """The input of reports.
+    """The input of reports: finished runs, and the results of ablations and searches.
 
-    Attributes:
-      runs: the finished ones.
-      ablations: results of `ablation_results.read`.
-      searches: results of `search_results.read`.
-      is_equal_epochs: whether `paper_cells.at_equal_epochs` selected the runs.
+    `is_equal_epochs` is whether `paper_cells.at_equal_epochs` selected the runs.
     """
 
     runs: List[Run]
@@ -103,17 +100,20 @@ def table1(results: Results) -> Report:
     caption = (
         "Dev scores in points, the GLUE score of each task. Each is that of the run with the best"
         f" {criterion} and, of equal runs, the best score, over all settings and"
-        f" {report_tables.count_seeds(cells)}.{_total_note(cells)}{_design_note(cells)}"
+        f" {report_tables.count_seeds(cells)}. {_TOTAL}{_design_note(cells)}"
     )
-    paper_costs = {row.label: (row.total, row.trained) for row in published.TABLE_1}
-    paper_heading = "The paper's, with BERT-Large: test scores; parameters with all nine tasks"
-    pooler_heading = "Not in the paper: adapters with the pooler trained"
+    of_paper = "The paper's, with BERT-Large: test scores; parameters with all nine tasks"
     tables = [
-        report_tables.methods_table("", cells + majority, report_tables.costs_of(cells)),
-        report_tables.paper_table(paper_heading, tasks_of(cells), paper_costs),
-        report_tables.methods_table(pooler_heading, pooled, report_tables.costs_of(pooled)),
+        _methods_table("", cells, majority),
+        report_tables.paper_table(of_paper, tasks_of(cells), published.COSTS_1),
+        _methods_table("Not in the paper: adapters with the pooler trained", pooled, []),
     ]
     return Report("GLUE", caption, tables, report_tables.numbers_of(cells + pooled + majority))
+
+
+def _methods_table(heading: str, cells: List[Cell], majority: List[Cell]) -> Table:
+    columns = {**report_tables.means(cells + majority), **report_tables.costs(cells)}
+    return report_tables.table_of(heading, cells + majority, columns)
 
 
 def _by_size(runs: List[Run], pooler: bool = False) -> List[Cell]:
@@ -131,13 +131,11 @@ def _by_size(runs: List[Run], pooler: bool = False) -> List[Cell]:
         if len(sizes) > 1
     }
     rows.update({f"adapters {size}{note}": [size] for size in found})
-    return [
-        cell
-        for label, sizes in rows.items()
-        for cell in cells_of(
-            label, of_method(adapters, ADAPTERS, sizes, pooler), VALIDATION, selection.choose_best
-        )
-    ]
+    cells = []
+    for label, sizes in rows.items():
+        chosen = of_method(adapters, ADAPTERS, sizes, pooler)
+        cells += cells_of(label, chosen, VALIDATION, selection.choose_best)
+    return cells
 
 
 def table2(results: Results) -> Report:
@@ -151,14 +149,12 @@ def table2(results: Results) -> Report:
     caption = (
         f"Test scores in points, {_mean_over_seeds(cells)}. The setting, with the adapter size or"
         " the number of top layers, is each task's best on the dev set."
-        f"{_total_note(cells)}{_design_note(cells)}"
+        f" {_TOTAL}{_design_note(cells)}"
     )
     majority = majority_cells(cells, TEST)
     heading = "The paper's, with BERT-Base; parameters with all 17 tasks"
     tables = [
-        report_tables.transpose(
-            report_tables.methods_table("", cells + majority, report_tables.costs_of(cells))
-        ),
+        report_tables.transpose(_methods_table("", cells, majority)),
         report_tables.transpose(
             report_tables.paper_table(heading, tasks_of(cells), published.COSTS_2)
         ),
@@ -198,7 +194,9 @@ def figure6(results: Results) -> Report:
         return first
     numbers = first.numbers + report_tables.numbers_of(cells)
     cells.sort(key=lambda cell: published.sort_key(cell.task))
-    table = report_tables.levels_table("By the standard deviation of the initial weights", cells)
+    trained = report_tables.trained_parameters(cells)
+    heading = "By the standard deviation of the initial weights"
+    table = report_tables.table_of(heading, cells, trained)
     x_label = "Standard deviation of initial weights"
     panel = _panel("Initial weights", x_label, cells, lambda cell: published.title(cell.task))
     caption = (
@@ -235,12 +233,8 @@ def variants(results: Results) -> Report:
         {**row, "difference": differences.get(cell[:3])}
         for row, cell in zip(report_tables.numbers_of(cells), cells)
     ]
-    return Report(
-        "Variants of the adapter",
-        caption,
-        [report_tables.levels_table("", cells, suffixes)],
-        numbers,
-    )
+    table = report_tables.table_of("", cells, report_tables.trained_parameters(cells), suffixes)
+    return Report("Variants of the adapter", caption, [table], numbers)
 
 
 def searches(results: Results) -> Report:
@@ -268,26 +262,18 @@ def _mean_over_seeds(cells: List[Cell]) -> str:
     return f"mean ± standard error of the mean over {report_tables.count_seeds(cells)}"
 
 
-def _values(cells: List[Cell], flag: str) -> str:
-    """Returns the values of a flag with which cells were trained: "3 or 10"."""
-    values = {run.setting.flag(flag) for cell in cells for run in cell.runs}
-    return " or ".join(f"{value:g}" for value in sorted(values))
-
-
-def _total_note(cells: List[Cell]) -> str:
-    count = len(tasks_of(cells))
-    tasks = f"{count} task{'' if count == 1 else 's'}"
-    return f" Total parameters are those of {tasks}, as a multiple of BERT's."
+def _values(cells: List[Cell], flag: str, method: str = "") -> str:
+    """Returns the values of a flag with which cells, or a method, were trained: "3 or 10"."""
+    runs = [run for cell in cells for run in cell.runs if method in ("", run.setting.method)]
+    return " or ".join(f"{value:g}" for value in sorted({run.setting.flag(flag) for run in runs}))
 
 
 def _design_note(cells: List[Cell]) -> str:
     """Returns a caption's sentence on the scale of initial weights, or "" for the default one."""
-    runs = [run for cell in cells for run in cell.runs if run.setting.method == ADAPTERS.name]
-    scales = {run.setting.flag(selection.INIT_SCALE) for run in runs}
-    if scales <= {selection.DEFAULTS[selection.INIT_SCALE]}:
-        return ""
-    text = " or ".join(f"{scale:g}" for scale in sorted(scales))
-    return f" Adapters were trained with --{selection.INIT_SCALE}={text}."
+    flag = selection.INIT_SCALE
+    scales = _values(cells, flag, ADAPTERS.name)
+    is_default = scales in ("", f"{selection.DEFAULTS[flag]:g}")
+    return "" if is_default else f" Adapters were trained with --{flag}={scales}."
 
 
 def _notes(cells: List[Cell]) -> str:
@@ -308,24 +294,25 @@ def _percentiles_report(runs: List[Run], split: str, title: str) -> Report:
     full = {cell.task: cell for cell in curve(runs, FULL, split=split)}
     cells = [*curve(runs, ADAPTERS, split=split), *curve(runs, selection.TOP_LAYERS, split=split)]
     cells = [cell for cell in cells if cell.task in full and cell.trained_parameters]
-    levels = report_tables.by_level(cells)
-    tasks = report_tables.find_complete_tasks(list(levels.values()))
-    complete = [key for key, row in levels.items() if tasks <= row.keys()]
-    cells = [c for c in cells if c.task in tasks and (c.method, c.level) in complete]
-    numbers = []
-    for (method, level), by_task in report_tables.by_level(cells).items():
-        differences = {task: cell.points - full[task].points for task, cell in by_task.items()}
+    rows = report_tables.rows_of(cells)
+    tasks = report_tables.find_complete_tasks(list(rows.values()))
+    cells = [cell for row in rows.values() if tasks <= row.keys() for cell in row.values()]
+    cells = [cell for cell in cells if cell.task in tasks]
+    numbers, texts, points = [], [], {}
+    for label, row in report_tables.rows_of(cells).items():
+        differences = {task: cell.points - full[task].points for task, cell in row.items()}
         percentiles = np.percentile(list(differences.values()), (20, 50, 80)).tolist()
-        trained = int(np.mean([cell.trained_parameters for cell in by_task.values()]))
+        trained = int(np.mean([cell.trained_parameters for cell in row.values()]))
+        texts.append([label, f"{trained:,}", *(f"{number:+.1f}" for number in percentiles)])
+        method, level, *_ = next(iter(row.values()))
+        low, middle, high = percentiles
+        points.setdefault(method, {})[str(level)] = (trained, middle, low, high)
         first = {"method": method, "level": level, "trained_parameters": trained}
         numbers.append({**first, **dict(zip(_PERCENTILES, percentiles)), **differences})
-    series = []
-    for method, rows in selection.group_by(numbers, lambda row: row["method"]).items():
-        points = [
-            (row["trained_parameters"], row["50th"], row["20th"], row["80th"]) for row in rows
-        ]
-        names = tuple(str(row["level"]) for row in rows)
-        series.append(figures.Series(method, _STYLES[method], points, _BAND, names))
+    series = [
+        figures.Series(method, _STYLES[method], list(by_level.values()), _BAND, tuple(by_level))
+        for method, by_level in points.items()
+    ]
     scores = {cell.task: cell.score.partition("_")[2] for cell in cells}
     described = ", ".join(
         published.title(task) + ("" if scores[task] == "accuracy" else f" ({scores[task]})")
@@ -345,14 +332,6 @@ def _percentiles_report(runs: List[Run], split: str, title: str) -> Report:
         f"{title}: percentiles of tasks", _PARAMETERS, y_label, series, has_zero_line=True
     )
     columns = ["", "trained parameters", *(f"{name} percentile" for name in _PERCENTILES)]
-    texts = [
-        [
-            f"{row['method']}, {row['level']}",
-            f"{row['trained_parameters']:,}",
-            *(f"{row[name]:+.1f}" for name in _PERCENTILES),
-        ]
-        for row in numbers
-    ]
     title = f"{title}: difference from full fine-tuning"
     return Report(title, caption, [Table("", columns, texts)], numbers, [panel])
 
@@ -378,7 +357,8 @@ def _curves_report(title: str, caption: str, cells: List[Cell], x_label: str) ->
         task_cells = [cell for cell in cells if cell.task == task]
         panel = _panel(published.title(task), x_label, task_cells, lambda cell: cell.method)
         panels.append(panel._replace(line=lines.get(task)))
-    tables = [report_tables.levels_table("", cells + majority)]
+    trained = report_tables.trained_parameters(cells)
+    tables = [report_tables.table_of("", cells + majority, trained)]
     caption += _notes(cells) + _design_note(cells)
     return Report(title, caption, tables, report_tables.numbers_of(cells + majority), panels)
 

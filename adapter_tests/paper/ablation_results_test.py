@@ -57,7 +57,7 @@ class AblationResultsTest(tf.test.TestCase):
     def test_invalid_files_are_refused(self):
         with self.assertRaisesRegex(UserError, "--ablations: missing.json: cannot be read"):
             ablation_results.read(["missing.json"])
-        broken_spans = [[1, 1], [1, 2, 0.5], [1, 0, 0.5], ["1", "1", 0.5], [1.0, 1, 0.5]]
+        broken_spans = [[1, 1], [1, 2, 0.5], [1, 0, 0.5], [1.0, 1, 0.5]]
         broken_spans += [[1, 1, "0.5"], [1, 1, 10**400]]
         *others, _ = ABLATION_FILE["spans"]
         changes = [{"spans": [*others, span]} for span in broken_spans]

@@ -168,17 +168,16 @@ class PaperTest(tf.test.TestCase):
         full = [84.0] * count
         noise = [unit * one for one in offsets]
         spans = {
-            (0, 0): [84.0 + lower + n for n in noise],
-            (1, 1): [84.0 + upper for n in noise],
-            (0, 1): [34.0] * count,
+            "0-0": [84.0 + lower + n for n in noise],
+            "1-1": [84.0 + upper for n in noise],
+            "0-1": [34.0] * count,
         }
         if upper == lower:  # The worst single layer.
-            spans[1, 1] = [84.0 + worst + n for n in noise]
+            spans["1-1"] = [84.0 + worst + n for n in noise]
         scores = [37.0 + none + n for n in noise]
         if lowest != -0.5:
-            spans[0, 0] = [84.0 + lowest + n for n in noise]
-            for span in ((0, 2), (1, 2), (2, 2)):
-                spans[span] = spans[1, 1]
+            spans["0-0"] = [84.0 + lowest + n for n in noise]
+            spans.update((span, spans["1-1"]) for span in ("0-2", "1-2", "2-2"))
         layers = 2 if lowest == -0.5 else 3
         spans.update({ALL: full, NONE: scores, MAJORITY: [37.0]})
         return [], [{**ABLATION, "task": "MNLI", "num_layers": layers, "scores": spans}]
@@ -570,9 +569,9 @@ class VerdictTest(tf.test.TestCase):
             **ABLATION["scores"],
             ALL: [75.0, 75.0],
             NONE: [69.0, 77.0],
-            (0, 0): [74.4, 74.6],
-            (0, 1): [69.0, 77.0],
-            (1, 1): [76.0, 76.2],
+            "0-0": [74.4, 74.6],
+            "0-1": [69.0, 77.0],
+            "1-1": [76.0, 76.2],
         }
         two = {**ABLATION, "scores": scores}
         for other in ("mnli_9k", "MNLI"):

@@ -98,7 +98,7 @@ class GlueTest(tf.test.TestCase):
         )
         self.assertEqual(rows_by_label(paper)["adapters 64"][:2], ["56.9", "94.2"])
         self.assertIn("2 seeds", report.caption)
-        self.assertIn("Total parameters are those of 2 tasks, as a multiple", report.caption)
+        self.assertIn("Total parameters are those of the table's tasks", report.caption)
 
     def test_mean_is_not_over_the_tasks_of_the_majority_class(self):
         records = self.records()
