@@ -152,12 +152,6 @@ class GlueTest(tf.test.TestCase):
             caption, " Adapters were trained with --adapter_init_scale=0.001 or 0.01."
         )
 
-    def test_task_samples_are_listed_only_with_full_fine_tuning(self):
-        records = [*self.records(), record("mnli_9k", 0.6, adapter_size=8)]
-        self.assertNotIn("MNLI (9k rows)", reports.table1(results(records)).tables[0].columns)
-        records.append(record("mnli_9k", 0.65, tuning="full"))
-        self.assertIn("MNLI (9k rows)", reports.table1(results(records)).tables[0].columns)
-
     def test_mnli_dev_sets_are_separate_columns(self):
         mnli = record("MNLI", 0.8, tuning="full")
         mnli["scores"]["eval_mismatched_accuracy"] = 0.82
@@ -267,13 +261,6 @@ class FurtherTasksTest(tf.test.TestCase):
         self.assertEqual([row[0] for row in paper.rows], labels)
         self.assertIn("1 to 2 seeds", report.caption)
 
-    def test_variable_fine_tuning_includes_full_fine_tuning(self):
-        records = self.records()
-        for entry in records[:2]:
-            entry["scores"]["eval_accuracy"] = 0.95
-        report = reports.table2(results(records))
-        self.assertEqual(rows_by_label(report.tables[0])["airline"][2], "85.0 ± 1.0")
-
     def test_figure3_shows_test_scores_of_further_tasks(self):
         report = reports.figure3(results(self.records()))
         found = curves(report.panels[0])
@@ -317,29 +304,6 @@ class ParametersFigureTest(tf.test.TestCase):
         self.assertEqual(panels["CoLA"].y_label, "Dev accuracy (%)")
         self.assertEqual(curves(panels["CoLA"]), {"adapters": [(200, 72.0)]})
         self.assertEqual(panels["STS-B"].y_label, "Dev Spearman correlation (× 100)")
-
-    def test_all_top_layers_are_drawn_as_full_fine_tuning_too(self):
-        squad = {"score": "f1", "script": "run_squad.py", "tuning": "top_layers"}
-        records = [
-            record("SQuAD", 70.0, num_top_layers=5, trained=500, **squad),
-            record("SQuAD", 80.0, num_top_layers=6, trained=995, **squad),  # Without the pooler.
-            record("SQuAD", 75.0, **{**squad, "tuning": "full"}, trained=995),
-        ]
-        for entry in records:
-            entry["scores"]["total_parameters"] = 1000
-        panel = reports.figure5(results(records)).panels[0]
-        expected = {"top layers": [(500, 70.0), (995, 80.0)], "full fine-tuning": [(995, 80.0)]}
-        self.assertEqual(curves(panel), expected)
-
-    def test_figure4_leaves_out_settings_of_a_single_size(self):
-        records = [
-            record("MRPC", 0.7, adapter_size=8, learning_rate=3e-4, trained=100),
-            record("MRPC", 0.8, adapter_size=64, learning_rate=3e-4, trained=300),
-            record("MRPC", 0.9, adapter_size=64, adapter_init_scale=0.01, trained=300),
-        ]
-        report = reports.figure4(results(records))
-        self.assertEqual(curves(report.panels[0]), {"adapters": [(100, 70.0), (300, 80.0)]})
-        self.assertNotIn("adapter_init_scale", report.caption)  # It is not drawn.
 
     def test_figure4_caption_names_nondefault_adapter_flags(self):
         records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
@@ -450,43 +414,6 @@ class EpochsTest(tf.test.TestCase):
         )
         self.assertIn("Each method is at its own best number of epochs, as in the paper.", own)
         self.assertIn("at the numbers of epochs that all of a task's methods share", equal)
-
-    def test_figure7_uses_best_epochs_and_size_at_each_rate(self):
-        rates = (1e-4, 3e-4, 1e-3)
-        records = [
-            record(
-                *("CoLA", 0.1 * size / 64 + 0.01 * epochs - rate),
-                adapter_size=size,
-                num_train_epochs=epochs,
-                learning_rate=rate,
-            )
-            for rate in rates
-            for epochs in (3, 20)
-            for size in (8, 64)
-        ]
-        records += [
-            record("CoLA", 0.3, tuning="full", num_train_epochs=3, learning_rate=rate)
-            for rate in rates
-        ]
-        panel = reports.figure7(results(records)).panels[0]
-        # 64 units and 20 epochs: 0.1 + 0.2.
-        expected = [(rate, round(100 * (0.3 - rate), 6)) for rate in rates]
-        self.assertEqual(curves(panel)["adapters"], expected)
-
-    def test_figure7_shows_accuracy(self):
-        rates = (1e-4, 3e-4, 1e-3)
-        records = [record("CoLA", 0.1, score="matthews", learning_rate=rate) for rate in rates]
-        with_accuracy(records, (0.7, 0.72, 0.69))
-        panel = reports.figure7(results(records)).panels[0]
-        expected = [(1e-4, 70.0), (3e-4, 72.0), (1e-3, 69.0)]
-        self.assertEqual(curves(panel), {"adapters": expected})
-
-    def test_figure7_needs_three_rates_for_a_curve(self):
-        records = [record("CoLA", 0.1, learning_rate=rate) for rate in (1e-4, 3e-4, 1e-3)]
-        records += [record("CoLA", 0.2, learning_rate=r, tuning="full") for r in (1e-4, 3e-4)]
-        report = reports.figure7(results(records))
-        self.assertEqual(list(curves(report.panels[0])), ["adapters"])
-        self.assertEqual({row["method"] for row in report.numbers}, {"adapters"})
 
 
 class VariantsTest(tf.test.TestCase):
