@@ -260,22 +260,17 @@ def _variants(suites: _Suites, are_named: bool) -> Iterable[_Value]:
 def _removed(
     spans: Callable[[int], Dict[str, Tuple[str, str]]], suites: _Suites, only: str = ""
 ) -> Iterable[_Value]:
-    """Measures figure 6's ablations.
+    """Measures differences of an ablation's scores, of figure 6's tasks or of one `only`.
 
-    Args:
-      spans: function of the number of layers; label → two keys of an ablation's scores, of which
-        the first minus the second counts, of each model.
-      suites: see `_Suites`.
-      only: the task; "" for all.
+    `spans`: function of the number of layers; label → names of the scores, first minus second.
     """
     for one in suites["ablations"]:
-        scores, name = one["scores"], published.title(one["task"])
+        scores, task = one["scores"], published.title(one["task"])
         for label, (first, second) in spans(one["num_layers"]).items():
-            if {first, second} <= scores.keys() and name.startswith(only):
+            if {first, second} <= scores.keys() and task.startswith(only):
+                # The difference of each model, whose scores are not independent.
                 change = selection.mean_over_seeds(np.subtract(scores[first], scores[second]))
-                yield _sum(
-                    name + label.format(first), (1, Cell("", label, one["task"], "", *change))
-                )
+                yield _sum(task + label.format(first), (1, Cell("", None, task, "", *change)))
 
 
 def _scales(suites: _Suites, is_small: bool) -> Iterable[_Value]:

@@ -29,14 +29,9 @@ class Table(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A report's content.
+    """A report's title, caption, tables, numbers for the .tsv, and panels for `figures.draw`.
 
-    Attributes:
-      title: one line.
-      caption: sentences on how the numbers were computed.
-      tables: those without rows are left out.
-      numbers: the numbers, dicts with equal keys; empty if the records have none.
-      panels: the panels for `figures.draw`; empty for a table.
+    `numbers` are dicts with equal keys, none if the records do not allow the report.
     """
 
     title: str

@@ -41,12 +41,9 @@ _SEARCH_FLAGS = (
 
 
 class Method(NamedTuple):
-    """A tuning method of the paper, a curve or a point in its figures.
+    """A tuning method of the paper: the value of --tuning, its name in reports, and its flag.
 
-    Attributes:
-      name: the value of --tuning; for the baseline, a name of this module.
-      label: the name in reports.
-      level: the flag of the curve's points; None for a single point.
+    The flag `level` is that of a curve's points in figures; None for a single point.
     """
 
     name: str
@@ -210,12 +207,9 @@ class Cell(NamedTuple):
 
     Attributes:
       method, level: the label of a report's row, and a size, a learning rate, ... or None.
-      score: the score's name with its split, such as "test_accuracy".
-      points: the score in points; `choose_mean` gives a mean over seeds.
-      sem: the standard error of the mean; None for a single seed.
+      score: its name with the split, such as "test_accuracy".
+      points, sem: the score, a mean over seeds or the best, and its standard error, if any.
       seeds: the number of seeds of the mean, or from which the best one was selected.
-      trained_parameters: None if unknown.
-      setting: flag → value.
       share: trained parameters as a share of BERT's, if known.
       runs: those from which the setting was selected.
     """
@@ -327,12 +321,7 @@ def curve_point(setting: Setting) -> Tuple[str, ...]:
 
 
 def chosen_grids(records: List[Record], criterion: str) -> List[Dict[str, Any]]:
-    """Returns the setting that `choose_mean` selects for each `curve_point`, as grids of flags.
-
-    Args:
-      records: those of finished trainings.
-      criterion: one of `CRITERIA`.
-    """
+    """Returns the settings that `choose_mean` selects for each `curve_point`, as grids of flags."""
     pairs = list(zip(read(records, criterion), records))
     result = []
     for group in group_by(pairs, lambda pair: curve_point(pair[0].setting)).values():
