@@ -23,7 +23,7 @@ def glue(runs: List[Run]) -> List[Run]:
     """
     result = []
     compared = {run.task for run in runs if run.is_full}
-    names = ("accuracy", f"{task_kinds.MAJORITY}accuracy")
+    names = ("accuracy", f"{task_kinds.MAJORITY}accuracy", task_kinds.PREDICTED_LABELS)
     for run in runs:
         if run.setting.script != "run_classifier.py":
             continue
@@ -97,17 +97,14 @@ def comparable(runs: List[Run], flag: Optional[str]) -> List[Run]:
     A setting needs more than half as many values as the setting with the most. Otherwise, values
     that a further study tried with more settings would look better. Tasks are treated separately.
     """
-    groups = selection.group_by(runs, lambda run: (run.task, _key_without(run, [flag])))
+    key_without = selection.key_without
+    groups = selection.group_by(runs, lambda run: (run.task, key_without(run.setting.key, flag)))
     counts = {key: len({run.setting.flag(flag) for run in each}) for key, each in groups.items()}
     most: Dict[str, int] = {}
     for (task, _), count in counts.items():
         most[task] = max(most.get(task, 0), count)
     kept = (each for key, each in groups.items() if 2 * counts[key] > most[key[0]])
     return [run for each in kept for run in each]
-
-
-def _key_without(run: Run, flags: Iterable[Any]) -> str:
-    return selection.key_without(run.setting.key, frozenset(flags))
 
 
 def variants(runs: List[Run]) -> List[Tuple[Cell, Optional[Cell]]]:
@@ -124,7 +121,8 @@ def variants(runs: List[Run]) -> List[Tuple[Cell, Optional[Cell]]]:
     others = [run for run in adapters if _variant(run)]
 
     def common(run: Run) -> Tuple[str, str]:
-        return run.task, _key_without(run, run.setting.design.keys() - {INIT_SCALE})
+        names = sorted(run.setting.design.keys() - {INIT_SCALE})
+        return run.task, selection.key_without(run.setting.key, *names)
 
     def matched(some: List[Run], by: List[Run]) -> List[Run]:
         shared = set(map(common, by))

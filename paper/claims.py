@@ -307,7 +307,6 @@ _SAME = Condition("the paper's value, with a tolerance of 1", 0, 0, tolerance=1)
 _BELOW_0, _ABOVE_0 = Condition("below 0", high=0), Condition("above 0", low=0)
 _SIMILAR = Condition("each within ±1", -1, 1)
 
-
 CLAIMS = (
     # Table 1, section 3.2.
     Claim(

@@ -46,14 +46,16 @@ def table_of(
 ) -> Table:
     """Returns a table: a row for each method and level, a column for each task, then `columns`.
 
-    `suffixes` are texts after scores, by method, level and task.
+    `suffixes` are texts after scores, by method, level and task. Scores of runs that predict only
+    one label are marked.
     """
     tasks, rows = tasks_of(cells), []
     for label, row in rows_of(cells).items():
         scores = {}
         for task, cell in row.items():
             error = "" if cell.sem is None else f" ± {cell.sem:.1f}"
-            scores[task] = f"{cell.points:.1f}{error}{suffixes.get(cell[:3], '')}"
+            note = f" (runs with one label: {cell.one_label})" if cell.one_label else ""
+            scores[task] = f"{cell.points:.1f}{error}{suffixes.get(cell[:3], '')}{note}"
         others = [column.get(label, GAP) for column in columns.values()]
         rows.append([label, *(scores.get(task, GAP) for task in tasks), *others])
     return Table(heading, ["", *map(published.title, tasks), *columns], rows)

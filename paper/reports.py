@@ -164,9 +164,8 @@ def table2(results: Results) -> Report:
 
 def figure1(results: Results) -> Report:
     """Returns GLUE's percentiles over tasks of the difference from full fine-tuning."""
-    return _percentiles_report(
-        selection.by_accuracy(paper_cells.glue(results.runs)), VALIDATION, "GLUE"
-    )
+    runs = selection.by_accuracy(paper_cells.glue(results.runs))
+    return _percentiles_report(runs, VALIDATION, "GLUE")
 
 
 def figure3(results: Results) -> Report:
@@ -176,14 +175,13 @@ def figure3(results: Results) -> Report:
 
 def figure4(results: Results) -> Report:
     """Returns the dev score against trained parameters, with a panel for each task."""
-    runs = [run for run in results.runs if run.setting.script == "run_classifier.py"]
-    return _parameters_report(selection.by_accuracy(runs), "Score against trained parameters")
+    return _parameters_report(results, "run_classifier.py", "Score against trained parameters")
 
 
 def figure5(results: Results) -> Report:
     """Returns `figure4` for SQuAD."""
-    runs = [run for run in results.runs if run.setting.script == "run_squad.py"]
-    return _parameters_report(runs, "SQuAD: score against trained parameters")
+    title = "SQuAD: score against trained parameters"
+    return _parameters_report(results, "run_squad.py", title)
 
 
 def figure6(results: Results) -> Report:
@@ -259,7 +257,8 @@ REPORTS = {
 
 
 def _mean_over_seeds(cells: List[Cell]) -> str:
-    return f"mean ± standard error of the mean over {report_tables.count_seeds(cells)}"
+    seeds = report_tables.count_seeds(cells)
+    return seeds if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
 
 
 def _values(cells: List[Cell], flag: str, method: str = "") -> str:
@@ -336,8 +335,9 @@ def _percentiles_report(runs: List[Run], split: str, title: str) -> Report:
     return Report(title, caption, [Table("", columns, texts)], numbers, [panel])
 
 
-def _parameters_report(runs: List[Run], title: str) -> Report:
+def _parameters_report(results: Results, script: str, title: str) -> Report:
     """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
+    runs = selection.by_accuracy(run for run in results.runs if run.setting.script == script)
     methods = (ADAPTERS, selection.TOP_LAYERS, selection.LAYER_NORM, selection.HEAD, FULL)
     cells = [c for method in methods for c in curve(runs, method) if c.trained_parameters]
     caption = (

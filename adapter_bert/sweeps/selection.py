@@ -114,7 +114,7 @@ def key_of(flags: Dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=None)
-def key_without(key: str, names: frozenset) -> str:
+def key_without(key: str, *names: Any) -> str:
     """Returns a setting's canonical text without some of its flags."""
     return key_of({name: v for name, v in json.loads(key).items() if name not in names})
 
@@ -211,6 +211,7 @@ class Cell(NamedTuple):
       points, sem: the score, a mean over seeds or the best, and its standard error, if any.
       seeds: the number of seeds of the mean, or from which the best one was selected.
       share: trained parameters as a share of BERT's, if known.
+      one_label: the number of the score's runs that predict only one label.
       runs: those from which the setting was selected.
     """
 
@@ -224,6 +225,7 @@ class Cell(NamedTuple):
     trained_parameters: Optional[int] = None
     setting: Dict[str, Any] = {}
     share: Optional[float] = None
+    one_label: int = 0
     runs: Sequence[Run] = ()
 
     @property
@@ -299,6 +301,7 @@ def _cell(chosen: List[Run], split: str, runs: List[Run]) -> Cell:
         int(trained) if trained else None,
         first.setting.values,
         trained / backbone if trained and backbone else None,
+        sum(run.predicts_one_label(split) for run in chosen),
         runs,
     )
 

@@ -14,6 +14,8 @@ class GlueTest(tf.test.TestCase):
         entry["scores"].update(
             {
                 "eval_mismatched_accuracy": mismatched,
+                "eval_predicted_labels": 3.0,
+                "eval_mismatched_predicted_labels": 1.0,
                 "eval_majority_accuracy": 0.35,
                 "eval_mismatched_majority_accuracy": 0.36,
             }
@@ -31,6 +33,7 @@ class GlueTest(tf.test.TestCase):
             [(c.task, round(c.points, 6), c.setting["learning_rate"]) for c in found],
             [("MNLI-m", 80.0, 1e-4), ("MNLI-mm", 75.0, 1e-3)],
         )
+        self.assertEqual([cell.one_label for cell in found], [0, 1])
         majority = cells.majority_cells(found, VALIDATION)
         self.assertEqual(
             [(cell.task, cell.points) for cell in majority],

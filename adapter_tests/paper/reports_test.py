@@ -45,13 +45,17 @@ def tables(report):
 class MajorityTest(tf.test.TestCase):
     def test_figure_and_its_table_have_the_majority_class(self):
         records = [
-            *with_majority(seeds("MRPC", [0.82, 0.84], adapter_size=64), 0.68),
+            *with_majority(seeds("MRPC", [0.82, 0.84], adapter_size=64), 0.68, [1, 2]),
+            *with_majority(seeds("MRPC", [0.68, 0.68], adapter_size=8), 0.68, [1, 1]),
             *seeds("MRPC", [0.85, 0.86], adapter_size=256, trained=400),
             *seeds("CoLA", [0.7, 0.7], adapter_size=64),  # Older records do not have it.
         ]
         report = reports.figure4(results(records))
         rows = rows_by_label(report.tables[0])
-        self.assertEqual(rows["adapters, 64"], ["70.0 ± 0.0", "83.0 ± 1.0", "200"])
+        self.assertEqual(
+            rows["adapters, 64"], ["70.0 ± 0.0", "83.0 ± 1.0 (runs with one label: 1)", "200"]
+        )
+        self.assertEqual(rows["adapters, 8"][1], "68.0 ± 0.0 (runs with one label: 2)")
         self.assertEqual(rows["majority class"], ["–", "68.0", "–"])
         lines = {panel.title: panel.line for panel in report.panels}
         self.assertEqual(lines, {"CoLA": None, "MRPC": ("majority class", 68.0)})
@@ -60,7 +64,7 @@ class MajorityTest(tf.test.TestCase):
 
     def test_table2_has_the_majority_class_of_the_test_set(self):
         entries = seeds("airline", [0.8, 0.8], [0.62, 0.62])
-        with_majority(with_majority(entries, 0.6), 0.61, "test")
+        with_majority(with_majority(entries, 0.6, [2, 2]), 0.61, [2, 2], "test")
         table, _ = reports.table2(results(entries)).tables
         self.assertEqual(table.columns, ["", "adapters", "majority class"])
         self.assertEqual(table.rows[0], ["airline", "62.0 ± 0.0", "61.0"])
@@ -102,7 +106,7 @@ class GlueTest(tf.test.TestCase):
 
     def test_mean_is_not_over_the_tasks_of_the_majority_class(self):
         records = self.records()
-        with_majority(records[:1], 0.0)
+        with_majority(records[:1], 0.0, [2])
         rows = rows_by_label(reports.table1(results(records)).tables[0])
         self.assertEqual(rows["full fine-tuning"][:3], ["54.0", "92.0", "73.0"])
         self.assertEqual(rows["majority class"][:3], ["0.0", "–", "–"])
@@ -309,10 +313,7 @@ class ParametersFigureTest(tf.test.TestCase):
         records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
         report = reports.figure4(results(records))
         self.assertIn("--adapter_init_scale=0.01.", report.caption)
-        self.assertIn(
-            "(logarithmic axis), mean ± standard error of the mean over 1 seed. Curves",
-            report.caption,
-        )
+        self.assertIn("(logarithmic axis), 1 seed. Curves", report.caption)
 
 
 class ScaleAndAblationTest(tf.test.TestCase):
@@ -454,8 +455,8 @@ class VariantsTest(tf.test.TestCase):
 
 class FilesTest(tf.test.TestCase):
     def test_empty_results_give_empty_reports(self):
-        for name, kind in REPORTS.items():
-            self.assertEqual(kind[0](results([])).numbers, [], name)
+        for name, (make, _) in REPORTS.items():
+            self.assertEqual(make(results([])).numbers, [], name)
 
     def test_single_record_appears_in_its_reports(self):
         for entry, expected in (
@@ -463,7 +464,7 @@ class FilesTest(tf.test.TestCase):
             (record("airline", 0.5, test=0.5, tuning="full"), ["table2", "figure4"]),
             (record("SQuAD", 50.0, score="f1", script="run_squad.py"), ["figure5"]),
         ):
-            rendered_reports = {name: kind[0](results([entry])) for name, kind in REPORTS.items()}
+            rendered_reports = {name: make(results([entry])) for name, (make, _) in REPORTS.items()}
             found = [name for name, report in rendered_reports.items() if report.numbers]
             self.assertEqual(found, expected)
             for name in found:

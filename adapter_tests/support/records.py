@@ -68,10 +68,11 @@ def run(*arguments, **options):
     return result
 
 
-def with_majority(entries, majority, split="eval"):
-    """Returns records that also have the majority class's score."""
-    for entry in entries:
-        entry["scores"][entry["score"].replace("eval", f"{split}_majority", 1)] = majority
+def with_majority(entries, majority, labels, split="eval"):
+    """Returns records that also have the majority class's score and the predicted labels."""
+    for entry, count in zip(entries, labels):
+        name = entry["score"].replace("eval", f"{split}_majority", 1)
+        entry["scores"].update({name: majority, f"{split}_predicted_labels": float(count)})
     return entries
 
 
