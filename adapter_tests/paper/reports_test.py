@@ -156,15 +156,6 @@ class GlueTest(tf.test.TestCase):
             caption, " Adapters were trained with --adapter_init_scale=0.001 or 0.01."
         )
 
-    def test_mnli_dev_sets_are_separate_columns(self):
-        mnli = record("MNLI", 0.8, tuning="full")
-        mnli["scores"]["eval_mismatched_accuracy"] = 0.82
-        report = reports.table1(results([mnli]))
-        self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "MNLI-mm"])
-        self.assertEqual(report.tables[0].rows[0][1:4], ["80.0", "82.0", "81.0"])
-        report = reports.table1(results([record("MNLI", 0.8, tuning="full")]))
-        self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "mean"])
-
     def test_figure1_shows_percentiles_over_tasks(self):
         records = self.records()
         for task, value in (("MRPC", 0.80), ("RTE", 0.60)):
