@@ -20,7 +20,14 @@ import posixpath
 from typing import Any, Dict, List, Optional, Tuple
 
 from adapter_bert.files import atomic, gfile, paths
-from adapter_bert.paper import ablation_results, cells, reports, search_results, significance
+from adapter_bert.paper import (
+    ablation_results,
+    cells,
+    report_tables,
+    reports,
+    search_results,
+    significance,
+)
 from adapter_bert.shell import cli
 from adapter_bert.shell.errors import UserError
 from adapter_bert.shell.settings import Settings, flag
@@ -90,19 +97,19 @@ def run(values: Any) -> List[str]:
         return significance.describe(significance.compare(first, second, config.labels))
     names = _names(config)
     results, notes = _read_results(config)
-    by_name = {name: reports.REPORTS[name].make(results) for name in names}
+    by_name = {name: reports.REPORTS[name][0](results) for name in names}
     available_reports = {name: report for name, report in by_name.items() if report.numbers}
     missing = [name for name in names if name not in available_reports]
     if _is_all(config) and not available_reports:
         raise UserError("No report fits the finished runs; name one to see what it requires.")
     if missing and not _is_all(config):
-        needs = "; ".join(f"{name}: {reports.REPORTS[name].needs}" for name in missing)
+        needs = "; ".join(f"{name}: {reports.REPORTS[name][1]}" for name in missing)
         raise UserError(f"--report={','.join(config.report)}: missing {needs}.")
     with gfile.convert_write_errors(f"--report_dir={config.report_dir}"):
         gfile.makedirs(config.report_dir)
     written = []
     for name, report in available_reports.items():
-        for file_name, content in reports.render(config.name or name, report).items():
+        for file_name, content in report_tables.render(config.name or name, report).items():
             written.append(posixpath.join(config.report_dir, file_name))
             atomic.write_atomically(written[-1], content)
     return [*notes, *(f"Written: {path}" for path in written)]
@@ -139,8 +146,7 @@ def _read_results(config: ReportConfig) -> Tuple[reports.Results, List[str]]:
     trainings = [record for record in trainings if record["status"] == records.DONE]
     if not (trainings or ablations or searches):
         raise UserError(f"--records={config.records}: the folder has no finished run.")
-    tasks = {result["task"] for result in (*trainings, *searches)}
-    tasks |= {ablation.task for ablation in ablations}
+    tasks = {result["task"] for result in (*trainings, *searches, *ablations)}
     for task in config.tasks:
         if task not in tasks:
             available = ", ".join(sorted(tasks)) or "none"
@@ -149,10 +155,9 @@ def _read_results(config: ReportConfig) -> Tuple[reports.Results, List[str]]:
     def select(results: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         return [result for result in results if result["task"] in (config.tasks or tasks)]
 
-    trainings, searches = select(trainings), select(searches)
-    ablations = [ablation for ablation in ablations if ablation.task in (config.tasks or tasks)]
+    trainings, searches, ablations = map(select, (trainings, searches, ablations))
     backbones = records.check_same_backbone(trainings, "--records")
-    if len(backbones | {ablation.backbone for ablation in ablations}) > 1:
+    if len(backbones | {ablation["backbone"] for ablation in ablations}) > 1:
         raise UserError("--ablations: another BERT than that of the other files or of --records.")
     records.check_same_data(trainings, "--records")
     runs = selection.read(trainings, config.select_by)

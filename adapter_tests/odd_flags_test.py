@@ -210,10 +210,10 @@ class OddFlagsTest(tf.test.TestCase):
         self.check("run_sweep", given, (sweep.Sweep, "run"))
 
     def test_run_report(self):
-        from adapter_bert.paper import reports
+        from adapter_bert.paper import report_tables
 
         given = {"records": os.path.join(PROJECT, "results/records"), "report": "table1"}
-        self.check("run_report", {**given, "report_dir": "out"}, (reports, "render"))
+        self.check("run_report", {**given, "report_dir": "out"}, (report_tables, "render"))
 
     @unittest.skipIf(tf2_modules.IS_TF1, "needs TensorFlow 2")
     def test_export_model(self):

@@ -137,7 +137,9 @@ class SearchTest(ScriptTestCase):
         self.assertEqual(run_baseline._best(setup, settings, trials)[0], space)
         found = search_results.read(os.path.join(self.folder, "search.json"))
         self.assertLen(found["trials"], 10_000)
-        self.assertEqual(found["trials"][-1]["settings"], dataclasses.asdict(space))
+        name = search_space.short_name(space.module)
+        expected = {**dataclasses.asdict(space), "module": name}
+        self.assertEqual(found["trials"][-1]["settings"], expected)
 
     def read(self, name):
         with open(os.path.join(self.out, name)) as reader:

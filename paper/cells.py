@@ -4,72 +4,16 @@ Reports are about the paper's adapter, with initial weights of any scale; `varia
 """
 
 import collections
-from typing import Any, Callable, Collection, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, List, Optional, Set, Tuple
 
 from adapter_bert.model import task_kinds
 from adapter_bert.paper import published
 from adapter_bert.sweeps import selection
-from adapter_bert.sweeps.selection import (
-    ADAPTERS,
-    EPOCHS,
-    FULL,
-    INIT_SCALE,
-    LAYERS,
-    NO_BERT,
-    POOLER,
-    SIZE,
-    TEST,
-    TOP_LAYERS,
-    VALIDATION,
-    Method,
-    Run,
-    Selected,
-)
+from adapter_bert.sweeps.selection import ADAPTERS, FULL, INIT_SCALE, NO_BERT, Cell, Method, Run
 
 MAJORITY = "majority class"  # The label of cells of the most frequent label.
 DEFAULT = "default"  # The label of the default adapter.
-VARIABLE = Method("variable", "variable fine-tuning", LAYERS)  # Table 2.
-
-
-class Cell(NamedTuple):
-    """A method's selected score on a task, at a level: a size, a learning rate, ... or None.
-
-    Attributes:
-      method: its label.
-      runs: those from which the setting was selected.
-    """
-
-    method: str
-    level: Any
-    task: str
-    choice: Selected
-    runs: List[Run] = []
-
-    @property
-    def note(self) -> str:
-        """The note on runs that predict only one label; "" without them."""
-        count, runs = self.choice.one_label, len(self.choice.values)
-        return f"predicts only one label in {count} of {pluralize(runs, 'run')}" if count else ""
-
-    def to_row(self) -> Dict[str, Any]:
-        """Returns all of the cell's values by name."""
-        choice = self.choice
-        return {
-            "method": self.method,
-            "level": self.level,
-            "task": self.task,
-            "score": choice.score,
-            "points": choice.value,
-            "sem": choice.sem,
-            "seeds": choice.seeds,
-            "trained_parameters": choice.trained,
-            "setting": " ".join(f"{name}={value}" for name, value in choice.setting.items()),
-        }
-
-
-def pluralize(count: int, noun: str) -> str:
-    """Returns a count with its noun: "1 seed", "2 seeds"."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+VARIABLE = Method("variable", "variable fine-tuning", selection.LAYERS)  # Table 2.
 
 
 def glue(runs: List[Run]) -> List[Run]:
@@ -99,40 +43,32 @@ def further(runs: List[Run]) -> List[Run]:
         for run in runs
         if run.setting.script in selection.TEXT_SCRIPTS
         and not published.is_glue(run.task)
-        and run.points(TEST) is not None
+        and run.points(selection.TEST) is not None
     ]
 
 
-def by_accuracy(runs: List[Run]) -> List[Run]:
-    """Returns the runs with accuracy as their score, if a classifier's have it.
-
-    The paper's figures 3 and 4 show it for GLUE too. It does not say what they show for STS-B,
-    which keeps its score.
-    """
-    return list(map(selection.by_accuracy, runs))
-
-
 def of_method(
-    runs: List[Run], method: Method, sizes: Collection[int] = (), pooler: bool = False
+    runs: List[Run], method: Method, levels: Collection[int] = (), pooler: bool = False
 ) -> List[Run]:
     """Returns the runs of a method as in the paper, with adapters of any initial scale.
 
     Args:
       runs: those of any methods.
-      method: the method.
-      sizes: values of --adapter_size; empty for all.
+      method: the method. All top layers are also full fine-tuning.
+      levels: sizes of adapters, or numbers of top layers; empty for all.
       pooler: whether adapters are trained together with the pooler, unlike in the paper.
     """
     if method is VARIABLE:  # Of all layers, it is full fine-tuning.
-        top = of_method(runs, TOP_LAYERS)
+        top = of_method(runs, selection.TOP_LAYERS)
         tasks = {run.task for run in top}
         return top + [run for run in runs if run.setting.method == FULL.name and run.task in tasks]
-    design = {POOLER} if pooler else set()
+    design = {selection.POOLER} if pooler else set()
     return [
         run
-        for run in selection.of_method(runs, method)
-        if run.setting.design.keys() - {INIT_SCALE} == design
-        and (not sizes or run.setting.flag(SIZE) in sizes)
+        for run in runs
+        if (run.setting.method == method.name or method is FULL and run.is_full)
+        and run.setting.design.keys() - {INIT_SCALE} == design
+        and (not levels or run.setting.flag(method.level) in levels)
     ]
 
 
@@ -141,16 +77,17 @@ def at_equal_epochs(runs: List[Run]) -> List[Run]:
 
     The baseline without BERT has none. Tasks whose methods share none are left out.
     """
-    by_task: Dict[str, Dict[str, Set[Any]]] = collections.defaultdict(dict)
-    for run in runs:
-        if run.setting.method != NO_BERT.name:
-            by_method = by_task[run.task].setdefault(run.setting.method, set())
-            by_method.add(run.setting.flag(EPOCHS))
-    shared = {task: set.intersection(*methods.values()) for task, methods in by_task.items()}
+    shared: Dict[str, Set[Any]] = {}
+    trained = [run for run in runs if run.setting.method != NO_BERT.name]
+    by_method = selection.group_by(trained, lambda run: (run.task, run.setting.method))
+    for (task, _), group in by_method.items():
+        epochs = {run.setting.flag(selection.EPOCHS) for run in group}
+        shared[task] = shared.get(task, epochs) & epochs
     return [
         run
         for run in runs
-        if run.setting.method == NO_BERT.name or run.setting.flag(EPOCHS) in shared[run.task]
+        if run.setting.method == NO_BERT.name
+        or run.setting.flag(selection.EPOCHS) in shared[run.task]
     ]
 
 
@@ -160,18 +97,14 @@ def comparable(runs: List[Run], flag: Optional[str]) -> List[Run]:
     A setting needs more than half as many values as the setting with the most. Otherwise, values
     that a further study tried with more settings would look better. Tasks are treated separately.
     """
-    values: Dict[Tuple[str, str], Set[Any]] = collections.defaultdict(set)
-    others = [(run.task, _key_without(run, {flag})) for run in runs]
-    for run, other in zip(runs, others):
-        values[other].add(run.setting.flag(flag))
+    key_without = selection.key_without
+    groups = selection.group_by(runs, lambda run: (run.task, key_without(run.setting.key, flag)))
+    counts = {key: len({run.setting.flag(flag) for run in each}) for key, each in groups.items()}
     most: Dict[str, int] = {}
-    for (task, _), found in values.items():
-        most[task] = max(most.get(task, 0), len(found))
-    return [run for run, other in zip(runs, others) if 2 * len(values[other]) > most[run.task]]
-
-
-def _key_without(run: Run, flags: Collection[Any]) -> str:
-    return selection.key_without(run.setting.key, frozenset(flags))
+    for (task, _), count in counts.items():
+        most[task] = max(most.get(task, 0), count)
+    kept = (each for key, each in groups.items() if 2 * counts[key] > most[key[0]])
+    return [run for each in kept for run in each]
 
 
 def variants(runs: List[Run]) -> List[Tuple[Cell, Optional[Cell]]]:
@@ -182,27 +115,32 @@ def variants(runs: List[Run]) -> List[Tuple[Cell, Optional[Cell]]]:
     same task: the learning rate, the number of epochs and the scale of initial weights. A variant
     without such a setting has None. Defaults with such a setting are in the list too.
     """
-    adapters = selection.of_method(runs, ADAPTERS)
-    adapters = [run for run in adapters if not run.setting.flag(POOLER)]
+    adapters = [run for run in runs if run.setting.method == ADAPTERS.name]
+    adapters = [run for run in adapters if not run.setting.flag(selection.POOLER)]
+    defaults = [run for run in adapters if not _variant(run)]
+    others = [run for run in adapters if _variant(run)]
 
     def common(run: Run) -> Tuple[str, str]:
-        return run.task, _key_without(run, run.setting.design.keys() - {INIT_SCALE})
+        names = sorted(run.setting.design.keys() - {INIT_SCALE})
+        return run.task, selection.key_without(run.setting.key, *names)
 
-    default, others = (
-        selection.group_by([r for r in adapters if bool(_variant(r)) == is_variant], common)
-        for is_variant in (False, True)
-    )
-    result: List[Tuple[Cell, Optional[Cell]]] = []
+    def matched(some: List[Run], by: List[Run]) -> List[Run]:
+        shared = set(map(common, by))
+        return [run for run in some if common(run) in shared]
+
+    result = []
     groups = selection.group_by(
-        adapters, lambda r: (r.setting.flag(SIZE), _variant(r), published.sort_key(r.task))
+        adapters, lambda run: (run.setting.flag(selection.SIZE), _variant(run))
     )
-    for (size, name, _), group in groups.items():
-        matched = [run for run in group if common(run) in (default if name else others)]
-        same = [run for key in set(map(common, matched)) for run in default.get(key, ())]
-        first, *_ = *cells_of(DEFAULT, same, VALIDATION, level=size), None
-        chosen = matched or (group if name else [])
-        cells = cells_of(name or DEFAULT, chosen, VALIDATION, level=size)
-        result += [(cell, first) for cell in cells]
+    for (size, name), group in groups.items():
+        chosen = matched(group, defaults if name else others)
+        if name:
+            tasks = {run.task for run in chosen}
+            chosen += [run for run in group if run.task not in tasks]
+        same = cells_of(DEFAULT, matched(defaults, chosen), selection.VALIDATION)
+        default = {cell.task: cell for cell in same}
+        cells = cells_of(name or DEFAULT, chosen, selection.VALIDATION, level=size)
+        result += [(cell, default.get(cell.task)) for cell in cells]
     return result
 
 
@@ -216,24 +154,21 @@ def cells_of(
     label: str,
     runs: List[Run],
     split: str,
-    choose: Callable[[List[Run], str], Optional[Selected]] = selection.choose_mean,
+    choose: Callable[[List[Run], str], Optional[Cell]] = selection.choose_mean,
     level: Any = None,
 ) -> List[Cell]:
-    """Returns the `Cell` of each task that has a score, in the paper's order.
+    """Returns the `Cell` of each task that has a score on a split, in the paper's order.
 
-    Args:
-      label, level: the cells' method and level.
-      runs: the runs of this method and level.
-      split: the split to score.
-      choose: `selection.choose_mean` or `selection.choose_best`.
+    `label` and `level` are the cells' method and level, and `choose` is `selection.choose_mean` or
+    `selection.choose_best`.
     """
     by_task = selection.group_by(runs, lambda run: published.sort_key(run.task))
-    choices = ((task, choose(group, split), group) for (_, task), group in by_task.items())
-    return [Cell(label, level, task, choice, group) for task, choice, group in choices if choice]
+    cells = [choose(group, split) for group in by_task.values()]
+    return [cell._replace(method=label, level=level) for cell in cells if cell]
 
 
 def curve(
-    runs: List[Run], method: Method, flag: Optional[str] = None, split: str = VALIDATION
+    runs: List[Run], method: Method, flag: Optional[str] = None, split: str = selection.VALIDATION
 ) -> List[Cell]:
     """Returns a method's `Cell`s, one for each task and level, or each value of another flag.
 
@@ -251,30 +186,20 @@ def curve(
     return [cell for cell in cells if not flag or counts[cell.task] >= 3]
 
 
-def majority_cells(cells: Iterable[Cell], split: str) -> List[Cell]:
+def majority_cells(cells: List[Cell], split: str) -> List[Cell]:
     """Returns a `Cell` of always predicting the most frequent label, for each task of cells.
 
     Tasks whose runs are too old to have this score have none.
     """
-    runs = [run for cell in cells for run in cell.runs]
-    return cells_of(MAJORITY, runs, split, _majority)
-
-
-def _majority(runs: List[Run], split: str) -> Optional[Selected]:
-    for run in runs:
-        value = run.points(split, task_kinds.MAJORITY + run.score)
-        if value is not None:
-            return Selected(f"{split}_{run.score}", value)
-    return None
+    found: Dict[str, Cell] = {}
+    for cell in cells:
+        for run in cell.runs:
+            points = run.points(split, task_kinds.MAJORITY + run.score)
+            if points is not None:
+                found.setdefault(cell.task, Cell(MAJORITY, None, cell.task, cell.score, points))
+    return [found[task] for task in sorted(found, key=published.sort_key)]
 
 
 def tasks_of(cells: Iterable[Cell]) -> List[str]:
     """Returns the cells' tasks, in the paper's order."""
     return sorted({cell.task for cell in cells}, key=published.sort_key)
-
-
-def count_seeds(cells: Iterable[Cell]) -> str:
-    """Returns the numbers of seeds of cells: "3 seeds", "1 to 3 seeds"."""
-    counts = sorted({cell.choice.seeds for cell in cells}) or [0]
-    prefix = f"{counts[0]} to " if len(counts) > 1 else ""
-    return prefix + pluralize(counts[-1], "seed")

@@ -1,12 +1,9 @@
 """Estimates with standard errors, their combinations, and verdicts by confidence intervals."""
 
 import math
-from typing import Collection, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, List, NamedTuple, Optional, Tuple
 
-import numpy as np
 import scipy.special
-
-from adapter_bert.sweeps import selection
 
 
 class Estimate(NamedTuple):
@@ -17,24 +14,15 @@ class Estimate(NamedTuple):
       freedom: the degrees of freedom of the standard error; inf if that is exact.
     """
 
-    value: float
+    points: float
     sem: Optional[float] = 0.0
     freedom: float = math.inf
 
     def __str__(self) -> str:
+        text = f"{self.points:+.1f}".replace("-", "−")
         is_exact = self.sem == 0 and math.isinf(self.freedom)
-        return signed(self.value) + ("" if self.sem is None or is_exact else f" ± {self.sem:.1f}")
-
-    def minus(self, other: "Estimate") -> "Estimate":
-        """Returns the difference from an independent estimate."""
-        return combine((1, self), (-1, other))
-
-    @property
-    def gap(self) -> str:
-        """Why a score over seeds has no usable standard error; "" if it has one."""
-        if self.sem is None:
-            return "one seed"
-        return "two equal scores" if self.freedom == 1 and self.sem < 1e-6 else ""
+        error = "" if self.sem is None or is_exact else f" ± {self.sem:.1f}"
+        return ("0.0" if text in ("+0.0", "−0.0") else text) + error
 
     def interval(self, count: int = 1) -> Tuple[float, float]:
         """Returns the 95% confidence interval (Student's t), infinite without a standard error.
@@ -46,7 +34,7 @@ class Estimate(NamedTuple):
         half = self.sem and self.sem * float(
             scipy.special.stdtrit(min(self.freedom, 1e6), 1 - 0.025 / count)  # No inf.
         )
-        return self.value - half, self.value + half
+        return self.points - half, self.points + half
 
 
 class Condition(NamedTuple):
@@ -68,45 +56,30 @@ class Condition(NamedTuple):
         It differs if the interval of an estimate, corrected for their number, is outside. It agrees
         if all intervals, extended by the tolerance, are inside.
         """
-        for one in estimates:
-            lower, upper = one.interval(len(estimates))
-            if lower > self.high or upper < self.low:
-                return "differs"
+        corrected = [one.interval(len(estimates)) for one in estimates]
+        if any(lower > self.high or upper < self.low for lower, upper in corrected):
+            return "differs"
+        low, high = self.low - self.tolerance, self.high + self.tolerance
         ends = [one.interval() for one in estimates]
-        is_inside = all(
-            self.low - self.tolerance <= lower and upper <= self.high + self.tolerance
-            for lower, upper in ends
-        )
+        is_inside = all(low <= lower and upper <= high for lower, upper in ends)
         return "agrees" if is_inside else "unclear"
 
 
-def over_seeds(values: Sequence[float]) -> Estimate:
-    """Returns the mean over seeds."""
-    return Estimate(float(np.mean(values)), selection.standard_error(values), len(values) - 1)
-
-
-def combine(*terms: Tuple[float, Estimate]) -> Estimate:
-    """Returns the weighted sum of independent estimates; `terms` are pairs (weight, estimate).
+def combine(*terms: Tuple[float, Any]) -> Estimate:
+    """Returns the weighted sum of independent scores.
 
     The degrees of freedom are those of Welch and Satterthwaite.
+
+    Args:
+      terms: pairs of a weight and an `Estimate` or a `Cell`.
     """
-    value = float(sum(weight * term.value for weight, term in terms))
+    points = float(sum(weight * term.points for weight, term in terms))
     variances: List[float] = []
     for weight, term in terms:
         if term.sem is None:
-            return Estimate(value, None, 0)
+            return Estimate(points, None, 0)
         variances.append((weight * term.sem) ** 2)
     parts = sum(v**2 / term.freedom for v, (_, term) in zip(variances, terms) if v)
-    freedom = sum(variances) ** 2 / parts if parts else min(term.freedom for _, term in terms)
-    return Estimate(value, math.sqrt(sum(variances)), freedom)
-
-
-def mean(estimates: Collection[Estimate]) -> Estimate:
-    """Returns the mean of independent estimates."""
-    return combine(*((1 / len(estimates), one) for one in estimates))
-
-
-def signed(value: float) -> str:
-    """Returns a number with its sign, "−0.4"; 0 has none."""
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+    freedoms = [term.freedom for _, term in terms]
+    freedom = sum(variances) ** 2 / parts if parts else min(freedoms, default=math.inf)
+    return Estimate(points, math.sqrt(sum(variances)), freedom)

@@ -1,132 +1,122 @@
-"""Tables of cells, for `reports`, and their texts."""
+"""Reports, the tables of cells in them, and their files."""
 
-from typing import (
-    AbstractSet,
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import AbstractSet, Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple, Union
 
 import numpy as np
 
-from adapter_bert.paper import published
-from adapter_bert.paper.cells import MAJORITY, Cell, tasks_of
+from adapter_bert.paper import figures, published
+from adapter_bert.paper.cells import MAJORITY, tasks_of
 from adapter_bert.shell import printing
-from adapter_bert.sweeps.selection import FULL
+from adapter_bert.sweeps.selection import FULL, Cell
 
 GAP = "–"
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SCORES = {
+    "accuracy": "accuracy (%)",
+    "f1": "F1 (%)",
+    "matthews": "Matthews corr. (× 100)",
+    "pearson": "Pearson correlation (× 100)",
+    "spearman": "Spearman correlation (× 100)",
+}
+Columns = Mapping[str, Mapping[str, str]]  # Title → label of a row → text.
 
 
 class Table(NamedTuple):
-    """A heading, the columns' titles (the first is usually empty), rows of texts, and notes."""
+    """A heading, the columns' titles (the first is usually empty), and rows of texts."""
 
     heading: str
     columns: List[str]
     rows: List[List[str]]
-    notes: Sequence[str] = ()
+
+
+class Report(NamedTuple):
+    """A report's title, caption, tables, numbers for the .tsv, and panels for `figures.draw`.
+
+    `numbers` are dicts with equal keys, none if the records do not allow the report.
+    """
+
+    title: str
+    caption: str
+    tables: List[Table]
+    numbers: List[Dict[str, Any]]
+    panels: figures.Panels = ()
 
 
 def table_of(
-    heading: str,
-    cells: Sequence[Cell],
-    columns: Mapping[str, Callable[[Dict[str, Cell]], str]],
-    suffix: Callable[[Cell], str] = lambda cell: "",
+    heading: str, cells: List[Cell], columns: Columns, suffixes: Mapping[Any, str] = {}
 ) -> Table:
     """Returns a table: a row for each method and level, a column for each task, then `columns`.
 
-    Args:
-      heading: the table's heading, or "".
-      cells: those of the table.
-      columns: title → function of a row's cells by task.
-      suffix: the text after a cell's score.
+    `suffixes` are texts after scores, by method, level and task. Scores of runs that predict only
+    one label are marked.
     """
-    tasks = tasks_of(cells)
-    notes = [note for note in dict.fromkeys(cell.note for cell in cells) if note]
-    marks = {note: str(i).translate(_SUPERSCRIPTS) for i, note in enumerate(notes, start=1)}
-
-    def text(cell: Optional[Cell]) -> str:
-        if cell is None:
-            return GAP
-        score = format_score(cell.choice.value, cell.choice.sem)
-        return score + suffix(cell) + marks.get(cell.note, "")
-
-    rows = []
-    for (method, level), by_task in by_level(cells).items():
-        label = method if level is None else f"{method}, {level:g}"
-        texts = [text(by_task.get(task)) for task in tasks]
-        rows.append([label, *texts, *(column(by_task) for column in columns.values())])
-    titles = map(published.title, tasks)
-    return Table(
-        heading, ["", *titles, *columns], rows, [f"{marks[note]} {note}" for note in notes]
-    )
+    tasks, rows = tasks_of(cells), []
+    for label, row in rows_of(cells).items():
+        scores = {}
+        for task, cell in row.items():
+            error = "" if cell.sem is None else f" ± {cell.sem:.1f}"
+            note = f" (runs with one label: {cell.one_label})" if cell.one_label else ""
+            scores[task] = f"{cell.points:.1f}{error}{suffixes.get(cell[:3], '')}{note}"
+        others = [column.get(label, GAP) for column in columns.values()]
+        rows.append([label, *(scores.get(task, GAP) for task in tasks), *others])
+    return Table(heading, ["", *map(published.title, tasks), *columns], rows)
 
 
-def methods_table(heading: str, cells: List[Cell], num_tasks: Optional[int] = None) -> Table:
-    """Returns a table of methods with their means over `find_complete_tasks`.
+def rows_of(cells: Iterable[Cell]) -> Dict[str, Dict[str, Cell]]:
+    """Returns the cells of each method and level, by task; both are in the label, "adapters, 8"."""
+    rows: Dict[str, Dict[str, Cell]] = {}
+    for cell in cells:
+        label = cell.method if cell.level is None else f"{cell.method}, {cell.level:g}"
+        rows.setdefault(label, {})[cell.task] = cell
+    return rows
 
-    Args:
-      heading: the table's heading, or "".
-      cells: those of the table.
-      num_tasks: N; adds the columns total parameters, as a multiple of BERT's for N tasks,
-        and trained parameters per task. Full fine-tuning needs N times BERT; a method that trains a
-        share p of BERT for each task needs 1 + N p.
-    """
-    rows = by_level(cells)
-    averaged = find_complete_tasks([row.keys() for key, row in rows.items() if key[0] != MAJORITY])
-    tasks = tasks_of(cells)
+
+def trained_parameters(cells: List[Cell]) -> Columns:
+    """Returns the column of the mean of trained parameters; tasks differ by their heads."""
+    rows = rows_of(cell for cell in cells if cell.trained_parameters)
+    numbers = {
+        label: np.mean([cell.trained_parameters for cell in row.values()])
+        for label, row in rows.items()
+    }
+    return {"trained parameters": {label: f"{mean:,.0f}" for label, mean in numbers.items()}}
+
+
+def means(cells: List[Cell]) -> Columns:
+    """Returns the column of means over `find_complete_tasks`."""
+    rows, tasks = rows_of(cells), tasks_of(cells)
+    averaged = find_complete_tasks([row for label, row in rows.items() if label != MAJORITY])
     titles = ", ".join(published.title(task) for task in tasks if task in averaged)
-    suffix = "" if averaged == set(tasks) else f" of {titles}"
-
-    def mean(by_task: Dict[str, Cell]) -> str:
-        complete = averaged and averaged <= by_task.keys()
-        return format_mean([by_task[task].choice.value for task in averaged]) if complete else GAP
-
-    def share(by_task: Dict[str, Cell]) -> Optional[float]:
-        if next(iter(by_task.values())).method == FULL.label:  # Heads are not counted.
-            return 1.0
-        shares = [cell.choice.share for cell in by_task.values()]
-        return None if None in shares else float(np.mean(shares))  # type: ignore[arg-type]
-
-    def total(by_task: Dict[str, Cell]) -> str:
-        part = share(by_task)
-        rest = 1 if part != 1 else 0
-        return GAP if part is None or not num_tasks else f"{rest + num_tasks * part:.2f}×"
-
-    def trained(by_task: Dict[str, Cell]) -> str:
-        part = share(by_task)
-        return GAP if part is None else "100%" if part == 1 else f"{part:.2%}"
-
-    costs = {"total parameters": total, "trained per task": trained} if num_tasks else {}
-    return table_of(heading, cells, {"mean" + suffix: mean, **costs})
+    column = {
+        label: f"{np.mean([row[task].points for task in averaged]):.1f}"
+        for label, row in rows.items()
+        if averaged and averaged <= row.keys()
+    }
+    return {"mean" if averaged == set(tasks) else f"mean of {titles}": column}
 
 
-def levels_table(
-    heading: str, cells: List[Cell], suffix: Callable[[Cell], str] = lambda cell: ""
-) -> Table:
-    """Returns a table of methods and levels, with the mean of their trained parameters."""
+def costs(cells: List[Cell]) -> Columns:
+    """Returns the columns of total parameters, as a multiple of BERT's, and those trained per task.
 
-    def trained(by_task: Dict[str, Cell]) -> str:
-        # Tasks differ by their heads.
-        numbers = [cell.choice.trained for cell in by_task.values() if cell.choice.trained]
-        return f"{np.mean(numbers):,.0f}" if numbers else GAP
+    For N tasks, those of the cells, full fine-tuning needs N times BERT; a method that trains a
+    share p of BERT for each task needs 1 + N p.
+    """
+    totals, trained, num_tasks = {}, {}, len(tasks_of(cells))
+    for label, row in rows_of(cells).items():
+        # Heads do not count.
+        shares = [1.0 if label == FULL.label else cell.share for cell in row.values()]
+        if None not in shares:
+            share = float(np.mean(shares))  # type: ignore[arg-type]
+            totals[label] = f"{num_tasks * share + (share < 1):.2f}×"
+            trained[label] = "100%" if share == 1 else f"{share:.2%}"
+    return {"total parameters": totals, "trained per task": trained}
 
-    return table_of(heading, cells, {"trained parameters": trained}, suffix)
 
-
-def find_complete_tasks(sets_of_tasks: List[AbstractSet[str]]) -> AbstractSet[str]:
+def find_complete_tasks(rows: List[Dict[str, Cell]]) -> AbstractSet[str]:
     """Returns the tasks that give the largest table without gaps.
 
     Means over different sets of tasks are not comparable.
     """
-    candidates = dict.fromkeys(map(frozenset, sets_of_tasks))
+    sets_of_tasks = [frozenset(row) for row in rows]
+    candidates = dict.fromkeys(sets_of_tasks)
     for tasks in list(candidates):
         candidates.update(dict.fromkeys([tasks & other for other in candidates]))
 
@@ -136,72 +126,72 @@ def find_complete_tasks(sets_of_tasks: List[AbstractSet[str]]) -> AbstractSet[st
     return max(candidates, key=size, default=frozenset())
 
 
-def by_level(cells: Iterable[Cell]) -> Dict[Tuple[str, Any], Dict[str, Cell]]:
-    """Returns the cells of each method and level, by task."""
-    result: Dict[Tuple[str, Any], Dict[str, Cell]] = {}
-    for cell in cells:
-        result.setdefault((cell.method, cell.level), {})[cell.task] = cell
-    return result
-
-
 def transpose(table: Table) -> Table:
     """Returns a table with rows and columns swapped."""
     first, *rows = zip(table.columns, *table.rows)
     return table._replace(columns=list(first), rows=[list(row) for row in rows])
 
 
-def paper_table_1(tasks: List[str]) -> List[Table]:
-    """Returns the paper's Table 1 for these tasks: a list of one, or empty."""
-    tasks = [task for task in tasks if task in published.TABLE_1[0].scores]
-    columns = ["", *tasks, "mean", "total parameters", "trained per task"]
-    rows = []
-    for row in published.TABLE_1:
-        values = [row.scores[task] for task in tasks]
-        texts = [f"{value:.1f}" for value in values]
-        rows.append([row.label, *texts, format_mean(values), row.total, row.trained])
-    heading = "The paper's, with BERT-Large: test scores; parameters with all nine tasks"
-    return [Table(heading, columns, rows)] if tasks else []
+def paper_table(heading: str, tasks: List[str], costs: Columns) -> Table:
+    """Returns the paper's table of the methods that have costs, for those of the tasks it has."""
+    cells = [
+        Cell(label, None, task, "", *published.scores(label)[task])
+        for label in costs["total parameters"]
+        for task in tasks
+        if task in published.scores(label)
+    ]
+    return table_of(heading, cells, {**means(cells), **costs})
 
 
-def paper_table_2(tasks: List[str]) -> List[Table]:
-    """Returns the paper's Table 2 for these tasks: a list of one, or empty."""
-    paper_rows = [published.TABLE_2[task] for task in tasks if task in published.TABLE_2]
-    rows = [[row.title, *(format_score(*pair) for pair in row[1:])] for row in paper_rows]
-    pairs = zip(*(row[1:] for row in paper_rows))
-    rows.append(["mean", *(format_mean([value for value, _ in column]) for column in pairs)])
-    for label, costs in published.COSTS_2.items():
-        rows.append([label, *(cost or GAP for cost in costs)])
-    heading = "The paper's, with BERT-Base; parameters with all 17 tasks"
-    return [Table(heading, ["", *published.COLUMNS_2], rows)] if paper_rows else []
+def numbers_of(cells: List[Cell]) -> List[Dict[str, Any]]:
+    """Returns the cells' fields up to the setting."""
+    fields = Cell._fields[: Cell._fields.index("setting")]
+    return [
+        {
+            **dict(zip(fields, cell)),
+            "setting": " ".join(f"{name}={value}" for name, value in cell.setting.items()),
+        }
+        for cell in cells
+    ]
 
 
-def format_mean(values: List[float]) -> str:
-    """Returns the mean of scores, "80.0", or a gap without any."""
-    return f"{np.mean(values):.1f}" if values else GAP
+def count_seeds(cells: List[Cell]) -> str:
+    """Returns the numbers of seeds of cells: "3 seeds", "1 to 3 seeds"."""
+    counts = sorted({cell.seeds for cell in cells}) or [0]
+    low = f"{counts[0]} to " if len(counts) > 1 else ""
+    return f"{low}{counts[-1]} seed{'' if counts[-1] == 1 else 's'}"
 
 
-def format_score(value: float, sem: Optional[float]) -> str:
-    """Returns a score with its standard error, "80.0 ± 0.4"."""
-    return f"{value:.1f}" + ("" if sem is None else f" ± {sem:.1f}")
+def axis_label(score: str) -> str:
+    """Returns the label of a dev score, such as "eval_accuracy"."""
+    name = score.partition("_")[2]
+    return "Dev " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")
 
 
-def to_markdown(table: Table) -> str:
-    """Returns a table as Markdown."""
+def render(name: str, report: Report) -> Dict[str, Union[str, bytes]]:
+    """Returns the content of a report's files by their names, which begin with `name`."""
+    images = figures.draw(report.panels) if report.panels else {}
+    title = printing.markdown(report.title)
+    image = [f"![{title}]({name}.png)"] if images else []
+    parts = [f"# {title}", *image, "\n".join(map(printing.markdown, report.caption.split("\n")))]
+    parts += [_markdown(table) for table in report.tables if table.rows]
+    # Dicts with equal keys.
+    rows = [list(report.numbers[0]), *(map(_field, row.values()) for row in report.numbers)]
+    return {
+        name + ".md": "\n\n".join(parts) + "\n",
+        name + ".tsv": "".join("\t".join(row) + "\n" for row in rows),
+        **{f"{name}.{ending}": content for ending, content in images.items()},
+    }
+
+
+def _markdown(table: Table) -> str:
     header, *rows = [list(map(printing.markdown, row)) for row in [table.columns, *table.rows]]
     rows = [header, ["---"] * len(table.columns), *rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    lines += "".join(f"\n\n{printing.markdown(note)}" for note in table.notes)
     return f"## {printing.markdown(table.heading)}\n\n{lines}" if table.heading else lines
 
 
-def to_tsv(numbers: List[Dict[str, Any]]) -> str:
-    """Returns dicts with equal keys as the text of a .tsv; None is an empty field."""
-    columns = list(numbers[0])
-    rows = [columns, *([_format_field(row[name]) for name in columns] for row in numbers)]
-    return "".join("\t".join(row) + "\n" for row in rows)
-
-
-def _format_field(value: Any) -> str:
+def _field(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else printing.one_line(str(value))

@@ -5,65 +5,34 @@ seeds are gaps. `render` returns the files' contents. Scores are in points, as i
 the paper, figures show accuracy for GLUE too, and Table 1 each task's score.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Union
+from typing import Any, Callable, List, NamedTuple
 
 import numpy as np
 
 from adapter_bert.paper import ablation_results, figures, published, report_tables, search_results
 from adapter_bert.paper import cells as paper_cells
 from adapter_bert.paper import claims as paper_claims
-from adapter_bert.paper.cells import (
-    MAJORITY,
-    VARIABLE,
-    Cell,
-    by_accuracy,
-    cells_of,
-    count_seeds,
-    curve,
-    majority_cells,
-    of_method,
-    tasks_of,
-)
-from adapter_bert.paper.report_tables import Table
-from adapter_bert.shell import printing
+from adapter_bert.paper.cells import MAJORITY, cells_of, curve, majority_cells, of_method, tasks_of
+from adapter_bert.paper.report_tables import Report, Table
 from adapter_bert.sweeps import selection
-from adapter_bert.sweeps.selection import (
-    ADAPTERS,
-    FULL,
-    HEAD,
-    INIT_SCALE,
-    LAYER_NORM,
-    NO_BERT,
-    TEST,
-    TOP_LAYERS,
-    VALIDATION,
-    Run,
-)
+from adapter_bert.sweeps.selection import ADAPTERS, FULL, TEST, VALIDATION, Cell, Run
 
 _PERCENTILES = ("20th", "50th", "80th")
 _BAND = "20th to 80th percentile"
 _STYLES = {
     method.label: style
-    for method, style in zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES)
+    for method, style in zip(
+        (ADAPTERS, selection.TOP_LAYERS, selection.LAYER_NORM, selection.HEAD, FULL), figures.STYLES
+    )
 }
 _PARAMETERS = "Trained parameters per task"
-_SCORES = {
-    "accuracy": "accuracy (%)",
-    "f1": "F1 (%)",
-    "matthews": "Matthews corr. (× 100)",
-    "pearson": "Pearson correlation (× 100)",
-    "spearman": "Spearman correlation (× 100)",
-}
+_TOTAL = "Total parameters are those of the table's tasks, as a multiple of BERT's."
 
 
 class Results(NamedTuple):
-    """The input of reports.
+    """The input of reports: finished runs, and the results of ablations and searches.
 
-    Attributes:
-      runs: the finished ones.
-      ablations: results of `ablation_results.read`.
-      searches: results of `search_results.read`.
-      is_equal_epochs: whether `paper_cells.at_equal_epochs` selected the runs.
+    `is_equal_epochs` is whether `paper_cells.at_equal_epochs` selected the runs.
     """
 
     runs: List[Run]
@@ -72,30 +41,9 @@ class Results(NamedTuple):
     is_equal_epochs: bool = False
 
 
-class Report(NamedTuple):
-    """A report's content.
-
-    Attributes:
-      title: one line.
-      caption: sentences on how the numbers were computed.
-      numbers: the numbers, dicts with equal keys; empty if the records have none.
-      panels: the panels for `figures.draw`; empty for a table.
-    """
-
-    title: str
-    caption: str
-    tables: List[Table]
-    numbers: List[Dict[str, Any]]
-    panels: figures.Panels = ()
-
-
-def _without_empty(tables: List[Table]) -> List[Table]:
-    return [table for table in tables if table.rows]
-
-
 def claims(results: Results) -> Report:
     """Returns the comparison of the paper's claims with the records."""
-    rows: List[Dict[str, Any]] = list(paper_claims.rows(results.runs, results.ablations))
+    rows = paper_claims.rows(results.runs, results.ablations)
     epochs = (
         "Methods are compared at the numbers of epochs that all of a task's methods share"
         " (--equal_epochs)."
@@ -127,8 +75,6 @@ def claims(results: Results) -> Report:
             "- Trained: trained parameters, the head included, as a share of BERT's.",
         ]
     )
-    for row in rows:
-        row["verdict"], _, row["open because the runs have only"] = row["verdict"].partition(": ")
     of_paper = ["claim", "paper", "paper, same tasks", "ours", "verdict"]
     grounds = ["claim", "agrees if", "settings tried", "seeds", "open because the runs have only"]
     tables = [
@@ -139,7 +85,7 @@ def claims(results: Results) -> Report:
             ("What the verdicts rest on", grounds, rows),
         )
     ]
-    return Report("The paper's claims", caption, _without_empty(tables), rows)
+    return Report("The paper's claims", caption, tables, rows)
 
 
 def table1(results: Results) -> Report:
@@ -154,18 +100,20 @@ def table1(results: Results) -> Report:
     caption = (
         "Dev scores in points, the GLUE score of each task. Each is that of the run with the best"
         f" {criterion} and, of equal runs, the best score, over all settings and"
-        f" {count_seeds(cells)}."
-        f"{_total_note(cells)}{_design_note(cells)}"
+        f" {report_tables.count_seeds(cells)}. {_TOTAL}{_design_note(cells)}"
     )
-    methods_table = report_tables.methods_table
+    of_paper = "The paper's, with BERT-Large: test scores; parameters with all nine tasks"
     tables = [
-        methods_table("", cells + majority, len(tasks_of(cells))),
-        *report_tables.paper_table_1(tasks_of(cells)),
-        methods_table(
-            "Not in the paper: adapters with the pooler trained", pooled, len(tasks_of(pooled))
-        ),
+        _methods_table("", cells, majority),
+        report_tables.paper_table(of_paper, tasks_of(cells), published.COSTS_1),
+        _methods_table("Not in the paper: adapters with the pooler trained", pooled, []),
     ]
-    return Report("GLUE", caption, _without_empty(tables), _rows(cells + pooled + majority))
+    return Report("GLUE", caption, tables, report_tables.numbers_of(cells + pooled + majority))
+
+
+def _methods_table(heading: str, cells: List[Cell], majority: List[Cell]) -> Table:
+    columns = {**report_tables.means(cells + majority), **report_tables.costs(cells)}
+    return report_tables.table_of(heading, cells + majority, columns)
 
 
 def _by_size(runs: List[Run], pooler: bool = False) -> List[Cell]:
@@ -174,22 +122,20 @@ def _by_size(runs: List[Run], pooler: bool = False) -> List[Cell]:
     The first choose the size for each task, from the paper's sizes, and then from all.
     """
     note = ", pooler trained" if pooler else ""
-    runs = of_method(runs, ADAPTERS, pooler=pooler)
-    by_size = selection.group_by(runs, lambda run: run.setting.flag(selection.SIZE))
-    chosen = [size for size in by_size if size in paper_claims.SIZES]
+    adapters = of_method(runs, ADAPTERS, pooler=pooler)
+    found = sorted({run.setting.flag(selection.SIZE) for run in adapters})
+    of_paper = [size for size in found if size in paper_claims.SIZES]
     rows = {
-        f"adapters, size chosen per task ({', '.join(map(str, sizes))}){note}": [
-            run for size in sizes for run in by_size[size]
-        ]
-        for sizes in (chosen, list(by_size))
+        f"adapters, size chosen per task ({', '.join(map(str, sizes))}){note}": sizes
+        for sizes in (of_paper, found)
         if len(sizes) > 1
     }
-    rows.update({f"adapters {size}{note}": group for size, group in by_size.items()})
-    return [
-        cell
-        for label, group in rows.items()
-        for cell in cells_of(label, group, VALIDATION, selection.choose_best)
-    ]
+    rows.update({f"adapters {size}{note}": [size] for size in found})
+    cells = []
+    for label, sizes in rows.items():
+        chosen = of_method(adapters, ADAPTERS, sizes, pooler)
+        cells += cells_of(label, chosen, VALIDATION, selection.choose_best)
+    return cells
 
 
 def table2(results: Results) -> Report:
@@ -197,24 +143,28 @@ def table2(results: Results) -> Report:
     runs = paper_cells.further(results.runs)
     cells = [
         cell
-        for method in (NO_BERT, FULL, VARIABLE, ADAPTERS)
+        for method in (selection.NO_BERT, FULL, paper_cells.VARIABLE, ADAPTERS)
         for cell in cells_of(method.label, of_method(runs, method), TEST)
     ]
-    tasks = tasks_of(cells)
     caption = (
-        f"Test scores in points, {_describe_seeds(cells)}. The setting, with the adapter size or"
+        f"Test scores in points, {_mean_over_seeds(cells)}. The setting, with the adapter size or"
         " the number of top layers, is each task's best on the dev set."
-        f"{_total_note(cells)}{_design_note(cells)}"
+        f" {_TOTAL}{_design_note(cells)}"
     )
-    cells += majority_cells(cells, TEST)
-    table = report_tables.methods_table("", cells, len(tasks))
-    tables = [report_tables.transpose(table), *report_tables.paper_table_2(tasks)]
-    return Report("Further tasks", caption, tables, _rows(cells))
+    majority = majority_cells(cells, TEST)
+    heading = "The paper's, with BERT-Base; parameters with all 17 tasks"
+    tables = [
+        report_tables.transpose(_methods_table("", cells, majority)),
+        report_tables.transpose(
+            report_tables.paper_table(heading, tasks_of(cells), published.COSTS_2)
+        ),
+    ]
+    return Report("Further tasks", caption, tables, report_tables.numbers_of(cells + majority))
 
 
 def figure1(results: Results) -> Report:
     """Returns GLUE's percentiles over tasks of the difference from full fine-tuning."""
-    runs = by_accuracy(paper_cells.glue(results.runs))
+    runs = selection.by_accuracy(paper_cells.glue(results.runs))
     return _percentiles_report(runs, VALIDATION, "GLUE")
 
 
@@ -225,171 +175,104 @@ def figure3(results: Results) -> Report:
 
 def figure4(results: Results) -> Report:
     """Returns the dev score against trained parameters, with a panel for each task."""
-    runs = [run for run in results.runs if run.setting.script == "run_classifier.py"]
-    return _parameters_report(by_accuracy(runs), "Score against trained parameters")
+    return _parameters_report(results, "run_classifier.py", "Score against trained parameters")
 
 
 def figure5(results: Results) -> Report:
     """Returns `figure4` for SQuAD."""
-    runs = [run for run in results.runs if run.setting.script == "run_squad.py"]
-    return _parameters_report(runs, "SQuAD: score against trained parameters")
+    title = "SQuAD: score against trained parameters"
+    return _parameters_report(results, "run_squad.py", title)
 
 
 def figure6(results: Results) -> Report:
     """Returns the ablation of spans of layers, and the scale of initial weights."""
-    numbers, tables, captions = [], [], []
-    panels: List[Union[figures.Panel, figures.Heatmap]] = []
-    if results.ablations:
-        ablated = [cell for one in results.ablations for cell in ablation_results.cells(one)]
-        numbers += _rows(ablated)
-        tables.append(ablation_results.table(results.ablations))
-        panels += map(ablation_results.panel, results.ablations)
-        scores = " or ".join(sorted({one.score for one in results.ablations}))
-        seeds = count_seeds([cell for cell in ablated if cell.method != MAJORITY])
-        captions.append(
-            f"Mean change in the dev {scores}, in points, over the models of {seeds}, when the"
-            " adapters of a span of layers are removed without further training. Layers count from"
-            " 0; the diagonal has the single layers."
-        )
-    cells = curve(by_accuracy(results.runs), ADAPTERS, INIT_SCALE)
-    if cells:
-        numbers += _rows(cells)
-        x_label = "Standard deviation of initial weights"
-        cells.sort(key=lambda cell: published.sort_key(cell.task))
-        tables.append(
-            report_tables.levels_table("By the standard deviation of the initial weights", cells)
-        )
-        panels.append(
-            _panel("Initial weights", x_label, cells, lambda cell: published.title(cell.task))
-        )
-        captions.append(
-            "Dev score by the standard deviation of the adapters' initial weights,"
-            f" {_describe_seeds(cells)}.{_notes(cells)}"
-        )
-    title = "Adapters removed, and their initial weights"
-    return Report(title, " ".join(captions), tables, numbers, panels)
+    first = ablation_results.report(results.ablations)
+    cells = curve(selection.by_accuracy(results.runs), ADAPTERS, selection.INIT_SCALE)
+    if not cells:
+        return first
+    numbers = first.numbers + report_tables.numbers_of(cells)
+    cells.sort(key=lambda cell: published.sort_key(cell.task))
+    trained = report_tables.trained_parameters(cells)
+    heading = "By the standard deviation of the initial weights"
+    table = report_tables.table_of(heading, cells, trained)
+    x_label = "Standard deviation of initial weights"
+    panel = _panel("Initial weights", x_label, cells, lambda cell: published.title(cell.task))
+    caption = (
+        f"{first.caption} Dev score by the standard deviation of the adapters' initial weights,"
+        f" {_mean_over_seeds(cells)}.{_notes(cells)}"
+    )
+    return Report(
+        first.title, caption.strip(), [*first.tables, table], numbers, [*first.panels, panel]
+    )
 
 
 def figure7(results: Results) -> Report:
     """Returns the best score at each learning rate, for adapters and full fine-tuning."""
-    runs = by_accuracy(results.runs)
-    cells = [c for method in (ADAPTERS, FULL) for c in curve(runs, method, selection.RATE)]
-    caption = f"Dev score at each learning rate, {_describe_seeds(cells)}."
+    runs = selection.by_accuracy(results.runs)
+    cells = [cell for method in (ADAPTERS, FULL) for cell in curve(runs, method, selection.RATE)]
+    caption = f"Dev score at each learning rate, {_mean_over_seeds(cells)}."
     return _curves_report("Robustness to the learning rate", caption, cells, "Learning rate")
 
 
 def variants(results: Results) -> Report:
     """Returns the variants of section 3.6, compared with the default adapter of their size."""
-    found = paper_cells.variants(by_accuracy(results.runs))
+    found = paper_cells.variants(selection.by_accuracy(results.runs))
     cells = [cell for cell, _ in found]
-    differences = {
-        cell[:3]: cell.choice.value - default.choice.value for cell, default in found if default
-    }
-
-    def suffix(cell: Cell) -> str:
-        return f" ({differences[cell[:3]]:+.1f})" if cell[:3] in differences else ""
-
-    rates, epochs = _values(cells, selection.RATE), _values(cells, selection.EPOCHS)
+    differences = {cell[:3]: cell.points - default.points for cell, default in found if default}
+    suffixes = {key: f" ({difference:+.1f})" for key, difference in differences.items()}
     caption = (
-        f"Dev scores in points, {_describe_seeds(cells)}. The number after the name is the size."
+        f"Dev scores in points, {_mean_over_seeds(cells)}. The number after the name is the size."
         " The other settings are each adapter's best on the dev set. In parentheses, the difference"
         " from the default adapter of the same size; both are at their best among the settings that"
-        f" both were trained with. Learning rates: {rates}; epochs: {epochs}.{_design_note(cells)}"
+        f" both were trained with. Learning rates: {_values(cells, selection.RATE)}; epochs:"
+        f" {_values(cells, selection.EPOCHS)}.{_design_note(cells)}"
     )
-    tables = [report_tables.levels_table("", cells, suffix)]
-    numbers = [{**cell.to_row(), "difference": differences.get(cell[:3])} for cell in cells]
-    return Report("Variants of the adapter", caption, tables, numbers)
+    numbers = [
+        {**row, "difference": differences.get(cell[:3])}
+        for row, cell in zip(report_tables.numbers_of(cells), cells)
+    ]
+    table = report_tables.table_of("", cells, report_tables.trained_parameters(cells), suffixes)
+    return Report("Variants of the adapter", caption, [table], numbers)
 
 
 def searches(results: Results) -> Report:
     """Returns the baseline's searches: the score of each trial, and the best so far."""
-    ordered = sorted(results.searches, key=lambda search: published.sort_key(search["task"]))
-    numbers = [row for search in ordered for row in search_results.trial_rows(search)]
-    panels = [search_results.panel(search, _axis_label(search["score"])) for search in ordered]
-    samplers = sorted({search["sampler"] for search in ordered})
-    caption = (
-        "The best dev score of each trial, in the order in which they began, and the best so"
-        " far. Trials stopped early scored worse than others at the same number of samples."
-        f" Settings were proposed by: {', '.join(samplers)}."
-    )
-    tables = [search_results.summary(ordered), search_results.selected_settings(ordered)]
-    return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
+    return search_results.report(results.searches)
 
 
-class Builder(NamedTuple):
-    """A report's function, and the input to name when it is missing."""
-
-    make: Callable[[Results], Report]
-    needs: str
-
-
+# Name → function, and the input that it needs.
 REPORTS = {
-    "claims": Builder(claims, "trainings that a claim of the paper is about, or --ablations"),
-    "table1": Builder(table1, "trainings of GLUE's tasks"),
-    "table2": Builder(table2, "trainings of further tasks, with test scores"),
-    "figure1": Builder(figure1, "adapters or top layers, and full fine-tuning, of GLUE's tasks"),
-    "figure3": Builder(figure3, "adapters or top layers, and full fine-tuning, of further tasks"),
-    "figure4": Builder(figure4, "trainings by run_classifier.py"),
-    "figure5": Builder(figure5, "trainings by run_squad.py"),
-    "figure6": Builder(figure6, "--ablations, or adapters with three --adapter_init_scale or more"),
-    "figure7": Builder(figure7, "trainings with three --learning_rate or more"),
-    "variants": Builder(variants, "adapters of other designs than the default"),
-    "searches": Builder(searches, "--searches, the search.json of run_baseline.py"),
+    "claims": (claims, "trainings that a claim of the paper is about, or --ablations"),
+    "table1": (table1, "trainings of GLUE's tasks"),
+    "table2": (table2, "trainings of further tasks, with test scores"),
+    "figure1": (figure1, "adapters or top layers, and full fine-tuning, of GLUE's tasks"),
+    "figure3": (figure3, "adapters or top layers, and full fine-tuning, of further tasks"),
+    "figure4": (figure4, "trainings by run_classifier.py"),
+    "figure5": (figure5, "trainings by run_squad.py"),
+    "figure6": (figure6, "--ablations, or adapters with three --adapter_init_scale or more"),
+    "figure7": (figure7, "trainings with three --learning_rate or more"),
+    "variants": (variants, "adapters of other designs than the default"),
+    "searches": (searches, "--searches, the search.json of run_baseline.py"),
 }
 
 
-def render(name: str, report: Report) -> Dict[str, Union[str, bytes]]:
-    """Returns the content of a report's files by their names, which begin with `name`."""
-    images = figures.draw(report.panels) if report.panels else {}
-    title = printing.markdown(report.title)
-    image = [f"![{title}]({name}.png)"] if images else []
-    parts = [f"# {title}", *image, "\n".join(map(printing.markdown, report.caption.split("\n")))]
-    parts += [report_tables.to_markdown(table) for table in report.tables]
-    return {
-        name + ".md": "\n\n".join(parts) + "\n",
-        name + ".tsv": report_tables.to_tsv(report.numbers),
-        **{f"{name}.{ending}": content for ending, content in images.items()},
-    }
+def _mean_over_seeds(cells: List[Cell]) -> str:
+    seeds = report_tables.count_seeds(cells)
+    return seeds if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
 
 
-def _rows(cells: List[Cell]) -> List[Dict[str, Any]]:
-    return [cell.to_row() for cell in cells]
-
-
-def _describe_seeds(cells: List[Cell]) -> str:
-    """Returns a caption's text on how seeds are combined."""
-    seeds = count_seeds(cells)
-    return "one seed" if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
-
-
-def _describe_scores(cells: List[Cell]) -> str:
-    """Returns the cells' tasks, each with its score if that is not accuracy."""
-    names = {cell.task: cell.choice.score.partition("_")[2] for cell in cells}
-    return ", ".join(
-        published.title(task) + ("" if names[task] == "accuracy" else f" ({names[task]})")
-        for task in tasks_of(cells)
-    )
-
-
-def _values(cells: List[Cell], flag: str) -> str:
-    """Returns the values of a flag with which cells were trained: "3 or 10"."""
-    values = {run.setting.flag(flag) for cell in cells for run in cell.runs}
-    return " or ".join(f"{value:g}" for value in sorted(values))
-
-
-def _total_note(cells: List[Cell]) -> str:
-    tasks = paper_cells.pluralize(len(tasks_of(cells)), "task")
-    return f" Total parameters are those of {tasks}, as a multiple of BERT's."
+def _values(cells: List[Cell], flag: str, method: str = "") -> str:
+    """Returns the values of a flag with which cells, or a method, were trained: "3 or 10"."""
+    runs = [run for cell in cells for run in cell.runs if method in ("", run.setting.method)]
+    return " or ".join(f"{value:g}" for value in sorted({run.setting.flag(flag) for run in runs}))
 
 
 def _design_note(cells: List[Cell]) -> str:
     """Returns a caption's sentence on the scale of initial weights, or "" for the default one."""
-    adapters = selection.of_method((run for cell in cells for run in cell.runs), ADAPTERS)
-    scales = sorted({run.setting.flag(INIT_SCALE) for run in adapters})
-    if scales in ([], [selection.DEFAULTS[INIT_SCALE]]):
-        return ""
-    text = " or ".join(f"{scale:g}" for scale in scales)
-    return f" Adapters were trained with --{INIT_SCALE}={text}."
+    flag = selection.INIT_SCALE
+    scales = _values(cells, flag, ADAPTERS.name)
+    is_default = scales in ("", f"{selection.DEFAULTS[flag]:g}")
+    return "" if is_default else f" Adapters were trained with --{flag}={scales}."
 
 
 def _notes(cells: List[Cell]) -> str:
@@ -408,29 +291,37 @@ def _notes(cells: List[Cell]) -> str:
 def _percentiles_report(runs: List[Run], split: str, title: str) -> Report:
     """Returns percentiles over tasks of the difference from full fine-tuning: figures 1 and 3."""
     full = {cell.task: cell for cell in curve(runs, FULL, split=split)}
-    curves = [*curve(runs, ADAPTERS, split=split), *curve(runs, TOP_LAYERS, split=split)]
-    cells = _select_complete([c for c in curves if c.task in full and c.choice.trained])
+    cells = [*curve(runs, ADAPTERS, split=split), *curve(runs, selection.TOP_LAYERS, split=split)]
+    cells = [cell for cell in cells if cell.task in full and cell.trained_parameters]
+    rows = report_tables.rows_of(cells)
+    tasks = report_tables.find_complete_tasks(list(rows.values()))
+    cells = [cell for row in rows.values() if tasks <= row.keys() for cell in row.values()]
+    cells = [cell for cell in cells if cell.task in tasks]
     numbers, texts, points = [], [], {}
-    for (method, level), by_task in report_tables.by_level(cells).items():
-        trained = int(np.mean([cell.choice.trained or 0 for cell in by_task.values()]))
-        differences = {
-            task: cell.choice.value - full[task].choice.value for task, cell in by_task.items()
-        }
+    for label, row in report_tables.rows_of(cells).items():
+        differences = {task: cell.points - full[task].points for task, cell in row.items()}
         percentiles = np.percentile(list(differences.values()), (20, 50, 80)).tolist()
+        trained = int(np.mean([cell.trained_parameters for cell in row.values()]))
+        texts.append([label, f"{trained:,}", *(f"{number:+.1f}" for number in percentiles)])
+        method, level, *_ = next(iter(row.values()))
         low, middle, high = percentiles
+        points.setdefault(method, {})[str(level)] = (trained, middle, low, high)
         first = {"method": method, "level": level, "trained_parameters": trained}
         numbers.append({**first, **dict(zip(_PERCENTILES, percentiles)), **differences})
-        texts.append([f"{method}, {level}", f"{trained:,}", *(f"{p:+.1f}" for p in percentiles)])
-        points.setdefault(method, {})[str(level)] = (trained, middle, low, high)
     series = [
         figures.Series(method, _STYLES[method], list(by_level.values()), _BAND, tuple(by_level))
         for method, by_level in points.items()
     ]
+    scores = {cell.task: cell.score.partition("_")[2] for cell in cells}
+    described = ", ".join(
+        published.title(task) + ("" if scores[task] == "accuracy" else f" ({scores[task]})")
+        for task in tasks_of(cells)
+    )
     name = {VALIDATION: "dev", TEST: "test"}[split]
     compared = cells + [full[task] for task in tasks_of(cells)]
     caption = (
         f"Mean {name} score over seeds, in points, minus that of full fine-tuning on the same task."
-        f" Percentiles are over {_describe_scores(cells)}. The x axis is the mean of the parameters"
+        f" Percentiles are over {described}. The x axis is the mean of the parameters"
         " trained per task (logarithmic). The numbers at the points are adapter sizes and numbers"
         " of top layers. Sizes and tasks with gaps are left out."
         f"{_notes(compared)}{_design_note(compared)}"
@@ -444,24 +335,14 @@ def _percentiles_report(runs: List[Run], split: str, title: str) -> Report:
     return Report(title, caption, [Table("", columns, texts)], numbers, [panel])
 
 
-def _select_complete(cells: List[Cell]) -> List[Cell]:
-    """Returns the cells of the levels and tasks that give the largest table without gaps."""
-    levels = report_tables.by_level(cells)
-    tasks = report_tables.find_complete_tasks([row.keys() for row in levels.values()])
-    return [
-        cell
-        for cell in cells
-        if cell.task in tasks and tasks <= levels[cell.method, cell.level].keys()
-    ]
-
-
-def _parameters_report(runs: List[Run], title: str) -> Report:
+def _parameters_report(results: Results, script: str, title: str) -> Report:
     """Returns scores by sizes of adapters, numbers of top layers etc.: figures 4 and 5."""
-    methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
-    cells = [c for method in methods for c in curve(runs, method) if c.choice.trained]
+    runs = selection.by_accuracy(run for run in results.runs if run.setting.script == script)
+    methods = (ADAPTERS, selection.TOP_LAYERS, selection.LAYER_NORM, selection.HEAD, FULL)
+    cells = [c for method in methods for c in curve(runs, method) if c.trained_parameters]
     caption = (
         "Dev score against the parameters trained per task (logarithmic axis),"
-        f" {_describe_seeds(cells)}. Curves are adapters by size and top layers by number; marks"
+        f" {_mean_over_seeds(cells)}. Curves are adapters by size and top layers by number; marks"
         " are the other methods."
     )
     return _curves_report(title, caption, cells, _PARAMETERS)
@@ -470,15 +351,16 @@ def _parameters_report(runs: List[Run], title: str) -> Report:
 def _curves_report(title: str, caption: str, cells: List[Cell], x_label: str) -> Report:
     """Returns a panel for each task, with a line at the score of the most frequent label."""
     majority = majority_cells(cells, VALIDATION)
-    lines = {cell.task: (MAJORITY, cell.choice.value) for cell in majority}
+    lines = {cell.task: (MAJORITY, cell.points) for cell in majority}
     panels = []
     for task in tasks_of(cells):
         task_cells = [cell for cell in cells if cell.task == task]
         panel = _panel(published.title(task), x_label, task_cells, lambda cell: cell.method)
         panels.append(panel._replace(line=lines.get(task)))
-    tables = [report_tables.levels_table("", cells + majority)]
+    trained = report_tables.trained_parameters(cells)
+    tables = [report_tables.table_of("", cells + majority, trained)]
     caption += _notes(cells) + _design_note(cells)
-    return Report(title, caption, tables, _rows(cells + majority), panels)
+    return Report(title, caption, tables, report_tables.numbers_of(cells + majority), panels)
 
 
 def _panel(
@@ -490,17 +372,11 @@ def _panel(
         points = []
         for cell in cells:
             if label_of(cell) == label:
-                x: Any = cell.choice.trained if x_label == _PARAMETERS else cell.level
-                value, sem = cell.choice.value, cell.choice.sem
+                x: Any = cell.trained_parameters if x_label == _PARAMETERS else cell.level
+                value, sem = cell.points, cell.sem
                 bar = (None, None) if sem is None else (value - sem, value + sem)
                 points.append((x, value, *bar))
         style = _STYLES.get(label, figures.STYLES[len(series) % len(figures.STYLES)])
         series.append(figures.Series(label, style, points))
-    scores = dict.fromkeys(_axis_label(cell.choice.score) for cell in cells)
+    scores = dict.fromkeys(report_tables.axis_label(cell.score) for cell in cells)
     return figures.Panel(title, x_label, " / ".join(scores), series)
-
-
-def _axis_label(score: str) -> str:
-    """Returns the label of a dev score, such as "eval_accuracy"."""
-    name = score.partition("_")[2]
-    return "Dev " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")

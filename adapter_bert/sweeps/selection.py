@@ -9,19 +9,7 @@ import dataclasses
 import functools
 import json
 import math
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    FrozenSet,
-    Iterable,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-)
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -32,7 +20,7 @@ from adapter_bert.training import config
 Record = Dict[str, Any]  # See `records`.
 VALIDATION, TEST = "eval", "test"  # Prefixes of the names of scores.
 CRITERIA = ("accuracy", "score")
-TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is per word.
+TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")
 SIZE, LAYERS, POOLER = "adapter_size", "num_top_layers", "train_pooler"
 INIT_SCALE, RATE, EPOCHS = "adapter_init_scale", "learning_rate", "num_train_epochs"
 
@@ -53,12 +41,9 @@ _SEARCH_FLAGS = (
 
 
 class Method(NamedTuple):
-    """A tuning method of the paper, a curve or a point in its figures.
+    """A tuning method of the paper: the value of --tuning, its name in reports, and its flag.
 
-    Attributes:
-      name: the value of --tuning; for the baseline, a name of this module.
-      label: the name in reports.
-      level: the flag of the curve's points; None for a single point.
+    The flag `level` is that of a curve's points in figures; None for a single point.
     """
 
     name: str
@@ -129,7 +114,7 @@ def key_of(flags: Dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=None)
-def key_without(key: str, names: FrozenSet[str]) -> str:
+def key_without(key: str, *names: Any) -> str:
     """Returns a setting's canonical text without some of its flags."""
     return key_of({name: v for name, v in json.loads(key).items() if name not in names})
 
@@ -161,6 +146,12 @@ class Run(NamedTuple):
     def criterion_points(self) -> Any:
         """The value by which its setting is compared, in points, or None."""
         return self.points(VALIDATION, self.criterion)
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether it is a classifier's that has an accuracy; a tagger's is per word."""
+        is_text = self.setting.script in TEXT_SCRIPTS
+        return is_text and self.points(VALIDATION, "accuracy") is not None
 
     @property
     def is_full(self) -> bool:
@@ -201,110 +192,93 @@ def read(records: Iterable[Record], criterion: str = "score") -> List[Run]:
             settings[key] = setting_of(script, flags, model)
         score = record["score"][len(VALIDATION) + 1 :]
         run = Run(settings[key], seed, record["task"], score, score, record["scores"])
-        has_accuracy = criterion == "accuracy" and by_accuracy(run).score != score
-        runs.append(run._replace(criterion="accuracy") if has_accuracy else run)
+        by_accuracy = criterion == "accuracy" and run.has_accuracy
+        runs.append(run._replace(criterion="accuracy") if by_accuracy else run)
     return runs
 
 
-def by_accuracy(run: Run) -> Run:
-    """Returns a run with accuracy as its score, if it is a classifier's that has it."""
-    is_text = run.setting.script in TEXT_SCRIPTS
-    has_accuracy = is_text and run.points(VALIDATION, "accuracy") is not None
-    return run._replace(score="accuracy") if has_accuracy else run
+def by_accuracy(runs: Iterable[Run]) -> List[Run]:
+    """Returns the runs with accuracy as their score, where a classifier has it."""
+    return [run._replace(score="accuracy") if run.has_accuracy else run for run in runs]
 
 
-def of_method(runs: Iterable[Run], method: Method) -> List[Run]:
-    """Returns the runs of a method, of any design; all top layers are also full fine-tuning."""
-    return [
-        run for run in runs if run.setting.method == method.name or (method is FULL and run.is_full)
-    ]
-
-
-class Selected(NamedTuple):
-    """A task's selected setting and its score.
+class Cell(NamedTuple):
+    """A task's score at its selected setting.
 
     Attributes:
-      score: the score's name with its split, such as "test_accuracy".
-      value: the score in points; `choose_mean` gives a mean over seeds.
-      sem: the standard error of the mean; None for a single seed.
+      method, level: the label of a report's row, and a size, a learning rate, ... or None.
+      score: its name with the split, such as "test_accuracy".
+      points, sem: the score, a mean over seeds or the best, and its standard error, if any.
       seeds: the number of seeds of the mean, or from which the best one was selected.
-      trained: the number of trained parameters; None if unknown.
-      share: trained parameters as a share of BERT's; None without BERT.
-      setting: flag → value.
-      values: the score of each seed, in points.
-      one_label: the number of these runs that predict only one label.
+      share: trained parameters as a share of BERT's, if known.
+      one_label: the number of the score's runs that predict only one label.
+      runs: those from which the setting was selected.
     """
 
+    method: str
+    level: Any
+    task: str
     score: str
-    value: float
+    points: float
     sem: Optional[float] = None
     seeds: int = 1
-    trained: Optional[int] = None
-    share: Optional[float] = None
+    trained_parameters: Optional[int] = None
     setting: Dict[str, Any] = {}
-    values: Tuple[float, ...] = ()
+    share: Optional[float] = None
     one_label: int = 0
+    runs: Sequence[Run] = ()
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom of the standard error."""
+        return self.seeds - 1
 
 
-def choose_best(runs: List[Run], split: str = VALIDATION) -> Optional[Selected]:
-    """Returns the best run on the dev set over all settings and seeds, as for GLUE.
+def choose_best(runs: List[Run], split: str = VALIDATION) -> Optional[Cell]:
+    """Returns a task's best run on the dev set over all settings and seeds, as for GLUE.
 
-    Of runs with an equal criterion, it is the one with the best score of the task.
-
-    Args:
-      runs: one task's.
-      split: the split to score.
-
-    Returns:
-      `Selected`, whose setting includes the seed; None if no run has the scores.
+    Of runs with an equal criterion, it is the one with the best score of the task. The cell's
+    setting includes the seed. Without scores on the split, returns None.
     """
     scored = _scored(runs, split)
     if not scored:
         return None
     best = max(scored, key=lambda run: (run.criterion_points, run.points(VALIDATION)))
-    selected, seeds = _selected([best], split), {run.seed for run in scored}
-    setting = {**selected.setting, "random_seed": best.seed}
-    return selected._replace(seeds=len(seeds), setting=setting)
+    cell = _cell([best], split, runs)
+    setting = {**cell.setting, "random_seed": best.seed}
+    return cell._replace(setting=setting, seeds=len({run.seed for run in scored}))
 
 
-def choose_mean(runs: List[Run], split: str = VALIDATION) -> Optional[Selected]:
-    """Returns the setting with the best mean over seeds on the dev set.
+def choose_mean(runs: List[Run], split: str = VALIDATION) -> Optional[Cell]:
+    """Returns a task's setting with the best mean over seeds on the dev set.
 
     Settings are compared over the seeds that all of them have (over all seeds if they share none),
     so that an unfinished sweep has no influence. A setting is dropped first, so that it does not
     reduce the shared seeds, if another one beats it on all its seeds, or ties and has more seeds.
-
-    Args:
-      runs: one task's.
-      split: the split to score.
-
-    Returns:
-      `Selected`, over all seeds of the setting; None if no run has the scores.
+    The cell's score is over all seeds of the setting. Without scores on the split, returns None.
     """
-    by_setting: Dict[str, Dict[int, Run]] = collections.defaultdict(dict)
+    settings: Dict[str, Dict[int, Run]] = collections.defaultdict(dict)
     for run in _scored(runs, split):
-        by_setting[run.setting.key][run.seed] = run
-    if not by_setting:
-        return None
-    keys = sorted(by_setting)
-    column = {
-        seed: i for i, seed in enumerate(sorted({s for one in by_setting.values() for s in one}))
+        settings[run.setting.key][run.seed] = run
+    points = {
+        key: {seed: run.criterion_points for seed, run in settings[key].items()}
+        for key in sorted(settings)
     }
-    points = np.full([len(keys), len(column)], np.nan)
-    for row, key in enumerate(keys):
-        for seed, run in by_setting[key].items():
-            points[row, column[seed]] = run.criterion_points
-    has = ~np.isnan(points)
-    # Of setting j over the seeds of setting i; rounded, so that two equal ones do not both win.
-    sums = np.round(has.astype(float) @ np.where(has, points, 0).T, 9)
-    counts, own = has.sum(axis=1), np.diag(sums)[:, np.newaxis]
-    is_tried_on_all = has.astype(float) @ ~has.T == 0
-    has_more = counts > counts[:, np.newaxis]
-    is_beaten = (is_tried_on_all & ((sums > own) | (sums == own) & has_more)).any(axis=1)
-    shared = has[~is_beaten].all(axis=0)
-    compared = points[:, shared] if shared.any() else points
-    means = np.nanmean(np.where(is_beaten[:, np.newaxis], -np.inf, compared), axis=1)
-    return _selected(list(by_setting[keys[int(means.argmax())]].values()), split)
+
+    def rank(key: str, seeds: Iterable[int]) -> Tuple[float, int]:
+        # Rounded, so that of two equal settings one does not win.
+        return round(sum(points[key][seed] for seed in seeds), 9), len(points[key])
+
+    def is_beaten(key: str) -> bool:
+        own, seeds = rank(key, points[key]), points[key].keys()
+        return any(seeds <= points[other].keys() and rank(other, seeds) > own for other in points)
+
+    unbeaten = [key for key in points if not is_beaten(key)]
+    if not unbeaten:
+        return None
+    shared = set.intersection(*(set(points[key]) for key in unbeaten))
+    best = max(unbeaten, key=lambda key: np.mean([points[key][s] for s in shared or points[key]]))
+    return _cell(list(settings[best].values()), split, runs)
 
 
 def _scored(runs: List[Run], split: str) -> List[Run]:
@@ -314,30 +288,29 @@ def _scored(runs: List[Run], split: str) -> List[Run]:
     ]
 
 
-def _selected(runs: List[Run], split: str) -> Selected:
-    """Returns the `Selected` of one setting's runs, one per seed."""
-    first, values = runs[0], [run.points(split) for run in runs]
+def _cell(chosen: List[Run], split: str, runs: List[Run]) -> Cell:
+    """Returns the `Cell` of one setting's runs, one per seed, chosen from all `runs`."""
+    first, values = chosen[0], [run.points(split) for run in chosen]
     trained, backbone = map(first.scores.get, ("trained_parameters", "backbone_parameters"))
-    if first.setting.method == NO_BERT.name:
-        backbone = None
-    return Selected(
-        score=f"{split}_{first.score}",
-        value=float(np.mean(values)),
-        sem=standard_error(values),
-        seeds=len(values),
-        trained=int(trained) if trained else None,
-        share=trained / backbone if trained and backbone else None,
-        setting=first.setting.values,
-        values=tuple(values),
-        one_label=sum(run.predicts_one_label(split) for run in runs),
+    return Cell(
+        first.setting.method,
+        None,
+        first.task,
+        f"{split}_{first.score}",
+        *mean_over_seeds(values),
+        int(trained) if trained else None,
+        first.setting.values,
+        trained / backbone if trained and backbone else None,
+        sum(run.predicts_one_label(split) for run in chosen),
+        runs,
     )
 
 
-def standard_error(values: Sequence[float]) -> Optional[float]:
-    """Returns the standard error of the mean, or None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+def mean_over_seeds(values: Sequence[float]) -> Tuple[float, Optional[float], int]:
+    """Returns the mean, its standard error (None for a single value) and the number of values."""
+    count = len(values)
+    error = float(np.std(values, ddof=1) / math.sqrt(count)) if count > 1 else None
+    return float(np.mean(values)), error, count
 
 
 def curve_point(setting: Setting) -> Tuple[str, ...]:
@@ -351,26 +324,18 @@ def curve_point(setting: Setting) -> Tuple[str, ...]:
 
 
 def chosen_grids(records: List[Record], criterion: str) -> List[Dict[str, Any]]:
-    """Returns the setting that `choose_mean` selects for each `curve_point`, as grids of flags.
-
-    Args:
-      records: those of finished trainings.
-      criterion: one of `CRITERIA`.
-    """
+    """Returns the settings that `choose_mean` selects for each `curve_point`, as grids of flags."""
     pairs = list(zip(read(records, criterion), records))
     result = []
     for group in group_by(pairs, lambda pair: curve_point(pair[0].setting)).values():
-        choice = choose_mean([run for run, _ in group])
-        if choice:
-            record = next(r for run, r in group if run.setting.values == choice.setting)
+        cell = choose_mean([run for run, _ in group])
+        if cell:
+            record = next(r for run, r in group if run.setting.values == cell.setting)
             result.append({"script": record["script"], **record["flags"]})
     return result
 
 
-_Item = TypeVar("_Item")
-
-
-def group_by(items: Iterable[_Item], key: Callable[[_Item], Any]) -> Dict[Any, List[_Item]]:
+def group_by(items: Iterable[Any], key: Callable[[Any], Any]) -> Dict[Any, List[Any]]:
     """Returns a dict from `key(item)` to its list of items, sorted by key."""
     groups = collections.defaultdict(list)
     for item in items:

@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.paper import cells
 from adapter_bert.sweeps import selection
 from adapter_bert.sweeps.selection import ADAPTERS, FULL, NO_BERT, TOP_LAYERS, VALIDATION
-from adapter_tests.support.records import record, run, seeds
+from adapter_tests.support.records import record, run
 
 
 class GlueTest(tf.test.TestCase):
@@ -30,14 +30,13 @@ class GlueTest(tf.test.TestCase):
         runs = cells.glue(selection.read(records, "accuracy"))
         found = cells.cells_of("adapters", runs, VALIDATION)
         self.assertEqual(
-            [(c.task, round(c.choice.value, 6), c.choice.setting["learning_rate"]) for c in found],
+            [(c.task, round(c.points, 6), c.setting["learning_rate"]) for c in found],
             [("MNLI-m", 80.0, 1e-4), ("MNLI-mm", 75.0, 1e-3)],
         )
-        notes = [cell.note for cell in found]
-        self.assertEqual(notes, ["", "predicts only one label in 1 of 1 run"])
+        self.assertEqual([cell.one_label for cell in found], [0, 1])
         majority = cells.majority_cells(found, VALIDATION)
         self.assertEqual(
-            [(cell.task, cell.choice.value) for cell in majority],
+            [(cell.task, cell.points) for cell in majority],
             [("MNLI-m", 35.0), ("MNLI-mm", 36.0)],
         )
 
@@ -47,18 +46,6 @@ class GlueTest(tf.test.TestCase):
         self.assertEqual(cells.glue([sample, *others]), [])
         full = run("mnli_9k", 0.7, tuning="full")
         self.assertEqual(cells.glue([sample, *others, full]), [sample, full])
-
-    def test_accuracy_replaces_the_score_of_classifiers_that_have_it(self):
-        cola = run("CoLA", 0.3, score="matthews")
-        sts, squad = (
-            run("STS-B", 0.8, score="spearman"),
-            run("SQuAD", 60.0, score="f1", script="run_squad.py"),
-        )
-        tagger = run("conll", 0.5, score="f1", script="run_tagger.py")
-        for entry in (cola, tagger):
-            entry.scores["eval_accuracy"] = 0.7
-        names = [entry.score for entry in cells.by_accuracy([cola, sts, squad, tagger])]
-        self.assertEqual(names, ["accuracy", "spearman", "f1", "f1"])
 
 
 class MethodTest(tf.test.TestCase):
@@ -142,7 +129,7 @@ class ComparableTest(tf.test.TestCase):
 
 class CurveTest(tf.test.TestCase):
     def levels(self, found):
-        return [(cell.task, cell.level, round(cell.choice.value, 6)) for cell in found]
+        return [(cell.task, cell.level, round(cell.points, 6)) for cell in found]
 
     def test_curve_has_the_best_setting_of_each_level(self):
         runs = [
@@ -178,28 +165,9 @@ class VariantsTest(tf.test.TestCase):
         """Returns (label, size, task) → [score, the default's if it has one] of variants."""
         found = {}
         for cell, default in cells.variants(runs):
-            pair = [one.choice.value for one in (cell, default) if one]
+            pair = [one.points for one in (cell, default) if one]
             found[cell[:3]] = pair
         return found
-
-    def test_default_and_variant_are_at_their_best_shared_settings(self):
-        rates = {"learning_rate": 1e-4}, {"learning_rate": 1e-3}
-        runs = [
-            run("CoLA", 0.30, **rates[0]),
-            run("CoLA", 0.40, **rates[1]),
-            run("CoLA", 0.90, num_train_epochs=20, **rates[0]),  # No variant has 20 epochs.
-            run("CoLA", 0.25, adapter_depth=2, **rates[0]),
-            run("CoLA", 0.35, adapter_activation="relu", **rates[0]),
-            run("CoLA", 0.20, adapter_activation="relu", **rates[1]),
-        ]
-        self.assertAllClose(
-            self.values(runs),
-            {
-                ("default", 64, "CoLA"): (40.0, 40.0),
-                ("depth 2", 64, "CoLA"): (25.0, 30.0),
-                ("activation relu", 64, "CoLA"): (35.0, 40.0),
-            },
-        )
 
     def test_variant_without_shared_settings_has_no_default(self):
         runs = [
@@ -224,11 +192,3 @@ class VariantsTest(tf.test.TestCase):
                 ("activation tanh", 64, "CoLA"): (45.0,),
             },
         )
-
-
-class CountsTest(tf.test.TestCase):
-    def test_counts_of_seeds_are_in_words(self):
-        one = cells.cells_of("a", [run("CoLA", 0.5)], VALIDATION)
-        three = cells.cells_of("b", selection.read(seeds("CoLA", [0.5, 0.6, 0.7])), VALIDATION)
-        texts = [cells.count_seeds(some) for some in (one, three, one + three)]
-        self.assertEqual(texts, ["1 seed", "3 seeds", "1 to 3 seeds"])

@@ -2,47 +2,42 @@
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.paper import report_tables
-from adapter_bert.sweeps import selection
+from adapter_bert.paper import published, report_tables
+from adapter_bert.sweeps.selection import Cell
 
 
-def cell(method, task, value):
-    choice = selection.Selected("eval_accuracy", value, None, 3, 100, 0.01, {"tuning": "full"})
-    return report_tables.Cell(method, None, task, choice)
+class MeansTest(tf.test.TestCase):
+    def test_means_are_over_the_largest_table_without_gaps(self):
+        for tasks, expected in (
+            # Two tasks of two methods are more cells than one task of three, or three of one.
+            (
+                {"a": ("CoLA", "MRPC"), "b": ("CoLA", "MRPC", "RTE"), "c": ("MRPC",)},
+                {"mean of CoLA, MRPC": {"a": "50.0", "b": "50.0"}},
+            ),
+            # One task of three methods is more cells than two tasks of one.
+            (
+                {"a": ("CoLA", "SST-2"), "b": ("CoLA", "MRPC"), "c": ("CoLA", "RTE")},
+                {"mean of CoLA": {"a": "50.0", "b": "50.0", "c": "50.0"}},
+            ),
+            ({}, {"mean": {}}),
+        ):
+            cells = [
+                Cell(method, None, task, "eval_accuracy", 80.0 if task == "RTE" else 50.0)
+                for method, of_method in tasks.items()
+                for task in of_method
+            ]
+            self.assertEqual(report_tables.means(cells), expected)
 
 
-class TablesTest(tf.test.TestCase):
-    def test_mean_is_over_the_largest_table_without_gaps(self):
-        cells = [
-            *(cell(method, task, 50.0) for method in "ab" for task in ("CoLA", "MRPC")),
-            cell("b", "RTE", 80.0),
-            cell("c", "MRPC", 50.0),
-        ]
-        # Two tasks of two methods are more cells than one task of three, or three tasks of one.
-        table = report_tables.methods_table("", cells)
-        self.assertEqual(table.columns, ["", "CoLA", "MRPC", "RTE", "mean of CoLA, MRPC"])
-        means = [row[4] for row in table.rows]
-        self.assertEqual(means, ["50.0", "50.0", report_tables.GAP])
-        self.assertEqual(report_tables.methods_table("", []).rows, [])
-
-    def test_mean_may_cover_only_tasks_shared_by_all_methods(self):
-        tasks = {"a": ("CoLA", "SST-2"), "b": ("CoLA", "MRPC"), "c": ("CoLA", "RTE")}
-        cells = [cell(method, task, 50.0) for method in tasks for task in tasks[method]]
-        # One task of three methods is more cells than two tasks of one.
-        table = report_tables.methods_table("", cells)
-        self.assertEqual(table.columns[-1], "mean of CoLA")
-        self.assertEqual([row[-1] for row in table.rows], ["50.0"] * 3)
-
-
-class OtherTablesTest(tf.test.TestCase):
+class PaperTableTest(tf.test.TestCase):
     def test_paper_tables_contain_the_requested_tasks(self):
-        (table,) = report_tables.paper_table_1(["CoLA", "MRPC", "airline"])
+        table = report_tables.paper_table("", ["CoLA", "MRPC", "own"], published.COSTS_1)
         self.assertEqual(table.columns[1:4], ["CoLA", "MRPC", "mean"])
         self.assertEqual(table.rows[0][1:], ["60.5", "89.3", "74.9", "9.0×", "100%"])
-        self.assertEqual(report_tables.paper_table_1(["airline"]), [])
-        (table,) = report_tables.paper_table_2(["CoLA", "airline", "sms_spam"])
+        self.assertEqual(report_tables.paper_table("", ["own"], published.COSTS_1).rows, [])
+        table = report_tables.paper_table("", ["airline", "sms_spam"], published.COSTS_2)
         self.assertEqual(
-            table.rows,
+            report_tables.transpose(table).rows,
             [
                 ["airline", "84.5", "83.6 ± 0.3", "84.0 ± 0.1", "84.5 ± 0.2"],
                 ["SMS spam", "98.5", "99.3 ± 0.2", "99.3 ± 0.2", "95.1 ± 2.2"],
@@ -51,4 +46,3 @@ class OtherTablesTest(tf.test.TestCase):
                 ["trained per task", "–", "100%", "52.9%", "1.14%"],
             ],
         )
-        self.assertEqual(report_tables.paper_table_2(["CoLA"]), [])

@@ -44,38 +44,28 @@ class SearchResultsTest(tf.test.TestCase):
         search = {"task": "airline", "score": "eval_accuracy", "sampler": "tpe", "trials": trials}
         return search_results.read(self.write(json.dumps({**search, "pruner": "none"})))
 
-    def test_best_trial_is_first_of_equal_scores(self):
-        self.assertEqual(search_results.best_trial(self.read())["number"], 1)
-
-    def test_trial_rows_have_scores_and_settings(self):
-        numbers = search_results.trial_rows(self.read())
+    def test_numbers_are_the_trials_scores_and_settings(self):
+        numbers = search_results.report([self.read()]).numbers
         self.assertEqual([row["points"] for row in numbers], [50.0, 75.0, None, 62.5, 75.0])
         self.assertEqual([row["trial"] for row in numbers], [0, 1, 2, 3, 4])
         self.assertEqual(list(numbers[0])[-len(SPACE) :], list(SPACE))
         self.assertEqual(numbers[1]["module"], "english")  # The user's path is left out.
 
-    def test_tables_show_summary_and_selected_settings(self):
-        search = self.read()
-        _, columns, rows, _ = search_results.summary([search])
-        self.assertEqual(rows, [["airline", "5", "2", "1", "75.0", "0.12"]])
-        self.assertLen(columns, 6)
+    def test_tables_show_the_first_of_equally_good_trials(self):
         other = {**self.read(TRIALS[4:]), "task": "sms_spam"}
-        _, columns, rows, _ = search_results.selected_settings([search, other])
-        self.assertEqual(columns, ["", "airline", "SMS spam"])
-        rows = {name: values for name, *values in rows}
+        summary, settings = search_results.report([other, self.read()]).tables
+        self.assertEqual(summary.rows[0], ["airline", "5", "2", "1", "75.0", "0.12"])
+        self.assertEqual(settings.columns, ["", "airline", "SMS spam"])
+        rows = {name: values for name, *values in settings.rows}
         self.assertEqual(list(rows), [name.replace("_", " ") for name in SPACE])
         self.assertEqual(rows["module"], ["english", "English-big"])
         self.assertEqual(rows["use convolution"], ["yes", "yes"])
         self.assertEqual(rows["conv filters"], ["54", "200"])
         self.assertEqual(rows["hidden layers"], ["1", "0"])
-        self.assertEqual(rows["hidden size"], ["128", "–"])
-        flat = self.read([trial(0, 0.5, use_convolution=False)])
-        rows = dict(search_results.selected_settings([flat]).rows)
-        self.assertEqual((rows["conv filters"], rows["lowercase"]), ("–", "no"))
 
     def test_panel_shows_trials_and_best_score_so_far(self):
-        panel = search_results.panel(self.read(), "accuracy (%)")
-        self.assertEqual((panel.title, panel.y_label), ("airline", "accuracy (%)"))
+        (panel,) = search_results.report([self.read()]).panels
+        self.assertEqual((panel.title, panel.y_label), ("airline", "Dev accuracy (%)"))
         self.assertTrue(panel.is_linear)
         points = {series.label: [p[:2] for p in series.points] for series in panel.series}
         self.assertEqual(points["trial"], [(0, 50.0), (1, 75.0), (4, 75.0)])

@@ -2,7 +2,6 @@
 
 import itertools
 
-from adapter_bert.paper import ablation_results
 from adapter_bert.sweeps import selection
 
 BACKBONE = 10_000  # Number of parameters of the BERT.
@@ -22,16 +21,21 @@ ABLATION_FILE = {
 }
 
 # The same ablation, in points.
-ABLATION = ablation_results.Ablation(
-    task="CoLA",
-    score="accuracy",
-    num_layers=2,
-    full=[75.0],
-    none=[69.0],
-    majority=68.75,
-    backbone="b1",
-    spans={(0, 0): [74.5], (0, 1): [69.0], (1, 1): [76.0]},
-)
+ABLATION = {
+    "task": "CoLA",
+    "score": "accuracy",
+    "num_layers": 2,
+    "majority": 0.6875,
+    "backbone": "b1",
+    "scores": {
+        "all adapters": [75.0],
+        "no adapters": [69.0],
+        "majority class": [68.75],
+        "0-0": [74.5],
+        "0-1": [69.0],
+        "1-1": [76.0],
+    },
+}
 
 
 def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, script=None, **flags):
@@ -39,7 +43,11 @@ def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, scr
     scores = {f"eval_{score}": value, "trained_parameters": trained}
     if test is not None:
         scores[f"test_{score}"] = test
-    model = {"settings": {"hidden_size": 64}} if script == "run_baseline.py" else {}
+    if script == "run_baseline.py":
+        others = {"settings": {"hidden_size": 64}}
+    else:
+        scores["backbone_parameters"] = BACKBONE
+        others = {}
     return {
         "key": f"{next(_KEYS):x}",
         "script": script or "run_classifier.py",
@@ -49,8 +57,8 @@ def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, scr
         "finished": "2026-11-22T12:00:00",
         "task": task,
         "score": f"eval_{score}",
-        "scores": {**scores, "backbone_parameters": BACKBONE},
-        **model,
+        "scores": scores,
+        **others,
     }
 
 

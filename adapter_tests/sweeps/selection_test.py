@@ -5,7 +5,7 @@ import math
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.sweeps import selection
-from adapter_bert.sweeps.selection import ADAPTERS, FULL, NO_BERT, TEST, TOP_LAYERS, VALIDATION
+from adapter_bert.sweeps.selection import TEST, VALIDATION
 from adapter_tests.support.records import record, run, seeds
 
 
@@ -51,15 +51,11 @@ class OneLabelTest(tf.test.TestCase):
             self.assertFalse(entry.predicts_one_label(TEST))
 
 
-class StandardErrorTest(tf.test.TestCase):
-    def test_standard_error_equals_hand_computed_values(self):
-        # Deviations -1, 0, 1: the sample variance is 2 / 2.
-        self.assertAlmostEqual(selection.standard_error([4.0, 5.0, 6.0]), 1 / math.sqrt(3))
+class MeanTest(tf.test.TestCase):
+    def test_mean_and_standard_error_equal_hand_computed_values(self):
         # Deviations -2, -2, 4: the sample variance is 24 / 2.
-        self.assertAlmostEqual(selection.standard_error([1.0, 1.0, 7.0]), math.sqrt(12 / 3))
-
-    def test_one_seed_has_no_standard_error(self):
-        self.assertIsNone(selection.standard_error([4.0]))
+        self.assertAllClose(selection.mean_over_seeds([1.0, 1.0, 7.0]), (3.0, 2.0, 3))
+        self.assertEqual(selection.mean_over_seeds([4.0]), (4.0, None, 1))
 
 
 class ChooseMeanTest(tf.test.TestCase):
@@ -70,9 +66,9 @@ class ChooseMeanTest(tf.test.TestCase):
         ]
         found = choose_mean(records, TEST)
         self.assertEqual(found.score, "test_accuracy")
-        self.assertAlmostEqual(found.value, 20.0)
+        self.assertAlmostEqual(found.points, 20.0)
         self.assertAlmostEqual(found.sem, 10 / math.sqrt(3))
-        self.assertEqual((found.seeds, found.trained, found.share), (3, 7, 7 / 10_000))
+        self.assertEqual((found.seeds, found.trained_parameters, found.share), (3, 7, 7 / 10_000))
         self.assertEqual(
             found.setting, {"adapter_size": 64, "learning_rate": 1e-4, "num_train_epochs": 5}
         )
@@ -86,7 +82,7 @@ class ChooseMeanTest(tf.test.TestCase):
         found = choose_mean(records)
         self.assertEqual(found.setting["learning_rate"], 1e-4)
         self.assertEqual(found.seeds, 3)
-        self.assertAlmostEqual(found.value, 74.0)
+        self.assertAlmostEqual(found.points, 74.0)
 
     def test_worse_setting_does_not_reduce_shared_seeds(self):
         records = [
@@ -103,7 +99,7 @@ class ChooseMeanTest(tf.test.TestCase):
             *seeds("MRPC", [0.87], adapter_size=8, learning_rate=1e-3),
         ]
         choice = choose_mean(records)
-        self.assertAlmostEqual(choice.value, 86.0)
+        self.assertAlmostEqual(choice.points, 86.0)
         self.assertEqual((choice.setting["adapter_size"], choice.seeds), (64, 3))
 
     def test_settings_that_tie_on_permuted_seeds_are_chosen_from(self):
@@ -113,7 +109,7 @@ class ChooseMeanTest(tf.test.TestCase):
             for rate, scores in ((1e-4, {1: 2, 2: 3, 3: 1}), (1e-3, {1: 2, 3: 3, 2: 1}))
             for seed, thousandths in scores.items()
         ]
-        self.assertAlmostEqual(choose_mean(records).value, 0.2)
+        self.assertAlmostEqual(choose_mean(records).points, 0.2)
 
     def test_all_seeds_are_compared_if_settings_share_no_seed(self):
         records = [
@@ -125,7 +121,7 @@ class ChooseMeanTest(tf.test.TestCase):
     def test_trained_is_an_integer_and_baseline_has_no_share(self):
         # All scores are floats, even a number of parameters.
         found = choose_mean([record("MRPC", 0.8, trained=22713986.0)])
-        self.assertEqual(repr(found.trained), "22713986")
+        self.assertEqual(repr(found.trained_parameters), "22713986")
         found = choose_mean([record("airline", 0.8, script="run_baseline.py")])
         self.assertIsNone(found.share)
 
@@ -134,15 +130,14 @@ class ChooseMeanTest(tf.test.TestCase):
         same = record("airline", 0.6, 2, script="run_baseline.py", preset="airline")
         other = record("airline", 0.9, 2, script="run_baseline.py", preset="airline")
         other["settings"] = {"hidden_size": 128}
-        self.assertEqual(choose_mean([search, same]).values, (80.0, 60.0))
-        self.assertEqual(choose_mean([search, other]).values, (90.0,))
         shorter = record("airline", 0.7, script="run_baseline.py", max_words=64)
-        self.assertEqual(choose_mean([search, shorter]).values, (80.0,))
-
-    def test_one_seed_has_no_error(self):
-        found = choose_mean([record("MRPC", 0.8)])
-        self.assertIsNone(found.sem)
-        self.assertEqual(found.seeds, 1)
+        for records, points, num_seeds in (
+            ([search, same], 70, 2),
+            ([search, other], 90, 1),
+            ([search, shorter], 80, 1),
+        ):
+            found = choose_mean(records)
+            self.assertEqual((found.points, found.seeds), (points, num_seeds))
 
     def test_explicit_and_implied_default_seed_count_once(self):
         records = [record("CoLA", 0.6), record("CoLA", 0.6, seed=12345)]
@@ -155,7 +150,7 @@ class ChooseMeanTest(tf.test.TestCase):
             record("airline", 0.9, test=None, learning_rate=1e-3),
             record("airline", 0.5, test=0.4, learning_rate=1e-4),
         ]
-        self.assertAlmostEqual(choose_mean(records, TEST).value, 40.0)
+        self.assertAlmostEqual(choose_mean(records, TEST).points, 40.0)
         self.assertIsNone(choose_mean(records[:1], TEST))
         self.assertIsNone(choose_mean([]))
 
@@ -166,7 +161,7 @@ class ChooseMeanTest(tf.test.TestCase):
         ]
         found = choose_mean(records)
         self.assertEqual(found.seeds, 2)
-        self.assertAlmostEqual(found.value, 70.0)
+        self.assertAlmostEqual(found.points, 70.0)
         self.assertAlmostEqual(found.sem, 10.0)
 
     def test_explicit_default_schedule_does_not_split_a_setting(self):
@@ -178,7 +173,7 @@ class ChooseMeanTest(tf.test.TestCase):
             ]
             found = choose_mean(records)
             self.assertEqual(found.seeds, 3)
-            self.assertAlmostEqual(found.value, 80.0)
+            self.assertAlmostEqual(found.points, 80.0)
 
     def test_repeated_run_of_a_seed_counts_once(self):
         records = [record("MRPC", 0.6), record("MRPC", 0.6, adapter_size=64)]
@@ -192,7 +187,7 @@ class ChooseBestTest(tf.test.TestCase):
             *seeds("airline", [0.9, 0.3], [0.4, 0.9], adapter_size=256),
         ]
         found = choose_best(records, TEST)
-        self.assertAlmostEqual(found.value, 40.0)
+        self.assertAlmostEqual(found.points, 40.0)
         self.assertIsNone(found.sem)
         self.assertEqual(found.seeds, 3)
         self.assertEqual((found.setting["adapter_size"], found.setting["random_seed"]), (256, 1))
@@ -215,7 +210,7 @@ class CriterionTest(tf.test.TestCase):
             for choose in (selection.choose_mean, selection.choose_best):
                 found = choose(runs)
                 self.assertEqual(found.setting["learning_rate"], rate)
-                self.assertAlmostEqual(found.value, value)
+                self.assertAlmostEqual(found.points, value)
                 self.assertEqual(found.score, "eval_matthews")
 
     def test_tasks_without_accuracy_are_selected_by_score(self):
@@ -245,23 +240,21 @@ class CriterionTest(tf.test.TestCase):
         self.assertEqual({grid["script"] for grid in found}, {"run_classifier.py"})
 
 
-class MethodsTest(tf.test.TestCase):
-    def test_each_record_belongs_to_one_method(self):
-        runs = [
-            run("MRPC", 0.1),
-            run("MRPC", 0.2, tuning="adapters", adapter_size=8),
-            run("MRPC", 0.3, tuning="full"),
-            run("MRPC", 0.4, tuning="top_layers", num_top_layers=3),
-            run("MRPC", 0.5, script="run_baseline.py"),
-        ]
-        counts = [
-            len(selection.of_method(runs, method))
-            for method in (ADAPTERS, FULL, TOP_LAYERS, NO_BERT)
-        ]
-        self.assertEqual(counts, [2, 1, 1, 1])
-        self.assertEqual([r.setting.flag("adapter_size") for r in runs[:2]], [64, 8])
-        self.assertEqual(runs[3].setting.flag("num_top_layers"), 3)
+class AccuracyTest(tf.test.TestCase):
+    def test_accuracy_replaces_the_score_of_classifiers_that_have_it(self):
+        cola = run("CoLA", 0.3, score="matthews")
+        sts, squad = (
+            run("STS-B", 0.8, score="spearman"),
+            run("SQuAD", 60.0, score="f1", script="run_squad.py"),
+        )
+        tagger = run("conll", 0.5, score="f1", script="run_tagger.py")
+        for entry in (cola, tagger):
+            entry.scores["eval_accuracy"] = 0.7
+        names = [entry.score for entry in selection.by_accuracy([cola, sts, squad, tagger])]
+        self.assertEqual(names, ["accuracy", "spearman", "f1", "f1"])
 
+
+class FullTest(tf.test.TestCase):
     def test_all_top_layers_are_also_full_fine_tuning(self):
         top = {"tuning": "top_layers", "script": "run_squad.py", "score": "f1"}
         # BERT-Base has 108.9 million parameters without the pooler, and a pooler of 0.6 million.
@@ -272,8 +265,7 @@ class MethodsTest(tf.test.TestCase):
         ]
         for entry in runs[:2]:
             entry.scores["total_parameters"] = 109_500_000
-        self.assertEqual(selection.of_method(runs, FULL), runs[1:2])
-        self.assertEqual(selection.of_method(runs, TOP_LAYERS), runs)
+        self.assertEqual([entry.is_full for entry in runs], [False, True, False])
 
     def test_implied_layer_norms_do_not_change_the_design(self):
         for flags, value, is_same in (
