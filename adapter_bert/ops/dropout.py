@@ -125,12 +125,13 @@ def _hash_bytes(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     The hash is two rounds of multiply and xorshift with the constants of "lowbias32": each input
     bit flips each output bit with a probability near 1/2 (Wellons, nullprogram.com, 2018).
     """
-    width = shape[-1]
+    first, second = tf.unstack(key)
+    *outer, width = tf.unstack(shape)
     # Indices start at the key. XLA would compile constant indices into a constant of the tensor's
     # size, which is slower than hashing.
-    rows = key[0] + width * tf.range(tf.reduce_prod(shape[:-1]))
-    bits = tf.reshape(rows[:, tf.newaxis] + tf.range(width), shape)
-    bits = _mix(tf.bitwise.bitwise_xor(_mix(bits), key[1]))
+    rows = first + width * tf.range(tf.reduce_prod([1, *outer]))
+    bits = tf.reshape(tf.expand_dims(rows, 1) + tf.range(width), shape)
+    bits = _mix(tf.bitwise.bitwise_xor(_mix(bits), second))
     return _shift_right(bits, 24)
 
 

@@ -297,12 +297,13 @@ def layer_norm_inference_backward(saved: Any, d_output: tf.Tensor) -> List[tf.Te
 
 def _column_sums(x: tf.Tensor) -> tf.Tensor:
     """Sums [..., D] over all axes but the last."""
-    rows = tf.reshape(x, [-1, get_shape_list(x)[-1]])
+    rows = x if x.shape.ndims == 2 else tf.reshape(x, [-1, get_shape_list(x)[-1]])
     if x.dtype == tf.float32 or xla.is_in_xla():
         return tf.reduce_sum(tf.cast(rows, tf.float32), 0)
     # TensorFlow sums bfloat16 in bfloat16, which stops growing at 256 times a summand. Its matrix
     # products accumulate in float32.
-    return tf.matmul(tf.ones([1, tf.shape(rows)[0]], x.dtype), rows)[0]
+    ones = tf.ones([1, get_shape_list(rows)[0]], x.dtype)
+    return tf.squeeze(tf.matmul(ones, rows), 0)
 
 
 def batch_norm(
@@ -576,7 +577,7 @@ def get_shape_list(
     static = tensor.shape.as_list()
     if None not in static:
         return static
-    dynamic = tf.shape(tensor)
+    dynamic = tf.unstack(tf.shape(tensor))  # One operation; a slice has four.
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
 
 
