@@ -157,9 +157,10 @@ def peer(name, python, script, *options):
 
 
 def _environment(**more):
-    # The root for our modules; offline, so that peers' libraries do not contact their hub.
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
-    return dict(os.environ, PYTHONPATH=ROOT, **quiet, **more)
+    # The root for our modules; offline, so that peers' libraries do not contact their hub; and
+    # modules are compiled once, as for users, not at each start.
+    fixed = {"TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    return {**os.environ, "PYTHONPATH": ROOT, **fixed, **more}
 
 
 class Worker:
