@@ -77,7 +77,7 @@ docs: .venv-docs/installed layout
 
 # Needs wrk, a C++ compiler, GLUE_DIR, and SQUAD_FILES, of which the first is SQuAD 1.1's training
 # file; BERT_BASE_DIR as elsewhere.
-bench: .venv/installed-dev .venv-peers/installed | $(if $(BERT_BASE_DIR),,demo/bert/vocab.txt)
+bench: .venv/installed-dev .venv-peers/installed .venv-openvino/installed | $(if $(BERT_BASE_DIR),,demo/bert/vocab.txt)
 	@command -v wrk >/dev/null || { echo "make bench: there is no wrk (apt install wrk)"; exit 1; }
 	@command -v c++ >/dev/null || { echo "make bench: there is no C++ compiler (apt install g++)"; exit 1; }
 	@for file in "$$GLUE_DIR/MRPC/train.tsv" $(or $(SQUAD_FILES),SQUAD_FILES); do \
@@ -161,9 +161,9 @@ NEW_VENV = @python=$$(./find_python.sh $(1)) && echo "$$python -m venv --clear $
 	@touch $@
 
 # PyTorch and the packages that ours is compared with; nothing of the project needs them.
-.venv-peers/installed: benchmarks/requirements-peers.txt
+.venv-peers/installed .venv-openvino/installed: .venv-%/installed: benchmarks/requirements-%.txt
 	$(call NEW_VENV,3.11)
-	.venv-peers/bin/python $(PIP_INSTALL) -r $<
+	$(@D)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # What builds the site; nothing of the project needs it.

@@ -56,7 +56,7 @@ def prepare(folder, peers, model):
         task_adapter.save(os.path.join(folder, "tasks", str(seed)), adapter)
 
 
-def measure(folder, peers, repeats):
+def measure(folder, openvino, repeats):
     """Returns a dict from (contestant, precision) to the medians of each shape, ms or None."""
     runs = {}
     for turn in range(repeats):
@@ -68,10 +68,9 @@ def measure(folder, peers, repeats):
             in_precision = f"--precision={precision}"
             for tasks, name in _OURS.items():
                 ways[name] = ["bank", folder, in_precision, f"--tasks={tasks}"]
-            file = {"float32": "float32.onnx", "int8": "openvino.xml"}[precision]
-            ways[_OPENVINO] = ["openvino", f"{folder}/plain/{file}", in_precision]
+            ways[_OPENVINO] = ["openvino", f"{folder}/plain/float32.onnx", in_precision]
             for name, options in ways.items():
-                python = peers if name == _OPENVINO else sys.executable
+                python = openvino if name == _OPENVINO else sys.executable
                 times = run_undisturbed([python, _WORKER, *options])
                 runs.setdefault((name, precision), []).append(times)
                 harness.log(f"{turn}: {name}, {precision}: {times}")
@@ -124,10 +123,12 @@ def describe(medians):
 def main():
     parser = harness.arguments(__doc__)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
+    python = os.path.join(harness.ROOT, ".venv-openvino", "bin", "python")
+    parser.add_argument("--openvino", default=python, help="Python with requirements-openvino.txt")
     values = harness.parse(parser)
     with tempfile.TemporaryDirectory() as folder:
         prepare(folder, values.peers, values.model)
-        medians = measure(folder, values.peers, values.repeats)
+        medians = measure(folder, values.openvino, values.repeats)
     title = f"The bank compared with one exported model: {values.model}, rows × tokens"
     how = (
         f"Medians of {values.repeats} processes of each, in turns, each the median of half a"
@@ -135,7 +136,9 @@ def main():
         " without adapters."
     )
     ask = "import importlib.metadata; print(importlib.metadata.version('openvino'))"
-    openvino = subprocess.run([values.peers, "-c", ask], stdout=subprocess.PIPE, text=True).stdout
+    openvino = subprocess.run(
+        [values.openvino, "-c", ask], stdout=subprocess.PIPE, text=True
+    ).stdout
     versions = ["ONNX Runtime " + onnxruntime.__version__, "OpenVINO " + openvino.strip()]
     harness.publish(values, f"engines {values.model}", title, describe(medians), versions, how)
 

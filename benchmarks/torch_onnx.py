@@ -3,15 +3,12 @@
 python benchmarks/torch_onnx.py --model=minilm-l6 --adapters --folder=DIR
 
 Writes float32.onnx and, with ONNX Runtime's dynamic quantization, int8.onnx. A session optimizes
-both further; ONNX Runtime's offline optimizer for BERT makes them slower on CPU. Without adapters,
-it also writes openvino.xml, which NNCF quantizes for OpenVINO with ranges from random ids.
+both further; ONNX Runtime's offline optimizer for BERT makes them slower on CPU.
 """
 
 import argparse
 import os
 
-import nncf
-import openvino
 import torch
 from onnxruntime import quantization  # noqa: TID251 (engines.py turned its telemetry off.)
 
@@ -57,14 +54,6 @@ def main():
     )
     quantized = os.path.join(arguments.folder, "int8.onnx")
     quantization.quantize_dynamic(path, quantized)
-    if not arguments.adapters:
-        static = nncf.quantize(
-            openvino.Core().read_model(path),
-            nncf.Dataset([{name: batch[name].numpy() for name in _INPUTS}]),
-            model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=1,
-        )
-        openvino.save_model(static, os.path.join(arguments.folder, "openvino.xml"))
 
 
 if __name__ == "__main__":
