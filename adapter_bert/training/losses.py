@@ -35,11 +35,11 @@ def warnings(losses: Sequence[float]) -> List[str]:
 
     Welch's t-test compares the first and the last fifth.
     """
-    import scipy.stats
-
     size = len(losses) // 5
     if size < _MIN_LOSSES:
         return []
+    import scipy.stats  # Takes 0.4 s.
+
     first, last = losses[:size], losses[-size:]
     if scipy.stats.ttest_ind(first, last, equal_var=False, alternative="greater").pvalue < 0.05:
         return []
