@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 import urllib.parse
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 import uvicorn
 from uvicorn.protocols.http import httptools_impl
@@ -29,6 +29,7 @@ except ImportError:  # Windows has no such limit.
 
 _RESERVED_FILES = 256
 _BACKLOG = 2048
+_READ_LAST_SECONDS = 0.05  # When the server stops.
 _LINGER_SECONDS = 1.0  # A refused client has this time to read the response.
 MAX_HEAD_BYTES = 64 << 10  # A request's first line and headers.
 _MIN_RATE = 125_000  # Bytes per second (1 Mbit/s) that a client must read of a large answer.
@@ -217,6 +218,14 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Returns whether the server ends; uvicorn calls it ten times a second."""
         return await super().on_tick(counter) or time.monotonic() > self._ends_at
+
+    async def shutdown(self, sockets: Optional[List[socket.socket]] = None) -> None:
+        """Reads the requests that have arrived, so that they are answered, too."""
+        await asyncio.sleep(_READ_LAST_SECONDS)  # Accepts the connections that the system holds.
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(_READ_LAST_SECONDS)  # A connection with unread bytes would be reset.
+        await super().shutdown(sockets)
 
 
 class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):

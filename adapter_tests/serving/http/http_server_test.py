@@ -320,6 +320,24 @@ class HttpServerTest(tf.test.TestCase):
             self.assertEqual(answers, [(200, b"hello"), b"HTTP/1.1 200 OK"])
             self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
+    def test_requests_that_have_arrived_when_the_server_stops_are_answered(self):
+        is_blocked = threading.Event()
+
+        async def block(scope, receive, send):
+            if scope["path"] == "/block":
+                is_blocked.set()
+                time.sleep(0.5)  # The server reads nothing meanwhile.
+            await echo(scope, receive, send)
+
+        request = b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        with futures.ThreadPoolExecutor(1) as pool:
+            with servers.serving(block) as port:
+                pool.submit(self.ask, port, path="/block")
+                is_blocked.wait()
+                connections = [self.connect(port, request) for _ in range(8)]
+            for connection in connections:
+                self.assertIn(b"200 OK", connection.recv(1000))
+
     def test_sigterm_drains_and_a_second_one_stops_at_once(self):
         tiny.enable_signals(self)
         for seconds, signals, least, most in ((0.5, 1, 0.5, 5), (60, 2, 0, 5)):
