@@ -136,10 +136,8 @@ def main():
         " without adapters."
     )
     ask = "import importlib.metadata; print(importlib.metadata.version('openvino'))"
-    openvino = subprocess.run(
-        [values.openvino, "-c", ask], stdout=subprocess.PIPE, text=True
-    ).stdout
-    versions = ["ONNX Runtime " + onnxruntime.__version__, "OpenVINO " + openvino.strip()]
+    openvino = subprocess.check_output([values.openvino, "-c", ask], text=True).strip()
+    versions = ["ONNX Runtime " + onnxruntime.__version__, "OpenVINO " + openvino]
     harness.publish(values, f"engines {values.model}", title, describe(medians), versions, how)
 
 

@@ -114,9 +114,10 @@ def parse(parser, needs_mrpc=True):
     """
     values = parser.parse_args()
     values.busy = busy_share()
-    peers = getattr(values, "peers", sys.executable)
-    if not os.access(peers, os.X_OK):
-        parser.error(f"--peers: there is no {peers}; run `make .venv-peers/installed`.")
+    for name in ("peers", "openvino"):
+        python = getattr(values, name, sys.executable)
+        if not os.access(python, os.X_OK):
+            parser.error(f"--{name}: there is no {python}; run `make .venv-{name}/installed`.")
     if needs_mrpc and "glue_dir" in values:
         check_folder(parser, "glue_dir", values.glue_dir, "MRPC/train.tsv")
     if "bert_dir" in values:

@@ -48,20 +48,23 @@ def read(paths: Iterable[str]) -> List[Ablation]:
 
 def _in_points(record: Dict[str, Any]) -> Any:
     """Returns a file's content, and its scores in points."""
+    require_type, require_finite = json_objects.require_type, json_objects.require_finite
     for name in ("task", "score", "adapter", "backbone"):
-        json_objects.require_type(record[name], str)
-    num_layers = json_objects.require_type(record["num_layers"], int)
+        require_type(record[name], str)
+    num_layers = require_type(record["num_layers"], int)
     scores = {ALL: record["all"], NONE: record["none"]}
     if "majority" in record:  # A regression has no classes.
         scores[MAJORITY] = record["majority"]
-    spans = {f"{first}-{last}": value for first, last, value in record["spans"]}
+    spans = {
+        f"{require_type(first, int)}-{require_type(last, int)}": value
+        for first, last, value in record["spans"]
+    }
     layers = range(num_layers if len(spans) == num_layers * (num_layers + 1) // 2 else 0)
     expected = [f"{first}-{last}" for first in layers for last in layers[first:]]
     if not expected or spans.keys() != set(expected):
         raise ValueError(f"the spans do not match {num_layers} layers")
     scores.update((name, spans[name]) for name in expected)
-    require = json_objects.require_finite
-    return record, {name: 100 * require(value, float) for name, value in scores.items()}
+    return record, {name: 100 * require_finite(value, float) for name, value in scores.items()}
 
 
 def report(ablations: Sequence[Ablation]) -> Report:

@@ -12,7 +12,6 @@ _NAMES_1 = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI"
 # GLUE's tasks in Table 1's order; WNLI, which the paper leaves out, comes last.
 GLUE = (*_NAMES_1, "WNLI")
 
-
 BEST_SIZE = "adapters, size chosen per task (8, 64, 256)"
 # Method → total parameters, those trained per task, and the scores.
 _TABLE_1: Dict[str, Any] = {

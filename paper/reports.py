@@ -1,8 +1,8 @@
 """Builds the tables and figures of Houlsby et al. 2019 from the records of finished runs.
 
 `REPORTS` lists them. Each is a function from a `Results` to a `Report`; missing tasks, sizes and
-seeds are gaps. `render` returns the files' contents. Scores are in points, as in `selection`. As in
-the paper, figures show accuracy for GLUE too, and Table 1 each task's score.
+seeds are gaps. `report_tables.render` returns the files' contents. Scores are in points, as in
+`selection`. As in the paper, figures show accuracy for GLUE too, and Table 1 each task's score.
 """
 
 from typing import Any, Callable, List, NamedTuple

@@ -7,7 +7,7 @@ import numpy as np
 from adapter_bert.files import json_objects
 from adapter_bert.paper import figures, published
 from adapter_bert.paper.baseline import search_space
-from adapter_bert.paper.report_tables import Report, Table, axis_label
+from adapter_bert.paper.report_tables import GAP, Report, Table, axis_label
 
 Search = Dict[str, Any]  # As in search.json, with scores in points.
 _TYPES = {"number": int, "pruned": bool, "samples": int, "seconds": float}
@@ -95,7 +95,7 @@ def report(searches: List[Search]) -> Report:
     )
     columns = ["", "trials", "stopped early", "the best", "its dev score", "hours"]
     settings = [
-        [name.replace("_", " "), *(_text(of_task[name]) for of_task in best_settings.values())]
+        [name.replace("_", " "), *(_text(name, of_task) for of_task in best_settings.values())]
         for name in search_space.SPACE
     ]
     tables = [
@@ -105,7 +105,14 @@ def report(searches: List[Search]) -> Report:
     return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
 
 
-def _text(value: Any) -> str:
+def _text(name: str, settings: Dict[str, Any]) -> str:
+    """Returns a setting's value as a text, or a gap if another setting disables it."""
+    value, part = settings[name], name.split("_")[0]
+    is_disabled = (part == "conv" and not settings["use_convolution"]) or (
+        part == "hidden" and name != "hidden_layers" and not settings["hidden_layers"]
+    )
+    if is_disabled:
+        return GAP
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -149,7 +149,7 @@ class Run(NamedTuple):
 
     @property
     def has_accuracy(self) -> bool:
-        """Whether it is a classifier's that has an accuracy; a tagger's is per word."""
+        """Whether a classifier gave it an accuracy; a tagger's accuracy is per word."""
         is_text = self.setting.script in TEXT_SCRIPTS
         return is_text and self.points(VALIDATION, "accuracy") is not None
 

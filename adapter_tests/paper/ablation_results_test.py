@@ -53,11 +53,16 @@ class AblationResultsTest(tf.test.TestCase):
         self.assertEqual(report.tables[0].columns[-1], "all removed")
         methods = [row["method"] for row in report.numbers]
         self.assertEqual(methods, ["all adapters", "no adapters", *["layers removed"] * 3])
+        classifier = {**ABLATION_FILE, "task": "MRPC", "majority": 0.68}
+        both = ablation_results.read([self.write(content), self.write(classifier)])
+        (table,) = ablation_results.report(both).tables
+        self.assertEqual(table.columns[-1], "majority class")
+        self.assertEqual([row[-1] for row in table.rows], ["–", "68.0"])
 
     def test_invalid_files_are_refused(self):
         with self.assertRaisesRegex(UserError, "--ablations: missing.json: cannot be read"):
             ablation_results.read(["missing.json"])
-        broken_spans = [[1, 1], [1, 2, 0.5], [1, 0, 0.5], [1.0, 1, 0.5]]
+        broken_spans = [[1, 1], [1, 2, 0.5], [1, 0, 0.5], ["1", "1", 0.5], [1.0, 1, 0.5]]
         broken_spans += [[1, 1, "0.5"], [1, 1, 10**400]]
         *others, _ = ABLATION_FILE["spans"]
         changes = [{"spans": [*others, span]} for span in broken_spans]

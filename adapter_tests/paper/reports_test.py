@@ -69,6 +69,11 @@ class MajorityTest(tf.test.TestCase):
         self.assertEqual(table.columns, ["", "adapters", "majority class"])
         self.assertEqual(table.rows[0], ["airline", "62.0 ± 0.0", "61.0"])
 
+    def test_older_records_have_neither(self):
+        report = reports.figure4(results(seeds("MRPC", [0.81, 0.81], adapter_size=8)))
+        self.assertNotIn("one label", str(report.tables[0].rows))
+        self.assertNotIn("majority class", rows_by_label(report.tables[0]))
+
 
 class GlueTest(tf.test.TestCase):
     def records(self):
@@ -217,6 +222,36 @@ class GlueTest(tf.test.TestCase):
         files = report_tables.render("figure1", report)
         self.assertIn("top layers\t1\t12345678\t", files["figure1.tsv"])
 
+    def test_task_samples_are_listed_only_with_full_fine_tuning(self):
+        records = [*self.records(), record("mnli_9k", 0.6, adapter_size=8)]
+        self.assertNotIn("MNLI (9k rows)", reports.table1(results(records)).tables[0].columns)
+        records.append(record("mnli_9k", 0.65, tuning="full"))
+        self.assertIn("MNLI (9k rows)", reports.table1(results(records)).tables[0].columns)
+
+    def test_mnli_dev_sets_are_separate_columns(self):
+        mnli = record("MNLI", 0.8, tuning="full")
+        mnli["scores"]["eval_mismatched_accuracy"] = 0.82
+        report = reports.table1(results([mnli]))
+        self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "MNLI-mm"])
+        self.assertEqual(report.tables[0].rows[0][1:4], ["80.0", "82.0", "81.0"])
+        report = reports.table1(results([record("MNLI", 0.8, tuning="full")]))
+        self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "mean"])
+
+    def test_table1_marks_runs_that_predict_only_one_label(self):
+        records = self.records()
+        with_majority(records[:2], 0.0, [2, 1])
+        with_majority(records[2:4], 0.5, [2, 2])
+        with_majority(records[8:10], 0.5, [1, 1])
+        report = reports.table1(results(records))
+        rows = rows_by_label(report.tables[0])
+        # The best run of CoLA is the one that predicts only one label.
+        self.assertEqual(
+            rows["full fine-tuning"][:3], ["54.0 (runs with one label: 1)", "92.0", "73.0"]
+        )
+        self.assertEqual(rows["adapters 8"][:3], ["42.0", "89.0 (runs with one label: 1)", "65.5"])
+        self.assertEqual(rows["majority class"], ["0.0", "50.0", "25.0", "–", "–"])
+        self.assertIn("2 seeds", report.caption)
+
 
 class FurtherTasksTest(tf.test.TestCase):
     def records(self):
@@ -263,6 +298,13 @@ class FurtherTasksTest(tf.test.TestCase):
         self.assertEqual(found["top layers"], [(1000.0, 6.0), (2000.0, -4.0)])
         self.assertEqual(report.panels[0].y_label, "Test accuracy, difference (points)")
 
+    def test_variable_fine_tuning_includes_full_fine_tuning(self):
+        records = self.records()
+        for entry in records[:2]:
+            entry["scores"]["eval_accuracy"] = 0.95
+        report = reports.table2(results(records))
+        self.assertEqual(rows_by_label(report.tables[0])["airline"][2], "85.0 ± 1.0")
+
 
 class ParametersFigureTest(tf.test.TestCase):
     def test_figures4_and_5_plot_scores_against_parameters(self):
@@ -305,6 +347,29 @@ class ParametersFigureTest(tf.test.TestCase):
         report = reports.figure4(results(records))
         self.assertIn("--adapter_init_scale=0.01.", report.caption)
         self.assertIn("(logarithmic axis), 1 seed. Curves", report.caption)
+
+    def test_all_top_layers_are_drawn_as_full_fine_tuning_too(self):
+        squad = {"score": "f1", "script": "run_squad.py", "tuning": "top_layers"}
+        records = [
+            record("SQuAD", 70.0, num_top_layers=5, trained=500, **squad),
+            record("SQuAD", 80.0, num_top_layers=6, trained=995, **squad),  # Without the pooler.
+            record("SQuAD", 75.0, **{**squad, "tuning": "full"}, trained=995),
+        ]
+        for entry in records:
+            entry["scores"]["total_parameters"] = 1000
+        panel = reports.figure5(results(records)).panels[0]
+        expected = {"top layers": [(500, 70.0), (995, 80.0)], "full fine-tuning": [(995, 80.0)]}
+        self.assertEqual(curves(panel), expected)
+
+    def test_figure4_leaves_out_settings_of_a_single_size(self):
+        records = [
+            record("MRPC", 0.7, adapter_size=8, learning_rate=3e-4, trained=100),
+            record("MRPC", 0.8, adapter_size=64, learning_rate=3e-4, trained=300),
+            record("MRPC", 0.9, adapter_size=64, adapter_init_scale=0.01, trained=300),
+        ]
+        report = reports.figure4(results(records))
+        self.assertEqual(curves(report.panels[0]), {"adapters": [(100, 70.0), (300, 80.0)]})
+        self.assertNotIn("adapter_init_scale", report.caption)  # It is not drawn.
 
 
 class ScaleAndAblationTest(tf.test.TestCase):
@@ -406,6 +471,43 @@ class EpochsTest(tf.test.TestCase):
         )
         self.assertIn("Each method is at its own best number of epochs, as in the paper.", own)
         self.assertIn("at the numbers of epochs that all of a task's methods share", equal)
+
+    def test_figure7_uses_best_epochs_and_size_at_each_rate(self):
+        rates = (1e-4, 3e-4, 1e-3)
+        records = [
+            record(
+                *("CoLA", 0.1 * size / 64 + 0.01 * epochs - rate),
+                adapter_size=size,
+                num_train_epochs=epochs,
+                learning_rate=rate,
+            )
+            for rate in rates
+            for epochs in (3, 20)
+            for size in (8, 64)
+        ]
+        records += [
+            record("CoLA", 0.3, tuning="full", num_train_epochs=3, learning_rate=rate)
+            for rate in rates
+        ]
+        panel = reports.figure7(results(records)).panels[0]
+        # 64 units and 20 epochs: 0.1 + 0.2.
+        expected = [(rate, round(100 * (0.3 - rate), 6)) for rate in rates]
+        self.assertEqual(curves(panel)["adapters"], expected)
+
+    def test_figure7_shows_accuracy(self):
+        rates = (1e-4, 3e-4, 1e-3)
+        records = [record("CoLA", 0.1, score="matthews", learning_rate=rate) for rate in rates]
+        with_accuracy(records, (0.7, 0.72, 0.69))
+        panel = reports.figure7(results(records)).panels[0]
+        expected = [(1e-4, 70.0), (3e-4, 72.0), (1e-3, 69.0)]
+        self.assertEqual(curves(panel), {"adapters": expected})
+
+    def test_figure7_needs_three_rates_for_a_curve(self):
+        records = [record("CoLA", 0.1, learning_rate=rate) for rate in (1e-4, 3e-4, 1e-3)]
+        records += [record("CoLA", 0.2, learning_rate=r, tuning="full") for r in (1e-4, 3e-4)]
+        report = reports.figure7(results(records))
+        self.assertEqual(list(curves(report.panels[0])), ["adapters"])
+        self.assertEqual({row["method"] for row in report.numbers}, {"adapters"})
 
 
 class VariantsTest(tf.test.TestCase):

@@ -62,6 +62,10 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows["use convolution"], ["yes", "yes"])
         self.assertEqual(rows["conv filters"], ["54", "200"])
         self.assertEqual(rows["hidden layers"], ["1", "0"])
+        self.assertEqual(rows["hidden size"], ["128", "–"])
+        flat = self.read([trial(0, 0.5, use_convolution=False)])
+        rows = dict(search_results.report([flat]).tables[1].rows)
+        self.assertEqual((rows["conv filters"], rows["lowercase"]), ("–", "no"))
 
     def test_panel_shows_trials_and_best_score_so_far(self):
         (panel,) = search_results.report([self.read()]).panels
