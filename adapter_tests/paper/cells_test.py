@@ -192,3 +192,22 @@ class VariantsTest(tf.test.TestCase):
                 ("activation tanh", 64, "CoLA"): (45.0,),
             },
         )
+
+    def test_default_and_variant_are_at_their_best_shared_settings(self):
+        rates = {"learning_rate": 1e-4}, {"learning_rate": 1e-3}
+        runs = [
+            run("CoLA", 0.30, **rates[0]),
+            run("CoLA", 0.40, **rates[1]),
+            run("CoLA", 0.90, num_train_epochs=20, **rates[0]),  # No variant has 20 epochs.
+            run("CoLA", 0.25, adapter_depth=2, **rates[0]),
+            run("CoLA", 0.35, adapter_activation="relu", **rates[0]),
+            run("CoLA", 0.20, adapter_activation="relu", **rates[1]),
+        ]
+        self.assertAllClose(
+            self.values(runs),
+            {
+                ("default", 64, "CoLA"): (40.0, 40.0),
+                ("depth 2", 64, "CoLA"): (25.0, 30.0),
+                ("activation relu", 64, "CoLA"): (35.0, 40.0),
+            },
+        )

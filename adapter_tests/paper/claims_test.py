@@ -515,3 +515,36 @@ class VerdictTest(tf.test.TestCase):
         one_seed = [r for r in scales([5e-3]) if r["flags"]["random_seed"] == 1]
         self.assertEqual(rows([*scales([1e-4, 1e-2, 1]), *one_seed])[SMALL], expected[SMALL])
         self.assertNotIn(SMALL, rows(scales([1e-4, 1])))  # Without the usual one.
+
+    def test_default_learning_rate_is_no_second_rate(self):
+        records = self.records()
+        for entry in records:
+            flags = entry["flags"]
+            default = 5e-5 if "tuning" in flags else 3e-4
+            if flags["learning_rate"] == 2e-4:
+                flags["learning_rate"] = default
+            else:
+                del flags["learning_rate"]
+        self.assertIn("one learning rate", lacks(rows(records)[FIXED]))
+
+    def test_all_top_layers_are_full_fine_tuning(self):
+        expected = rows(self.records())[FIXED]["ours"]
+        records = self.records()
+        for entry in records:
+            if entry["flags"].get("tuning") == "full":
+                entry["flags"].update(tuning="top_layers", num_top_layers=12)
+                entry["scores"]["total_parameters"] = 10_000.0
+        self.assertEqual(rows(records)[FIXED]["ours"], expected)
+        for entry in records:
+            entry["scores"]["total_parameters"] = 11_000.0  # Not all: the embeddings are frozen.
+        self.assertNotIn(FIXED, rows(records))
+
+    def test_mnli_counts_as_two_tasks(self):
+        records = self.records(80.2, tasks=("MNLI", "QNLI"))
+        for entry in records:
+            if entry["task"] == "MNLI":
+                entry["scores"]["eval_mismatched_accuracy"] = entry["scores"]["eval_accuracy"]
+        row = rows(records)[FIXED]
+        # Table 1: −1.4, −1.3 and +0.3.
+        self.assertEqual(row["paper, same tasks"], "−0.8 (MNLI-m, MNLI-mm, QNLI)")
+        self.assertEqual(row["verdict"], "agrees")
